@@ -1,0 +1,1 @@
+"""Commands: words in, words out, no logic of their own."""

@@ -1,0 +1,100 @@
+"""The `gristmill` command: a table of commands, each imported only when it is run.
+
+`--help` prints the table's own summaries, so it loads click and nothing else, however heavy the commands are.
+Exit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted, 143 terminated.
+"""
+
+import signal
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+import click
+
+from gristmill import __version__
+from gristmill.cli.printing import error_text
+from gristmill.core.errors import GristmillError, UsageError
+
+COMMANDS = {
+    "demo": ("gristmill.cli.demo", "Count Python's own sources in parallel, and survive a killed worker."),
+}
+
+
+class CommandTable(click.Group):
+    """A group that knows its commands' names and summaries without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        module, summary = COMMANDS[cmd_name]
+        command: click.Command = import_module(module).command
+        command.short_help = summary
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            raise UsageError(f"there is no command {name!r}", help=_suggestion(name), command=name)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+
+@click.command(
+    cls=CommandTable,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Example: gristmill demo --workers 2",
+)
+@click.version_option(__version__, message="gristmill %(version)s")
+def command_line() -> None:
+    """Raw corpora in, GPU-ready training batches out, and proof that nothing was lost on the way."""
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run one command and exit with its code."""
+    # The default action would end this process at once: no `finally` would run, no worker would be told.
+    signal.signal(signal.SIGTERM, _terminate)
+    sys.exit(_exit_code(arguments))
+
+
+def _exit_code(arguments: Sequence[str] | None) -> int:
+    try:
+        return command_line.main(arguments, prog_name="gristmill", standalone_mode=False) or 0
+    except GristmillError as error:
+        click.echo(error_text(error), err=True)
+        return 2 if isinstance(error, UsageError) else 1
+    except click.Abort:  # what click makes of KeyboardInterrupt
+        click.echo("interrupted", err=True)
+        return 128 + signal.SIGINT
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return error.exit_code
+    except click.ClickException as error:
+        click.echo(error_text(error), err=True)
+        return error.exit_code
+    except _Terminated:
+        click.echo("terminated", err=True)
+        return 128 + signal.SIGTERM
+
+
+class _Terminated(SystemExit):
+    """SIGTERM arrived. A SystemExit, so that library code lets it pass."""
+
+
+def _terminate(*_: object) -> NoReturn:
+    raise _Terminated(128 + signal.SIGTERM)
+
+
+def _suggestion(name: str) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415  # 10 ms, and only for a mistyped name
+
+    nearest = get_close_matches(name, COMMANDS, n=1)
+    return f"did you mean {nearest[0]!r}?" if nearest else "run 'gristmill --help' for the list of commands"

@@ -1,0 +1,1 @@
+"""The words every layer shares: types, protocols, errors, seeds, counters. No I/O."""

@@ -1,0 +1,62 @@
+"""Every error a user can meet, as one small tree.
+
+    GristmillError
+    ├── UsageError            (ValueError)    a call or a command was written wrongly; nothing was started
+    ├── SetupError            (RuntimeError)  no worker could be made ready
+    ├── WorkerDiedError       (RuntimeError)  an item ended every process that ran it
+    ├── OutOfMemoryError      (MemoryError)   an item needs more memory than there is
+    ├── ItemTimeoutError      (TimeoutError)  an item took longer than its timeout
+    ├── UnpicklableError      (TypeError)     something cannot be sent to or from a worker
+    └── RemoteError           (RuntimeError)  stands for a worker's exception that could not travel
+
+The message comes first and context as keywords, so that an error survives pickling (an exception whose
+`__init__` takes anything else breaks the process that unpickles it).
+"""
+
+from __future__ import annotations
+
+
+class GristmillError(Exception):
+    """Base of all errors raised on purpose: what happened, what to do (`help`), and where (`context`).
+
+    >>> error = UsageError("workers must be at least 1, not 0", help='use workers="auto"', workers=0)
+    >>> error.help, error.context
+    ('use workers="auto"', {'workers': 0})
+    """
+
+    def __init__(self, message: str, *, help: str | None = None, **context: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.help = help
+        self.context = context
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  help: {self.help}" if self.help else self.message
+
+
+class UsageError(GristmillError, ValueError):
+    """A call or a command was written wrongly. Raised before any work starts."""
+
+
+class SetupError(GristmillError, RuntimeError):
+    """No worker could be made ready: its start, its imports or the `setup` function failed each time."""
+
+
+class WorkerDiedError(GristmillError, RuntimeError):
+    """An item ended every process that ran it, the last ones alone on the machine."""
+
+
+class OutOfMemoryError(GristmillError, MemoryError):
+    """An item was killed for lack of memory even when it ran alone."""
+
+
+class ItemTimeoutError(GristmillError, TimeoutError):
+    """An item ran longer than its `timeout`; its worker was killed and replaced."""
+
+
+class UnpicklableError(GristmillError, TypeError):
+    """A function, an argument or a result cannot be sent between processes."""
+
+
+class RemoteError(GristmillError, RuntimeError):
+    """Stands for an exception raised in a worker that could not itself be sent; named in the message."""

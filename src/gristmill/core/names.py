@@ -1,0 +1,32 @@
+"""Checking a name against the names there are, with the nearest one in the error."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gristmill.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that was probably meant.
+
+    >>> nearest("proceses", ["serial", "threads", "processes"])
+    'processes'
+    """
+    import difflib  # noqa: PLC0415  (only a mistake needs it)
+
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return close[0] if close else None
+
+
+def one_of(what: str, name: object, known: Iterable[str]) -> None:
+    """Refuse a name that is not known."""
+    names = list(known)
+    if name in names:
+        return
+    meant = nearest(name, names) if isinstance(name, str) else None
+    hint = f'did you mean "{meant}"?' if meant else None
+    raise UsageError(f"{what} must be one of {', '.join(names)}, not {name!r}", help=hint)

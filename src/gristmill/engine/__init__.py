@@ -1,0 +1,1 @@
+"""Where work runs: one scheduler over thin backends. Knows tasks, not datasets."""

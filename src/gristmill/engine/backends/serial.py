@@ -1,0 +1,81 @@
+"""Everything in the calling thread: for debugging, for small jobs, and as the reference for all other backends."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from gristmill.engine import chunk as chunks
+from gristmill.engine.backend import Counts, Died, Ready, Results, SetupFailed
+from gristmill.engine.caught import Caught
+from gristmill.engine.job import Context
+
+if TYPE_CHECKING:
+    from gristmill.engine.backend import Event, WorkerSpec
+    from gristmill.engine.chunk import Batch, Chunk
+
+
+class SerialWorker:
+    name = "caller"
+    pid = None
+
+    def __init__(self, spec: WorkerSpec, events: list[Event]) -> None:
+        self._spec = spec
+        self._events = events
+        self._waiting: list[Chunk] = []
+        self._context = Context(lambda counts: self._events.append(Counts(self, counts)))
+        try:
+            self._more_arguments = spec.job.more_arguments(self._context)
+        except Exception as error:
+            events += [SetupFailed(self, Caught(error)), Died(self, "could not be set up")]
+        else:
+            events.append(Ready(self))
+
+    def send(self, chunk: Chunk) -> int:
+        self._waiting.append(chunk)
+        return 0
+
+    def run_one_chunk(self) -> None:
+        if not self._waiting:
+            return
+        chunk = self._waiting.pop(0)
+
+        def emit(batch: Batch, *, last: bool) -> None:
+            self._context.flush()
+            self._events.append(Results(self, chunk.number, batch, last, num_bytes=0))
+
+        chunks.run(self._spec.job.function, self._more_arguments, chunk, emit, gives_back=self._spec.gives_back)
+
+    def current(self) -> None:
+        return None
+
+    def stop(self) -> None:
+        self._events.append(Died(self, "stopped"))
+
+    kill = stop
+
+
+class SerialBackend:
+    can_kill = False
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        self._workers: list[SerialWorker] = []
+
+    def start(self, spec: WorkerSpec, cpu: int | None) -> SerialWorker:  # noqa: ARG002  (there is no one to pin)
+        worker = SerialWorker(spec, self._events)
+        self._workers.append(worker)
+        return worker
+
+    def wait(self, timeout: float | None) -> list[Event]:
+        if not self._events:
+            for worker in self._workers:
+                worker.run_one_chunk()
+        if not self._events and timeout:
+            time.sleep(timeout)
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+    def close(self, *, at_once: bool) -> None:  # noqa: ARG002
+        self._workers.clear()

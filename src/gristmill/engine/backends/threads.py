@@ -1,0 +1,94 @@
+"""Worker threads of the calling process: for functions that wait, or that release the interpreter lock."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import TYPE_CHECKING
+
+from gristmill.engine import chunk as chunks
+from gristmill.engine import nesting
+from gristmill.engine.backend import Counts, Died, Ready, Results, SetupFailed
+from gristmill.engine.caught import Caught
+from gristmill.engine.job import Context
+
+if TYPE_CHECKING:
+    from gristmill.engine.backend import Event, WorkerSpec
+    from gristmill.engine.chunk import Batch, Chunk
+
+
+class ThreadWorker:
+    pid = None
+
+    def __init__(self, name: str, spec: WorkerSpec, events: queue.SimpleQueue[Event]) -> None:
+        self.name = name
+        self._spec = spec
+        self._events = events
+        self._chunks: queue.SimpleQueue[Chunk | None] = queue.SimpleQueue()
+        # A daemon: an interrupted job must not wait for a function that never returns.
+        self.thread = threading.Thread(target=self._serve, name=f"gristmill {name}", daemon=True)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        nesting.enter_worker_thread()
+        try:
+            context = Context(lambda counts: self._events.put(Counts(self, counts)))
+            try:
+                more_arguments = self._spec.job.more_arguments(context)
+            except BaseException as error:
+                self._events.put(SetupFailed(self, Caught(error)))
+                return
+            self._events.put(Ready(self))
+            while (chunk := self._chunks.get()) is not None:
+                self._run(chunk, more_arguments, context)
+        finally:
+            nesting.leave_worker_thread()
+            self._events.put(Died(self, "stopped"))
+
+    def _run(self, chunk: Chunk, more_arguments: tuple[object, ...], context: Context) -> None:
+        def emit(batch: Batch, *, last: bool) -> None:
+            context.flush()
+            self._events.put(Results(self, chunk.number, batch, last, num_bytes=0))
+
+        chunks.run(self._spec.job.function, more_arguments, chunk, emit, gives_back=self._spec.gives_back)
+
+    def send(self, chunk: Chunk) -> int:
+        self._chunks.put(chunk)
+        return 0
+
+    def current(self) -> None:
+        return None
+
+    def stop(self) -> None:
+        self._chunks.put(None)
+
+    kill = stop
+
+
+class ThreadBackend:
+    can_kill = False
+
+    def __init__(self) -> None:
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._workers: list[ThreadWorker] = []
+
+    def start(self, spec: WorkerSpec, cpu: int | None) -> ThreadWorker:  # noqa: ARG002  (threads are not pinned)
+        worker = ThreadWorker(f"thread {len(self._workers)}", spec, self._events)
+        self._workers.append(worker)
+        return worker
+
+    def wait(self, timeout: float | None) -> list[Event]:
+        events = []
+        try:
+            events.append(self._events.get(timeout=timeout))
+            while True:
+                events.append(self._events.get_nowait())
+        except queue.Empty:
+            return events
+
+    def close(self, *, at_once: bool) -> None:
+        for worker in self._workers:
+            worker.stop()
+        if not at_once:
+            for worker in self._workers:
+                worker.thread.join()

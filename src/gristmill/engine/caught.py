@@ -1,0 +1,82 @@
+"""An exception on its way from the function to the caller.
+
+It travels as text plus, if it survives a round trip, its own pickle: an exception class whose `__init__` takes other
+arguments than its message would otherwise break the process that unpickles it, and take other results with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gristmill.engine import pickling
+
+if TYPE_CHECKING:
+    from gristmill.engine.failure import Kind
+
+_MAX_TEXT = 64 * 1024
+
+
+class Caught:
+    """One caught exception; `raised` is the object itself where it never left the process."""
+
+    __slots__ = ("_pickled", "error_number", "error_type", "kind", "message", "raised", "traceback")
+
+    def __init__(self, error: BaseException, kind: Kind = "exception", *, travels: bool = False) -> None:
+        import traceback  # noqa: PLC0415  (a worker imports it when something goes wrong, not before)
+
+        # MemoryError depends on the machine, not on the record: it must not look like an ordinary exception.
+        self.kind: Kind = "out_of_memory" if isinstance(error, MemoryError) and kind == "exception" else kind
+        self.error_type = _name(type(error))
+        self.message = _text(error)
+        self.error_number: int | None = error.errno if isinstance(error, OSError) else None
+        try:
+            # The first frame is the engine's own.
+            inner = error.__traceback__ and error.__traceback__.tb_next
+            lines = traceback.format_exception(type(error), error, inner)
+            self.traceback = "".join(lines)[-_MAX_TEXT:]
+        except Exception as problem:
+            self.traceback = f"(the traceback could not be formatted: {problem!r})"
+        self.raised: BaseException | None = None if travels else error
+        self._pickled = _round_trip(error) if travels else None
+
+    def exception(self) -> BaseException:
+        """The original if it could travel, else a `RemoteError` that names it."""
+        if self.raised is not None:
+            return self.raised
+        if self._pickled is not None:
+            try:
+                error = pickling.decode(self._pickled)
+            except Exception:
+                error = None
+            if isinstance(error, BaseException):
+                return error
+        from gristmill.core.errors import RemoteError  # noqa: PLC0415
+
+        return RemoteError(f"{self.error_type}: {self.message}")
+
+    def __getstate__(self) -> tuple[object, ...]:
+        return self.kind, self.error_type, self.message, self.error_number, self.traceback, self._pickled
+
+    def __setstate__(self, state: tuple[object, ...]) -> None:
+        self.raised = None
+        self.kind, self.error_type, self.message, self.error_number, self.traceback, self._pickled = state  # type: ignore[assignment]
+
+
+def _name(error_type: type[BaseException]) -> str:
+    module = error_type.__module__
+    return error_type.__qualname__ if module in ("builtins", "__main__") else f"{module}.{error_type.__qualname__}"
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)[:_MAX_TEXT]
+    except Exception as problem:
+        return f"(its message could not be made: {problem!r})"
+
+
+def _round_trip(error: BaseException) -> bytes | None:
+    try:
+        pickled = pickling.to_bytes(error.with_traceback(None))
+        return pickled if type(pickling.decode(pickled)) is type(error) else None
+    except Exception:
+        return None

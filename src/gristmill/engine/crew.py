@@ -1,0 +1,134 @@
+"""The workers of a job: how many there should be, who is ready, busy or leaving, and who is to be replaced."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gristmill.core.errors import SetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gristmill.engine.backend import Backend, Died, Worker, WorkerSpec
+    from gristmill.engine.caught import Caught
+    from gristmill.engine.chunk import Chunk
+
+_MAX_SETUP_DEATHS = 3
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """A worker as the scheduler sees it."""
+
+    worker: Worker
+    slot: int
+    chunks: dict[int, Chunk] = field(default_factory=dict)
+    """What it has been sent and has not ended."""
+    ready: bool = False
+    leaving: bool = False
+    alone: bool = False
+    """It was started to run one suspect item with no other worker around."""
+    worn_out: bool = False
+    """It has grown too large; it goes when its chunks are done."""
+    num_items: int = 0
+    timed_out_item: int | None = None
+    bytes_after_setup: int = 0
+    setup_error: Caught | None = None
+
+    @property
+    def takes_more(self) -> bool:
+        return self.ready and not (self.leaving or self.worn_out or self.timed_out_item is not None)
+
+    def unfinished(self) -> list[tuple[int, Any]]:
+        """The items that it has been sent and that are still its own."""
+        return [entry for chunk in self.chunks.values() if not chunk.dissolved for entry in chunk.remaining()]
+
+
+class Crew:
+    """Starts workers up to `target`. Never more than there is work for, and never without end."""
+
+    def __init__(self, backend: Backend, spec: WorkerSpec, target: int, cpus: Sequence[int] | None) -> None:
+        self._backend = backend
+        self._spec = spec
+        self._cpus = cpus
+        self.target = target
+        self._members: dict[Worker, Member] = {}
+        self._was_ready = False
+        self._setup_failures = 0
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._members.values())
+
+    def __getitem__(self, worker: Worker) -> Member:
+        return self._members[worker]
+
+    @property
+    def busy(self) -> bool:
+        return any(member.chunks for member in self)
+
+    def start_up_to(self, wanted: int) -> list[Member]:
+        staying = sum(1 for member in self if not member.leaving)
+        return [self.start() for _ in range(min(self.target, wanted) - staying)]
+
+    def start(self, *, alone: bool = False) -> Member:
+        slot = min(set(range(len(self) + 1)) - {member.slot for member in self})
+        cpu = self._cpus[slot % len(self._cpus)] if self._cpus else None
+        worker = self._backend.start(self._spec, cpu)
+        member = self._members[worker] = Member(worker, slot, alone=alone)
+        return member
+
+    def dismiss(self, member: Member) -> None:
+        """Let an idle worker go; one that is still being set up need not finish that."""
+        if not member.leaving:
+            member.leaving = True
+            if member.ready:
+                member.worker.stop()
+            else:
+                member.worker.kill()
+
+    def dismiss_surplus(self) -> None:
+        """After `target` fell: the newest idle workers leave first."""
+        surplus = sum(1 for member in self if not member.leaving) - self.target
+        for member in reversed(list(self)):
+            if surplus > 0 and not member.chunks and not member.leaving:
+                self.dismiss(member)
+                surplus -= 1
+
+    def set_ready(self, member: Member) -> None:
+        member.ready = True
+        self._was_ready = True
+        self._setup_failures = 0
+
+    def remove(self, event: Died) -> Member:
+        """Take a dead worker off the list. Raises when none can be made ready."""
+        member = self._members.pop(event.worker)
+        if member.ready or member.leaving:
+            return member
+        self._setup_failures += 1
+        if self._was_ready and self._setup_failures >= _MAX_SETUP_DEATHS:
+            # Others got through, so the job can go on with them; but not by trying for ever.
+            self.target -= 1
+            self._setup_failures = 0
+        others_may_succeed = any(not other.leaving for other in self)
+        hopeless = member.setup_error is not None or self._setup_failures >= _MAX_SETUP_DEATHS
+        if not others_may_succeed and (self.target < 1 or (not self._was_ready and hopeless)):
+            raise self._setup_problem(member, event)
+        return member
+
+    @staticmethod
+    def _setup_problem(member: Member, event: Died) -> BaseException:
+        if member.setup_error is not None:
+            error = member.setup_error.exception()
+            error.add_note("gristmill: raised while a worker was being set up, before any item was run")
+            if member.setup_error.raised is None:
+                error.add_note(f"in the worker:\n{member.setup_error.traceback.rstrip()}")
+            return error
+        hint = 'see what setup and the imports of the function do; backend="serial" runs them here'
+        error = SetupError(f"the worker {event.cause} while it was being set up", help=hint, signal=event.signal)
+        if event.crash_text:
+            error.add_note(f"in the worker:\n{event.crash_text.rstrip()}")
+        return error

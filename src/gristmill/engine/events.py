@@ -1,0 +1,40 @@
+"""A job's history as JSON lines, for scripts and for finding out afterwards what happened."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from gristmill.storage.line_log import LineLog
+
+if TYPE_CHECKING:
+    import os
+
+
+class EventLog:
+    """Writes one JSON object a line for each start and death of a worker, retry, failure and the job's end.
+
+    >>> import tempfile, pathlib, json
+    >>> import gristmill as gm
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = pathlib.Path(folder.name, "events.jsonl")
+    >>> gm.parallel_map(abs, [-1, 2], backend="serial", progress=gm.EventLog(path))
+    [1, 2]
+    >>> [json.loads(line)["event"] for line in path.read_text().splitlines()]
+    ['job_started', 'worker_started', 'worker_ready', 'job_ended']
+    >>> folder.cleanup()
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = path
+        self._log: LineLog | None = None
+
+    def write(self, event: str, **fields: object) -> None:
+        if self._log is None:
+            self._log = LineLog(self.path)
+        self._log.append({"time": round(time.time(), 3), "event": event, **fields})
+
+    def close(self) -> None:
+        if self._log is not None:
+            self._log.close()
+            self._log = None

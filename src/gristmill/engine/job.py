@@ -1,0 +1,65 @@
+"""What a worker is told once: the function, how to set up, and how a task talks while it runs."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gristmill.engine.recorder import Recorder
+
+_COUNTS_SECONDS = 0.25
+
+
+class Job:
+    """A function and its set-up. Sent to each worker once, by value where it must be."""
+
+    __slots__ = ("function", "setup", "takes_context")
+
+    def __init__(
+        self, function: Callable[..., Any], setup: Callable[[], Any] | None = None, *, takes_context: bool = False
+    ) -> None:
+        self.function = function
+        self.setup = setup
+        self.takes_context = takes_context
+
+    def more_arguments(self, context: Context) -> tuple[Any, ...]:
+        """Run the set-up and give the arguments that follow the item in each call."""
+        context.state = self.setup() if self.setup is not None else None
+        if self.takes_context:
+            return (context,)
+        return (context.state,) if self.setup is not None else ()
+
+
+class Context:
+    """A running task's line to the scheduler: its worker's `state`, counters and its position."""
+
+    def __init__(self, send: Callable[[dict[str, int]], None], recorder: Recorder | None = None) -> None:
+        self.state: Any = None
+        self._send = send
+        self._recorder = recorder
+        self._counts: dict[str, int] = {}
+        self._sent = monotonic()
+
+    def count(self, **amounts: int) -> None:
+        """Add to the job's counters (records, bytes, tokens). Sent at most four times a second."""
+        for name, amount in amounts.items():
+            self._counts[name] = self._counts.get(name, 0) + amount
+        if monotonic() - self._sent > _COUNTS_SECONDS:
+            self.flush()
+
+    def at(self, position: int) -> None:
+        """Say that work on this position (record) inside the task starts now.
+
+        The task's timeout then counts from here, and a death or timeout names the position.
+        """
+        if self._recorder is not None:
+            self._recorder.note_position(position)
+
+    def flush(self) -> None:
+        if self._counts:
+            self._send(self._counts)
+            self._counts = {}
+            self._sent = monotonic()

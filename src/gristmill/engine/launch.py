@@ -1,0 +1,180 @@
+"""From a call's options to running schedulers: checks what was asked, chooses backend and number of workers."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import dataclass, replace
+from importlib import import_module
+from itertools import chain, islice
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Literal
+
+from gristmill.core.errors import UsageError
+from gristmill.core.names import one_of
+from gristmill.engine import nesting, resources
+from gristmill.engine.memory import MemoryWatch
+from gristmill.engine.scheduler import Policy, Scheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Iterator
+
+    from gristmill.engine.backend import Backend
+    from gristmill.engine.court import OnPoison
+    from gristmill.engine.job import Job
+    from gristmill.engine.observer import Observer
+
+_BACKENDS = {
+    "serial": ("gristmill.engine.backends.serial", "SerialBackend"),
+    "threads": ("gristmill.engine.backends.threads", "ThreadBackend"),
+    "processes": ("gristmill.engine.backends.processes", "ProcessBackend"),
+}
+_SMALL_JOB_SECONDS = 1.0
+_JUDGE_AFTER_SECONDS = 0.05
+_UNKNOWN_LENGTH_SECONDS = 0.2
+_BARE_WORKER_BYTES = 32 << 20
+
+_log = logging.getLogger("gristmill")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The options that all parallel calls share, checked on creation."""
+
+    workers: int | Literal["auto"] = "auto"
+    backend: str = "processes"
+    timeout: float | None = None
+    retries: int = 0
+    chunk_size: int | Literal["auto"] = "auto"
+    max_items_per_worker: int | None = None
+    pin: bool = False
+
+    def __post_init__(self) -> None:
+        one_of("backend", self.backend, [*_BACKENDS, "auto"])
+        _at_least("workers", self.workers, 1, auto=True)
+        _at_least("retries", self.retries, 0)
+        _at_least("chunk_size", self.chunk_size, 1, auto=True)
+        if self.max_items_per_worker is not None:
+            _at_least("max_items_per_worker", self.max_items_per_worker, 1)
+        if self.timeout is not None and not self.timeout > 0:
+            raise UsageError(f"timeout must be a positive number of seconds, not {self.timeout!r}")
+        if self.backend in ("serial", "threads"):
+            self._refuse_what_needs_processes()
+        if self.pin and sys.platform != "linux":
+            raise UsageError("pin=True needs Linux: other systems do not let a process choose its CPU")
+
+    def _refuse_what_needs_processes(self) -> None:
+        for name in ("timeout", "pin", "max_items_per_worker"):
+            if getattr(self, name):
+                hint = 'use backend="processes", or leave it out'
+                raise UsageError(f"the {self.backend} backend cannot keep {name}={getattr(self, name)!r}", help=hint)
+
+
+class Run:
+    """One parallel call under way: one scheduler, or two after another with `backend="auto"`."""
+
+    def __init__(
+        self,
+        job: Job,
+        items: Iterable[Any],
+        options: Options,
+        observer: Observer,
+        *,
+        total: int | None,
+        on_poison: OnPoison | None = None,
+    ) -> None:
+        self._job = job
+        self._items = iter(items)
+        self._options = options = _inside_worker(options) if nesting.inside_worker() else options
+        self._observer = observer
+        self._total = total
+        self._on_poison = on_poison
+        self._ended = False
+        # Errors of the call itself are raised here, not when the first result is asked for.
+        self._stay = options.backend == "auto" and not (options.timeout or options.pin or options.max_items_per_worker)
+        name = "serial" if self._stay else "processes" if options.backend == "auto" else options.backend
+        self._scheduler = self._schedule(name, self._first_items() if self._stay else self._items, 0)
+
+    def outcomes(self) -> Generator[tuple[int, Any], None, None]:
+        num_done = 0
+        for outcome in self._scheduler.outcomes():
+            num_done += 1
+            yield outcome
+        if self._stay and not self._ended:
+            rest = list(islice(self._items, 1))
+            if rest:
+                self._scheduler = self._schedule("processes", chain(rest, self._items), num_done)
+                yield from self._scheduler.outcomes()
+
+    @property
+    def num_results_to_hold(self) -> int:
+        return self._scheduler.num_results_to_hold
+
+    def pause(self, *, paused: bool) -> None:
+        self._scheduler.pause(paused=paused)
+
+    def end_at(self, index: int) -> None:
+        self._ended = True
+        self._scheduler.end_at(index)
+
+    def _schedule(self, name: str, items: Iterable[Any], first_index: int) -> Scheduler:
+        module, class_name = _BACKENDS[name]
+        backend: Backend = getattr(import_module(module), class_name)()
+        options = self._options
+        policy = Policy(
+            workers=1 if name == "serial" else _num_workers(options.workers, in_processes=backend.can_kill),
+            resizes=options.workers == "auto" and backend.can_kill,
+            timeout=options.timeout,
+            retries=options.retries,
+            chunk_size=options.chunk_size,
+            max_items_per_worker=options.max_items_per_worker,
+            cpus=resources.usable_cpus() if options.pin else None,
+        )
+        return Scheduler(
+            backend,
+            self._job,
+            items,
+            policy,
+            self._observer,
+            memory=MemoryWatch() if backend.can_kill else None,
+            total=None if self._total is None else self._total - first_index,
+            first_index=first_index,
+            on_poison=self._on_poison,
+        )
+
+    def _first_items(self) -> Iterator[Any]:
+        """Items for the calling process, for as long as they look like a small job."""
+        began = monotonic()
+        for num_items, item in enumerate(self._items, 1):
+            yield item
+            seconds = monotonic() - began
+            if self._total is None:
+                if seconds > _UNKNOWN_LENGTH_SECONDS:
+                    return
+            elif seconds > _JUDGE_AFTER_SECONDS and seconds / num_items * self._total > _SMALL_JOB_SECONDS:
+                return
+
+
+def _num_workers(workers: int | Literal["auto"], *, in_processes: bool) -> int:
+    if workers != "auto":
+        return workers
+    num_cpus = len(resources.usable_cpus())
+    num_workers = resources.num_workers(num_cpus, resources.num_physical_cores(), resources.cpu_quota())
+    if in_processes:
+        return max(1, min(num_workers, resources.memory_available() // _BARE_WORKER_BYTES))
+    return num_workers
+
+
+def _inside_worker(options: Options) -> Options:
+    if nesting.first_time_here():
+        dropped = f"; its timeout of {options.timeout:g} s is not kept" if options.timeout else ""
+        _log.warning("a parallel call inside a worker runs serially, in that worker%s", dropped)
+    return replace(options, backend="serial", timeout=None, pin=False, max_items_per_worker=None)
+
+
+def _at_least(name: str, value: object, minimum: int, *, auto: bool = False) -> None:
+    if auto and value == "auto":
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+        allowed = f'"auto" or a whole number from {minimum}' if auto else f"a whole number from {minimum}"
+        raise UsageError(f"{name} must be {allowed}, not {value!r}")

@@ -1,0 +1,30 @@
+"""Is this code already running inside a worker? A parallel call there runs in place, and says so once."""
+
+from __future__ import annotations
+
+from _thread import get_ident
+
+_process = {"is_worker": False, "has_said": False}
+_worker_threads: set[int] = set()
+
+
+def mark_process_as_worker() -> None:
+    _process["is_worker"] = True
+
+
+def enter_worker_thread() -> None:
+    _worker_threads.add(get_ident())
+
+
+def leave_worker_thread() -> None:
+    _worker_threads.discard(get_ident())
+
+
+def inside_worker() -> bool:
+    return _process["is_worker"] or get_ident() in _worker_threads
+
+
+def first_time_here() -> bool:
+    """True once in a process: for the message."""
+    has_said, _process["has_said"] = _process["has_said"], True
+    return not has_said

@@ -1,0 +1,100 @@
+"""What the scheduler tells the outside while it runs: numbers for the progress display, events for the log."""
+
+from __future__ import annotations
+
+import logging
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gristmill.engine.verdict import Failed
+
+if TYPE_CHECKING:
+    from gristmill.engine.crew import Crew
+    from gristmill.engine.events import EventLog
+
+_log = logging.getLogger("gristmill")
+
+
+class Display(Protocol):
+    """Shows a running job to a person."""
+
+    seconds_between: float
+
+    def show(self, observer: Observer, crew: Crew) -> None: ...
+
+    def close(self, observer: Observer) -> None: ...
+
+
+class Observer:
+    """Keeps the counts of a job and passes on what happens."""
+
+    def __init__(self, desc: str, total: int | None, display: Display | None, events: EventLog | None) -> None:
+        self.desc = desc
+        self.total = total
+        self.num_done = 0
+        self.num_failed = 0
+        self.num_deaths = 0
+        self.counts: dict[str, int] = {}
+        self.started = monotonic()
+        self._display = display
+        self._shown = self.started
+        self._events = events
+        self.event("job_started", job=desc, total=total)
+
+    @property
+    def tick_seconds(self) -> float:
+        return self._display.seconds_between if self._display is not None else float("inf")
+
+    @property
+    def seconds(self) -> float:
+        return monotonic() - self.started
+
+    def advance(self, num_items: int) -> None:
+        self.num_done += num_items
+
+    def end_item(self, value: Any) -> None:
+        self.num_done += 1
+        if isinstance(value, Failed):
+            self.num_failed += 1
+            failure = value.failure
+            self.event(
+                "item_failed",
+                item=failure.index,
+                kind=failure.kind,
+                error=failure.error_type,
+                message=failure.message,
+                signal=failure.signal,
+                attempts=failure.attempts,
+            )
+
+    def count(self, counts: dict[str, int]) -> None:
+        for name, amount in counts.items():
+            self.counts[name] = self.counts.get(name, 0) + amount
+
+    def event(self, event: str, **fields: object) -> None:
+        if event == "worker_died":
+            self.num_deaths += 1
+            _log.warning("%s: %s %s; it is replaced", self.desc, fields["worker"], fields["cause"])
+        elif event == "workers_reduced":
+            _log.warning("%s: going on with %s workers: %s", self.desc, fields["workers"], fields["reason"])
+        if self._events is not None:
+            self._events.write(event, **fields)
+
+    def tick(self, crew: Crew) -> None:
+        if self._display is not None and monotonic() - self._shown >= self._display.seconds_between:
+            self._shown = monotonic()
+            self._display.show(self, crew)
+
+    def close(self) -> None:
+        if self._display is not None:
+            self._display.close(self)
+        self.event(
+            "job_ended",
+            done=self.num_done,
+            failed=self.num_failed,
+            deaths=self.num_deaths,
+            seconds=round(self.seconds, 3),
+            **self.counts,
+        )
+        if self._events is not None:
+            self._events.close()

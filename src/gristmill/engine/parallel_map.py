@@ -1,0 +1,210 @@
+"""`parallel_map` and `parallel_imap`: a function over many items, on all cores, without losing one."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sized
+from typing import TYPE_CHECKING, Any, Literal
+
+from gristmill.core.errors import UsageError
+from gristmill.core.names import one_of
+from gristmill.engine import progress as displays
+from gristmill.engine.events import EventLog
+from gristmill.engine.job import Job
+from gristmill.engine.launch import Options, Run
+from gristmill.engine.observer import Observer
+from gristmill.engine.verdict import Failed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+OnError = Literal["raise", "return", "skip"]
+BackendName = Literal["serial", "threads", "processes", "ray", "auto"]
+
+_log = logging.getLogger("gristmill")
+
+
+def parallel_map(
+    fn: Callable[..., Any],
+    items: Iterable[Any],
+    *,
+    workers: int | Literal["auto"] = "auto",
+    backend: BackendName = "processes",
+    setup: Callable[[], Any] | None = None,
+    timeout: float | None = None,
+    retries: int = 0,
+    on_error: OnError = "raise",
+    chunk_size: int | Literal["auto"] = "auto",
+    ordered: bool = True,
+    max_items_per_worker: int | None = None,
+    pin: bool = False,
+    desc: str | None = None,
+    progress: bool | EventLog | None = None,
+    monitor: bool = False,
+) -> list[Any]:
+    """Call `fn` on every item in parallel and return the results as a list.
+
+    >>> import gristmill as gm
+    >>> gm.parallel_map(lambda n: n * n, range(5), workers=2)
+    [0, 1, 4, 9, 16]
+
+    Lambdas, closures and functions of a script or notebook work; no `if __name__ == "__main__"` is needed. A worker
+    that is killed is replaced and its item run again; only an item that ends three workers while running alone fails.
+
+    Args:
+        fn: Called as `fn(item)`, or as `fn(item, state)` with `setup`.
+        items: Any iterable.
+        workers: `"auto"`: the smallest of usable CPUs, physical cores, CPU quota and what memory allows.
+        backend: `"processes"`, `"threads"`, `"serial"` (in the caller, for debugging), or `"auto"`: the caller for
+            jobs that take less than a second, else processes.
+        setup: Called once in each worker; what it returns is the `state`.
+        timeout: Seconds for one item. A worker that takes longer is killed and replaced.
+        retries: How often an item that raised or timed out is tried again. Deaths of workers use none.
+        on_error: `"raise"` the original exception; `"return"` a `Failure` in the result's place; or `"skip"` it,
+            counted and logged.
+        chunk_size: Items sent to a worker at a time; `"auto"` follows how long they take.
+        ordered: Results in the order of the items; otherwise as they come.
+        max_items_per_worker: Replace a worker after so many items (for functions that leak).
+        pin: Bind each worker to a CPU of its own.
+        desc: The job's name in progress and messages.
+        progress: None: bars on a terminal, else a line every ten seconds. True or False force it. An `EventLog` also
+            writes what happens to a file.
+        monitor: Show CPU and memory of each worker.
+    """
+    options = Options(
+        workers=workers,
+        backend=backend,
+        timeout=timeout,
+        retries=retries,
+        chunk_size=chunk_size,
+        max_items_per_worker=max_items_per_worker,
+        pin=pin,
+    )
+    call = _Call(fn, items, setup, options, on_error, desc=desc, progress=progress, monitor=monitor)
+    # Every result is kept anyway, so none has to wait for the one before it.
+    return list(call.in_order(holds_all=True) if ordered else call.as_completed())
+
+
+def parallel_imap(
+    fn: Callable[..., Any],
+    items: Iterable[Any],
+    *,
+    workers: int | Literal["auto"] = "auto",
+    backend: BackendName = "processes",
+    setup: Callable[[], Any] | None = None,
+    timeout: float | None = None,
+    retries: int = 0,
+    on_error: OnError = "raise",
+    chunk_size: int | Literal["auto"] = "auto",
+    ordered: bool = True,
+    max_items_per_worker: int | None = None,
+    pin: bool = False,
+    desc: str | None = None,
+    progress: bool | EventLog | None = None,
+    monitor: bool = False,
+) -> Iterator[Any]:
+    """Like `parallel_map`, but yields results as they can be had. Items may be endless; memory is bounded.
+
+    >>> import itertools
+    >>> import gristmill as gm
+    >>> squares = gm.parallel_imap(lambda n: n * n, itertools.count(), workers=2)
+    >>> next(squares), next(squares), next(squares)
+    (0, 1, 4)
+    >>> squares.close()  # ends the workers
+    """
+    options = Options(
+        workers=workers,
+        backend=backend,
+        timeout=timeout,
+        retries=retries,
+        chunk_size=chunk_size,
+        max_items_per_worker=max_items_per_worker,
+        pin=pin,
+    )
+    call = _Call(fn, items, setup, options, on_error, desc=desc, progress=progress, monitor=monitor)
+    return call.in_order() if ordered else call.as_completed()
+
+
+class _Call:
+    """One call: its run, and how failures and order are handled."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        items: Iterable[Any],
+        setup: Callable[[], Any] | None,
+        options: Options,
+        on_error: OnError,
+        *,
+        desc: str | None,
+        progress: bool | EventLog | None,
+        monitor: bool,
+    ) -> None:
+        one_of("on_error", on_error, ["raise", "return", "skip"])
+        if not callable(fn):
+            raise UsageError(f"fn must be callable, not {fn!r}")
+        if setup is not None and not callable(setup):
+            raise UsageError(f"setup must be callable, not {setup!r}", help="pass the function itself, without ()")
+        self._on_error = on_error
+        self._skipped: list[Failed] = []
+        total = len(items) if isinstance(items, Sized) else None
+        log = progress if isinstance(progress, EventLog) else None
+        shows = None if isinstance(progress, EventLog) else progress
+        display = displays.choose(progress=shows, monitor=monitor)
+        self._observer = Observer(desc or str(getattr(fn, "__name__", "items")), total, display, log)
+        self._run = Run(Job(fn, setup), items, options, self._observer, total=total)
+
+    def as_completed(self) -> Iterator[Any]:
+        outcomes = self._run.outcomes()
+        try:
+            for _, value in outcomes:
+                yield from self._shown(value)
+        finally:
+            outcomes.close()
+            self._close()
+
+    def in_order(self, *, holds_all: bool = False) -> Iterator[Any]:
+        """Each result in its place. The first failing item in input order is raised, whichever failed first."""
+        held: dict[int, Any] = {}
+        next_index = 0
+        outcomes = self._run.outcomes()
+        try:
+            for index, value in outcomes:
+                held[index] = value
+                if isinstance(value, Failed) and self._on_error == "raise":
+                    self._run.end_at(index)
+                while next_index in held:
+                    yield from self._shown(held.pop(next_index))
+                    next_index += 1
+                if not holds_all:
+                    self._run.pause(paused=len(held) > self._run.num_results_to_hold)
+        finally:
+            outcomes.close()
+            self._close()
+
+    def _shown(self, value: Any) -> tuple[Any, ...]:
+        """What the caller sees of an outcome: one thing, or nothing."""
+        if not isinstance(value, Failed):
+            return (value,)
+        if self._on_error == "raise":
+            raise value.exception()
+        if self._on_error == "return":
+            return (value.failure,)
+        self._skipped.append(value)
+        return ()
+
+    def _close(self) -> None:
+        self._observer.close()
+        if self._skipped:
+            kinds = Counter(f"{failed.failure.kind} {failed.failure.error_type}" for failed in self._skipped)
+            first = self._skipped[0].failure
+            _log.warning(
+                "%s: skipped %d of %d items (%s); the first was item %d: %s",
+                self._observer.desc,
+                len(self._skipped),
+                self._observer.num_done,
+                ", ".join(f"{count} x {kind}" for kind, count in kinds.most_common()),
+                first.index,
+                first.message,
+            )

@@ -1,0 +1,90 @@
+"""Objects to bytes and back: plain pickle when it will do, cloudpickle when it will not. The one door to cloudpickle.
+
+Workers do not import the user's `__main__`, so whatever is defined there must travel by value; plain pickle would
+happily write a reference that nobody can follow. Large buffers (NumPy, Arrow, bytes) are never copied on the way out.
+"""
+
+from __future__ import annotations
+
+import pickle
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Buffer = bytes | bytearray | memoryview
+
+# Below this a buffer travels inside the pickle: a copy is cheaper than one more segment to allocate and receive.
+_MIN_OUT_OF_BAND_BYTES = 16 * 1024
+
+
+class _NeedsCloudpickle(Exception):
+    """The object refers to something of `__main__`."""
+
+
+class _Parts:
+    """A file for a pickler that keeps what is written. Objects over 64 KiB arrive uncopied."""
+
+    def __init__(self) -> None:
+        self.parts: list[Buffer] = []
+        self.write: Callable[[Buffer], object] = self.parts.append
+
+
+class _PlainPickler(pickle.Pickler):
+    def reducer_override(self, obj: Any) -> Any:  # called for every object that is not of a builtin type
+        if isinstance(obj, (type, FunctionType)) and obj.__module__ == "__main__":
+            raise _NeedsCloudpickle
+        return NotImplemented
+
+
+def encode(obj: object) -> tuple[list[Buffer], list[memoryview]]:
+    """The pickle in parts, and the buffers that go beside it.
+
+    Raises whatever the object's own `__reduce__` or the pickler raises when it cannot be sent.
+    """
+    try:
+        return _encode_with(_PlainPickler, obj)
+    except RecursionError:
+        raise
+    except Exception:  # whatever plain pickle cannot do, cloudpickle may
+        import cloudpickle  # noqa: PLC0415
+
+        return _encode_with(cloudpickle.Pickler, obj)
+
+
+def _encode_with(pickler: Callable[..., pickle.Pickler], obj: object) -> tuple[list[Buffer], list[memoryview]]:
+    file = _Parts()
+    buffers: list[memoryview] = []
+
+    def keep_large(buffer: pickle.PickleBuffer) -> bool:  # false: "I have it", true: "write it into the pickle"
+        view = buffer.raw()
+        if view.nbytes < _MIN_OUT_OF_BAND_BYTES:
+            return True
+        buffers.append(view)
+        return False
+
+    pickler(file, protocol=5, buffer_callback=keep_large).dump(obj)
+    return file.parts, buffers
+
+
+def decode(body: Buffer, buffers: Sequence[Buffer] = ()) -> Any:
+    return pickle.loads(body, buffers=buffers)
+
+
+def to_bytes(obj: object) -> bytes:
+    """One self-contained byte string, for what is small or sent once."""
+    file = _Parts()
+    try:
+        _PlainPickler(file, protocol=5).dump(obj)
+    except Exception:
+        return function_to_bytes(obj)
+    return b"".join(file.parts)
+
+
+def function_to_bytes(obj: object) -> bytes:
+    """Like `to_bytes`, but honours modules that the user registered to be pickled by value."""
+    import cloudpickle  # noqa: PLC0415
+
+    pickled: bytes = cloudpickle.dumps(obj, protocol=5)
+    return pickled

@@ -1,0 +1,159 @@
+"""What this process may use: cores and memory, as the kernel's limits have it. The one door to psutil.
+
+Containers are limited by control groups (v1 or v2), and a limit may sit on any ancestor of the group we are in, so all
+of them are asked. Reads a few small files; nothing is cached, since limits and usage change.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PROC = Path("/proc")
+_CGROUPS = Path("/sys/fs/cgroup")
+_CPUS = Path("/sys/devices/system/cpu")
+# Cgroup v1 says "no limit" with a number near 2^63.
+_UNLIMITED_BYTES = 1 << 60
+
+
+def usable_cpus() -> list[int]:
+    """The CPUs that this process may run on, one of each physical core first."""
+    if not hasattr(os, "sched_getaffinity"):
+        return list(range(os.cpu_count() or 1))
+    cpus = sorted(os.sched_getaffinity(0))
+    cores: dict[str, list[int]] = {}
+    for cpu in cpus:
+        cores.setdefault(_read(_CPUS / f"cpu{cpu}/topology/thread_siblings_list") or str(cpu), []).append(cpu)
+    return sorted(cpus, key=lambda cpu: next(core.index(cpu) for core in cores.values() if cpu in core))
+
+
+def num_physical_cores() -> int:
+    """Physical cores among the usable CPUs."""
+    siblings = [_read(_CPUS / f"cpu{cpu}/topology/thread_siblings_list") for cpu in usable_cpus()]
+    if all(siblings):
+        return len(set(siblings))
+    import psutil  # noqa: PLC0415
+
+    return psutil.cpu_count(logical=False) or len(siblings)
+
+
+def cpu_quota(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> float:
+    """CPUs' worth of time that the control groups allow; infinite without a limit."""
+    quota = math.inf
+    for group in _groups("cpu", proc, cgroups):
+        allowed, _, period = (_read(group / "cpu.max") or "max").partition(" ")  # v2: "150000 100000"
+        if allowed != "max":
+            quota = min(quota, int(allowed) / int(period))
+        old = int(_read(group / "cpu.cfs_quota_us") or -1)
+        if old > 0:
+            quota = min(quota, old / int(_read(group / "cpu.cfs_period_us") or 100_000))
+    return quota
+
+
+def num_workers(cpus: int, cores: int, quota: float) -> int:
+    """The smallest of the three, and at least one. A quota of 1.5 CPUs keeps two workers busy three quarters."""
+    return max(1, min(cpus, cores, math.ceil(quota) if math.isfinite(quota) else cpus))
+
+
+def memory_limit(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
+    """Bytes that this process and its children may use together."""
+    return min(_machine_memory()[0], *(limit for limit, _ in _memory_groups(proc, cgroups)), _UNLIMITED_BYTES)
+
+
+def memory_available(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
+    """Bytes that can still be used before some limit is reached. Page cache counts as free: the kernel drops it."""
+    rooms = [limit - used for limit, used in _memory_groups(proc, cgroups)]
+    return max(0, min(_machine_memory()[1], *rooms, _UNLIMITED_BYTES))
+
+
+def num_oom_kills(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
+    """How often the kernel has killed for lack of memory, in our control group if it counts that, else anywhere."""
+    for group in _groups("memory", proc, cgroups):
+        for name in ("memory.events", "memory.oom_control"):
+            counts = _table(group / name)
+            if "oom_kill" in counts:
+                return counts["oom_kill"]
+    return _table(proc / "vmstat").get("oom_kill", 0)
+
+
+def process_bytes(pid: int) -> int:
+    """Resident memory of a process, 0 if it is gone."""
+    pages = _read(_PROC / str(pid) / "statm")
+    if pages:
+        return int(pages.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    if _PROC.joinpath("self").exists():
+        return 0
+    import psutil  # noqa: PLC0415
+
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0
+
+
+def process_cpu_seconds(pid: int) -> float:
+    """CPU time that a process has used, 0 if it is gone."""
+    import psutil  # noqa: PLC0415
+
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return 0.0
+    return float(times.user + times.system)
+
+
+def _machine_memory() -> tuple[int, int]:
+    """Total and available bytes of the machine."""
+    info = _table(_PROC / "meminfo")
+    if "MemTotal:" in info and "MemAvailable:" in info:
+        return info["MemTotal:"] * 1024, info["MemAvailable:"] * 1024
+    import psutil  # noqa: PLC0415
+
+    memory = psutil.virtual_memory()
+    return int(memory.total), int(memory.available)
+
+
+def _memory_groups(proc: Path, cgroups: Path) -> Iterator[tuple[int, int]]:
+    """`(limit, used without page cache)` of each control group that has a limit."""
+    for group in _groups("memory", proc, cgroups):
+        limit = _read(group / "memory.max") or _read(group / "memory.limit_in_bytes")
+        used = _read(group / "memory.current") or _read(group / "memory.usage_in_bytes")
+        if limit and used and limit != "max" and int(limit) < _UNLIMITED_BYTES:
+            cache = _table(group / "memory.stat")
+            yield int(limit), int(used) - cache.get("total_inactive_file", cache.get("inactive_file", 0))
+
+
+def _groups(controller: str, proc: Path, cgroups: Path) -> Iterator[Path]:
+    """Our control group and its ancestors, innermost first, for v2 and for the v1 controller."""
+    for line in (_read(proc / "self/cgroup") or "").splitlines():
+        _, controllers, path = line.split(":", 2)  # "0::/user.slice" (v2) or "4:memory:/docker/ab12" (v1)
+        if controllers == "":
+            roots = [cgroups, cgroups / "unified"]
+        elif controller in controllers.split(","):
+            roots = [cgroups / controller, cgroups / controllers]
+        else:
+            continue
+        for root in roots:
+            # Inside a container the path may be the host's, and lead nowhere here; the root is then our group.
+            group = root / path.lstrip("/")
+            for folder in (group, *group.parents):
+                if folder.is_relative_to(root) and folder.is_dir():
+                    yield folder
+
+
+def _table(path: Path) -> dict[str, int]:
+    """A file of lines like `oom_kill 3` or `MemTotal:  24 kB`."""
+    rows = (line.split() for line in (_read(path) or "").splitlines())
+    return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return None

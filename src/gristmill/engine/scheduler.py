@@ -1,0 +1,317 @@
+"""The one event loop behind every parallel call: who gets what next, and what follows from what happened.
+
+A single thread, no locks. It never waits for one worker: it waits for any event, or for the next timer. Every item
+leaves exactly once, with its result or its failure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from gristmill.engine import backend as backends
+from gristmill.engine.caught import Caught
+from gristmill.engine.court import Court
+from gristmill.engine.crew import Crew
+from gristmill.engine.supply import ChunkSizer, Supply
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Sequence
+    from typing import Literal
+
+    from gristmill.engine.backend import Backend, Died, Event, Results, Undecodable
+    from gristmill.engine.chunk import Batch, Chunk
+    from gristmill.engine.court import OnPoison, SoloRun
+    from gristmill.engine.crew import Member
+    from gristmill.engine.job import Job
+    from gristmill.engine.memory import MemoryWatch
+    from gristmill.engine.observer import Observer
+
+_TICK_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How a job is to be run. None of this changes any result."""
+
+    workers: int = 1
+    resizes: bool = False
+    """`workers` is only the most: how many fit is decided when the first one's size is known."""
+    timeout: float | None = None
+    retries: int = 0
+    chunk_size: int | Literal["auto"] = "auto"
+    max_items_per_worker: int | None = None
+    cpus: Sequence[int] | None = None
+    """One worker to each of these, in turn."""
+
+
+class Scheduler:
+    """Runs one job. `outcomes` may be iterated once; leaving it early ends all workers."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        job: Job,
+        items: Iterable[Any],
+        policy: Policy,
+        observer: Observer,
+        *,
+        memory: MemoryWatch | None = None,
+        total: int | None = None,
+        first_index: int = 0,
+        on_poison: OnPoison | None = None,
+    ) -> None:
+        self._backend = backend
+        self._policy = policy
+        self._observer = observer
+        self._memory = memory
+        self._sizer = ChunkSizer(policy.chunk_size, policy.workers, total)
+        self._supply = Supply(items, self._sizer, first_index)
+        spec = backends.WorkerSpec(job, gives_back=policy.chunk_size == "auto")
+        # A set-up may load gigabytes: then the first worker is measured before there are others.
+        first_workers = 1 if policy.resizes and job.setup is not None else policy.workers
+        self._crew = Crew(backend, spec, first_workers, policy.cpus)
+        self._is_sized = not policy.resizes
+        self._finished: deque[tuple[int, Any]] = deque()
+        self._court = Court(
+            self._supply,
+            self._crew,
+            observer,
+            self._deliver,
+            retries=policy.retries,
+            timeout=policy.timeout,
+            on_poison=on_poison,
+        )
+        self._end: int | None = None
+
+    def outcomes(self) -> Generator[tuple[int, Any], None, None]:
+        """`(index, result)` or `(index, Failed)` of every item, as they come."""
+        at_once = True
+        try:
+            while True:
+                self._dispatch()
+                while self._finished:
+                    yield self._finished.popleft()
+                if not self._has_work():
+                    break
+                for event in self._backend.wait(self._seconds_to_wait()):
+                    self._handle(event)
+                self._look_at_clock()
+            at_once = self._crew.busy
+        finally:
+            self._backend.close(at_once=at_once)
+
+    @property
+    def num_results_to_hold(self) -> int:
+        """How many results may wait for an earlier one: about 256 MiB of them."""
+        return self._sizer.items_in(256 << 20)
+
+    def pause(self, *, paused: bool) -> None:
+        """Take no new items from the input for now: the caller holds enough results."""
+        self._supply.paused = paused
+
+    def end_at(self, index: int) -> None:
+        """No outcome from this item on is wanted any more; those before it still are."""
+        self._end = index
+        self._supply.end_at(index)
+        self._court.end_at(index)
+
+    def _has_work(self) -> bool:
+        if len(self._supply) or not self._supply.exhausted or self._court.has_work:
+            return True
+        if self._end is None:
+            return self._crew.busy
+        return any(index < self._end for member in self._crew for index, _ in member.unfinished())
+
+    # Handing out.
+
+    def _dispatch(self) -> None:
+        run = self._court.solo_run()
+        if run is not None:
+            self._feed_solo(run)
+            return
+        self._court.release_due_retries()
+        self._staff()
+        for depth in range(2 if self._sizer.prefetches else 1):
+            for member in self._crew:
+                if len(member.chunks) == depth:
+                    self._feed(member)
+
+    def _staff(self) -> None:
+        """As many workers as wanted, but none for whom there is nothing to do."""
+        self._crew.dismiss_surplus()
+        if len(self._crew) >= self._crew.target:
+            return
+        self._supply.look_ahead(self._crew.target)
+        busy = sum(1 for member in self._crew if member.chunks)
+        wanted = busy + len(self._supply) if self._supply.exhausted else self._crew.target
+        try:
+            for member in self._crew.start_up_to(wanted):
+                self._observer.event("worker_started", worker=member.worker.name)
+        except OSError as error:
+            if not len(self._crew):
+                raise
+            self._shrink_to(len(self._crew), f"no more workers can be started ({error})")
+
+    def _feed(self, member: Member) -> None:
+        limit = self._policy.max_items_per_worker
+        while member.takes_more:
+            left = None if limit is None else limit - member.num_items
+            chunk = None if left == 0 else self._supply.next_chunk(left)
+            if chunk is None or self._send(member, chunk):
+                return
+
+    def _feed_solo(self, run: SoloRun) -> None:
+        if run.member is not None and run.member.takes_more and not run.member.num_items:
+            self._send(run.member, self._supply.chunk_of([(run.index, run.item)]))
+
+    def _send(self, member: Member, chunk: Chunk) -> bool:
+        try:
+            num_bytes = member.worker.send(chunk)
+        except Exception as error:
+            self._dissolve(chunk, Caught(error, "unpicklable"))
+            return False
+        member.chunks[chunk.number] = chunk
+        member.num_items += len(chunk.items)
+        self._sizer.observe_size(len(chunk.items), num_bytes)
+        return True
+
+    def _dissolve(self, chunk: Chunk, caught: Caught) -> None:
+        """Something in the chunk cannot be pickled: each item is run by itself to find out which."""
+        chunk.dissolved = True
+        remaining = chunk.remaining()
+        if len(remaining) == 1:
+            self._court.take_unsendable(*remaining[0], caught)
+        else:
+            self._supply.give_back(remaining, alone=True)
+
+    # What happened.
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case backends.Results():
+                self._take_results(event)
+            case backends.Died():
+                self._take_death(event)
+            case backends.Ready():
+                self._welcome(self._crew[event.worker])
+            case backends.Counts():
+                self._observer.count(event.counts)
+            case backends.SetupFailed():
+                self._crew[event.worker].setup_error = event.caught
+            case backends.Undecodable():
+                self._take_undecodable(event)
+
+    def _welcome(self, member: Member) -> None:
+        self._crew.set_ready(member)
+        self._observer.event("worker_ready", worker=member.worker.name)
+        if self._memory is not None and member.worker.pid is not None:
+            member.bytes_after_setup = self._memory.size_of(member.worker.pid)
+            if not self._is_sized:
+                self._is_sized = True
+                self._crew.target = self._memory.room_for(member.bytes_after_setup, self._policy.workers)
+
+    def _take_results(self, event: Results) -> None:
+        member = self._crew[event.worker]
+        chunk, batch = member.chunks[event.chunk], event.batch
+        if not chunk.dissolved:
+            start, stop = chunk.done, chunk.done + len(batch.results)
+            chunk.done = stop
+            self._sizer.observe_time(stop - start, batch.seconds)
+            self._sizer.observe_size(stop - start, event.num_bytes)
+            if batch.caught or self._court.has_records:
+                for position in range(start, stop):
+                    self._take_outcome(chunk.indexes[position], chunk.items[position], batch, position - start)
+            else:
+                self._finished.extend(zip(chunk.indexes[start:stop], batch.results, strict=True))
+                self._observer.advance(stop - start)
+        if event.last:
+            self._end_chunk(member, chunk)
+
+    def _take_outcome(self, index: int, item: Any, batch: Batch, position: int) -> None:
+        caught = batch.caught.get(position)
+        if caught is None:
+            self._court.finish(index, batch.results[position])
+        else:
+            self._court.take_exception(index, item, caught)
+
+    def _take_undecodable(self, event: Undecodable) -> None:
+        member = self._crew[event.worker]
+        chunk = member.chunks[event.chunk]
+        if not chunk.dissolved:
+            self._dissolve(chunk, event.caught)
+        if event.last:
+            self._end_chunk(member, chunk)
+
+    def _end_chunk(self, member: Member, chunk: Chunk) -> None:
+        del member.chunks[chunk.number]
+        if not chunk.dissolved:
+            self._supply.give_back(chunk.remaining(), alone=False)
+        limit = self._policy.max_items_per_worker
+        if not member.chunks and (member.worn_out or (limit is not None and member.num_items >= limit)):
+            self._crew.dismiss(member)
+
+    def _take_death(self, event: Died) -> None:
+        member = self._crew.remove(event)
+        self._court.forget_worker(member)
+        remaining = member.unfinished()
+        if not member.leaving:
+            self._observer.event("worker_died", worker=event.worker.name, cause=event.cause, item=event.item)
+        out_of_memory = event.signal == "SIGKILL" and self._memory is not None and self._memory.killer_struck()
+        if out_of_memory and not member.alone:
+            self._shrink_to(self._crew.target - 1, "a worker was killed for lack of memory")
+        # A worker with a single item is suspected of that one, wherever in its own code it was.
+        suspected = remaining[0][0] if member.alone and remaining else event.item
+        self._supply.give_back([entry for entry in remaining if entry[0] != suspected], alone=True)
+        for index, item in remaining:
+            if index == suspected and member.timed_out_item == index:
+                self._court.take_timeout(index, item, event.position)
+            elif index == suspected:
+                self._court.take_death(member, index, item, event, out_of_memory=out_of_memory)
+
+    def _deliver(self, index: int, value: Any) -> None:
+        self._finished.append((index, value))
+        self._observer.end_item(value)
+
+    # Time and memory.
+
+    def _seconds_to_wait(self) -> float:
+        seconds = min(_TICK_SECONDS, self._observer.tick_seconds, self._court.seconds_to_next_retry())
+        if self._policy.timeout is not None:
+            now = monotonic()
+            for member in self._crew:
+                note = member.worker.current()
+                seconds = min(seconds, self._policy.timeout + (note[0] - now if note else 0.0))
+        return max(0.0, seconds)
+
+    def _look_at_clock(self) -> None:
+        self._observer.tick(self._crew)
+        if self._policy.timeout is not None:
+            now = monotonic()
+            for member in self._crew:
+                note = member.worker.current()
+                if note and now - note[0] > self._policy.timeout and member.timed_out_item is None:
+                    member.timed_out_item = note[1]
+                    member.worker.kill()
+        if self._memory is not None and self._memory.is_due():
+            self._look_at_memory(self._memory)
+
+    def _look_at_memory(self, memory: MemoryWatch) -> None:
+        for member in self._crew:
+            if member.ready and member.worker.pid is not None and not member.worn_out:
+                size = memory.size_of(member.worker.pid)
+                member.worn_out = memory.is_too_large(size, member.bytes_after_setup, self._crew.target)
+                if member.worn_out:
+                    self._observer.event("worker_recycled", worker=member.worker.name, bytes=size)
+                    if not member.chunks:
+                        self._crew.dismiss(member)
+        if memory.is_short():
+            self._shrink_to(self._crew.target - 1, "memory is nearly used up")
+
+    def _shrink_to(self, num_workers: int, reason: str) -> None:
+        num_workers = max(1, num_workers)
+        if num_workers < self._crew.target:
+            self._crew.target = num_workers
+            self._observer.event("workers_reduced", workers=num_workers, reason=reason)

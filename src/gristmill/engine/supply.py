@@ -1,0 +1,137 @@
+"""Where the next chunk comes from: items that came back, then new ones from the input, in sizes that suit them."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from itertools import islice
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Literal
+
+from gristmill.engine.chunk import Chunk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_CHUNK_SECONDS = 0.05
+_CHUNK_BYTES = 4 << 20
+_MAX_CHUNK = 8192
+_PULL_SECONDS = 0.01
+_GROWTH = 16
+
+
+class ChunkSizer:
+    """How many items make a chunk: enough that sending costs little, few enough that no worker ends late.
+
+    Optimism is safe, since a chunk that takes too long gives its rest back; so the size follows the mean quickly.
+    """
+
+    def __init__(self, fixed: int | Literal["auto"], num_workers: int, total: int | None) -> None:
+        self._fixed = None if fixed == "auto" else fixed
+        self._num_workers = num_workers
+        self._total = total
+        self._size = 1
+        self._seconds_per_item = math.inf
+        self._bytes_per_item = 0.0
+
+    def size(self, num_taken: int) -> int:
+        if self._fixed is not None:
+            return self._fixed
+        if self._total is None:
+            return self._size
+        # The last chunks are small ones, so that all workers finish together.
+        return max(1, min(self._size, (self._total - num_taken) // (3 * self._num_workers)))
+
+    def observe_time(self, num_items: int, seconds: float) -> None:
+        if num_items:
+            recent = seconds / num_items
+            known = self._seconds_per_item
+            self._seconds_per_item = recent if math.isinf(known) else 0.5 * (known + recent)
+            by_time = _CHUNK_SECONDS / max(self._seconds_per_item, 1e-9)
+            by_bytes = _CHUNK_BYTES / max(self._bytes_per_item, 1.0)
+            self._size = max(1, int(min(by_time, by_bytes, _GROWTH * self._size, _MAX_CHUNK)))
+
+    def observe_size(self, num_items: int, num_bytes: int) -> None:
+        """What a chunk took to send, or its results. The largest seen fades slowly."""
+        if num_items:
+            self._bytes_per_item = max(num_bytes / num_items, 0.9 * self._bytes_per_item)
+
+    def items_in(self, num_bytes: int) -> int:
+        """How many items or results take this much; a modest number where their size is not known."""
+        if not self._bytes_per_item:
+            return 1024
+        return max(4 * self._num_workers, int(num_bytes / self._bytes_per_item))
+
+    @property
+    def prefetches(self) -> bool:
+        """A second chunk waits at the worker, unless items are long: then it would only wait behind one."""
+        return self._seconds_per_item < 2 * _CHUNK_SECONDS
+
+
+class Supply:
+    """The items still to be run. Holds no more of the input than was asked for."""
+
+    def __init__(self, items: Iterable[Any], sizer: ChunkSizer, first_index: int) -> None:
+        self._source = iter(items)
+        self._sizer = sizer
+        self._num_chunks = 0
+        self._first_index = first_index
+        self._next_index = first_index
+        self._returned: deque[tuple[int, Any]] = deque()
+        self._alone: set[int] = set()
+        self.exhausted = False
+        self.paused = False
+
+    def __len__(self) -> int:
+        """Items in hand; more may be in the input."""
+        return len(self._returned)
+
+    def give_back(self, items: list[tuple[int, Any]], *, alone: bool) -> None:
+        """Items to be run (again) before all others; `alone`: each in a chunk of its own from now on."""
+        self._returned.extendleft(reversed(items))
+        if alone:
+            self._alone.update(index for index, _ in items)
+
+    def look_ahead(self, num_items: int) -> None:
+        """Have this many items in hand, if the input gives them without delay."""
+        if num_items > len(self._returned):
+            self._returned.extend(self._pull(num_items - len(self._returned)))
+
+    def end_at(self, index: int) -> None:
+        """Forget all items from this one on."""
+        self.exhausted = True
+        self._returned = deque(entry for entry in self._returned if entry[0] < index)
+
+    def next_chunk(self, max_items: int | None) -> Chunk | None:
+        size = self._sizer.size(self._next_index - self._first_index)
+        if max_items is not None:
+            size = min(size, max_items)
+        entries = self._take_returned(size)
+        if not entries:
+            entries = self._pull(size)
+        return self.chunk_of(entries) if entries else None
+
+    def chunk_of(self, entries: list[tuple[int, Any]]) -> Chunk:
+        self._num_chunks += 1
+        return Chunk(self._num_chunks, [index for index, _ in entries], [item for _, item in entries])
+
+    def _take_returned(self, size: int) -> list[tuple[int, Any]]:
+        taken: list[tuple[int, Any]] = []
+        while self._returned and len(taken) < size:
+            if self._returned[0][0] in self._alone:
+                return taken or [self._returned.popleft()]
+            taken.append(self._returned.popleft())
+        return taken
+
+    def _pull(self, size: int) -> list[tuple[int, Any]]:
+        if self.exhausted or self.paused:
+            return []
+        pulled: list[tuple[int, Any]] = []
+        deadline = monotonic() + _PULL_SECONDS
+        for item in islice(self._source, size):
+            pulled.append((self._next_index, item))
+            self._next_index += 1
+            if monotonic() > deadline:  # a slow input: what there is goes out now
+                return pulled
+        self.exhausted = len(pulled) < size
+        return pulled

@@ -1,0 +1,99 @@
+"""Tasks: large named pieces of work, as the pipeline cuts them. The same scheduler, one task at a time to a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from gristmill.engine import progress as displays
+from gristmill.engine.job import Context, Job
+from gristmill.engine.launch import Options, Run
+from gristmill.engine.observer import Observer
+from gristmill.engine.verdict import Failed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from gristmill.engine.court import Probe
+    from gristmill.engine.events import EventLog
+    from gristmill.engine.failure import Failure
+
+__all__ = ["Context", "Task", "run_tasks"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A piece of work with a name that means something to a person."""
+
+    id: str
+    payload: Any
+
+
+def run_tasks(
+    function: Callable[[Task, Context], Any],
+    tasks: Iterable[Task],
+    *,
+    workers: int | Literal["auto"] = "auto",
+    backend: str = "processes",
+    setup: Callable[[], Any] | None = None,
+    timeout: float | None = None,
+    retries: int = 2,
+    pin: bool = False,
+    on_poison: Callable[[Task, Failure, int], Probe] | None = None,
+    desc: str = "tasks",
+    progress: bool | None = None,
+    monitor: bool = False,
+    events: EventLog | None = None,
+) -> Iterator[tuple[Task, Any]]:
+    """Run `function(task, context)` on every task; yield `(task, result)` as they are done.
+
+    The first task that fails for good is raised at once, named in a note; what was yielded before stays done. The
+    context holds the worker's `state`, takes counters (`context.count(records=10)`) and positions (`context.at(17)`).
+
+    A task that kills its workers even when alone, or that runs into its timeout, can be taken apart: `on_poison(task,
+    failure, position)` gives a generator that yields tasks to be tried alone, is sent the result or `Failure` of each,
+    and returns a task to be run in place of the guilty one (without the record that kills), or None to let it fail.
+
+    >>> def count_letters(task, context):
+    ...     context.count(bytes=len(task.payload))
+    ...     return len(task.payload)
+    >>> for task, result in run_tasks(count_letters, [Task("greeting", "hello")], backend="serial"):
+    ...     print(task.id, result)
+    greeting 5
+    """
+    options = Options(workers=workers, backend=backend, timeout=timeout, retries=retries, chunk_size=1, pin=pin)
+    total = len(tasks) if isinstance(tasks, Sized) else None
+    observer = Observer(desc, total, displays.choose(progress=progress, monitor=monitor), events)
+    in_work = _Ledger(tasks)
+    run = Run(Job(function, setup, takes_context=True), in_work, options, observer, total=total, on_poison=on_poison)
+    return _results(run, in_work, observer)
+
+
+class _Ledger:
+    """The tasks on their way through, by number."""
+
+    def __init__(self, tasks: Iterable[Task]) -> None:
+        self._tasks = tasks
+        self._out: dict[int, Task] = {}
+
+    def __iter__(self) -> Iterator[Task]:
+        for index, task in enumerate(self._tasks):
+            self._out[index] = task
+            yield task
+
+    def take(self, index: int) -> Task:
+        return self._out.pop(index)
+
+
+def _results(run: Run, in_work: _Ledger, observer: Observer) -> Iterator[tuple[Task, Any]]:
+    try:
+        for index, value in run.outcomes():
+            task = in_work.take(index)
+            if isinstance(value, Failed):
+                error = value.exception()
+                error.add_note(f"gristmill: task {task.id}")
+                raise error
+            yield task, value
+    finally:
+        observer.close()

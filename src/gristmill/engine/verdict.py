@@ -1,0 +1,88 @@
+"""A failed item's last word: the `Failure` that is returned, and the exception that is raised."""
+
+from __future__ import annotations
+
+import errno
+import reprlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gristmill.core import errors
+from gristmill.engine.failure import Failure
+
+if TYPE_CHECKING:
+    from gristmill.engine.backend import Died
+    from gristmill.engine.caught import Caught
+
+# The disk is full, read-only or broken, or the folder is not ours: trying again changes nothing.
+HOPELESS_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO})
+
+_repr = reprlib.Repr()
+_repr.maxstring = _repr.maxother = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """An item's final failure, with what is needed to raise it."""
+
+    failure: Failure
+    item: str
+    caught: Caught | None = None
+
+    def exception(self) -> BaseException:
+        """The original exception, or the error that stands for it, with where and how in its notes."""
+        failure = self.failure
+        original = None if self.caught is None or failure.kind == "unpicklable" else self.caught.exception()
+        error = original or _stand_in(failure)
+        attempts = f", attempt {failure.attempts}" if failure.attempts > 1 else ""
+        error.add_note(f"gristmill: item {failure.index}{attempts}: {self.item}")
+        if failure.traceback and (self.caught is None or self.caught.raised is None):
+            error.add_note(f"in the worker:\n{failure.traceback.rstrip()}")
+        return error
+
+
+def _stand_in(failure: Failure) -> errors.GristmillError:
+    error_class, hint = {
+        "timeout": (errors.ItemTimeoutError, "raise the timeout, or let on_error skip or return such items"),
+        "out_of_memory": (errors.OutOfMemoryError, "use smaller items, or give the job more memory"),
+        "unpicklable": (
+            errors.UnpicklableError,
+            "send plain data; make locks, connections and open files inside the worker, in setup",
+        ),
+    }.get(failure.kind, (errors.WorkerDiedError, "the function crashes on this item: run it alone to see why"))
+    return error_class(failure.message, help=hint, index=failure.index, signal=failure.signal)
+
+
+def of_exception(index: int, item: Any, caught: Caught, attempts: int) -> Failed:
+    failure = Failure(
+        index, caught.kind, caught.error_type, caught.message, caught.traceback, signal=None, attempts=attempts
+    )
+    return Failed(failure, show(item), caught)
+
+
+def of_timeout(index: int, item: Any, timeout: float, attempts: int) -> Failed:
+    message = f"took longer than its timeout of {timeout:g} s"
+    return Failed(Failure(index, "timeout", "ItemTimeoutError", message, attempts=attempts), show(item))
+
+
+def of_deaths(index: int, item: Any, event: Died, attempts: int, *, out_of_memory: bool) -> Failed:
+    times = "1 time" if attempts == 1 else f"{attempts} times"
+    message = f"the worker {event.cause} whenever it ran this item ({times}, at the end with no other worker around)"
+    failure = Failure(
+        index,
+        "out_of_memory" if out_of_memory else "worker_died",
+        "OutOfMemoryError" if out_of_memory else "WorkerDiedError",
+        message,
+        event.crash_text,
+        event.signal,
+        attempts,
+    )
+    return Failed(failure, show(item))
+
+
+def show(item: Any) -> str:
+    """An item in a few words."""
+    try:
+        return _repr.repr(item)
+    except Exception:
+        return f"<{type(item).__name__}>"

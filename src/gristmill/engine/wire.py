@@ -1,0 +1,135 @@
+"""Framed messages over a stream socket, and nothing else: kinds, headers, partial reads and partial writes.
+
+A frame is a fixed header, a table of buffer lengths, the pickled body, and the buffers raw. The header carries what the
+scheduler must know even when the body cannot be unpickled. Both ends work on the bare file descriptor (`readv`,
+`writev`): a worker then need not import `socket`, and large buffers are received straight into their final place.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from typing import TYPE_CHECKING, Any
+
+from gristmill.engine import pickling
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gristmill.engine.pickling import Buffer
+
+# Parent to worker.
+JOB, CHUNK, STOP = 1, 2, 3
+# Worker to parent.
+READY, SETUP_FAILED, RESULTS, COUNTS, UNDECODABLE = 11, 12, 13, 14, 15
+
+# kind, last message of its chunk?, number of buffers, chunk, number of items, body bytes
+_HEADER = struct.Struct("=B?xxIqqQ")
+_MAX_SEGMENTS = 512  # the kernel takes 1,024 in one call
+_MMAP_FROM_BYTES = 1 << 20
+
+
+class Frame:
+    """A received message; `load()` unpickles its body, and may raise anything."""
+
+    __slots__ = ("body", "buffers", "chunk", "kind", "last", "num_items")
+
+    def __init__(
+        self, kind: int, *, last: bool, chunk: int, num_items: int, body: Buffer, buffers: list[Buffer]
+    ) -> None:
+        self.kind = kind
+        self.last = last
+        self.chunk = chunk
+        self.num_items = num_items
+        self.body = body
+        self.buffers = buffers
+
+    def load(self) -> Any:
+        return pickling.decode(self.body, self.buffers)
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.body) + sum(len(buffer) for buffer in self.buffers)
+
+
+def pack(kind: int, payload: object = None, *, last: bool = True, chunk: int = -1, num_items: int = 0) -> list[Buffer]:
+    """The segments of a frame, in order. Raises what the payload's pickling raises."""
+    parts, buffers = pickling.encode(payload)
+    sizes = [buffer.nbytes for buffer in buffers]
+    header = _HEADER.pack(kind, last, len(sizes), chunk, num_items, sum(len(part) for part in parts))
+    return [header, struct.pack(f"={len(sizes)}Q", *sizes), *parts, *buffers]
+
+
+class Sender:
+    """What is still to be written to a file descriptor."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._waiting: list[memoryview] = []
+
+    def push(self, segments: Iterable[Buffer]) -> None:
+        self._waiting.extend(memoryview(segment).cast("B") for segment in segments if len(segment))
+
+    def flush(self) -> bool:
+        """Write until all is gone (true) or the descriptor would block (false)."""
+        while self._waiting:
+            try:
+                written = os.writev(self._fd, self._waiting[:_MAX_SEGMENTS])
+            except BlockingIOError:
+                return False
+            self._waiting = _without_prefix(self._waiting, written)
+        return True
+
+
+class Receiver:
+    """Assembles frames from a file descriptor, blocking or not as the descriptor is."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._start_frame()
+
+    def _start_frame(self) -> None:
+        self._header = bytearray(_HEADER.size)
+        self._sizes: bytearray | None = None
+        self._segments: list[Buffer] = []
+        self._missing: list[memoryview] = [memoryview(self._header)]
+
+    def receive(self) -> Frame | None:
+        """The next frame; None when the descriptor would block; EOFError when the other side is gone."""
+        while True:
+            while self._missing:
+                try:
+                    num_bytes = os.readv(self._fd, self._missing[:_MAX_SEGMENTS])
+                except BlockingIOError:
+                    return None
+                if num_bytes == 0:
+                    raise EOFError
+                self._missing = _without_prefix(self._missing, num_bytes)
+            kind, last, num_buffers, chunk, num_items, body_bytes = _HEADER.unpack(self._header)
+            if self._sizes is None:
+                self._sizes = bytearray(8 * num_buffers)
+                self._missing = [memoryview(self._sizes)] if num_buffers else []
+            elif not self._segments:
+                sizes = (body_bytes, *struct.unpack(f"={num_buffers}Q", self._sizes))
+                self._segments = [_allocate(size) for size in sizes]
+                self._missing = [memoryview(segment).cast("B") for segment in self._segments if len(segment)]
+            else:
+                body, *buffers = self._segments
+                self._start_frame()
+                return Frame(kind, last=last, chunk=chunk, num_items=num_items, body=body, buffers=buffers)
+
+
+def _allocate(size: int) -> Buffer:
+    # A bytearray is zeroed on creation, which touches every page twice; fresh anonymous pages are not.
+    if size < _MMAP_FROM_BYTES:
+        return bytearray(size)
+    return memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+
+
+def _without_prefix(segments: list[memoryview], num_bytes: int) -> list[memoryview]:
+    for position, segment in enumerate(segments):
+        if num_bytes < len(segment):
+            return [segment[num_bytes:], *segments[position + 1 :]]
+        num_bytes -= len(segment)
+    return []

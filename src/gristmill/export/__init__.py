@@ -1,0 +1,1 @@
+"""Datasets in other formats, as range tasks over shards."""

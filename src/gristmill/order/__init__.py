@@ -1,0 +1,1 @@
+"""The order of training: permutation and mixture as pure functions of integers."""

@@ -1,0 +1,1 @@
+"""Plan, stages, tasks, run, manifest: the only place where steps meet the engine."""

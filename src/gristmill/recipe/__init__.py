@@ -1,0 +1,1 @@
+"""Recipe files and the steps they name: YAML to steps and back."""

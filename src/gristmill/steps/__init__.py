@@ -1,0 +1,1 @@
+"""What happens to records: frozen, validated, picklable descriptions and their kernels."""

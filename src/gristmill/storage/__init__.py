@@ -1,0 +1,1 @@
+"""Files anywhere: atomic commit, compression, hashing."""

@@ -1,0 +1,32 @@
+"""An append-only file of JSON lines: each line is one write, so readers and crashes never see half of one."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+from gristmill.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class LineLog:
+    """Appends to a file that may already hold lines."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        try:
+            self._fd: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            reason = error.strerror or error
+            raise UsageError(f"cannot write to {os.fspath(path)}: {reason}", help="choose another path") from error
+
+    def append(self, record: Mapping[str, object]) -> None:
+        if self._fd is not None:
+            os.write(self._fd, (json.dumps(record, ensure_ascii=False) + "\n").encode())
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None

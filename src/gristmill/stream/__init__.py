@@ -1,0 +1,1 @@
+"""Training time: rows, batches, resume. Needs only shards and order."""

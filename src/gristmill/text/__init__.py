@@ -1,0 +1,1 @@
+"""Tokenizer engines, chat templates and shared text kernels."""

@@ -1,0 +1,145 @@
+import signal
+import subprocess
+import sys
+import types
+
+import click
+import pytest
+
+from gristmill import __version__
+from gristmill.cli import main as main_module
+from gristmill.core.errors import GristmillError, UsageError
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Runs a command line in this process; gives exit code, standard output and standard error."""
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as exit_info:
+            main_module.main(arguments)
+        output = capsys.readouterr()
+        return exit_info.value.code, output.out, output.err
+
+    return run
+
+
+@pytest.fixture
+def command_that_raises(monkeypatch):
+    """Adds a command `fail` to the table that raises what it is given."""
+
+    def add(error):
+        @click.command()
+        def command():
+            raise error
+
+        module = types.ModuleType("gristmill_command_that_raises")
+        module.command = command
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        monkeypatch.setitem(main_module.COMMANDS, "fail", (module.__name__, "Fails."))
+
+    return add
+
+
+def test_help_lists_every_command_with_its_summary(run):
+    code, out, _ = run("--help")
+    assert code == 0
+    for name, (_, summary) in main_module.COMMANDS.items():
+        assert name in out
+        assert summary in out
+
+
+def test_no_arguments_shows_help_as_wrong_use(run):
+    code, _, err = run()
+    assert code == 2
+    assert "Commands:" in err
+
+
+@pytest.mark.parametrize("name", main_module.COMMANDS)
+def test_every_command_has_help_with_an_example(run, name):
+    code, out, _ = run(name, "--help")
+    assert code == 0
+    assert f"gristmill {name}" in out.split("Example")[1]
+
+
+def test_version(run):
+    assert run("--version")[:2] == (0, f"gristmill {__version__}\n")
+
+
+def test_mistyped_command_suggests_the_nearest(run):
+    code, _, err = run("dmeo")
+    assert code == 2
+    assert "'dmeo'" in err
+    assert "did you mean 'demo'?" in err
+
+
+def test_unknown_command_points_to_help(run):
+    code, _, err = run("zzzzzz")
+    assert code == 2
+    assert "gristmill --help" in err
+
+
+@pytest.mark.parametrize("arguments", [("--no-such-option",), ("demo", "--no-such-option"), ("demo", "--workers", "0")])
+def test_wrong_options_are_wrong_use(run, arguments):
+    code, _, err = run(*arguments)
+    assert code == 2
+    assert err.startswith("error: ")
+    assert "--help" in err
+
+
+@pytest.mark.parametrize(("kind", "code"), [(GristmillError, 1), (UsageError, 2)])
+def test_error_is_shown_with_notes_and_help(run, command_that_raises, kind, code):
+    error = kind("row of 9312 tokens does not fit", help="raise row_length", row=3)
+    error.add_note("in corpus.jsonl, byte 17\nand one more line")
+    command_that_raises(error)
+    expected = (
+        "error: row of 9312 tokens does not fit\n"
+        "  note: in corpus.jsonl, byte 17\n"
+        "        and one more line\n"
+        "  help: raise row_length\n"
+    )
+    assert run("fail") == (code, "", expected)
+
+
+def test_interrupt_exits_130(run, command_that_raises):
+    command_that_raises(KeyboardInterrupt())
+    code, out, err = run("fail")
+    assert (code, out) == (130, "")
+    assert "interrupted" in err
+    assert "Traceback" not in err
+
+
+SLEEPER = """
+import sys, time, types, click
+from gristmill.cli import main
+@click.command()
+def command():
+    try:
+        print("ready", flush=True)
+        time.sleep(60)
+    finally:
+        print("cleaned up", flush=True)
+sys.modules["sleeper"] = types.SimpleNamespace(command=command)
+main.COMMANDS["sleep"] = ("sleeper", "Sleeps.")
+main.main(["sleep"])
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_runs_clean_up_and_sets_the_exit_code(number, code):
+    with subprocess.Popen(
+        [sys.executable, "-c", SLEEPER], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert out == "cleaned up\n"
+    assert len(err.splitlines()) <= 2
+    assert "Traceback" not in err
+
+
+def test_runs_as_a_module():
+    run = subprocess.run([sys.executable, "-m", "gristmill", "--version"], capture_output=True, text=True, check=True)
+    assert run.stdout == f"gristmill {__version__}\n"
