@@ -1,5 +1,6 @@
 # Each target works as the first command typed on a machine that has Python >= 3.11, make and a C compiler.
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# PYTHON=/path/to/python chooses the interpreter; else the first of these that is new enough.
+PYTHON ?= python3.11 python3 python3.12 python3.13 python3.14
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -39,9 +40,14 @@ clean: ## remove what make made
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
-	@test -n "$(PYTHON)" || { echo "error: no python3 found; install Python 3.11 or newer, or set PYTHON=/path/to/python" >&2; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: $(PYTHON) is older than Python 3.11; set PYTHON=/path/to/python" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@for python in $(PYTHON); do \
+	    if "$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	        echo "$$python -m venv $(VENV)"; exec "$$python" -m venv $(VENV); \
+	    fi; \
+	done; \
+	echo "error: none of these is Python 3.11 or newer with its venv module: $(PYTHON)" >&2; \
+	echo "  help: install it, or name it: make PYTHON=/path/to/python" >&2; \
+	exit 1
 
 $(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) -e .

@@ -27,7 +27,7 @@ def test_json_accounts_for_every_file_of_the_standard_library():
 def test_table_has_packages_total_and_verdict():
     out = _demo("--workers", "2")
     num_files, num_bytes = file_system_account(Path(sysconfig.get_path("stdlib")))
-    total = next(line for line in out.splitlines() if line.startswith("total"))
+    total = next(line for line in out.splitlines() if line.strip().startswith("total"))
     assert f"{num_files:,}" in total
     assert f"{num_bytes:,}" in total
     assert "SIGKILL" in out

@@ -29,8 +29,8 @@ def _blocks(language):
 
 def _run(command, folder):
     # The user's shell finds `gristmill` and `python` of the environment that the tests run in.
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    run = subprocess.run(command, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True)
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stdout + run.stderr
     return run.stdout
 

@@ -1,5 +1,6 @@
 """The import contracts hold, and each catches the violation it was written for."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -21,11 +22,7 @@ VIOLATIONS = {
     "hidden in a function": ("storage/planted.py", "def f():\n    import gristmill.cli", LAYERS),
     "undeclared folder": ("utils/__init__.py", "", LAYERS),
     "engine reads shards": ("engine/planted.py", "import gristmill.shards", TASKS),
-    "backend uses another": (
-        "engine/backends/planted.py",
-        "import gristmill.engine.backends.other",
-        BACKENDS,
-    ),
+    "backend uses another": ("engine/backends/planted.py", "import gristmill.engine.backends.other", BACKENDS),
     "torch by a second door": ("stream/planted.py", "import torch.utils.data", DOORS),
     "rich in a worker": ("engine/planted.py", "from rich.table import Table", DOORS),
     "click outside the command line": ("recipe/planted.py", "import click", DOORS),
@@ -51,7 +48,7 @@ def _broken_contracts(package):
         text=True,
     )
     assert "Contracts: " in run.stdout, run.stdout + run.stderr
-    broken = {line.removesuffix("BROKEN").strip() for line in run.stdout.splitlines() if line.endswith("BROKEN")}
+    broken = set(re.findall(r"^(.+) BROKEN", run.stdout, re.MULTILINE))
     assert run.returncode == (1 if broken else 0)
     return broken
 
@@ -60,7 +57,6 @@ def test_contracts_hold(package):
     assert _broken_contracts(package) == set()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("violation", VIOLATIONS)
 def test_contract_catches_violation(package, violation):
     path, source, contract = VIOLATIONS[violation]

@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict
 
 import click
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -42,8 +43,7 @@ def _as_dict(demo: Demo) -> dict[str, object]:
 
 
 def _print(demo: Demo) -> None:
-    console = Console(highlight=False)
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=SIMPLE)
     table.add_column("package")
     for column in ("files", "lines", "words", "bytes"):
         table.add_column(column, justify="right")
@@ -57,15 +57,11 @@ def _print(demo: Demo) -> None:
     table.add_section()
     _add(table, "total", demo.total, style="bold")
 
+    Console().print(table)
     rate = demo.total.bytes / 1e6 / demo.seconds
-    console.print(table)
-    console.print(
-        f"\n{demo.total.files:,} files in {demo.seconds:.2f} s, {rate:.0f} MB/s, start of the workers included."
-    )
-    console.print(
-        f"Worker {demo.killed_pid} was killed (SIGKILL) while it read {demo.killed_at}; another read it again."
-    )
-    console.print("Nothing was lost: files and bytes agree with the file system's own account.")
+    click.echo(f"{demo.total.files:,} files in {demo.seconds:.2f} s, {rate:.0f} MB/s, start of the workers included.")
+    click.echo(f"Worker {demo.killed_pid} was killed (SIGKILL) while it read {demo.killed_at}; another read it again.")
+    click.echo("Nothing was lost: files and bytes agree with the file system's own account.")
 
 
 def _add(table: Table, name: str, counts: Counts, style: str | None = None) -> None:

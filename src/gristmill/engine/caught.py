@@ -6,10 +6,9 @@ arguments than its message would otherwise break the process that unpickles it, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gristmill.engine import pickling
 
+TYPE_CHECKING = False  # a worker does without the typing module
 if TYPE_CHECKING:
     from gristmill.engine.failure import Kind
 
@@ -21,13 +20,15 @@ class Caught:
 
     __slots__ = ("_pickled", "error_number", "error_type", "kind", "message", "raised", "traceback")
 
-    def __init__(self, error: BaseException, kind: Kind = "exception", *, travels: bool = False) -> None:
+    def __init__(
+        self, error: BaseException, kind: Kind = "exception", *, about: str = "", travels: bool = False
+    ) -> None:
         import traceback  # noqa: PLC0415  (a worker imports it when something goes wrong, not before)
 
         # MemoryError depends on the machine, not on the record: it must not look like an ordinary exception.
         self.kind: Kind = "out_of_memory" if isinstance(error, MemoryError) and kind == "exception" else kind
         self.error_type = _name(type(error))
-        self.message = _text(error)
+        self.message = f"{about}: {_text(error)}" if about else _text(error)
         self.error_number: int | None = error.errno if isinstance(error, OSError) else None
         try:
             # The first frame is the engine's own.

@@ -7,13 +7,13 @@ gives its unstarted items back, so that one slow stretch of the input does not h
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING, Any
 
 from gristmill.engine.caught import Caught
 
+TYPE_CHECKING = False  # a worker does without the typing module
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Protocol
+    from typing import Any, Protocol
 
     from gristmill.engine.recorder import Recorder
 

@@ -30,7 +30,7 @@ class Member:
     alone: bool = False
     """It was started to run one suspect item with no other worker around."""
     worn_out: bool = False
-    """It has grown too large; it goes when its chunks are done."""
+    """It has grown too large or is one too many; it goes when its chunks are done."""
     num_items: int = 0
     timed_out_item: int | None = None
     bytes_after_setup: int = 0
@@ -91,12 +91,12 @@ class Crew:
                 member.worker.kill()
 
     def dismiss_surplus(self) -> None:
-        """After `target` fell: the newest idle workers leave first."""
-        surplus = sum(1 for member in self if not member.leaving) - self.target
-        for member in reversed(list(self)):
-            if surplus > 0 and not member.chunks and not member.leaving:
+        """After `target` fell: the newest workers leave, when they have ended what they were sent."""
+        staying = [member for member in self if not (member.leaving or member.worn_out)]
+        for member in staying[self.target :]:
+            member.worn_out = True
+            if not member.chunks:
                 self.dismiss(member)
-                surplus -= 1
 
     def set_ready(self, member: Member) -> None:
         member.ready = True

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # a worker does without the typing module
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from gristmill.engine.recorder import Recorder
 

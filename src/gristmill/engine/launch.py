@@ -90,21 +90,18 @@ class Run:
         self._total = total
         self._on_poison = on_poison
         self._ended = False
+        self._num_first_items = 0
         # Errors of the call itself are raised here, not when the first result is asked for.
         self._stay = options.backend == "auto" and not (options.timeout or options.pin or options.max_items_per_worker)
         name = "serial" if self._stay else "processes" if options.backend == "auto" else options.backend
         self._scheduler = self._schedule(name, self._first_items() if self._stay else self._items, 0)
 
     def outcomes(self) -> Generator[tuple[int, Any], None, None]:
-        num_done = 0
-        for outcome in self._scheduler.outcomes():
-            num_done += 1
-            yield outcome
-        if self._stay and not self._ended:
-            rest = list(islice(self._items, 1))
-            if rest:
-                self._scheduler = self._schedule("processes", chain(rest, self._items), num_done)
-                yield from self._scheduler.outcomes()
+        yield from self._scheduler.outcomes()
+        rest = list(islice(self._items, 1)) if self._stay and not self._ended else []
+        if rest:
+            self._scheduler = self._schedule("processes", chain(rest, self._items), self._num_first_items)
+            yield from self._scheduler.outcomes()
 
     @property
     def num_results_to_hold(self) -> int:
@@ -145,13 +142,14 @@ class Run:
     def _first_items(self) -> Iterator[Any]:
         """Items for the calling process, for as long as they look like a small job."""
         began = monotonic()
-        for num_items, item in enumerate(self._items, 1):
+        for item in self._items:
+            self._num_first_items += 1
             yield item
             seconds = monotonic() - began
             if self._total is None:
                 if seconds > _UNKNOWN_LENGTH_SECONDS:
                     return
-            elif seconds > _JUDGE_AFTER_SECONDS and seconds / num_items * self._total > _SMALL_JOB_SECONDS:
+            elif seconds > _JUDGE_AFTER_SECONDS and seconds / self._num_first_items * self._total > _SMALL_JOB_SECONDS:
                 return
 
 

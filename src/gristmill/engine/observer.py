@@ -35,11 +35,27 @@ class Observer:
         self.num_failed = 0
         self.num_deaths = 0
         self.counts: dict[str, int] = {}
-        self.started = monotonic()
+        self._started = self._shown = monotonic()
         self._display = display
-        self._shown = self.started
         self._events = events
-        self.event("job_started", job=desc, total=total)
+
+    def __enter__(self) -> None:
+        self._started = self._shown = monotonic()
+        self.event("job_started", job=self.desc, total=self.total)
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._display is not None:
+            self._display.close(self)
+        self.event(
+            "job_ended",
+            done=self.num_done,
+            failed=self.num_failed,
+            deaths=self.num_deaths,
+            seconds=round(self.seconds, 3),
+            **self.counts,
+        )
+        if self._events is not None:
+            self._events.close()
 
     @property
     def tick_seconds(self) -> float:
@@ -47,7 +63,7 @@ class Observer:
 
     @property
     def seconds(self) -> float:
-        return monotonic() - self.started
+        return monotonic() - self._started
 
     def advance(self, num_items: int) -> None:
         self.num_done += num_items
@@ -84,17 +100,3 @@ class Observer:
         if self._display is not None and monotonic() - self._shown >= self._display.seconds_between:
             self._shown = monotonic()
             self._display.show(self, crew)
-
-    def close(self) -> None:
-        if self._display is not None:
-            self._display.close(self)
-        self.event(
-            "job_ended",
-            done=self.num_done,
-            failed=self.num_failed,
-            deaths=self.num_deaths,
-            seconds=round(self.seconds, 3),
-            **self.counts,
-        )
-        if self._events is not None:
-            self._events.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sized
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Literal
 
 from gristmill.core.errors import UsageError
@@ -156,20 +157,15 @@ class _Call:
         self._run = Run(Job(fn, setup), items, options, self._observer, total=total)
 
     def as_completed(self) -> Iterator[Any]:
-        outcomes = self._run.outcomes()
-        try:
+        with self, closing(self._run.outcomes()) as outcomes:
             for _, value in outcomes:
                 yield from self._shown(value)
-        finally:
-            outcomes.close()
-            self._close()
 
     def in_order(self, *, holds_all: bool = False) -> Iterator[Any]:
         """Each result in its place. The first failing item in input order is raised, whichever failed first."""
         held: dict[int, Any] = {}
         next_index = 0
-        outcomes = self._run.outcomes()
-        try:
+        with self, closing(self._run.outcomes()) as outcomes:
             for index, value in outcomes:
                 held[index] = value
                 if isinstance(value, Failed) and self._on_error == "raise":
@@ -179,9 +175,6 @@ class _Call:
                     next_index += 1
                 if not holds_all:
                     self._run.pause(paused=len(held) > self._run.num_results_to_hold)
-        finally:
-            outcomes.close()
-            self._close()
 
     def _shown(self, value: Any) -> tuple[Any, ...]:
         """What the caller sees of an outcome: one thing, or nothing."""
@@ -194,8 +187,11 @@ class _Call:
         self._skipped.append(value)
         return ()
 
-    def _close(self) -> None:
-        self._observer.close()
+    def __enter__(self) -> None:
+        self._observer.__enter__()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._observer.__exit__(*exc_info)
         if self._skipped:
             kinds = Counter(f"{failed.failure.kind} {failed.failure.error_type}" for failed in self._skipped)
             first = self._skipped[0].failure

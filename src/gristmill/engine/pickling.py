@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import pickle
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # a worker does without the typing module
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Any
 
     Buffer = bytes | bytearray | memoryview
 

@@ -6,7 +6,7 @@ leaves exactly once, with its result or its failure.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from gristmill.engine.caught import Caught
 from gristmill.engine.court import Court
 from gristmill.engine.crew import Crew
 from gristmill.engine.supply import ChunkSizer, Supply
+from gristmill.engine.verdict import Failed
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
@@ -85,6 +86,7 @@ class Scheduler:
             on_poison=on_poison,
         )
         self._end: int | None = None
+        self._shrunk_for: Counter[int] = Counter()
 
     def outcomes(self) -> Generator[tuple[int, Any], None, None]:
         """`(index, result)` or `(index, Failed)` of every item, as they come."""
@@ -123,7 +125,7 @@ class Scheduler:
             return True
         if self._end is None:
             return self._crew.busy
-        return any(index < self._end for member in self._crew for index, _ in member.unfinished())
+        return any(not self._is_past_end(index) for member in self._crew for index, _ in member.unfinished())
 
     # Handing out.
 
@@ -171,7 +173,7 @@ class Scheduler:
         try:
             num_bytes = member.worker.send(chunk)
         except Exception as error:
-            self._dissolve(chunk, Caught(error, "unpicklable"))
+            self._dissolve(chunk, Caught(error, "unpicklable", about="the argument cannot be pickled"))
             return False
         member.chunks[chunk.number] = chunk
         member.num_items += len(chunk.items)
@@ -232,6 +234,8 @@ class Scheduler:
 
     def _take_outcome(self, index: int, item: Any, batch: Batch, position: int) -> None:
         caught = batch.caught.get(position)
+        if self._is_past_end(index):
+            return
         if caught is None:
             self._court.finish(index, batch.results[position])
         else:
@@ -256,14 +260,18 @@ class Scheduler:
     def _take_death(self, event: Died) -> None:
         member = self._crew.remove(event)
         self._court.forget_worker(member)
-        remaining = member.unfinished()
+        remaining = [entry for entry in member.unfinished() if not self._is_past_end(entry[0])]
         if not member.leaving:
-            self._observer.event("worker_died", worker=event.worker.name, cause=event.cause, item=event.item)
-        out_of_memory = event.signal == "SIGKILL" and self._memory is not None and self._memory.killer_struck()
-        if out_of_memory and not member.alone:
-            self._shrink_to(self._crew.target - 1, "a worker was killed for lack of memory")
+            late = member.timed_out_item is not None
+            cause = f"was stopped, item {member.timed_out_item} took too long" if late else event.cause
+            self._observer.event("worker_died", worker=event.worker.name, cause=cause, item=event.item)
         # A worker with a single item is suspected of that one, wherever in its own code it was.
         suspected = remaining[0][0] if member.alone and remaining else event.item
+        out_of_memory = event.signal == "SIGKILL" and self._memory is not None and self._memory.killer_struck()
+        if out_of_memory and not member.alone:
+            self._shrunk_for[suspected] += self._shrink_to(
+                self._crew.target - 1, "a worker was killed for lack of memory"
+            )
         self._supply.give_back([entry for entry in remaining if entry[0] != suspected], alone=True)
         for index, item in remaining:
             if index == suspected and member.timed_out_item == index:
@@ -271,7 +279,13 @@ class Scheduler:
             elif index == suspected:
                 self._court.take_death(member, index, item, event, out_of_memory=out_of_memory)
 
+    def _is_past_end(self, index: int) -> bool:
+        return self._end is not None and index >= self._end
+
     def _deliver(self, index: int, value: Any) -> None:
+        if isinstance(value, Failed) and value.failure.kind == "out_of_memory":
+            # It was this item's fault, so the others may have their workers back.
+            self._crew.target += self._shrunk_for.pop(index, 0)
         self._finished.append((index, value))
         self._observer.end_item(value)
 
@@ -310,8 +324,10 @@ class Scheduler:
         if memory.is_short():
             self._shrink_to(self._crew.target - 1, "memory is nearly used up")
 
-    def _shrink_to(self, num_workers: int, reason: str) -> None:
-        num_workers = max(1, num_workers)
-        if num_workers < self._crew.target:
-            self._crew.target = num_workers
-            self._observer.event("workers_reduced", workers=num_workers, reason=reason)
+    def _shrink_to(self, num_workers: int, reason: str) -> int:
+        """Go on with fewer workers, but at least one; gives by how many fewer."""
+        fewer = max(0, self._crew.target - max(1, num_workers))
+        if fewer:
+            self._crew.target -= fewer
+            self._observer.event("workers_reduced", workers=self._crew.target, reason=reason)
+        return fewer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sized
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -87,13 +88,11 @@ class _Ledger:
 
 
 def _results(run: Run, in_work: _Ledger, observer: Observer) -> Iterator[tuple[Task, Any]]:
-    try:
-        for index, value in run.outcomes():
+    with observer, closing(run.outcomes()) as outcomes:
+        for index, value in outcomes:
             task = in_work.take(index)
             if isinstance(value, Failed):
                 error = value.exception()
                 error.add_note(f"gristmill: task {task.id}")
                 raise error
             yield task, value
-    finally:
-        observer.close()

@@ -10,12 +10,13 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from typing import TYPE_CHECKING, Any
 
 from gristmill.engine import pickling
 
+TYPE_CHECKING = False  # a worker does without the typing module
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any
 
     from gristmill.engine.pickling import Buffer
 

@@ -12,7 +12,6 @@ import os
 import select
 import signal
 import sys
-from typing import TYPE_CHECKING
 
 from gristmill.engine import chunk as chunks
 from gristmill.engine import nesting, pickling, wire
@@ -20,6 +19,7 @@ from gristmill.engine.caught import Caught
 from gristmill.engine.job import Context
 from gristmill.engine.recorder import Recorder
 
+TYPE_CHECKING = False  # a worker does without the typing module
 if TYPE_CHECKING:
     from typing import NoReturn
 
@@ -86,7 +86,8 @@ class Worker:
         try:
             indexes, items = frame.load()
         except BaseException as error:
-            self._send(wire.UNDECODABLE, Caught(error, "unpicklable", travels=True), chunk=frame.chunk)
+            caught = Caught(error, "unpicklable", about="the argument cannot be unpickled in a worker", travels=True)
+            self._send(wire.UNDECODABLE, caught, chunk=frame.chunk)
             return
         chunk = chunks.Chunk(frame.chunk, indexes, items)
 
@@ -109,7 +110,8 @@ class Worker:
                     pickling.encode(result)
                 except BaseException as error:
                     batch.results[position] = None
-                    batch.caught[position] = Caught(error, "unpicklable", travels=True)
+                    about = "the result cannot be pickled"
+                    batch.caught[position] = Caught(error, "unpicklable", about=about, travels=True)
             segments = wire.pack(wire.RESULTS, batch, last=last, chunk=chunk.number, num_items=num_items)
         self._sender.push(segments)
         self._sender.flush()

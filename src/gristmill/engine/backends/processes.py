@@ -124,7 +124,7 @@ class ProcessWorker:
         try:
             payload = frame.load()
         except Exception as error:
-            caught = Caught(error, "unpicklable")
+            caught = Caught(error, "unpicklable", about="what the worker sent cannot be unpickled")
             if frame.kind == wire.SETUP_FAILED:
                 return SetupFailed(self, caught)
             return Undecodable(self, frame.chunk, caught, frame.last)
