@@ -15,6 +15,7 @@ import click
 from gristmill import __version__
 from gristmill.cli.printing import error_text
 from gristmill.core.errors import GristmillError, UsageError
+from gristmill.core.names import nearest
 
 COMMANDS = {
     "demo": ("gristmill.cli.demo", "Count Python's own sources in parallel, and survive a killed worker."),
@@ -94,7 +95,5 @@ def _terminate(*_: object) -> NoReturn:
 
 
 def _suggestion(name: str) -> str:
-    from difflib import get_close_matches  # noqa: PLC0415  # 10 ms, and only for a mistyped name
-
-    nearest = get_close_matches(name, COMMANDS, n=1)
-    return f"did you mean {nearest[0]!r}?" if nearest else "run 'gristmill --help' for the list of commands"
+    meant = nearest(name, COMMANDS)
+    return f"did you mean {meant!r}?" if meant else "run 'gristmill --help' for the list of commands"

@@ -87,9 +87,9 @@ class Court:
         self._run: SoloRun | None = None
 
     @property
-    def has_records(self) -> bool:
+    def is_sitting(self) -> bool:
         """Some item is in trouble, so results must be looked at one by one."""
-        return bool(self._records)
+        return bool(self._records or self._run)
 
     @property
     def has_work(self) -> bool:

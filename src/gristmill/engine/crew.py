@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import SetupError
@@ -56,6 +57,9 @@ class Crew:
         self._members: dict[Worker, Member] = {}
         self._was_ready = False
         self._setup_failures = 0
+        self._setup_problem: BaseException | None = None
+        self._waits_for_first = False
+        """Some set-up failed: no more are started unless one that is under way succeeds."""
 
     def __len__(self) -> int:
         return len(self._members)
@@ -70,7 +74,13 @@ class Crew:
     def busy(self) -> bool:
         return any(member.chunks for member in self)
 
+    def is_at_work_before(self, end: float) -> bool:
+        """Some worker has items with a number below `end`."""
+        return any(member.chunks if end == inf else any(i < end for i, _ in member.unfinished()) for member in self)
+
     def start_up_to(self, wanted: int) -> list[Member]:
+        if self._waits_for_first:
+            return []
         staying = sum(1 for member in self if not member.leaving)
         return [self.start() for _ in range(min(self.target, wanted) - staying)]
 
@@ -101,34 +111,36 @@ class Crew:
     def set_ready(self, member: Member) -> None:
         member.ready = True
         self._was_ready = True
+        self._waits_for_first = False
         self._setup_failures = 0
 
     def remove(self, event: Died) -> Member:
         """Take a dead worker off the list. Raises when none can be made ready."""
         member = self._members.pop(event.worker)
-        if member.ready or member.leaving:
-            return member
-        self._setup_failures += 1
-        if self._was_ready and self._setup_failures >= _MAX_SETUP_DEATHS:
-            # Others got through, so the job can go on with them; but not by trying for ever.
-            self.target -= 1
-            self._setup_failures = 0
-        others_may_succeed = any(not other.leaving for other in self)
-        hopeless = member.setup_error is not None or self._setup_failures >= _MAX_SETUP_DEATHS
-        if not others_may_succeed and (self.target < 1 or (not self._was_ready and hopeless)):
-            raise self._setup_problem(member, event)
+        if not member.ready and not member.leaving:
+            self._setup_failures += 1
+            self._setup_problem = _setup_problem(member, event)
+            if self._was_ready and self._setup_failures >= _MAX_SETUP_DEATHS:
+                # Others got through, so the job can go on with them; but not by trying for ever.
+                self.target -= 1
+                self._setup_failures = 0
+            elif not self._was_ready and (member.setup_error or self._setup_failures >= _MAX_SETUP_DEATHS):
+                self._waits_for_first = True
+        given_up = self.target < 1 or self._waits_for_first
+        if given_up and self._setup_problem is not None and all(other.leaving for other in self):
+            raise self._setup_problem
         return member
 
-    @staticmethod
-    def _setup_problem(member: Member, event: Died) -> BaseException:
-        if member.setup_error is not None:
-            error = member.setup_error.exception()
-            error.add_note("gristmill: raised while a worker was being set up, before any item was run")
-            if member.setup_error.raised is None:
-                error.add_note(f"in the worker:\n{member.setup_error.traceback.rstrip()}")
-            return error
-        hint = 'see what setup and the imports of the function do; backend="serial" runs them here'
-        error = SetupError(f"the worker {event.cause} while it was being set up", help=hint, signal=event.signal)
-        if event.crash_text:
-            error.add_note(f"in the worker:\n{event.crash_text.rstrip()}")
+
+def _setup_problem(member: Member, event: Died) -> BaseException:
+    if member.setup_error is not None:
+        error = member.setup_error.exception()
+        error.add_note("gristmill: raised while a worker was being set up, before any item was run")
+        if member.setup_error.raised is None:
+            error.add_note(f"in the worker:\n{member.setup_error.traceback.rstrip()}")
         return error
+    hint = 'see what setup and the imports of the function do; backend="serial" runs them here'
+    error = SetupError(f"the worker {event.cause} while it was being set up", help=hint, signal=event.signal)
+    if event.crash_text:
+        error.add_note(f"in the worker:\n{event.crash_text.rstrip()}")
+    return error

@@ -85,7 +85,6 @@ class Scheduler:
             timeout=policy.timeout,
             on_poison=on_poison,
         )
-        self._end: int | None = None
         self._shrunk_for: Counter[int] = Counter()
 
     def outcomes(self) -> Generator[tuple[int, Any], None, None]:
@@ -116,16 +115,13 @@ class Scheduler:
 
     def end_at(self, index: int) -> None:
         """No outcome from this item on is wanted any more; those before it still are."""
-        self._end = index
         self._supply.end_at(index)
         self._court.end_at(index)
 
     def _has_work(self) -> bool:
         if len(self._supply) or not self._supply.exhausted or self._court.has_work:
             return True
-        if self._end is None:
-            return self._crew.busy
-        return any(not self._is_past_end(index) for member in self._crew for index, _ in member.unfinished())
+        return self._crew.is_at_work_before(self._supply.end)
 
     # Handing out.
 
@@ -223,7 +219,7 @@ class Scheduler:
             chunk.done = stop
             self._sizer.observe_time(stop - start, batch.seconds)
             self._sizer.observe_size(stop - start, event.num_bytes)
-            if batch.caught or self._court.has_records:
+            if batch.caught or self._court.is_sitting:
                 for position in range(start, stop):
                     self._take_outcome(chunk.indexes[position], chunk.items[position], batch, position - start)
             else:
@@ -234,7 +230,7 @@ class Scheduler:
 
     def _take_outcome(self, index: int, item: Any, batch: Batch, position: int) -> None:
         caught = batch.caught.get(position)
-        if self._is_past_end(index):
+        if self._supply.is_past_end(index):
             return
         if caught is None:
             self._court.finish(index, batch.results[position])
@@ -260,13 +256,16 @@ class Scheduler:
     def _take_death(self, event: Died) -> None:
         member = self._crew.remove(event)
         self._court.forget_worker(member)
-        remaining = [entry for entry in member.unfinished() if not self._is_past_end(entry[0])]
+        remaining = [entry for entry in member.unfinished() if not self._supply.is_past_end(entry[0])]
         if not member.leaving:
             late = member.timed_out_item is not None
             cause = f"was stopped, item {member.timed_out_item} took too long" if late else event.cause
             self._observer.event("worker_died", worker=event.worker.name, cause=cause, item=event.item)
-        # A worker with a single item is suspected of that one, wherever in its own code it was.
-        suspected = remaining[0][0] if member.alone and remaining else event.item
+        suspected = event.item
+        if member.timed_out_item is not None:
+            suspected = member.timed_out_item  # if it ended at the last moment, the next one is not to blame
+        elif member.alone and remaining:
+            suspected = remaining[0][0]  # wherever the worker was: it had nothing else
         out_of_memory = event.signal == "SIGKILL" and self._memory is not None and self._memory.killer_struck()
         if out_of_memory and not member.alone:
             self._shrunk_for[suspected] += self._shrink_to(
@@ -278,9 +277,6 @@ class Scheduler:
                 self._court.take_timeout(index, item, event.position)
             elif index == suspected:
                 self._court.take_death(member, index, item, event, out_of_memory=out_of_memory)
-
-    def _is_past_end(self, index: int) -> bool:
-        return self._end is not None and index >= self._end
 
     def _deliver(self, index: int, value: Any) -> None:
         if isinstance(value, Failed) and value.failure.kind == "out_of_memory":
@@ -296,7 +292,7 @@ class Scheduler:
         if self._policy.timeout is not None:
             now = monotonic()
             for member in self._crew:
-                note = member.worker.current()
+                note = member.worker.current() if member.timed_out_item is None else None
                 seconds = min(seconds, self._policy.timeout + (note[0] - now if note else 0.0))
         return max(0.0, seconds)
 

@@ -81,6 +81,8 @@ class Supply:
         self._alone: set[int] = set()
         self.exhausted = False
         self.paused = False
+        self.end = math.inf
+        """Items from this number on are not wanted."""
 
     def __len__(self) -> int:
         """Items in hand; more may be in the input."""
@@ -88,9 +90,10 @@ class Supply:
 
     def give_back(self, items: list[tuple[int, Any]], *, alone: bool) -> None:
         """Items to be run (again) before all others; `alone`: each in a chunk of its own from now on."""
-        self._returned.extendleft(reversed(items))
+        wanted = [entry for entry in items if not self.is_past_end(entry[0])]
+        self._returned.extendleft(reversed(wanted))
         if alone:
-            self._alone.update(index for index, _ in items)
+            self._alone.update(index for index, _ in wanted)
 
     def look_ahead(self, num_items: int) -> None:
         """Have this many items in hand, if the input gives them without delay."""
@@ -100,7 +103,11 @@ class Supply:
     def end_at(self, index: int) -> None:
         """Forget all items from this one on."""
         self.exhausted = True
-        self._returned = deque(entry for entry in self._returned if entry[0] < index)
+        self.end = min(self.end, index)
+        self._returned = deque(entry for entry in self._returned if entry[0] < self.end)
+
+    def is_past_end(self, index: int) -> bool:
+        return index >= self.end
 
     def next_chunk(self, max_items: int | None) -> Chunk | None:
         size = self._sizer.size(self._next_index - self._first_index)
