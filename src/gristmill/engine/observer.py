@@ -90,7 +90,9 @@ class Observer:
     def event(self, event: str, **fields: object) -> None:
         if event == "worker_died":
             self.num_deaths += 1
-            _log.warning("%s: %s %s; it is replaced", self.desc, fields["worker"], fields["cause"])
+            _log.warning("%s: %s %s", self.desc, fields["worker"], fields["cause"])
+        elif event == "setup_failed":
+            _log.warning("%s: %s could not be set up: %s", self.desc, fields["worker"], fields["error"])
         elif event == "workers_reduced":
             _log.warning("%s: going on with %s workers: %s", self.desc, fields["workers"], fields["reason"])
         if self._events is not None:

@@ -153,7 +153,8 @@ class _Call:
         log = progress if isinstance(progress, EventLog) else None
         shows = None if isinstance(progress, EventLog) else progress
         display = displays.choose(progress=shows, monitor=monitor)
-        self._observer = Observer(desc or str(getattr(fn, "__name__", "items")), total, display, log)
+        name = str(getattr(fn, "__name__", "items")).strip("<>")
+        self._observer = Observer(desc or name, total, display, log)
         self._run = Run(Job(fn, setup), items, options, self._observer, total=total)
 
     def as_completed(self) -> Iterator[Any]:

@@ -257,10 +257,7 @@ class Scheduler:
         member = self._crew.remove(event)
         self._court.forget_worker(member)
         remaining = [entry for entry in member.unfinished() if not self._supply.is_past_end(entry[0])]
-        if not member.leaving:
-            late = member.timed_out_item is not None
-            cause = f"was stopped, item {member.timed_out_item} took too long" if late else event.cause
-            self._observer.event("worker_died", worker=event.worker.name, cause=cause, item=event.item)
+        self._report_death(member, event)
         suspected = event.item
         if member.timed_out_item is not None:
             suspected = member.timed_out_item  # if it ended at the last moment, the next one is not to blame
@@ -277,6 +274,16 @@ class Scheduler:
                 self._court.take_timeout(index, item, event.position)
             elif index == suspected:
                 self._court.take_death(member, index, item, event, out_of_memory=out_of_memory)
+
+    def _report_death(self, member: Member, event: Died) -> None:
+        name, cause = event.worker.name, event.cause
+        if member.setup_error is not None:
+            error = f"{member.setup_error.error_type}: {member.setup_error.message}"
+            self._observer.event("setup_failed", worker=name, error=error)
+        elif not member.leaving:
+            if member.timed_out_item is not None:
+                cause = f"was stopped, since item {member.timed_out_item} took too long"
+            self._observer.event("worker_died", worker=name, cause=cause, item=event.item)
 
     def _deliver(self, index: int, value: Any) -> None:
         if isinstance(value, Failed) and value.failure.kind == "out_of_memory":
