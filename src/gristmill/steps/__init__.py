@@ -1,1 +1,63 @@
-"""What happens to records: frozen, validated, picklable descriptions and their kernels."""
+"""What happens to records: frozen, validated, picklable descriptions and their kernels.
+
+Each step is fetched from its module at first use. Its name in recipes is its class's name in small letters:
+`MapBatches` is `map_batches`.
+"""
+
+TYPE_CHECKING = False  # as in typing
+if TYPE_CHECKING:
+    from gristmill.steps.filter import Filter
+    from gristmill.steps.length import Length
+    from gristmill.steps.limit import Limit
+    from gristmill.steps.map import Map
+    from gristmill.steps.map_batches import MapBatches
+    from gristmill.steps.read.read import Read
+    from gristmill.steps.rename import Rename
+    from gristmill.steps.sample import Sample
+    from gristmill.steps.select import Select
+    from gristmill.steps.shuffle import Shuffle
+    from gristmill.steps.split import Split
+    from gristmill.steps.write.write import Write
+
+__all__ = [
+    "Filter",
+    "Length",
+    "Limit",
+    "Map",
+    "MapBatches",
+    "Read",
+    "Rename",
+    "Sample",
+    "Select",
+    "Shuffle",
+    "Split",
+    "Write",
+]
+
+_HOMES = {
+    "Filter": "gristmill.steps.filter",
+    "Length": "gristmill.steps.length",
+    "Limit": "gristmill.steps.limit",
+    "Map": "gristmill.steps.map",
+    "MapBatches": "gristmill.steps.map_batches",
+    "Read": "gristmill.steps.read.read",
+    "Rename": "gristmill.steps.rename",
+    "Sample": "gristmill.steps.sample",
+    "Select": "gristmill.steps.select",
+    "Shuffle": "gristmill.steps.shuffle",
+    "Split": "gristmill.steps.split",
+    "Write": "gristmill.steps.write.write",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'gristmill.steps' has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415
+
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,72 @@
+"""The books: for each source and step, where every record went. `in + created = out + dropped + quarantined`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+@dataclass(slots=True)
+class Account:
+    """One step's account for one source. Accounts of different tasks add up.
+
+    >>> account = Account(step="length", taken=10, given=7, dropped=Counter(too_short=2), quarantined=Counter(exception=1))
+    >>> account.balances
+    True
+    """
+
+    step: str
+    taken: int = 0
+    created: int = 0
+    given: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    quarantined: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def balances(self) -> bool:
+        return self.taken + self.created == self.given + self.dropped.total() + self.quarantined.total()
+
+    def add(self, other: Account) -> None:
+        self.taken += other.taken
+        self.created += other.created
+        self.given += other.given
+        self.dropped.update(other.dropped)
+        self.quarantined.update(other.quarantined)
+
+    def to_dict(self) -> dict[str, object]:
+        return {
+            "step": self.step,
+            "in": self.taken,
+            "created": self.created,
+            "out": self.given,
+            "dropped": dict(sorted(self.dropped.items())),
+            "quarantined": dict(sorted(self.quarantined.items())),
+        }
+
+    @classmethod
+    def from_dict(cls, state: Mapping[str, object]) -> Account:
+        return cls(
+            step=str(state["step"]),
+            taken=int(state["in"]),  # type: ignore[call-overload]
+            created=int(state["created"]),  # type: ignore[call-overload]
+            given=int(state["out"]),  # type: ignore[call-overload]
+            dropped=Counter(state["dropped"]),  # type: ignore[call-overload]
+            quarantined=Counter(state["quarantined"]),  # type: ignore[call-overload]
+        )
+
+
+def unbalanced(accounts: Iterable[Account]) -> list[str]:
+    """What is wrong with a chain of accounts, in words; empty if nothing is lost."""
+    problems = []
+    previous: Account | None = None
+    for account in accounts:
+        if not account.balances:
+            problems.append(f"{account.step}: {account.to_dict()} does not balance")
+        if previous is not None and previous.given != account.taken:
+            problems.append(f"{previous.step} gave {previous.given} records, but {account.step} took {account.taken}")
+        previous = account
+    return problems

@@ -1,0 +1,157 @@
+"""A user's function as data: written `file.py:function` in a recipe, or any callable in Python.
+
+One that is named by its file is imported where it is used, so it pickles as two strings. One that is given as an object
+travels as it is and cannot be written to a recipe file. What its code is, for reuse of earlier work, is the business of
+`core.source_code`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import sys
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import xxhash
+
+from gristmill.core import source_code
+from gristmill.core.errors import UsageError
+from gristmill.core.names import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType, ModuleType
+
+
+class Function:
+    """A function to call on records or batches.
+
+    >>> Function.of(str.upper)("mill")
+    'MILL'
+    >>> str(Function.of("functions.py:clean"))
+    'functions.py:clean'
+    """
+
+    __slots__ = ("_called", "name", "path")
+
+    def __init__(self, path: str | None, name: str, called: Callable[..., Any] | None = None) -> None:
+        self.path = path
+        """The file that defines it, absolute once its recipe is loaded; None for a Python object."""
+        self.name = name
+        self._called = called
+
+    @classmethod
+    def of(cls, given: object) -> Function:
+        """From `file.py:function`, a callable, or a Function."""
+        if isinstance(given, cls):
+            return given
+        if isinstance(given, str):
+            path, _, name = given.rpartition(":")
+            if not path.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
+                raise UsageError(
+                    f"call must name a function as file.py:function, not {given!r}",
+                    help="put the function in a Python file beside the recipe and write call: functions.py:my_function",
+                )
+            return cls(path, name)
+        if callable(given):
+            return cls(None, getattr(given, "__qualname__", type(given).__qualname__), given)
+        raise UsageError(f"call must be a function or file.py:function, not {given!r}")
+
+    def in_folder(self, folder: str) -> Function:
+        """The same with its file looked for in this folder, as an absolute path."""
+        return self if self.path is None else Function(str(Path(folder, self.path).absolute()), self.name)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.resolve()(*arguments)
+
+    def resolve(self) -> Callable[..., Any]:
+        """The callable itself; imports its file at first use. `UsageError` if there is no such file or function."""
+        if self._called is None:
+            self._called = self._look_up()
+        return self._called
+
+    def fingerprint(self) -> str | None:
+        """A hash of the code it may run; None if that cannot be known, and then nothing may be reused."""
+        if self.path is not None:
+            return source_code.of_file(self.path, self.name)
+        return source_code.of_callable(self.resolve())
+
+    def _look_up(self) -> Callable[..., Any]:
+        path = os.path.abspath(self.path or "")  # noqa: PTH100  (Path.resolve would follow links)
+        found: Any = _module_of(path)
+        for part in self.name.split("."):
+            if not hasattr(found, part):
+                known = [name for name, value in vars(found).items() if callable(value)]
+                meant = nearest(part, known)
+                own = [name for name in known if getattr(vars(found)[name], "__module__", None) == found.__name__]
+                hint = f'did you mean "{meant}"?' if meant else f"it defines {', '.join(own) or 'no function'}"
+                raise UsageError(f'{self.path} has no function "{self.name}"', help=hint, path=path)
+            found = getattr(found, part)
+        if not callable(found):
+            raise UsageError(f"{self} is not a function but {type(found).__name__}: {found!r}", path=path)
+        called: Callable[..., Any] = found
+        return called
+
+    def __str__(self) -> str:
+        return self.name if self.path is None else f"{self.path}:{self.name}"
+
+    def __repr__(self) -> str:
+        return f"Function({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Function):
+            return NotImplemented
+        if self.path is None or other.path is None:
+            return self.path == other.path and self._called == other._called
+        return (self.path, self.name) == (other.path, other.name)
+
+    def __hash__(self) -> int:
+        return hash((self.path, self.name))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Function, (self.path, self.name, self._called if self.path is None else None)
+
+
+def _module_of(path: str) -> ModuleType:
+    """The module of a file, imported again whenever the file has changed."""
+    try:
+        status = os.stat(path)  # noqa: PTH116
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {path}: {error.strerror}", help="call: is looked for in the recipe's folder", path=path
+        ) from error
+    return _import_file(path, status.st_mtime_ns, status.st_size)
+
+
+class _SourceLoader(SourceFileLoader):
+    """Compiles the file as it is now: compiled files are told apart by whole seconds, and left beside the source."""
+
+    def get_code(self, fullname: str) -> CodeType:  # noqa: ARG002
+        return compile(self.get_data(self.path), self.path, "exec", dont_inherit=True)
+
+
+@functools.cache
+def _import_file(path: str, mtime_ns: int, num_bytes: int) -> ModuleType:  # noqa: ARG001  (they are the cache's key)
+    # As for a script, what lies beside the file can be imported by it.
+    folder = str(Path(path).parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    name = f"{Path(path).stem}_{xxhash.xxh3_64_hexdigest(path.encode())}"
+    loader = _SourceLoader(name, path)
+    module = importlib.util.module_from_spec(ModuleSpec(name, loader, origin=path))
+    module.__file__ = path
+    sys.modules[name] = module  # dataclasses look their module up there
+    try:
+        loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        place = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        raise UsageError(
+            f"importing {path} failed{place}: {type(error).__name__}: {error}",
+            help=f"run `python {path}` to see the error alone",
+            path=path,
+        ) from error
+    return module

@@ -1,0 +1,178 @@
+"""What to do, as data: sources, steps and where the result goes. Made in Python, or from YAML by `gristmill.recipe`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from gristmill.core.errors import UsageError
+from gristmill.core.function import Function
+from gristmill.core.names import nearest
+from gristmill.core.step import Step
+
+DEFAULT_SLICE_BYTES = 64 << 20
+
+
+class Source(msgspec.Struct, frozen=True):
+    """Where records come from, and the steps that are for these records only, before the common ones."""
+
+    read: Step
+    steps: Sequence[Step] = ()
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "steps", tuple(self.steps))
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole job. `Recipe(sources={"web": Read(read="*.jsonl")}, steps=[Length(min_chars=3)], output="out")`
+
+    A source is a `Read`, or a `Source` when it has steps of its own. Steps run in order; a source's own come first.
+    """
+
+    sources: Mapping[str, Any]
+    output: str
+    steps: Sequence[Step] = ()
+    seed: int = 0
+    mixture: Mapping[str, float] | None = None
+    """Weights of the sources when the dataset is streamed; everything is written whatever they are."""
+    max_quarantine: float = 0.01
+    """The share of a source's records that may be set aside before the run fails."""
+    slice_bytes: int = DEFAULT_SLICE_BYTES
+    """How much input a task reads; never shapes the output."""
+    identity: Literal["mtime", "content"] = "mtime"
+    """How a changed input file is told: by size and modification time, or by reading it."""
+    folder: str | None = None
+    """Relative paths start here: the folder of the recipe's file. None: the current folder."""
+
+    def __post_init__(self) -> None:
+        _check_kinds(self.sources, self.steps)
+        sources = {name: _source(name, given) for name, given in self.sources.items()}
+        for name, value in (("sources", sources), ("steps", tuple(self.steps)), ("output", os.fspath(self.output))):
+            msgspec.structs.force_setattr(self, name, value)
+        _check_numbers(self)
+        _check_mixture(self)
+        for place, step in self.all_steps():
+            _check_step(place, step)
+
+    def all_steps(self) -> list[tuple[str, Step]]:
+        """Every step with its place, `sources.web.steps.0` or `steps.2`; reads are `sources.web`."""
+        places: list[tuple[str, Step]] = []
+        for name, source in self.sources.items():
+            places.append((f"sources.{name}", source.read))
+            places += [(f"sources.{name}.steps.{index}", step) for index, step in enumerate(source.steps)]
+        return places + [(f"steps.{index}", step) for index, step in enumerate(self.steps)]
+
+    def steps_of(self, source: str) -> tuple[Step, ...]:
+        """All steps that the records of one source go through, in order."""
+        own: tuple[Step, ...] = self.sources[source].steps
+        return (*own, *self.steps)
+
+    def path(self, relative: str) -> str:
+        """A path of this recipe as an absolute one; URLs stay as they are."""
+        if "://" in relative:
+            return relative
+        return os.path.abspath(Path(self.folder or ".", relative))  # noqa: PTH100  (Path.resolve would follow links)
+
+
+def step_parameters(step: Step) -> dict[str, Any]:
+    """A step's fields that differ from their defaults, as plain data; functions stay `Function` objects."""
+    parameters = {}
+    for field in msgspec.structs.fields(step):
+        value = getattr(step, field.name)
+        default = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
+        if value != default or type(value) is not type(default):
+            parameters[field.encode_name] = value if isinstance(value, Function) else msgspec.to_builtins(value)
+    return parameters
+
+
+def recipe_data(recipe: Recipe) -> dict[str, Any]:
+    """A recipe as plain data in the layout of its YAML form; functions stay `Function` objects."""
+    data: dict[str, Any] = {"output": recipe.output}
+    for name, default in (
+        ("seed", 0),
+        ("max_quarantine", 0.01),
+        ("slice_bytes", DEFAULT_SLICE_BYTES),
+        ("identity", "mtime"),
+        ("mixture", None),
+    ):
+        value = getattr(recipe, name)
+        if value != default:
+            data[name] = dict(value) if isinstance(value, Mapping) else value
+    data["sources"] = {
+        name: step_parameters(source.read) | ({"steps": _steps_data(source.steps)} if source.steps else {})
+        for name, source in recipe.sources.items()
+    }
+    if recipe.steps:
+        data["steps"] = _steps_data(recipe.steps)
+    return data
+
+
+def _steps_data(steps: Sequence[Step]) -> list[Any]:
+    described: list[Any] = []
+    for step in steps:
+        parameters = step_parameters(step)
+        described.append({step.name: parameters} if parameters else step.name)
+    return described
+
+
+def _check_kinds(sources: object, steps: object) -> None:
+    if not isinstance(sources, Mapping):
+        raise UsageError(f"sources must be a dict of names and Reads, not {sources!r}", key="sources")
+    if not isinstance(steps, Sequence) or isinstance(steps, str):
+        raise UsageError(f"steps must be a list of steps, not {steps!r}", key="steps")
+
+
+def _source(name: object, given: object) -> Source:
+    if not isinstance(name, str) or not name or any(character in name for character in "/\\\0") or name[0] in "._":
+        raise UsageError(
+            f"a source cannot be called {name!r}",
+            help="it becomes a folder of the output: no slashes, no dot or underscore at the start",
+            key=f"sources.{name}",
+        )
+    if isinstance(given, Source):
+        return given
+    if isinstance(given, Step):
+        return Source(given)
+    raise UsageError(f"source {name} must be a Read, not {given!r}", help='write Read(read="data/*.jsonl")')
+
+
+def _check_numbers(recipe: Recipe) -> None:
+    if not recipe.sources:
+        raise UsageError("a recipe needs at least one source", key="sources")
+    if not recipe.output:
+        raise UsageError("a recipe needs an output folder", key="output")
+    if not 0 <= recipe.max_quarantine <= 1:
+        raise UsageError(
+            f"max_quarantine must be a share from 0 to 1, not {recipe.max_quarantine}", key="max_quarantine"
+        )
+    if recipe.slice_bytes < 1:
+        raise UsageError(f"slice_bytes must be at least 1, not {recipe.slice_bytes}", key="slice_bytes")
+    if recipe.identity not in ("mtime", "content"):
+        raise UsageError(f"identity must be mtime or content, not {recipe.identity!r}", key="identity")
+
+
+def _check_mixture(recipe: Recipe) -> None:
+    for name, weight in (recipe.mixture or {}).items():
+        if name not in recipe.sources:
+            meant = nearest(name, recipe.sources)
+            raise UsageError(
+                f'mixture names "{name}", which is not a source',
+                help=f'did you mean "{meant}"?' if meant else f"the sources are {', '.join(recipe.sources)}",
+                key=f"mixture.{name}",
+            )
+        if not 0 < weight < float("inf"):
+            raise UsageError(f"mixture: the weight of {name} must be above 0, not {weight}", key=f"mixture.{name}")
+
+
+def _check_step(place: str, step: object) -> None:
+    """A step made in Python has had no types checked yet."""
+    if not isinstance(step, Step):
+        raise UsageError(f"{place} must be a step, not {step!r}")
+    try:
+        msgspec.convert(msgspec.structs.asdict(step), type(step))
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{place} ({step.name}): {error}") from error

@@ -1,0 +1,76 @@
+"""Records in flight: Arrow batches with an `origin` column, and what is set aside on the way.
+
+`origin` is a record's identity: which file, where in it, and which piece of what was there. Adding, removing or moving
+other files never changes it, so every random choice and every trace back to the source hangs on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ORIGIN = "origin"
+TEXT = "text"
+RECORD = "record"
+"""The record as it was read (a JSON line), carried along so that it can be written out again unchanged."""
+SPLIT = "split"
+
+ORIGIN_TYPE = pa.struct([("file", pa.uint64()), ("position", pa.uint64()), ("part", pa.uint32())])
+TEXT_TYPE = pa.large_string()
+RECORD_TYPE = pa.large_binary()
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecord:
+    """A record that was set aside, and why."""
+
+    file: int
+    position: int
+    part: int
+    reason: str
+    """A word for counting: `invalid_json`, `missing_text`, `exception`, `worker_died`."""
+    message: str
+    raw: bytes | None = None
+    """The record itself; None when it is too large, and then only its origin and size are kept."""
+    num_bytes: int = 0
+    traceback: str = ""
+
+
+@dataclass(slots=True)
+class Applied:
+    """What a step made of a batch. For each step and batch: rows in + created = rows out + dropped + bad."""
+
+    batch: pa.RecordBatch
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """How many records were dropped, by reason."""
+    created: int = 0
+    bad: list[BadRecord] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One input file, as it was when the job was planned."""
+
+    path: str
+    """Where to open it: a local path or an fsspec URL."""
+    relative: str
+    """Its path below the source's root, with forward slashes: part of every record's identity."""
+    num_bytes: int
+    version: str
+    """Changes when the content does: modification time, or the store's etag."""
+    id: int
+    """xxh3 of the source's name and `relative`: the `file` of its records' origins."""
+
+
+def origins(file: int, positions: pa.Array, parts: pa.Array | None = None) -> pa.StructArray:
+    """The origin column of records of one file."""
+    count = len(positions)
+    files = pa.repeat(pa.scalar(file, pa.uint64()), count)
+    if parts is None:
+        parts = pa.repeat(pa.scalar(0, pa.uint32()), count)
+    return pa.StructArray.from_arrays([files, positions.cast(pa.uint64()), parts], fields=list(ORIGIN_TYPE))

@@ -1,0 +1,92 @@
+"""Steps are data: frozen structs whose fields are their recipe keys. Their kernels take a batch and give a batch.
+
+A step never opens a file, knows no other step and keeps no state: it can be pickled, written to YAML, fingerprinted and
+run anywhere.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.records import Applied
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all steps. `class Length(Step, tag="length")` names it in recipes."""
+
+    version: ClassVar[int] = 1
+    """Raised whenever the same parameters would give other output."""
+
+    @property
+    def name(self) -> str:
+        """Its name in recipes."""
+        return str(self.__struct_config__.tag)
+
+    @property
+    def is_global(self) -> bool:
+        """It must have seen every record before it can say what becomes of the first one."""
+        return False
+
+
+class LocalStep(Step, frozen=True, kw_only=True):
+    """A step that looks at one batch at a time; any number of them run in one pass."""
+
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Columns that must be there (see also `columns_needed`)."""
+
+    whole_record: ClassVar[bool] = False
+    """It looks at the whole record, whatever is in it, not only at columns that it can name."""
+
+    def columns_needed(self) -> tuple[str, ...]:
+        """Columns it reads, from its class or its parameters."""
+        return self.needs
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        """The schema of its output; raises `UsageError` when the input lacks what it needs."""
+        return schema
+
+    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:
+        """The batch after this step, and an account of what is gone."""
+        raise NotImplementedError
+
+
+class FilterStep(LocalStep, frozen=True, kw_only=True):
+    """A step that only drops records, each for a named reason."""
+
+    def drop_reasons(self, batch: pa.RecordBatch, seed: int) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
+        """For each row 0 to keep it, or 1 + the index of a reason; and the reasons' names."""
+        raise NotImplementedError
+
+    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:
+        codes, reasons = self.drop_reasons(batch, seed)
+        counts = np.bincount(codes, minlength=len(reasons) + 1)
+        if counts[0] == len(codes):
+            return Applied(batch)
+        dropped = {reason: int(count) for reason, count in zip(reasons, counts[1:], strict=True) if count}
+        return Applied(batch.filter(pa.array(codes == 0)), dropped)
+
+
+class GlobalStep(Step, frozen=True, kw_only=True):
+    """A step that must see all records before it gives the first: a barrier between two stages.
+
+    It is a description and pure kernels; how records come together (counts, keys, buckets on disk) is the pipeline's.
+    """
+
+    @property
+    def is_global(self) -> bool:
+        return True
+
+    def columns_needed(self) -> tuple[str, ...]:
+        """Columns it reads."""
+        return ()
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        """The schema of its output; raises `UsageError` when the input lacks what it needs."""
+        return schema

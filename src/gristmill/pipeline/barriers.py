@@ -1,0 +1,190 @@
+"""What happens between two legs, when all records of the first have been seen.
+
+`limit` shares its number out over the units in their order. `split` by numbers finds the smallest keys of all records.
+`shuffle` deals every unit's records into buckets by their keys and sorts each bucket, which is a unit of the next leg.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.step import LocalStep
+from gristmill.engine.tasks import Task
+from gristmill.pipeline import fingerprint
+from gristmill.pipeline.legs import UnitWork
+from gristmill.pipeline.output import WORK
+from gristmill.pipeline.sink import Part, Sink
+from gristmill.pipeline.stored import StoredBlock, StoredBucket, StoredInput
+from gristmill.shards.canonical import canonical_schema
+from gristmill.steps.split import Split  # noqa: TC001  (msgspec looks at the types of fields)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gristmill.core.records import Applied
+    from gristmill.engine.tasks import Context
+    from gristmill.pipeline.legs import LegRunner
+    from gristmill.pipeline.work import PartResult, Stage
+    from gristmill.steps.limit import Limit
+    from gristmill.steps.shuffle import Shuffle
+
+BUCKET_BYTES = 64 << 20
+
+
+class AssignSplit(LocalStep, tag="split", frozen=True, kw_only=True):
+    """A `split` by numbers, once the bounds are known."""
+
+    split: Split
+    bounds: tuple[int, int]
+
+    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:
+        return self.split.assign(batch, seed, self.bounds)
+
+
+def stored_inputs(result: PartResult) -> list[StoredInput]:
+    """What a unit of an earlier leg left, as input."""
+    return [StoredInput(part.data.path, part.rows) for part in result.parts]
+
+
+def after_limit(limit: Limit, units: Sequence[UnitWork], results: Sequence[PartResult]) -> list[UnitWork]:
+    """The same units, each with its share of the number."""
+    shares = limit.shares(sum(part.rows for part in result.parts) for result in results)
+    return [
+        UnitWork(unit.source, fingerprint.of(unit.fingerprint, "limit", share), tuple(_first(result, share)))
+        for unit, result, share in zip(units, results, shares, strict=True)
+        if result.parts
+    ]
+
+
+def after_split(units: Sequence[UnitWork], results: Sequence[PartResult]) -> list[UnitWork]:
+    """The same units with all their records."""
+    return [
+        UnitWork(unit.source, unit.fingerprint, tuple(stored_inputs(result)))
+        for unit, result in zip(units, results, strict=True)
+        if result.parts
+    ]
+
+
+def _first(result: PartResult, share: int) -> Iterator[StoredInput]:
+    for part in result.parts:
+        yield StoredInput(part.data.path, part.rows, min(share, part.rows))
+        share -= min(share, part.rows)
+
+
+class Keys(msgspec.Struct, frozen=True, kw_only=True):
+    """The smallest keys of a unit's records, and how many records there are."""
+
+    smallest: list[int]
+    num_records: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeysTask:
+    """Find the keys that a `split` by numbers needs."""
+
+    split: Split
+    inputs: tuple[StoredInput, ...]
+
+
+def run_keys(task: Task, context: Context) -> Keys:
+    """The function of these tasks; `context.state` is the `Stage`."""
+    stage: Stage = context.state
+    work: KeysTask = task.payload
+    batches = [batch for stored in work.inputs for batch in stored.batches(stage.root)]
+    smallest = work.split.smallest(work.split.keys(batch, stage.seed) for batch in batches)
+    return Keys(smallest=smallest.tolist(), num_records=sum(batch.num_rows for batch in batches))
+
+
+def split_bounds(
+    split: Split, runner: LegRunner, stage: Stage, units: Sequence[UnitWork], results: Sequence[PartResult]
+) -> tuple[int, int]:
+    """The bounds for records of all sources together."""
+    tasks = [
+        Task(
+            fingerprint.of(unit.fingerprint, "keys", msgspec.to_builtins(split)),
+            KeysTask(split, tuple(stored_inputs(result))),
+        )
+        for unit, result in zip(units, results, strict=True)
+        if result.parts
+    ]
+    runner.run_all(run_keys, stage, [task for task in tasks if runner.receipt(task.id, Keys) is None], "split: keys")
+    found = [keys for task in tasks if (keys := runner.receipt(task.id, Keys)) is not None]
+    smallest = split.smallest(np.array(keys.smallest, dtype=np.uint64) for keys in found)
+    return split.bounds(smallest, sum(keys.num_records for keys in found))
+
+
+class Dealt(msgspec.Struct, frozen=True, kw_only=True):
+    """A unit's records by bucket: `buckets[i]` is the bucket of the i-th block of `part`."""
+
+    part: Part
+    buckets: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class DealTask:
+    """Deal one unit's records into buckets."""
+
+    source: str
+    shuffle: Shuffle
+    inputs: tuple[StoredInput, ...]
+    num_buckets: int
+    stem: str
+
+
+def run_deal(task: Task, context: Context) -> Dealt:
+    """The function of these tasks; `context.state` is the `Stage`."""
+    stage: Stage = context.state
+    deal: DealTask = task.payload
+    table = pa.Table.from_batches([batch for stored in deal.inputs for batch in stored.batches(stage.root)])
+    batch = table.combine_chunks().to_batches()[0]
+    buckets = deal.shuffle.buckets(deal.shuffle.keys(batch, stage.seed), deal.num_buckets)
+    order = np.argsort(buckets, kind="stable")
+    batch, buckets = batch.take(pa.array(order)), buckets[order]
+    found, starts = np.unique(buckets, return_index=True)
+    with Sink(None, batch.schema, stage.root, deal.stem, stage.run_id, complete=False) as sink:
+        for start, stop in zip(starts, [*starts[1:], len(buckets)], strict=True):
+            sink.add(batch.slice(start, stop - start))
+        [part] = sink.commit()
+    return Dealt(part=part, buckets=found.tolist())
+
+
+def after_shuffle(
+    shuffle: Shuffle, runner: LegRunner, stage: Stage, units: Sequence[UnitWork], results: Sequence[PartResult]
+) -> list[UnitWork]:
+    """Units of the next leg: one a bucket, in order."""
+    filled = [(unit, result) for unit, result in zip(units, results, strict=True) if result.parts]
+    if not filled:
+        return []
+    num_bytes = sum(part.data.bytes for _, result in filled for part in result.parts)
+    num_buckets = -(-num_bytes // BUCKET_BYTES)
+    whole = fingerprint.of([unit.fingerprint for unit, _ in filled], "shuffle", num_buckets)
+    tasks = []
+    for unit, result in filled:
+        name = fingerprint.of(unit.fingerprint, "deal", num_buckets)
+        inputs = tuple(stored_inputs(result))
+        tasks.append(Task(name, DealTask(unit.source.name, shuffle, inputs, num_buckets, f"{WORK}/work/{name}")))
+    runner.run_all(run_deal, stage, [task for task in tasks if runner.receipt(task.id, Dealt) is None], "shuffle")
+    blocks: dict[int, list[StoredBlock]] = {}
+    for task in tasks:
+        dealt = runner.receipt(task.id, Dealt)
+        if dealt is not None:
+            for bucket, block in zip(dealt.buckets, _blocks(dealt.part), strict=True):
+                blocks.setdefault(bucket, []).append(block)
+    source = filled[0][0].source
+    schema = canonical_schema(stage.legs[source.name].output_schema)
+    return [
+        UnitWork(source, fingerprint.of(whole, bucket), (StoredBucket(shuffle, schema, tuple(blocks[bucket])),))
+        for bucket in sorted(blocks)
+    ]
+
+
+def _blocks(part: Part) -> Iterator[StoredBlock]:
+    start = 0
+    for rows, size in zip(part.row_blocks, part.data_blocks, strict=True):
+        yield StoredBlock(part.data.path, start, size, rows)
+        start += size

@@ -1,0 +1,47 @@
+"""What decides the bytes of an output, in one hash. What does not (workers, backend, timeouts, limits) is not in it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import xxhash
+
+from gristmill import __version__
+from gristmill.core.function import Function
+from gristmill.core.recipe import step_parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gristmill.core.step import Step
+
+# Libraries whose version may change the bytes that they write or the records that they accept.
+_SHAPING_LIBRARIES = ("lz4", "msgspec", "numpy", "pyarrow", "xxhash", "zstandard")
+
+
+def versions() -> dict[str, str]:
+    """The versions that shape output, for fingerprints and the manifest."""
+    libraries = {name: importlib.metadata.version(name) for name in _SHAPING_LIBRARIES}
+    return {"gristmill": __version__, "python": platform.python_version(), **libraries}
+
+
+def of(*parts: Any) -> str:
+    """A 128-bit hash of plain data."""
+    return xxhash.xxh3_128_hexdigest(msgspec.json.encode(parts, order="sorted"))
+
+
+def of_steps(steps: Iterable[Step]) -> list[Any] | None:
+    """The steps' names, versions, parameters and code; None if the code of a function cannot be known."""
+    described = []
+    for step in steps:
+        parameters = step_parameters(step)
+        for name, value in parameters.items():
+            if isinstance(value, Function):
+                parameters[name] = value.fingerprint()
+                if parameters[name] is None:
+                    return None
+        described.append([step.name, step.version, parameters])
+    return described

@@ -1,0 +1,156 @@
+"""Parts of a unit joined into its shards: the blocks one after another, cut where a shard is full.
+
+The same blocks in the same order give the same shards, whatever the parts were. Joined blocks are copied, not decoded;
+Parquet, which cannot be joined, is encoded here from Arrow blocks.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from gristmill.core.books import Account
+from gristmill.pipeline.sink import Part
+from gristmill.pipeline.work import PartResult
+from gristmill.shards.manifest import StoredFile
+from gristmill.steps.write import encode_whole, open_encoder, origins_footer, origins_header
+from gristmill.storage.commit import PendingFile
+
+if TYPE_CHECKING:
+    import io
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from gristmill.engine.tasks import Context, Task
+    from gristmill.pipeline.work import Stage
+    from gristmill.steps.write import Encoder, Write
+
+
+@dataclass(frozen=True, slots=True)
+class JoinTask:
+    """The parts of one unit, in order."""
+
+    source: str
+    results: tuple[PartResult, ...]
+    stem: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """One cell's records in a file of blocks."""
+
+    rows: int
+    path: str
+    start: int
+    size: int
+    origins: tuple[str, int, int] | None
+    """Path, start and size of their origins."""
+
+
+def run_join(task: Task, context: Context) -> PartResult:
+    """The function of joining tasks; `context.state` is the `Stage`."""
+    stage: Stage = context.state
+    join: JoinTask = task.payload
+    leg = stage.legs[join.source]
+    if leg.write is None:
+        raise ValueError("what a later leg reads is not joined")
+    joiner = _Joiner(stage.root, stage.run_id, leg.write, leg.output_schema)
+    parts: list[Part] = []
+    for split in sorted({part.split for result in join.results for part in result.parts}):
+        blocks = [
+            block for result in join.results for part in result.parts if part.split == split for block in _blocks(part)
+        ]
+        for number, shard in enumerate(_cut(blocks, leg.write.max_shard_bytes)):
+            parts.append(joiner.join(split, f"{join.stem}-{split}-{number}", shard))
+    return merge_results(join.results, parts)
+
+
+def merge_results(results: Sequence[PartResult], parts: list[Part]) -> PartResult:
+    """The account of a unit from those of its tasks, with what became of their files."""
+    return PartResult(
+        parts=parts,
+        books=add_books([result.books for result in results]),
+        num_blank=sum(result.num_blank for result in results),
+        quarantine=[file for result in results for file in result.quarantine],
+    )
+
+
+def add_books(books: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The sums of the accounts of several tasks."""
+    sums = [Account(step=str(state["step"])) for state in books[0]] if books else []
+    for chain in books:
+        for total, state in zip(sums, chain, strict=True):
+            total.add(Account.from_dict(state))
+    return [account.to_dict() for account in sums]
+
+
+def _blocks(part: Part) -> Iterator[_Block]:
+    start = origins_start = 0
+    for number, (rows, size) in enumerate(zip(part.row_blocks, part.data_blocks, strict=True)):
+        origins = None
+        if part.origins is not None:
+            origins = (part.origins.path, origins_start, part.origins_blocks[number])
+            origins_start += part.origins_blocks[number]
+        yield _Block(rows, part.data.path, start, size, origins)
+        start += size
+
+
+def _cut(blocks: Sequence[_Block], max_bytes: int) -> Iterator[list[_Block]]:
+    shard: list[_Block] = []
+    size = 0
+    for block in blocks:
+        shard.append(block)
+        size += block.size
+        if size >= max_bytes:
+            yield shard
+            shard, size = [], 0
+    if shard:
+        yield shard
+
+
+class _Joiner:
+    def __init__(self, root: Path, run_id: str, write: Write, schema: pa.Schema) -> None:
+        self._root = root
+        self._run_id = run_id
+        self._write = write
+        self._schema = schema
+        self._encoder: Encoder = open_encoder(write, schema)
+
+    def join(self, split: str, stem: str, blocks: list[_Block]) -> Part:
+        places = [(block.path, block.start, block.size) for block in blocks]
+        data = self._file(stem + self._encoder.suffix, places, self._encoder.header(), self._encoder.footer())
+        origins = [block.origins for block in blocks if block.origins is not None]
+        side = self._file(stem + ".origins.arrow", origins, origins_header(), origins_footer()) if origins else None
+        rows = sum(block.rows for block in blocks)
+        return Part(split=split, rows=rows, data=data, data_blocks=[], row_blocks=[], origins=side)
+
+    def _file(self, path: str, places: Sequence[tuple[str, int, int]], header: bytes, footer: bytes) -> StoredFile:
+        with PendingFile(self._root / path, self._run_id) as file:
+            if self._encoder.concatenates or path.endswith(".origins.arrow"):
+                file.write(header)
+                for block in self._read(places):
+                    file.write(block)
+                file.write(footer)
+            else:
+                batches = self._batches(places, header, footer)
+                encode_whole(self._write, self._schema, batches, file)
+            file.commit()
+        return StoredFile(path=path, bytes=file.num_bytes, xxh3=file.checksum)
+
+    def _read(self, places: Sequence[tuple[str, int, int]]) -> Iterator[bytes]:
+        with ExitStack() as stack:
+            files: dict[str, io.BufferedReader] = {}
+            for path, start, size in places:
+                if path not in files:
+                    files[path] = stack.enter_context((self._root / path).open("rb"))
+                files[path].seek(start)
+                yield files[path].read(size)
+
+    def _batches(
+        self, places: Sequence[tuple[str, int, int]], header: bytes, footer: bytes
+    ) -> Iterator[pa.RecordBatch]:
+        for block in self._read(places):
+            yield from pa.ipc.open_stream(pa.py_buffer(header + block + footer))

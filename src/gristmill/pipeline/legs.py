@@ -1,0 +1,154 @@
+"""Running one leg: the units of all sources as tasks, with what is already done left out.
+
+A unit that is one task writes its shards itself; one that is cut into several tasks, or written as Parquet, is joined
+afterwards. Either way its receipt is kept under the unit's own fingerprint, which knows nothing of the cutting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gristmill.engine.tasks import Task, run_tasks
+from gristmill.pipeline import fingerprint
+from gristmill.pipeline.join import JoinTask, merge_results, run_join
+from gristmill.pipeline.output import WORK
+from gristmill.pipeline.poison import find_poison
+from gristmill.pipeline.units import Span, Unit, cut_for_tasks
+from gristmill.pipeline.unpack import UnpackResult
+from gristmill.pipeline.work import PartResult, PartTask, run_part
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    import msgspec
+
+    from gristmill.pipeline.options import RunOptions
+    from gristmill.pipeline.plan import Plan, SourcePlan
+    from gristmill.pipeline.receipts import Receipts
+    from gristmill.pipeline.stored import StoredBucket, StoredInput
+    from gristmill.pipeline.work import SourceLeg, Stage
+
+T = TypeVar("T", bound="msgspec.Struct")
+
+
+@dataclass(frozen=True, slots=True)
+class UnitWork:
+    """One unit in one leg."""
+
+    source: SourcePlan
+    fingerprint: str
+    inputs: tuple[Span | StoredInput | StoredBucket, ...]
+
+    @property
+    def stem(self) -> str:
+        """Where its files go; named by what they will hold, so a later run finds them again."""
+        return f"{WORK}/work/{self.fingerprint}"
+
+
+class LegRunner:
+    """Runs tasks with the receipts of one output folder."""
+
+    def __init__(self, plan: Plan, options: RunOptions, receipts: Receipts, finished: Receipts) -> None:
+        self._plan = plan
+        self._options = options
+        self._receipts = receipts
+        self._finished = finished
+        """Of the dataset that is there: what of it still fits is used again."""
+
+    def run(self, stage: Stage, units: Sequence[UnitWork], desc: str) -> None:
+        """See that each unit has its receipt."""
+        undone = [unit for unit in units if self.result(unit) is None]
+        slices = {unit.fingerprint: list(self._slices(unit, stage.legs[unit.source.name])) for unit in undone}
+        tasks = [task for parts in slices.values() for task in parts if self.receipt(task.id, PartResult) is None]
+        self.run_all(run_part, stage, tasks, desc, on_poison=find_poison)
+        joins = []
+        for unit in undone:
+            if self.result(unit) is None:
+                parts = self._parts(slices[unit.fingerprint])
+                if stage.legs[unit.source.name].write is None:
+                    self._receipts.add(unit.fingerprint, merge_results(parts, [p for r in parts for p in r.parts]))
+                else:
+                    joins.append(Task(unit.fingerprint, JoinTask(unit.source.name, parts, unit.stem)))
+        self.run_all(run_join, stage, joins, f"{desc}, joining")
+
+    def result(self, unit: UnitWork) -> PartResult | None:
+        return self.receipt(unit.fingerprint, PartResult)
+
+    def run_all(
+        self,
+        function: Callable[..., Any],
+        stage: Stage,
+        tasks: Sequence[Task],
+        desc: str,
+        on_poison: Callable[..., Any] | None = None,
+    ) -> None:
+        """Run tasks and write their receipts as they finish."""
+        if not tasks:
+            return
+        options = self._options
+        done = run_tasks(
+            function,
+            tasks,
+            workers=options.workers,
+            backend=options.backend,
+            setup=lambda: stage,
+            timeout=options.timeout,
+            on_poison=on_poison if options.backend == "processes" else None,
+            desc=desc,
+            progress=options.progress,
+            monitor=options.monitor,
+            events=options.events,
+        )
+        for task, result in done:
+            self._receipts.add(task.id, result)
+        self._receipts.sync()
+
+    def _slices(self, unit: UnitWork, leg: SourceLeg) -> Iterator[Task]:
+        """The unit's tasks. A single one that needs no joining carries the unit's own fingerprint."""
+        parts: Sequence[tuple[Any, ...]] = [unit.inputs]
+        spans = tuple(source for source in unit.inputs if isinstance(source, Span))
+        if spans:
+            parts = cut_for_tasks(Unit(spans), self._plan.recipe.slice_bytes, unit.source.cell_sizes)
+        is_whole = len(parts) == 1 and (leg.write is None or leg.write.format != "parquet")
+        for number, part in enumerate(parts):
+            name = unit.fingerprint if is_whole else fingerprint.of(unit.fingerprint, number, self._cut_name(part))
+            # What a later leg reads need not be joined: each task writes a stream of its own.
+            complete = is_whole or leg.write is None
+            yield Task(name, PartTask(unit.source.name, part, f"{WORK}/work/{name}", complete=complete))
+
+    @staticmethod
+    def _cut_name(part: Sequence[Any]) -> list[Any]:
+        return [source.identity() for source in part if isinstance(source, Span)]
+
+    def _parts(self, tasks: Sequence[Task]) -> tuple[PartResult, ...]:
+        results = [self.receipt(task.id, PartResult) for task in tasks]
+        return tuple(result for result in results if result is not None)
+
+    def receipt(self, name: str, kind: type[T]) -> T | None:
+        """What was done under this name, if its files are still there."""
+        for receipts in (self._receipts, self._finished):
+            result = receipts.get(name, kind)
+            if result is not None and _is_there(self._plan.output, result):
+                return result
+        return None
+
+
+def _is_there(root: Path, result: object) -> bool:
+    """Whether a result's files have the sizes that it says."""
+    files: list[tuple[str, int]] = []
+    if isinstance(result, PartResult):
+        for part in result.parts:
+            files += [(file.path, file.bytes) for file in (part.data, part.origins) if file is not None]
+        files += [(file.path, file.bytes) for file in result.quarantine]
+    elif isinstance(result, UnpackResult):
+        files = [(piece.path, piece.num_bytes) for piece in result.pieces]
+    return all(_size(root / path) == size for path, size in files)
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,25 @@
+"""How a plan is run. None of this shapes the output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from gristmill.engine.events import EventLog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """See `gristmill run --help`."""
+
+    workers: int | Literal["auto"] = "auto"
+    backend: str = "processes"
+    timeout: float | None = None
+    """Seconds for the records of one cell (about 4 MiB of input)."""
+    update: bool = False
+    overwrite: bool = False
+    keep_work: bool = False
+    progress: bool | None = None
+    monitor: bool = False
+    events: EventLog | None = None

@@ -1,0 +1,61 @@
+"""The output folder: is it free, ours, or someone else's? Nothing that this tool did not make is deleted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gristmill.core.errors import UsageError
+from gristmill.shards.manifest import MANIFEST
+from gristmill.storage.commit import remove_temporaries
+from gristmill.storage.lock import LOCK_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+    from pathlib import Path
+
+WORK = ".gristmill"
+"""The work folder; what is in it is ours."""
+RECEIPTS = f"{WORK}/receipts.jsonl"
+UNITS = f"{WORK}/units.jsonl"
+"""The receipts of a finished dataset: what `--update` can use again."""
+MOVES = f"{WORK}/moves.json"
+
+
+def check_is_ours(output: Path) -> None:
+    """Refuse a folder with content that no run of ours made."""
+    if not output.exists():
+        return
+    if not output.is_dir():
+        raise UsageError(f"the output {output} is a file", help="choose another output folder")
+    names = {path.name for path in output.iterdir()} - {LOCK_NAME}
+    if names and MANIFEST not in names and WORK not in names:
+        shown = ", ".join(sorted(names)[:3])
+        raise UsageError(
+            f"the output folder {output} is not empty and was not made by gristmill (it holds {shown})",
+            help="choose another output folder, or empty this one yourself",
+        )
+
+
+def remove_files(output: Path, paths: Iterable[str]) -> None:
+    """Remove files of a dataset and the folders that this leaves empty."""
+    folders: set[Path] = set()
+    for path in paths:
+        file = output / path
+        file.unlink(missing_ok=True)
+        folders.update(parent for parent in file.parents if parent.is_relative_to(output) and parent != output)
+    for folder in sorted(folders, key=lambda folder: -len(folder.parts)):
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def remove_work(output: Path, kept: Collection[str] = ()) -> None:
+    """Remove the work folder, but for some files, and what a dead run left under temporary names."""
+    remove_temporaries(output, None)
+    for path in sorted((output / WORK).rglob("*"), reverse=True):
+        if path.is_dir():
+            if not any(path.iterdir()):
+                path.rmdir()
+        elif path.relative_to(output).as_posix() not in kept:
+            path.unlink()
+    if (output / WORK).is_dir() and not any((output / WORK).iterdir()):
+        (output / WORK).rmdir()

@@ -1,0 +1,233 @@
+"""The plan: everything that can be known and checked before any work starts.
+
+Cost: one listing of the inputs, the metadata of large files, and a few records of each source.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gristmill.core.errors import UsageError
+from gristmill.core.recipe import step_parameters
+from gristmill.core.records import ORIGIN, RECORD, SPLIT, TEXT
+from gristmill.core.step import GlobalStep, LocalStep
+from gristmill.pipeline import fingerprint
+from gristmill.pipeline.units import UNIT_BYTES
+from gristmill.steps.read import file_format, open_reader, plan_schema, source_files
+from gristmill.steps.write import Write, open_encoder
+from gristmill.storage.compression import codec_of
+from gristmill.storage.paths import find_files
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from gristmill.core.recipe import Recipe
+    from gristmill.core.records import SourceFile
+    from gristmill.core.step import Step
+    from gristmill.steps.read import Read
+
+# A compressed file from this size on is unpacked first, so that all workers can share it.
+UNPACK_BYTES = 16 << 20
+_SAMPLE_RECORDS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """Local steps that run in one pass, and the barrier that they end at (None: the output)."""
+
+    steps: tuple[LocalStep, ...]
+    barrier: Step | None
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePlan:
+    """One source: its files, its way through the steps, and the columns at each point."""
+
+    name: str
+    read: Read
+    files: tuple[SourceFile, ...]
+    schema: pa.Schema
+    legs: tuple[Leg, ...]
+    leg_schemas: tuple[pa.Schema, ...]
+    """After each leg's local steps."""
+    steps_code: list[Any] | None
+    """The steps' fingerprint; None: the code of a function cannot be known."""
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(file.num_bytes for file in self.files)
+
+    @property
+    def read_code(self) -> dict[str, Any]:
+        """How the files are read; which files these are is said by their identities."""
+        parameters = step_parameters(self.read)
+        return {name: value for name, value in parameters.items() if name != "read"}
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        return self.leg_schemas[-1]
+
+    def is_to_unpack(self, file: SourceFile) -> bool:
+        """Whether a large compressed file is turned into plain pieces first."""
+        return (
+            file.num_bytes >= UNPACK_BYTES
+            and codec_of(file.relative) is not None
+            and file_format(file.relative, self.read.format) in ("jsonl", "text")
+        )
+
+    def cell_sizes(self, file: SourceFile) -> Sequence[int] | None:
+        """The sizes of a file's cells, None if it can only be read from start to end."""
+        reader = open_reader(self.read, file, self.schema)
+        return reader.cell_sizes() if reader.can_cut else None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A recipe that has been checked."""
+
+    recipe: Recipe
+    output: Path
+    sources: tuple[SourcePlan, ...]
+    write: Write
+    versions: dict[str, str]
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Of all that shapes the output; None where a function's code cannot be known."""
+        sources = []
+        for source in self.sources:
+            if source.steps_code is None:
+                return None
+            files = [[file.id, file.relative, file.num_bytes, file.version] for file in source.files]
+            sources.append([source.name, source.read_code, files, source.steps_code])
+        write = fingerprint.of_steps([self.write])
+        return fingerprint.of(self.recipe.seed, sources, write, self.versions)
+
+
+def make_plan(recipe: Recipe, *, limit: int | None = None) -> Plan:
+    """Check a recipe against the files that it names. Raises `UsageError` for whatever would fail later."""
+    steps, write = _writer(recipe)
+    sources = tuple(_plan_source(recipe, name, steps, write, limit) for name in recipe.sources)
+    _check_same_columns(sources)
+    output = Path(recipe.path(recipe.output))
+    _check_writable(output)
+    return Plan(recipe, output, sources, write, fingerprint.versions())
+
+
+def _writer(recipe: Recipe) -> tuple[tuple[Step, ...], Write]:
+    """The common steps without the last, if that says how to write."""
+    last = recipe.steps[-1] if recipe.steps else None
+    for place, step in recipe.all_steps():
+        if isinstance(step, Write) and step is not last:
+            raise UsageError(f"{place}: write must be the last of the common steps")
+    if isinstance(last, Write):
+        return tuple(recipe.steps[:-1]), last
+    return tuple(recipe.steps), Write()
+
+
+def _plan_source(recipe: Recipe, name: str, common: Sequence[Step], write: Write, limit: int | None) -> SourcePlan:
+    source = recipe.sources[name]
+    steps = (*source.steps, *common)
+    read = _with_columns(source.read, steps)
+    try:
+        files = tuple(source_files(name, read, find_files(read.read, base=recipe.folder)))
+        schema = plan_schema(read, files, keeps_record=_keeps_record(steps, write))
+        legs = tuple(_legs(steps, limit))
+        schemas = _schemas(schema, legs)
+        open_encoder(write, schemas[-1])
+        plan = SourcePlan(name, read, files, schema, legs, schemas, fingerprint.of_steps(steps))
+        _try_sample(plan, recipe.seed)
+    except UsageError as error:
+        error.add_note(f"in source {name}")
+        raise
+    return plan
+
+
+def _with_columns(read: Read, steps: Sequence[Step]) -> Read:
+    """The columns that the steps need are read too; one that an earlier step makes need not be in the files."""
+    made: set[str] = {ORIGIN, TEXT, RECORD, SPLIT}
+    needed: list[str] = list(read.columns)
+    for step in steps:
+        if isinstance(step, (LocalStep, GlobalStep)):
+            needed += [name for name in step.columns_needed() if name not in made and name not in needed]
+        made.update(getattr(step, "columns", {}) if not isinstance(step, Write) else ())
+    return msgspec.structs.replace(read, columns=needed)
+
+
+def _keeps_record(steps: Sequence[Step], write: Write) -> bool:
+    """Whole records are needed to write them out again, and for the user's own functions."""
+    return write.keeps_record or any(isinstance(step, LocalStep) and step.whole_record for step in steps)
+
+
+def _legs(steps: Sequence[Step], limit: int | None) -> list[Leg]:
+    from gristmill.steps.limit import Limit  # noqa: PLC0415
+
+    legs: list[Leg] = []
+    local: list[LocalStep] = []
+    for step in [*([Limit(max_records=limit)] if limit is not None else []), *steps]:
+        if step.is_global:
+            legs.append(Leg(tuple(local), step))
+            local = []
+        elif isinstance(step, LocalStep):
+            local.append(step)
+        else:
+            raise UsageError(f"step {step.name} cannot stand here")
+    return [*legs, Leg(tuple(local), None)]
+
+
+def _schemas(schema: pa.Schema, legs: Sequence[Leg]) -> tuple[pa.Schema, ...]:
+    schemas = []
+    for leg in legs:
+        for step in leg.steps:
+            schema = step.output_schema(schema)
+        schemas.append(schema)
+        if leg.barrier is not None:
+            schema = leg.barrier.output_schema(schema)  # type: ignore[attr-defined]
+    return tuple(schemas)
+
+
+def _try_sample(plan: SourcePlan, seed: int) -> None:
+    """Send a few real records through the local steps up to the first barrier, and check what comes out."""
+    file = min(plan.files, key=lambda file: file.num_bytes or UNIT_BYTES)
+    for cell in open_reader(plan.read, file, plan.schema).read_cells(0, 1):
+        batch = cell.batch.slice(0, _SAMPLE_RECORDS)
+        for step in plan.legs[0].steps:
+            batch = step.apply(batch, seed).batch
+            expected = plan.leg_schemas[0] if step is plan.legs[0].steps[-1] else None
+            if expected is not None and not batch.schema.equals(expected):
+                raise UsageError(
+                    f"step {step.name} gives other columns than it should: {batch.schema.names}, not {expected.names}"
+                )
+
+
+def _check_same_columns(sources: Sequence[SourcePlan]) -> None:
+    """All sources of a dataset have the same columns (JSON records aside, which are written as they are)."""
+    first = sources[0]
+    for other in sources[1:]:
+        if not other.output_schema.equals(first.output_schema):
+            raise UsageError(
+                f"sources {first.name} and {other.name} have different columns: "
+                f"{_columns(first.output_schema)} and {_columns(other.output_schema)}",
+                help="name the same columns in each source, or use select and rename",
+            )
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema if field.name not in (RECORD, SPLIT))
+
+
+def _check_writable(output: Path) -> None:
+    folder = output
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        raise UsageError(f"{output} cannot be made: {folder} is a file", help="choose another output")
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"{output} cannot be written: no permission in {folder}", help="choose another output")

@@ -1,0 +1,40 @@
+"""What was set aside, as JSON lines: where it came from, at which step, why, and the record itself.
+
+A record that is not UTF-8 is kept in base64; one above 1 MiB by its origin only.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from gristmill.core.records import BadRecord
+
+MAX_KEPT_BYTES = 1 << 20
+# Reasons that lie in the machine and not in the record: another run might keep it.
+ENVIRONMENT_REASONS = frozenset({"worker_died", "timeout", "out_of_memory"})
+
+
+def to_line(source: str, path: str, step: str, bad: BadRecord) -> bytes:
+    """One line of a quarantine file."""
+    entry: dict[str, object] = {
+        "source": source,
+        "file": path,
+        "position": bad.position,
+        "part": bad.part,
+        "step": step,
+        "reason": bad.reason,
+        "error": bad.message,
+        "bytes": bad.num_bytes or len(bad.raw or b""),
+    }
+    if bad.traceback:
+        entry["traceback"] = bad.traceback
+    if bad.raw is not None and len(bad.raw) <= MAX_KEPT_BYTES:
+        try:
+            entry["record"] = bad.raw.decode()
+        except UnicodeDecodeError:
+            entry["record_base64"] = base64.b64encode(bad.raw).decode()
+    return msgspec.json.encode(entry) + b"\n"

@@ -1,0 +1,241 @@
+"""Running a plan: legs of tasks, receipts, and at the end the dataset.
+
+What is done has a receipt and is not done again, whether it was this run that did it, one that was killed, or the one
+that made the dataset which is being updated. The manifest is written last.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gristmill.core.errors import GristmillError
+from gristmill.engine.tasks import Task
+from gristmill.pipeline import barriers, fingerprint, output, publish
+from gristmill.pipeline.join import add_books
+from gristmill.pipeline.legs import LegRunner, UnitWork
+from gristmill.pipeline.options import RunOptions
+from gristmill.pipeline.plan import make_plan
+from gristmill.pipeline.publish import Finished
+from gristmill.pipeline.receipts import Receipts
+from gristmill.pipeline.units import make_units
+from gristmill.pipeline.unpack import UnpackResult, UnpackTask, run_unpack
+from gristmill.pipeline.work import PartResult, SourceLeg, Stage
+from gristmill.shards.manifest import MANIFEST, load_manifest
+from gristmill.steps.limit import Limit
+from gristmill.steps.shuffle import Shuffle
+from gristmill.steps.split import Split
+from gristmill.storage.commit import make_folder, remove_temporaries
+from gristmill.storage.lock import FolderLock
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gristmill.core.recipe import Recipe
+    from gristmill.core.records import SourceFile
+    from gristmill.core.step import LocalStep, Step
+    from gristmill.pipeline.plan import Plan, SourcePlan
+    from gristmill.pipeline.units import Span
+    from gristmill.shards.manifest import Manifest, StoredFile
+
+_log = logging.getLogger("gristmill")
+
+
+class NotUpToDateError(GristmillError, RuntimeError):
+    """The output holds a dataset of another recipe or of other inputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a run made."""
+
+    manifest: Manifest
+    was_up_to_date: bool
+
+    @property
+    def books(self) -> dict[str, list[dict[str, object]]]:
+        """By source, the account of each step."""
+        return self.manifest.books
+
+
+def run_recipe(recipe: Recipe, options: RunOptions | None = None, *, limit: int | None = None) -> RunResult:
+    """Plan and run a recipe. The same call goes on where a stopped one ended."""
+    options = options or RunOptions()
+    plan = make_plan(recipe, limit=limit)
+    output.check_is_ours(plan.output)
+    make_folder(plan.output)
+    with FolderLock(plan.output):
+        finished = _finished(plan, options)
+        if finished is not None:
+            return RunResult(finished, was_up_to_date=True)
+        return RunResult(_Execution(plan, options).run(), was_up_to_date=False)
+
+
+def _finished(plan: Plan, options: RunOptions) -> Manifest | None:
+    """The dataset that is there already, if it is what the plan would make; refuses to touch another one."""
+    if not (plan.output / MANIFEST).exists() or options.overwrite:
+        return None
+    manifest = load_manifest(plan.output)
+    if manifest.fingerprint and manifest.fingerprint == plan.fingerprint:
+        return manifest
+    if not options.update:
+        unknown = plan.fingerprint is None
+        changed = "the code of a function cannot be known" if unknown else "the recipe or its inputs have changed"
+        raise NotUpToDateError(
+            f"{plan.output} holds a finished dataset, and {changed}",
+            help="--update makes it anew from what still fits, --overwrite from nothing",
+        )
+    return None
+
+
+@dataclass(slots=True)
+class _Flow:
+    """One source on its way: its units in the leg that comes next, and what the legs so far have said."""
+
+    plan: SourcePlan
+    units: list[UnitWork]
+    opening: str | None = "read"
+    assigned: tuple[LocalStep, ...] = ()
+    """Steps that a barrier has put before the leg's own."""
+    books: list[dict[str, Any]] = field(default_factory=list)
+    quarantine: list[StoredFile] = field(default_factory=list)
+    results: list[PartResult] = field(default_factory=list)
+
+
+class _Execution:
+    def __init__(self, plan: Plan, options: RunOptions) -> None:
+        self._plan = plan
+        self._options = options
+        self._run_id = secrets.token_hex(6)
+        # Where a function's code cannot be known, no fingerprint may ever match another run's.
+        self._salt = secrets.token_hex(8) if plan.fingerprint is None else ""
+        publish.undo_moves(plan.output)
+        if options.overwrite:
+            output.remove_work(plan.output)
+        remove_temporaries(plan.output, None)
+        self._receipts = Receipts(plan.output / output.RECEIPTS)
+        self._runner = LegRunner(plan, options, self._receipts, Receipts(plan.output / output.UNITS))
+
+    def run(self) -> Manifest:
+        if self._salt:
+            _log.warning("the code of a function cannot be known: nothing of an earlier run is used again")
+        try:
+            flows = self._run_legs()
+            finished = {flow.plan.name: self._finish(flow) for flow in flows}
+            manifest = publish.publish(self._plan, finished, self._run_id)
+        finally:
+            self._receipts.close()
+        if not self._options.keep_work:
+            publish.remove_leftovers(self._plan.output)
+        return manifest
+
+    def _run_legs(self) -> list[_Flow]:
+        stage = self._stage(0, [_Flow(source, []) for source in self._plan.sources])
+        self._unpack(stage)
+        flows = [_Flow(source, self._first_units(source)) for source in self._plan.sources]
+        for number in range(max(len(source.legs) for source in self._plan.sources)):
+            going = [flow for flow in flows if number < len(flow.plan.legs)]
+            stage = self._stage(number, going)
+            self._runner.run(stage, [unit for flow in going for unit in flow.units], f"leg {number + 1}")
+            for flow in going:
+                self._account(flow)
+                publish.check_quarantine(self._plan, flow.plan.name, flow.books)
+            self._pass_barriers(number, going, stage)
+        return flows
+
+    def _stage(self, number: int, flows: Sequence[_Flow]) -> Stage:
+        legs = {}
+        for flow in flows:
+            leg = flow.plan.legs[number]
+            write = self._plan.write if leg.barrier is None else None
+            schema = flow.plan.leg_schemas[number]
+            steps = (*flow.assigned, *leg.steps)
+            legs[flow.plan.name] = SourceLeg(flow.plan.read, flow.plan.schema, steps, schema, write, flow.opening)
+        return Stage(self._plan.output, self._run_id, self._plan.recipe.seed, legs)
+
+    def _unpack(self, stage: Stage) -> None:
+        tasks = [
+            Task(name, UnpackTask(source.name, file, f"{output.WORK}/work/{name}"))
+            for source in self._plan.sources
+            for file in source.files
+            if source.is_to_unpack(file)
+            and self._runner.receipt(name := self._unpack_name(source, file), UnpackResult) is None
+        ]
+        self._runner.run_all(run_unpack, stage, tasks, "unpacking")
+
+    def _unpack_name(self, source: SourcePlan, file: SourceFile) -> str:
+        identity = [file.id, file.relative, file.num_bytes, file.version]
+        return fingerprint.of("unpack", source.read_code, identity, self._plan.versions)
+
+    def _unpacked(self, source: SourcePlan, file: SourceFile) -> list[Span] | None:
+        if not source.is_to_unpack(file):
+            return None
+        result = self._runner.receipt(self._unpack_name(source, file), UnpackResult)
+        return result.spans(file, self._plan.output) if result is not None else None
+
+    def _first_units(self, source: SourcePlan) -> list[UnitWork]:
+        common = fingerprint.of(
+            self._salt,
+            self._plan.recipe.seed,
+            source.name,
+            source.read_code,
+            source.schema.to_string(),
+            fingerprint.of_steps(source.legs[0].steps),
+            fingerprint.of_steps([self._plan.write]) if source.legs[0].barrier is None else None,
+            self._plan.versions,
+        )
+        units = make_units(source.files, source.cell_sizes, lambda file: self._unpacked(source, file))
+        return [
+            UnitWork(source, fingerprint.of(common, [span.identity() for span in unit.spans]), unit.spans)
+            for unit in units
+        ]
+
+    def _account(self, flow: _Flow) -> None:
+        """Take down what a leg's units have said."""
+        flow.results = [result for unit in flow.units if (result := self._runner.result(unit)) is not None]
+        flow.books += add_books([result.books for result in flow.results])
+        flow.quarantine += [file for result in flow.results for file in result.quarantine]
+
+    def _pass_barriers(self, number: int, flows: Sequence[_Flow], stage: Stage) -> None:
+        at_split = [flow for flow in flows if isinstance(flow.plan.legs[number].barrier, Split)]
+        for split in {flow.plan.legs[number].barrier for flow in at_split}:
+            if isinstance(split, Split):
+                same = [flow for flow in at_split if flow.plan.legs[number].barrier == split]
+                self._pass_split(number, split, same, stage)
+        for flow in flows:
+            barrier = flow.plan.legs[number].barrier
+            if isinstance(barrier, Limit):
+                flow.units = barriers.after_limit(barrier, flow.units, flow.results)
+            elif isinstance(barrier, Shuffle):
+                flow.units = barriers.after_shuffle(barrier, self._runner, stage, flow.units, flow.results)
+            else:
+                continue
+            flow.opening, flow.assigned = barrier.name, ()
+            self._rename(number, flow, barrier)
+
+    def _pass_split(self, number: int, split: Split, flows: Sequence[_Flow], stage: Stage) -> None:
+        """By numbers of records over all sources that come to it."""
+        units = [unit for flow in flows for unit in flow.units]
+        results = [result for flow in flows for result in flow.results]
+        bounds = barriers.split_bounds(split, self._runner, stage, units, results)
+        for flow in flows:
+            flow.units = barriers.after_split(flow.units, flow.results)
+            flow.opening, flow.assigned = None, (barriers.AssignSplit(split=split, bounds=bounds),)
+            self._rename(number, flow, flow.assigned[0])
+
+    def _rename(self, number: int, flow: _Flow, barrier: Step) -> None:
+        """Units of the next leg are known by where they come from and what is done to them there."""
+        leg = flow.plan.legs[number + 1]
+        described = fingerprint.of(
+            fingerprint.of_steps([barrier, *leg.steps]),
+            fingerprint.of_steps([self._plan.write]) if leg.barrier is None else None,
+        )
+        flow.units = [
+            UnitWork(unit.source, fingerprint.of(unit.fingerprint, described), unit.inputs) for unit in flow.units
+        ]
+
+    def _finish(self, flow: _Flow) -> Finished:
+        units = [(unit.fingerprint, result) for unit, result in zip(flow.units, flow.results, strict=True)]
+        return Finished(flow.books, units, flow.quarantine)

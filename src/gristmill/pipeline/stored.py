@@ -1,0 +1,74 @@
+"""What an earlier leg left on disk, as the input of a later one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from gristmill.steps.read import CELL_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from gristmill.steps.shuffle import Shuffle
+
+
+@dataclass(frozen=True, slots=True)
+class StoredInput:
+    """An Arrow stream with one batch a cell."""
+
+    path: str
+    num_rows: int
+    share: int | None = None
+    """Of a `limit`: how many of the first rows go on."""
+
+    @property
+    def num_over_limit(self) -> int:
+        return 0 if self.share is None else self.num_rows - self.share
+
+    def batches(self, root: Path, seed: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  (as StoredBucket's)
+        left = self.num_rows - self.num_over_limit
+        with pa.memory_map(str(root / self.path)) as file:
+            for batch in pa.ipc.open_stream(file):
+                if left <= 0:
+                    return
+                yield batch.slice(0, left)
+                left -= batch.num_rows
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBlock:
+    """One block of a file of Arrow blocks."""
+
+    path: str
+    start: int
+    size: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBucket:
+    """A bucket of a `shuffle`: blocks of many units, to be sorted together. Held in memory: about 64 MiB."""
+
+    shuffle: Shuffle
+    schema: pa.Schema
+    blocks: tuple[StoredBlock, ...]
+
+    num_over_limit = 0
+
+    def batches(self, root: Path, seed: int) -> Iterator[pa.RecordBatch]:
+        table = pa.Table.from_batches([batch for block in self.blocks for batch in self._read(root, block)])
+        rows = self.shuffle.sort(table.combine_chunks().to_batches()[0], seed)
+        # Cells again: as many rows as make about one by the bucket's mean, which no cutting of the input can change.
+        step = max(1, rows.num_rows * CELL_BYTES // max(rows.nbytes, 1))
+        for first in range(0, rows.num_rows, step):
+            yield rows.slice(first, step)
+
+    def _read(self, root: Path, block: StoredBlock) -> list[pa.RecordBatch]:
+        with (root / block.path).open("rb") as file:
+            file.seek(block.start)
+            message = pa.ipc.read_message(pa.py_buffer(file.read(block.size)))
+        return [pa.ipc.read_record_batch(message, self.schema)]

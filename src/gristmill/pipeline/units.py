@@ -1,0 +1,137 @@
+"""How input files become units, and units become tasks.
+
+A **unit** is what ends up as one shard (in each split). Where units begin and end depends on the files alone: a large
+file is cut every 16 cells (64 MiB), small files are grouped in path order. A group ends at 64 MiB, or above 16 MiB at a
+file whose own path says so; an added file therefore changes its own group and few others. A **task** is a part of one
+unit that a worker reads in one go; its size (`slice_bytes`) never shows in the output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import xxhash
+
+from gristmill.steps.read import CELL_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from gristmill.core.records import SourceFile
+    from gristmill.steps.read import UnpackedPiece
+
+CELLS_PER_UNIT = 16
+UNIT_BYTES = 64 << 20
+MIN_GROUP_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Consecutive cells of one file; `stop` None: to its end."""
+
+    file: SourceFile
+    first: int = 0
+    stop: int | None = None
+    num_bytes: int = 0
+    piece: UnpackedPiece | None = None
+
+    def identity(self) -> tuple[object, ...]:
+        """What of it shapes the output."""
+        return self.file.id, self.file.relative, self.file.num_bytes, self.file.version, self.first, self.stop
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The input of one shard."""
+
+    spans: tuple[Span, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(span.num_bytes for span in self.spans)
+
+
+def make_units(
+    files: Iterable[SourceFile],
+    cell_sizes: Callable[[SourceFile], Sequence[int] | None],
+    unpacked: Callable[[SourceFile], Sequence[Span] | None],
+) -> Iterator[Unit]:
+    """Units in path order. `cell_sizes` gives None for a file that cannot be cut, `unpacked` what became of it if that
+    was done.
+    """
+    group: list[Span] = []
+    for file in files:
+        spans = unpacked(file) or _cut(file, cell_sizes)
+        if len(spans) > 1:
+            if group:
+                yield Unit(tuple(group))
+                group = []
+            for span in spans:
+                yield Unit((span,))
+            continue
+        group += spans
+        if _ends_group(file, sum(span.num_bytes for span in group)):
+            yield Unit(tuple(group))
+            group = []
+    if group:
+        yield Unit(tuple(group))
+
+
+def _cut(file: SourceFile, cell_sizes: Callable[[SourceFile], Sequence[int] | None]) -> list[Span]:
+    sizes = cell_sizes(file) if file.num_bytes > UNIT_BYTES else None
+    if sizes is None or len(sizes) <= CELLS_PER_UNIT:
+        return [Span(file, num_bytes=file.num_bytes)]
+    return [
+        Span(file, first, min(first + CELLS_PER_UNIT, len(sizes)), sum(sizes[first : first + CELLS_PER_UNIT]))
+        for first in range(0, len(sizes), CELLS_PER_UNIT)
+    ]
+
+
+def _ends_group(file: SourceFile, group_bytes: int) -> bool:
+    if group_bytes >= UNIT_BYTES:
+        return True
+    # A file ends a group with a chance of its size in 16 MiB, so groups above the minimum are about that much longer.
+    chance = min(1.0, file.num_bytes / MIN_GROUP_BYTES)
+    return group_bytes >= MIN_GROUP_BYTES and xxhash.xxh3_64_intdigest(file.relative.encode()) < chance * 2**64
+
+
+def cut_for_tasks(
+    unit: Unit, slice_bytes: int, cell_sizes: Callable[[SourceFile], Sequence[int] | None]
+) -> list[tuple[Span, ...]]:
+    """The unit's spans in runs of about `slice_bytes`."""
+    parts: list[tuple[Span, ...]] = []
+    current: list[Span] = []
+    size = 0
+    for span in unit.spans:
+        for piece in _slices(span, slice_bytes, cell_sizes):
+            if current and size + piece.num_bytes > slice_bytes:
+                parts.append(tuple(current))
+                current, size = [], 0
+            current.append(piece)
+            size += piece.num_bytes
+    if current:
+        parts.append(tuple(current))
+    return parts
+
+
+def _slices(span: Span, slice_bytes: int, cell_sizes: Callable[[SourceFile], Sequence[int] | None]) -> Iterator[Span]:
+    if span.num_bytes <= slice_bytes:
+        yield span
+        return
+    offset = 0
+    sizes = cell_sizes(span.file) if span.piece is None else None
+    if span.piece is not None:
+        offset, sizes = span.piece.first_cell, [CELL_BYTES] * span.piece.num_cells
+    if sizes is None:
+        yield span
+        return
+    last = span.stop if span.stop is not None else offset + len(sizes)
+    first = span.first
+    while first < last:
+        stop, size = first, 0
+        while stop < last and (stop == first or size + sizes[stop - offset] <= slice_bytes):
+            size += sizes[stop - offset]
+            stop += 1
+        yield Span(span.file, first, stop, size, span.piece)
+        first = stop

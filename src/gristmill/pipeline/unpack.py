@@ -1,0 +1,137 @@
+"""Large compressed files into plain pieces of one unit each, so that every worker can take part.
+
+A piece holds whole cells, so it is read like that part of a plain file. Pieces lie in the work folder and go with it.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gristmill.pipeline.units import CELLS_PER_UNIT, Span
+from gristmill.steps.read import StreamDamage, UnpackedPiece, unpacked_cells
+from gristmill.storage.commit import PendingFile
+from gristmill.storage.compression import CorruptStreamError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gristmill.core.records import SourceFile
+    from gristmill.engine.tasks import Context, Task
+    from gristmill.pipeline.work import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackTask:
+    """One compressed file."""
+
+    source: str
+    file: SourceFile
+    stem: str
+
+
+class PieceFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One piece on disk."""
+
+    path: str
+    first_cell: int
+    num_cells: int
+    start: int
+    num_bytes: int
+    damage: tuple[str, str] | None = None
+
+
+class UnpackResult(msgspec.Struct, frozen=True, kw_only=True):
+    """All pieces of a file; becomes the receipt."""
+
+    pieces: list[PieceFile]
+
+    def spans(self, file: SourceFile, root: Path) -> list[Span]:
+        return [
+            Span(
+                file,
+                piece.first_cell,
+                piece.first_cell + piece.num_cells,
+                piece.num_bytes,
+                UnpackedPiece(
+                    path=str(root / piece.path),
+                    first_cell=piece.first_cell,
+                    num_cells=piece.num_cells,
+                    start=piece.start,
+                    damage=StreamDamage(*piece.damage) if piece.damage else None,
+                ),
+            )
+            for piece in self.pieces
+        ]
+
+
+def run_unpack(task: Task, context: Context) -> UnpackResult:
+    """The function of unpacking tasks; `context.state` is the `Stage`."""
+    stage: Stage = context.state
+    unpack: UnpackTask = task.payload
+    writer = _PieceWriter(stage, unpack.stem)
+    with ExitStack() as files:
+        try:
+            for cell, data in unpacked_cells(stage.legs[unpack.source].read, unpack.file):
+                writer.write(files, cell, data)
+                context.count(bytes=len(data))
+                context.at(cell)
+        except CorruptStreamError as error:
+            damage = StreamDamage.from_error(error)
+            writer.end(files, (damage.reason, damage.message))
+        else:
+            writer.end(files)
+    return UnpackResult(pieces=writer.pieces)
+
+
+class _PieceWriter:
+    """Starts a new file every `CELLS_PER_UNIT` cells."""
+
+    def __init__(self, stage: Stage, stem: str) -> None:
+        self._stage = stage
+        self._stem = stem
+        self._file: PendingFile | None = None
+        self._first_cell = self._last_cell = self._start = 0
+        self.pieces: list[PieceFile] = []
+
+    def write(self, files: ExitStack, cell: int, data: bytes) -> None:
+        if self._file is not None and cell // CELLS_PER_UNIT != self._first_cell // CELLS_PER_UNIT:
+            self._commit(None)
+        if self._file is None:
+            self._open(files, cell)
+        self._last_cell = cell
+        if self._file is not None:
+            self._file.write(data)
+
+    def end(self, files: ExitStack, damage: tuple[str, str] | None = None) -> None:
+        """Even an empty stream, or one that is damaged at once, has a piece that says so."""
+        if self._file is None and not self.pieces:
+            self._open(files, 0)
+        if self._file is not None:
+            self._commit(damage)
+
+    def _open(self, files: ExitStack, cell: int) -> None:
+        path = f"{self._stem}-{len(self.pieces)}.piece"
+        self._file = files.enter_context(PendingFile(self._stage.root / path, self._stage.run_id))
+        self._first_cell = self._last_cell = cell
+
+    def _commit(self, damage: tuple[str, str] | None) -> None:
+        file = self._file
+        if file is None:
+            return
+        file.commit()
+        self.pieces.append(
+            PieceFile(
+                path=file.path.relative_to(self._stage.root).as_posix(),
+                first_cell=self._first_cell,
+                num_cells=self._last_cell - self._first_cell + 1,
+                start=self._start,
+                num_bytes=file.num_bytes,
+                damage=damage,
+            )
+        )
+        self._start += file.num_bytes
+        self._file = None

@@ -1,0 +1,239 @@
+"""What a worker does with one task: read cells, run the fused steps on each, write blocks, keep the books.
+
+One cell is in memory at a time (about 4 MiB of input), whatever the size of the file.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.books import Account
+from gristmill.core.errors import GristmillError
+from gristmill.pipeline import quarantine
+from gristmill.pipeline.sink import Part, Sink
+from gristmill.pipeline.units import Span
+from gristmill.shards.manifest import StoredFile
+from gristmill.steps.limit import OVER_LIMIT
+from gristmill.steps.read import CellBatch, open_reader
+from gristmill.steps.record_functions import bad_record
+from gristmill.storage.commit import PendingFile
+from gristmill.storage.files import current_version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from gristmill.core.records import BadRecord
+    from gristmill.core.step import LocalStep
+    from gristmill.engine.tasks import Context, Task
+    from gristmill.pipeline.stored import StoredBucket, StoredInput
+    from gristmill.steps.read import Read
+    from gristmill.steps.write import Write
+
+MAX_BAD_IN_A_ROW = 100
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLeg:
+    """How one source's records go through one leg: the same for all its tasks."""
+
+    read: Read
+    schema: pa.Schema
+    """Of what is read."""
+    steps: tuple[LocalStep, ...]
+    output_schema: pa.Schema
+    write: Write | None
+    """None: for a later leg."""
+    opening: str | None = "read"
+    """The name of the account for what comes in: `read`, or the barrier that the records have passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What every worker is told once."""
+
+    root: Path
+    run_id: str
+    seed: int
+    legs: Mapping[str, SourceLeg]
+    """By source."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartTask:
+    """One unit, or a part of one."""
+
+    source: str
+    inputs: tuple[Span | StoredInput | StoredBucket, ...]
+    stem: str
+    """Where its files go, below the output folder."""
+    complete: bool
+    """It is the whole unit, so that what it writes are shards."""
+    excluded: frozenset[tuple[int, int, str]] = frozenset()
+    """Records that end their workers: number of the cell in this task, row in it, and the reason."""
+    only: tuple[int, int, int] | None = None
+    """A trial: nothing but these rows of this cell, and no output."""
+
+
+class PartResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A task's account of itself; becomes its receipt."""
+
+    parts: list[Part]
+    books: list[dict[str, Any]]
+    num_blank: int = 0
+    quarantine: list[StoredFile] = []
+
+
+class SourceChangedError(GristmillError, RuntimeError):
+    """An input file is not what it was when the run was planned."""
+
+
+class TooManyBadError(GristmillError, RuntimeError):
+    """One record after another cannot be used: something is wrong with the input or a step, not with a record."""
+
+
+def run_part(task: Task, context: Context) -> PartResult | int:
+    """The function of every leg's tasks; `context.state` is the `Stage`."""
+    run = _PartRun(context.state, task.payload, context)
+    return run.run() if task.payload.only is None else run.trial(*task.payload.only)
+
+
+class _PartRun:
+    def __init__(self, stage: Stage, part: PartTask, context: Context) -> None:
+        self._stage = stage
+        self._part = part
+        self._context = context
+        self._leg = stage.legs[part.source]
+        self._opening = Account(step=self._leg.opening or "")
+        self._accounts = [Account(step=step.name) for step in self._leg.steps]
+        self._num_blank = 0
+        self._bad_in_a_row = 0
+        self._paths: dict[int, str] = {}
+        self._files = ExitStack()
+        self._quarantine: PendingFile | None = None
+
+    def run(self) -> PartResult:
+        leg, stage, part = self._leg, self._stage, self._part
+        sink = Sink(leg.write, leg.output_schema, stage.root, part.stem, stage.run_id, complete=part.complete)
+        with self._files, sink:
+            for cell in self._cells():
+                sink.add(self._through_steps(self._take(cell)))
+            parts = sink.commit()
+            set_aside = self._commit_quarantine()
+        return PartResult(
+            parts=parts,
+            books=[account.to_dict() for account in (self._opening, *self._accounts) if account.step],
+            num_blank=self._num_blank,
+            quarantine=set_aside,
+        )
+
+    def trial(self, number: int, first: int, stop: int) -> int:
+        """Send some rows of one cell through the steps, to see whether that kills; gives the cell's number of rows."""
+        with self._files:
+            for found, cell in enumerate(self._cells()):
+                if found == number:
+                    if stop > first:
+                        self._through_steps(cell.batch.slice(first, stop - first))
+                    return int(cell.batch.num_rows)
+        return 0
+
+    def _cells(self) -> Iterator[CellBatch]:
+        number = 0
+        for source in self._part.inputs:
+            cells = self._span_cells(source) if isinstance(source, Span) else self._stored_cells(source)
+            for cell in cells:
+                self._context.at(number)
+                if self._part.excluded:
+                    self._exclude(cell, number)
+                yield cell
+                number += 1
+
+    def _span_cells(self, span: Span) -> Iterator[CellBatch]:
+        self._paths[span.file.id] = span.file.relative
+        if span.piece is None:
+            _check_unchanged(span)
+        reader = open_reader(self._leg.read, span.file, self._leg.schema, piece=span.piece)
+        yield from reader.read_cells(span.first, span.stop)
+
+    def _stored_cells(self, stored: StoredInput | StoredBucket) -> Iterator[CellBatch]:
+        if stored.num_over_limit:
+            self._opening.taken += stored.num_over_limit
+            self._opening.dropped[OVER_LIMIT] += stored.num_over_limit
+        for number, batch in enumerate(stored.batches(self._stage.root, self._stage.seed)):
+            yield CellBatch(number, batch)
+
+    def _exclude(self, cell: CellBatch, number: int) -> None:
+        rows = {row: reason for found, row, reason in self._part.excluded if found == number}
+        if rows:
+            message = "this record ended every worker that ran it, alone and with others"
+            cell.bad = [*cell.bad, *(bad_record(cell.batch, row, rows[row], message) for row in sorted(rows))]
+            keep = np.ones(cell.batch.num_rows, dtype=bool)
+            keep[list(rows)] = False
+            cell.batch = cell.batch.filter(pa.array(keep))
+
+    def _take(self, cell: CellBatch) -> pa.RecordBatch:
+        self._opening.taken += cell.batch.num_rows + len(cell.bad)
+        self._opening.given += cell.batch.num_rows
+        self._num_blank += cell.num_blank
+        self._set_aside(self._opening, cell.bad, cell.batch.num_rows)
+        self._context.count(records=cell.batch.num_rows, bytes=cell.batch.nbytes)
+        return cell.batch
+
+    def _through_steps(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        for step, account in zip(self._leg.steps, self._accounts, strict=True):
+            applied = step.apply(batch, self._stage.seed)
+            account.taken += batch.num_rows
+            account.created += applied.created
+            account.given += applied.batch.num_rows
+            account.dropped.update(Counter(applied.dropped))
+            self._set_aside(account, applied.bad, applied.batch.num_rows)
+            batch = applied.batch
+        return batch
+
+    def _set_aside(self, account: Account, bad: list[BadRecord], num_good: int) -> None:
+        if not bad:
+            return
+        account.quarantined.update(record.reason for record in bad)
+        for record in bad:
+            path = self._paths.get(record.file, "")
+            line = quarantine.to_line(self._part.source, path, account.step, record)
+            self._quarantine_file().write(line)
+        self._bad_in_a_row = 0 if num_good else self._bad_in_a_row + len(bad)
+        if self._bad_in_a_row >= MAX_BAD_IN_A_ROW:
+            last = bad[-1]
+            raise TooManyBadError(
+                f"step {account.step}: {self._bad_in_a_row} records in a row could not be used; "
+                f"the last, at {self._paths.get(last.file)} position {last.position}: {last.message}",
+                help="mend the step or the recipe's field names; what was finished is kept",
+            )
+
+    def _quarantine_file(self) -> PendingFile:
+        if self._quarantine is None:
+            path = self._stage.root / f"{self._part.stem}.quarantine.jsonl"
+            self._quarantine = self._files.enter_context(PendingFile(path, self._stage.run_id))
+        return self._quarantine
+
+    def _commit_quarantine(self) -> list[StoredFile]:
+        file = self._quarantine
+        if file is None:
+            return []
+        file.commit()
+        path = file.path.relative_to(self._stage.root).as_posix()
+        return [StoredFile(path=path, bytes=file.num_bytes, xxh3=file.checksum)]
+
+
+def _check_unchanged(span: Span) -> None:
+    file = span.file
+    size, version = current_version(file.path)
+    if (size, version) != (file.num_bytes, file.version):
+        raise SourceChangedError(
+            f"{file.path} has changed since the run was planned ({file.num_bytes} bytes then, {size} now)",
+            help="run the same command again: it plans anew, and what has not changed is kept",
+        )

@@ -1,0 +1,39 @@
+"""The names of steps in recipes, and their classes. A class is imported when a recipe names it, not before."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from gristmill import steps
+from gristmill.core.errors import UsageError
+from gristmill.core.names import nearest
+
+if TYPE_CHECKING:
+    from gristmill.core.step import Step
+
+
+def _recipe_name(class_name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", class_name).lower()
+
+
+# `read` is how a source begins, not a step in a list.
+STEPS = {_recipe_name(name): name for name in steps.__all__ if name != "Read"}
+
+
+def step_class(name: str) -> type[Step]:
+    """The class of a step's name.
+
+    >>> step_class("map_batches").__name__
+    'MapBatches'
+    """
+    if name not in STEPS:
+        if name == "read":
+            raise UsageError("read is not a step but the beginning of a source", help="put it under sources")
+        meant = nearest(name, STEPS)
+        raise UsageError(
+            f'there is no step "{name}"',
+            help=f'did you mean "{meant}"?' if meant else f"the steps are {', '.join(STEPS)}",
+        )
+    found: type[Step] = getattr(steps, STEPS[name])
+    return found

@@ -1,0 +1,66 @@
+"""Recipes to YAML, in the shortest form that reads back the same."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from gristmill.core.errors import UsageError
+from gristmill.core.function import Function
+from gristmill.core.recipe import recipe_data
+from gristmill.recipe.yaml_tree import add_number_forms
+
+if TYPE_CHECKING:
+    from gristmill.core.recipe import Recipe
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    # PyYAML folds line breaks in plain and single-quoted text, and does not read back those beyond ASCII.
+    style = '"' if any(character in text for character in "\r\n\x85\u2028\u2029") else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
+add_number_forms(_Dumper)  # so that the text "5e-3", which PyYAML takes for a word, is quoted
+
+
+def dump_recipe(recipe: Recipe, folder: str | None = None) -> str:
+    """The recipe as YAML text. Files of functions are written relative to `folder`, by default the recipe's own.
+
+    >>> from gristmill.recipe.load import parse_recipe
+    >>> recipe = parse_recipe("{output: out, sources: {web: {read: a.jsonl}}, steps: [{length: {}}]}")
+    >>> print(dump_recipe(recipe), end="")
+    output: out
+    sources:
+      web:
+        read: a.jsonl
+    steps:
+    - length
+    """
+    data = _written(recipe_data(recipe), folder or recipe.folder)
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=120)
+
+
+def _written(data: Any, folder: str | None) -> Any:
+    if isinstance(data, dict):
+        return {key: _written(value, folder) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_written(value, folder) for value in data]
+    return _call(data, folder) if isinstance(data, Function) else data
+
+
+def _call(function: Function, folder: str | None) -> str:
+    if function.path is None:
+        raise UsageError(
+            f"{function.name} is a Python object, which a recipe file cannot hold",
+            help="put the function in a file and give it as call='functions.py:my_function'",
+        )
+    path = os.path.relpath(function.path, folder) if folder and os.path.isabs(function.path) else function.path  # noqa: PTH117
+    return f"{path}:{function.name}"

@@ -1,0 +1,174 @@
+"""Recipes from YAML: strict, and every error names the line and the nearest valid name."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gristmill import steps
+from gristmill.core.errors import UsageError
+from gristmill.core.function import Function
+from gristmill.core.names import nearest
+from gristmill.core.recipe import Recipe, Source
+from gristmill.recipe.catalog import step_class
+from gristmill.recipe.overrides import apply_overrides
+from gristmill.recipe.yaml_tree import parse_yaml
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Sequence
+
+    from gristmill.core.step import Step
+    from gristmill.recipe.yaml_tree import Path as TreePath
+    from gristmill.recipe.yaml_tree import Tree
+
+_PATH_IN_ERROR = re.compile(r" - at `(?:key in )?\$([^`]*)`$")
+
+
+def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe file. `overrides` are changes as in `--set`: `["seed=3"]`."""
+    file = Path(path)
+    try:
+        text = file.read_text("utf-8-sig")
+    except FileNotFoundError:
+        raise UsageError(f"there is no recipe {file}", help="gristmill init writes one to start from") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from error
+    return parse_recipe(text, name=str(path), folder=str(file.absolute().parent), overrides=overrides)
+
+
+def parse_recipe(
+    text: str, *, name: str = "recipe", folder: str | None = None, overrides: Sequence[str] = ()
+) -> Recipe:
+    """A recipe from YAML text.
+
+    >>> recipe = parse_recipe("{output: out, sources: {web: {read: '*.jsonl'}}, steps: [length: {min_chars: 5}]}")
+    >>> recipe.steps
+    (Length(min_chars=5, max_chars=None),)
+    """
+    tree = parse_yaml(text, name)
+    apply_overrides(tree, overrides)
+    return _Reader(tree, folder).recipe()
+
+
+class _Reader:
+    """One recipe's tree, made into structs piece by piece."""
+
+    def __init__(self, tree: Tree, folder: str | None) -> None:
+        self._tree = tree
+        self._folder = folder
+
+    def recipe(self) -> Recipe:
+        data = self._mapping((), self._tree.data, "a recipe")
+        types = {field.name: field.type for field in msgspec.structs.fields(Recipe) if field.name != "folder"}
+        self._check_keys((), data, types, "a recipe")
+        for key in ("output", "sources"):
+            if data.get(key) is None:
+                raise self._tree.error((key,), f"the recipe has no {key}", help=f"add {_EXAMPLES[key]}")
+        values = {
+            key: self._convert((key,), value, types[key])
+            for key, value in data.items()
+            if key not in ("sources", "steps")
+        }
+        sources = self._mapping(("sources",), data["sources"], "sources")
+        made = {name: self._source(("sources", name), source) for name, source in sources.items()}
+        common = self._steps(("steps",), data.get("steps"))
+        try:
+            return Recipe(sources=made, steps=common, folder=self._folder, **values)
+        except UsageError as error:
+            path = tuple(str(error.context.get("key", "")).split("."))
+            raise self._tree.error(path, error.message, help=error.help) from error
+
+    def _source(self, path: TreePath, data: Any) -> Source:
+        if isinstance(data, (str, list)):
+            raise self._tree.error(path, f"source {path[-1]} needs a key read", help=f"write {path[-1]}: {{read: …}}")
+        parameters = dict(self._mapping(path, data, f"source {path[-1]}"))
+        own = self._steps((*path, "steps"), parameters.pop("steps", None))
+        return Source(self._struct(path, parameters, steps.Read, f"source {path[-1]}", extra=("steps",)), own)
+
+    def _steps(self, path: TreePath, data: Any) -> list[Step]:
+        if data is None:
+            return []
+        if not isinstance(data, list):
+            raise self._tree.error(
+                path, f"steps must be a list, not {_shown(data)}", help="begin each step with a dash"
+            )
+        return [self._step((*path, index), item) for index, item in enumerate(data)]
+
+    def _step(self, path: TreePath, data: Any) -> Step:
+        if isinstance(data, str):
+            data = {data: None}
+        if not isinstance(data, dict) or len(data) != 1:
+            problem = "several steps in one item" if isinstance(data, dict) and data else f"not a step: {_shown(data)}"
+            raise self._tree.error(
+                path, problem, help="write each step as `- name: {key: value}`, keys indented further"
+            )
+        name, parameters = next(iter(data.items()))
+        path = (*path, name)
+        try:
+            step_type = step_class(name)
+        except UsageError as error:
+            raise self._tree.error(path, error.message, help=error.help) from None
+        parameters = {} if parameters is None else self._mapping(path, parameters, name)
+        return self._struct(path, parameters, step_type, name)
+
+    def _struct(
+        self, path: TreePath, parameters: dict[str, Any], step_type: type[Step], what: str, extra: Iterable[str] = ()
+    ) -> Step:
+        fields = [field.encode_name for field in msgspec.structs.fields(step_type)]
+        self._check_keys(path, parameters, [*fields, *extra], what)
+        made: Step = self._convert(path, parameters, step_type)
+        function = getattr(made, "call", None)
+        if isinstance(function, Function) and self._folder is not None:
+            made = msgspec.structs.replace(made, call=function.in_folder(self._folder))
+        return made
+
+    def _mapping(self, path: TreePath, data: Any, what: str) -> dict[str, Any]:
+        if not isinstance(data, dict):
+            raise self._tree.error(path, f"{what} must be `key: value` pairs, not {_shown(data)}")
+        return data
+
+    def _check_keys(self, path: TreePath, data: dict[str, Any], known: Iterable[str], what: str) -> None:
+        names = list(known)
+        for key in data:
+            if key not in names:
+                meant = nearest(key, names)
+                hint = f'did you mean "{meant}"?' if meant else f"there are {', '.join(names) or 'none'}"
+                raise self._tree.error((*path, key), f'{what} has no key "{key}"', help=hint)
+
+    def _convert(self, path: TreePath, value: Any, wanted: Any) -> Any:
+        try:
+            return msgspec.convert(value, wanted)
+        except msgspec.ValidationError as error:
+            raise self._located(path, value, error) from error
+
+    def _located(self, path: TreePath, value: Any, error: msgspec.ValidationError) -> UsageError:
+        cause = error.__cause__
+        if isinstance(cause, UsageError):  # the step's own check; its message begins with the key where it can
+            named = [key for key in value if re.search(rf"\b{re.escape(key)}\b", cause.message)]
+            return self._tree.error((*path, *named[:1]), f"{path[-1]}: {cause.message}", help=cause.help)
+        message = str(error)
+        inner = _PATH_IN_ERROR.search(message)
+        keys = _keys(inner[1]) if inner else ()
+        where = ".".join(map(str, (*path, *keys)))
+        return self._tree.error((*path, *keys), f"{where}: {_PATH_IN_ERROR.sub('', message)}")
+
+
+_EXAMPLES = {"output": "output: out", "sources": "sources: {web: {read: data/*.jsonl}}"}
+
+
+def _keys(written: str) -> TreePath:
+    """`.columns[0]` as a path; `[...]` stands for some key of a mapping, which msgspec does not name."""
+    path: list[str | int] = []
+    for name, index in re.findall(r"\.([^.\[]+)|\[(\d+)\]", written):
+        path.append(name or int(index))
+    return tuple(path)
+
+
+def _shown(data: Any) -> str:
+    return "nothing" if data is None else repr(data) if len(repr(data)) < 60 else type(data).__name__

@@ -1,0 +1,65 @@
+"""`--set key=value`: a recipe changed from the command line. Values are YAML; a key is a path with dots."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gristmill.core.errors import UsageError
+from gristmill.recipe.yaml_tree import parse_value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gristmill.recipe.yaml_tree import Path, Tree
+
+
+def apply_overrides(tree: Tree, overrides: Iterable[str]) -> None:
+    """Put each `key=value` into the tree: `seed=3`, `steps.0.length.min_chars=5`, `sources.web.read=[a.jsonl]`."""
+    for override in overrides:
+        key, equals, written = override.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(
+                f"--set {override}: not key=value", help="write --set seed=3 or --set steps.0.length.min_chars=5"
+            )
+        place = f"--set {override}"
+        value = parse_value(written, place)
+        path = _put(tree, key.strip().split("."), value, place)
+        for known in [known for known in tree.places if known[: len(path)] == path]:
+            del tree.places[known]
+        tree.places[path] = place
+
+
+def _put(tree: Tree, keys: list[str], value: Any, place: str) -> Path:
+    if tree.data is None:
+        tree.data = {}
+    holder: Any = tree.data
+    path: list[str | int] = []
+    for index, key in enumerate(keys):
+        position = _position(holder, key, place)
+        path.append(position)
+        if index == len(keys) - 1:
+            holder[position] = value
+            break
+        inner = holder.get(position) if isinstance(holder, dict) else holder[position]
+        if isinstance(holder, list) and isinstance(inner, str):  # a step without parameters: `- length`
+            inner = {inner: {}}
+        elif inner is None:
+            inner = {}
+        holder[position] = inner
+        holder = inner
+    return tuple(path)
+
+
+def _position(holder: Any, key: str, place: str) -> str | int:
+    if isinstance(holder, dict):
+        return key
+    if not isinstance(holder, list):
+        raise UsageError(f'{place}: there is nothing to set under "{key}", the value before it is {holder!r}')
+    if not key.isdecimal() or int(key) >= len(holder):
+        raise UsageError(f'{place}: "{key}" is not one of the {len(holder)} items', help=_numbered(holder))
+    return int(key)
+
+
+def _numbered(items: list[Any]) -> str:
+    names = [next(iter(item), "") if isinstance(item, dict) else item for item in items]
+    return "they are " + ", ".join(f"{index} ({name})" for index, name in enumerate(names))

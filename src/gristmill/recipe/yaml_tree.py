@@ -1,0 +1,151 @@
+"""YAML as plain data that remembers its lines.
+
+Values follow YAML 1.2: `no` and `on` are words (a language, not false), `5e-3` is a number, `2024-01-01` is a text,
+`010` is ten. Duplicate keys are refused; PyYAML would keep the last one without a word.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from gristmill.core.errors import UsageError
+
+Path = tuple[str | int, ...]
+
+_MAX_NODES = 100_000  # a file of a few lines can stand for billions of nodes by naming its own parts
+_MAX_DEPTH = 50
+_SCALARS = (
+    ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("tag:yaml.org,2002:bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("tag:yaml.org,2002:int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
+    (
+        "tag:yaml.org,2002:float",
+        r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        list("-+.0123456789"),
+    ),
+)
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  (PyYAML's own way)
+
+
+def add_number_forms(resolver: type[yaml.resolver.BaseResolver]) -> None:
+    """Teach a loader or a dumper which plain words are not texts."""
+    for tag, pattern, first in _SCALARS:
+        resolver.add_implicit_resolver(tag, re.compile(rf"^(?:{pattern})$"), first)
+
+
+add_number_forms(_Loader)
+
+
+@dataclass(slots=True)
+class Tree:
+    """Plain data, and where each part of it was written."""
+
+    data: Any
+    places: dict[Path, str] = field(default_factory=dict)
+    """`recipe.yaml, line 7`, for each key, item and value."""
+
+    def place(self, path: Path) -> str:
+        """Where this part was written, or the nearest part around it."""
+        while path and path not in self.places:
+            path = path[:-1]
+        return self.places.get(path, "")
+
+    def error(self, path: Path, message: str, *, help: str | None = None) -> UsageError:
+        """An error about this part."""
+        place = self.place(path)
+        where = ".".join(map(str, path))
+        return UsageError(f"{place}: {message}" if place else message, help=help, key=where, place=place)
+
+
+def parse_yaml(text: str, name: str) -> Tree:
+    """Read one YAML document; `name` is its file in messages."""
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        raise _syntax_error(error, text, name) from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise UsageError(f"{name}, line {line}: not YAML: the character {text[error.position]!r}", line=line) from error
+    except RecursionError as error:
+        raise UsageError(f"{name}: too deep for a recipe") from error
+    builder = _Builder(name)
+    data = None if node is None else builder.build(node, ())
+    return Tree(data, builder.places)
+
+
+def parse_value(text: str, name: str) -> Any:
+    """One value in YAML, as in `--set key=value`."""
+    return parse_yaml(text, name).data
+
+
+def _syntax_error(error: yaml.MarkedYAMLError, text: str, name: str) -> UsageError:
+    mark = error.problem_mark or error.context_mark
+    line = mark.line if mark else 0
+    lines = text.splitlines()
+    written = lines[line] if line < len(lines) else ""
+    if "\t" in written[: len(written) - len(written.lstrip())]:
+        return UsageError(f"{name}, line {line + 1}: a tab", help="YAML is indented with spaces only", line=line + 1)
+    problem = ", ".join(part for part in (error.context, error.problem) if part)
+    return UsageError(f"{name}, line {line + 1}: not YAML: {problem}", help=f"the line is {written!r}", line=line + 1)
+
+
+class _Builder:
+    """Nodes to plain data, with the line of each."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._num_nodes = 0
+        self.places: dict[Path, str] = {}
+
+    def build(self, node: yaml.Node, path: Path) -> Any:
+        self._num_nodes += 1
+        place = self._place(node)
+        if self._num_nodes > _MAX_NODES or len(path) > _MAX_DEPTH:
+            raise UsageError(f"{place}: too deep or too large for a recipe")
+        self.places.setdefault(path, place)  # a key's line was noted before its value's
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.build(item, (*path, index)) for index, item in enumerate(node.value)]
+        return self._scalar(node)
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        data: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key = self._key(key_node)
+            if key in data:
+                first = self.places[(*path, key)]
+                raise UsageError(f'{self._place(key_node)}: "{key}" is given twice', help=f"it stands in {first} too")
+            self.places[(*path, key)] = self._place(key_node)
+            data[key] = self.build(value_node, (*path, key))
+        return data
+
+    def _key(self, node: yaml.Node) -> str:
+        if not isinstance(node, yaml.ScalarNode):
+            raise UsageError(f"{self._place(node)}: a key must be a word")
+        return str(node.value)
+
+    def _scalar(self, node: yaml.Node) -> Any:
+        tag = node.tag.removeprefix("tag:yaml.org,2002:")
+        if tag == "int":
+            digits = node.value.lower()
+            return int(digits, 0 if digits.startswith(("0o", "0x")) else 10)
+        if tag == "float":
+            return float(node.value.lower().replace(".inf", "inf").replace(".nan", "nan"))
+        if tag == "bool":
+            return node.value.lower() == "true"
+        if tag == "null":
+            return None
+        if tag == "str":
+            return node.value
+        raise UsageError(f"{self._place(node)}: {node.tag} is not used in recipes")
+
+    def _place(self, node: yaml.Node) -> str:
+        return f"{self._name}, line {node.start_mark.line + 1}"

@@ -1,0 +1,200 @@
+"""Canonical batches: equal records give equal bytes.
+
+Two equal Arrow arrays may differ in memory: slices start at an offset, null slots hold leftovers, bitmaps end in stray
+bits, a dictionary has its own order. Here each array is rebuilt in the one form that its values allow: offset 0, exact
+buffers, zeros under nulls, no bitmap where nothing is null, no dictionaries, views, runs or extension types, sorted
+metadata.
+
+Cost: without nulls the value buffers are only sliced; a column with nulls is copied once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+# They describe the table as some other program wrote it, before any step; readers would believe them.
+_STALE_METADATA = (b"ARROW:extension:", b"PARQUET:", b"huggingface", b"pandas")
+
+
+def canonical_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema with plain types only and sorted metadata.
+
+    All fields may be null: that nothing is shows in the data.
+
+    >>> canonical_schema(pa.schema([pa.field("tag", pa.dictionary(pa.int8(), pa.string()), nullable=False)]))
+    tag: string
+    """
+    return pa.schema([_canonical_field(field) for field in schema], metadata=_sorted_metadata(schema.metadata))
+
+
+def canonical_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns of a canonical `schema`, each rebuilt; other columns of the batch are left out."""
+    arrays = []
+    for field in schema:
+        index = batch.schema.get_field_index(field.name)
+        if index < 0:
+            raise UsageError(
+                f"column {field.name!r} was planned but is not in the batch",
+                help="every step must give the columns that it announced",
+                columns=batch.schema.names,
+            )
+        array = canonical_array(batch.column(index))
+        if not array.type.equals(field.type):
+            raise UsageError(
+                f"column {field.name!r} has type {array.type}, but {field.type} was planned",
+                help="a function must give each column the same type in every batch",
+            )
+        arrays.append(array)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def canonical_type(kind: pa.DataType) -> pa.DataType:
+    """The type in which values of `kind` are stored."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return canonical_type(kind.storage_type)
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return canonical_type(kind.value_type)
+    if pa.types.is_string_view(kind):
+        return pa.large_string()
+    if pa.types.is_binary_view(kind):
+        return pa.large_binary()
+    if pa.types.is_map(kind):
+        return pa.map_(canonical_type(kind.key_type), canonical_type(kind.item_type), keys_sorted=kind.keys_sorted)
+    if pa.types.is_struct(kind):
+        return pa.struct([_canonical_field(field) for field in kind])
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(canonical_type(kind.value_type), kind.list_size)
+    if pa.types.is_list(kind):
+        return pa.list_(canonical_type(kind.value_type))
+    if pa.types.is_large_list(kind) or pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+        return pa.large_list(canonical_type(kind.value_type))
+    if pa.types.is_union(kind):
+        raise UsageError(f"columns of type {kind} cannot be written", help="use a struct with one field for each case")
+    return kind
+
+
+def canonical_array(array: pa.Array) -> pa.Array:
+    """An equal array of `canonical_type`, in the one form there is for its values."""
+    array = _plain(array)
+    kind = canonical_type(array.type)
+    if pa.types.is_null(kind):
+        return pa.nulls(len(array))
+    valid: NDArray[np.bool_] | None = None
+    if array.null_count:
+        valid = array.is_valid().to_numpy(zero_copy_only=False)
+        if pa.types.is_nested(kind) or _is_binary(kind):
+            array = _emptied(array, valid)
+    buffers, children = _storage(array, kind, valid)
+    validity = None if valid is None else _pack(valid)
+    num_nulls = 0 if valid is None else int(len(valid) - np.count_nonzero(valid))
+    return pa.Array.from_buffers(kind, len(array), [validity, *buffers], num_nulls, children=children)
+
+
+def _storage(
+    array: pa.Array, kind: pa.DataType, valid: NDArray[np.bool_] | None
+) -> tuple[list[pa.Buffer], list[pa.Array] | None]:
+    """Buffers after the validity bitmap, and children."""
+    if pa.types.is_struct(kind):
+        return [], [canonical_array(array.field(index)) for index in range(kind.num_fields)]
+    if pa.types.is_fixed_size_list(kind):
+        items = array.values.slice(array.offset * kind.list_size, len(array) * kind.list_size)
+        if valid is not None:  # here `take` leaves the items of a null as they happen to be
+            items = _emptied(items, np.repeat(valid, kind.list_size))
+        return [], [canonical_array(items)]
+    if pa.types.is_map(kind):
+        offsets, start, stop = _offsets(array, np.dtype(np.int32))
+        entries = array.values.slice(start, stop - start)
+        key_value = [canonical_array(entries.field(index)) for index in range(2)]
+        return [offsets], [pa.StructArray.from_arrays(key_value, fields=[kind.key_field, kind.item_field])]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        offsets, start, stop = _offsets(array, _offset_dtype(kind))
+        return [offsets], [canonical_array(array.values.slice(start, stop - start))]
+    if _is_binary(kind):
+        offsets, start, stop = _offsets(array, _offset_dtype(kind))
+        data = array.buffers()[2]
+        return [offsets, pa.py_buffer(b"") if data is None else data.slice(start, stop - start)], None
+    if pa.types.is_boolean(kind):
+        return [_pack(array.fill_null(False).to_numpy(zero_copy_only=False))], None
+    return [_fixed_width(array, kind.bit_width // 8, valid)], None
+
+
+def _emptied(array: pa.Array, valid: NDArray[np.bool_]) -> pa.Array:
+    """Null where not valid, without what lay there: taking "nothing" empties a slot, in its children too."""
+    return array.take(pa.array(np.arange(len(array)), mask=~valid))
+
+
+def _fixed_width(array: pa.Array, width: int, valid: NDArray[np.bool_] | None) -> pa.Buffer:
+    data = array.buffers()[1]
+    if data is None or not len(array):
+        return pa.py_buffer(b"")
+    exact = data.slice(array.offset * width, len(array) * width)
+    if valid is None:
+        return exact
+    values = np.frombuffer(exact, dtype=np.uint8).reshape(len(array), width).copy()
+    values[~valid] = 0
+    return pa.py_buffer(values)
+
+
+def _offsets(array: pa.Array, dtype: np.dtype[np.signedinteger]) -> tuple[pa.Buffer, int, int]:
+    """Offsets that start at 0, and the range of the values that the old ones pointed at."""
+    data = array.buffers()[1]
+    if data is None or not len(array):
+        return pa.py_buffer(np.zeros(1, dtype=dtype)), 0, 0
+    old = np.frombuffer(data, dtype=dtype, count=len(array) + 1, offset=array.offset * dtype.itemsize)
+    return pa.py_buffer(old - old[0]), int(old[0]), int(old[-1])
+
+
+def _offset_dtype(kind: pa.DataType) -> np.dtype[np.signedinteger]:
+    large = pa.types.is_large_list(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+    return np.dtype(np.int64 if large else np.int32)
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    is_type = pa.types
+    return bool(
+        is_type.is_string(kind)
+        or is_type.is_large_string(kind)
+        or is_type.is_binary(kind)
+        or is_type.is_large_binary(kind)
+    )
+
+
+def _pack(bits: NDArray[np.bool_]) -> pa.Buffer:
+    """A bitmap whose last byte is filled up with zeros."""
+    return pa.py_buffer(np.packbits(bits, bitorder="little"))
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    """Without extension, dictionary, runs or views at its outermost level."""
+    kind = array.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return _plain(array.storage)
+    if pa.types.is_dictionary(kind):
+        return _plain(array.dictionary_decode())
+    if pa.types.is_run_end_encoded(kind):
+        return _plain(pc.run_end_decode(array))
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        return array.cast(canonical_type(kind))
+    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+        return array.cast(pa.large_list(kind.value_type))
+    return array
+
+
+def _canonical_field(field: pa.Field) -> pa.Field:
+    return pa.field(field.name, canonical_type(field.type), metadata=_sorted_metadata(field.metadata))
+
+
+def _sorted_metadata(metadata: Mapping[bytes, bytes] | None) -> dict[bytes, bytes] | None:
+    kept = {key: value for key, value in sorted((metadata or {}).items()) if not key.startswith(_STALE_METADATA)}
+    return kept or None

@@ -1,0 +1,181 @@
+"""A finished dataset, for reading: `open_dataset("out")`.
+
+Only the manifest, an index of 8 bytes a shard and a few open shards are held. See `readers` for what a row costs in
+each format; Arrow is the one made for random access.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import OrderedDict
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+import numpy as np
+
+from gristmill.core.errors import UsageError
+from gristmill.core.names import one_of
+from gristmill.core.records import ORIGIN
+from gristmill.shards.manifest import DamagedDatasetError, Manifest, Shard, StoredFile, file_key, load_manifest
+from gristmill.shards.readers import READ_ERRORS, Record, open_shard, without_origin
+from gristmill.shards.verify import Verification, verify
+from gristmill.storage.compression import CorruptStreamError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from gristmill.shards.readers import ShardReader
+
+_MAX_OPEN_SHARDS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a record came from."""
+
+    source: str
+    path: str
+    """The input file, as it was read."""
+    position: int
+    """Byte offset in the decompressed file, row number or member number, depending on its format."""
+    part: int
+    """Which of the records that were made out of one."""
+
+
+def open_dataset(path: str | Path) -> Dataset:
+    """Open the output folder of a finished run; reads the manifest only."""
+    if "://" in str(path):
+        raise UsageError(f"a dataset is read from a local folder, not from {path}", help="copy it to a disk first")
+    folder = Path(path)
+    return Dataset(folder, load_manifest(folder))
+
+
+class Dataset:
+    """The records of a dataset, in the order of the manifest: split by split, source by source."""
+
+    def __init__(self, folder: Path, manifest: Manifest, *, split: str | None = None) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self._split = split
+        self._shards = [entry for entry in manifest.shards() if split in (None, entry[0])]
+        self._ends = np.cumsum([shard.rows for _, _, shard in self._shards], dtype=np.int64)
+        self._open: OrderedDict[str, ShardReader] = OrderedDict()
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def __getitem__(self, index: SupportsIndex) -> Record:
+        """A record by its number; negative ones count from the end."""
+        shard, row = self._find(index)
+        return without_origin(self._read(shard, row))
+
+    def __iter__(self) -> Iterator[Record]:
+        for _, _, shard in self._shards:
+            with _naming(shard):
+                num_rows = 0
+                for record in self._reader(shard, self.manifest.format).rows():
+                    yield without_origin(record)
+                    num_rows += 1
+                if num_rows != shard.rows:
+                    raise EOFError(f"it holds {num_rows} records, not {shard.rows}")
+
+    def __repr__(self) -> str:
+        splits = ", ".join(f"{split}: {len(self.split(split))}" for split in self.splits)
+        return f"Dataset({str(self.folder)!r}, {self.manifest.format}, rows {{{splits}}})"
+
+    @property
+    def splits(self) -> list[str]:
+        return [self._split] if self._split is not None else list(self.manifest.splits)
+
+    @property
+    def sources(self) -> list[str]:
+        return list(dict.fromkeys(source for split in self.splits for source in self.manifest.splits[split]))
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that every record has; records kept as they were read may have more fields."""
+        return self.manifest.schema.to_arrow()
+
+    def split(self, name: str) -> Dataset:
+        """The records of one split."""
+        one_of("split", name, self.splits)
+        return Dataset(self.folder, self.manifest, split=name)
+
+    def origins(self, index: SupportsIndex) -> list[Origin]:
+        """Where the record came from."""
+        shard, row = self._find(index)
+        if shard.origins is None:
+            origin = self._read(shard, row)[ORIGIN]
+        else:
+            with _naming(shard):
+                origin = self._reader(shard.origins, "arrow").row(row)[ORIGIN]
+        file = self.manifest.files.get(file_key(origin["file"]))
+        if file is None:
+            raise DamagedDatasetError(
+                f"{shard.path}, row {row}: the manifest names no input file {file_key(origin['file'])}",
+                help=f"run: gristmill verify {self.folder}",
+            )
+        return [Origin(file.source, file.path, origin["position"], origin["part"])]
+
+    def quarantine(self) -> Iterator[dict[str, Any]]:
+        """What was set aside, one by one: origin, step, reason, the record itself where it was small enough."""
+        for file in self.manifest.quarantine.files:
+            with _naming(file):
+                yield from open_shard(self._checked_path(file), "jsonl").rows()
+
+    def verify(self) -> Verification:
+        """Read everything and compare it with the manifest."""
+        return verify(self.folder)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": OrderedDict()}
+
+    def _find(self, index: SupportsIndex) -> tuple[Shard, int]:
+        wanted = number = operator.index(index)
+        if number < 0:
+            number += len(self)
+        if not 0 <= number < len(self):
+            raise IndexError(f"record {wanted} of {len(self)}")
+        position = int(np.searchsorted(self._ends, number, side="right"))
+        shard = self._shards[position][2]
+        return shard, number - int(self._ends[position]) + shard.rows
+
+    def _read(self, shard: Shard, row: int) -> Record:
+        with _naming(shard):
+            return self._reader(shard, self.manifest.format).row(row)
+
+    def _reader(self, file: StoredFile, format: str) -> ShardReader:
+        """The open reader of a file; the ones used last stay open."""
+        reader = self._open.pop(file.path, None)
+        if reader is None:
+            reader = open_shard(self._checked_path(file), format)
+        self._open[file.path] = reader
+        if len(self._open) > _MAX_OPEN_SHARDS:
+            self._open.popitem(last=False)
+        return reader
+
+    def _checked_path(self, file: StoredFile) -> Path:
+        """A file of the right size: touching a mapped page behind the end of a file would kill the process."""
+        path = self.folder / file.path
+        num_bytes = path.stat().st_size
+        if num_bytes != file.bytes:
+            raise DamagedDatasetError(
+                f"{file.path} has {num_bytes} bytes, but {file.bytes} were written",
+                help=f"run: gristmill verify {self.folder}",
+            )
+        return path
+
+
+@contextmanager
+def _naming(file: StoredFile) -> Iterator[None]:
+    """Say which file is damaged."""
+    try:
+        yield
+    except (*READ_ERRORS, CorruptStreamError) as error:
+        raise DamagedDatasetError(
+            f"{file.path} cannot be read: {error}", help="gristmill verify names everything that is damaged"
+        ) from error

@@ -1,0 +1,46 @@
+"""The small files that make `datasets.load_from_disk(folder)` work on Arrow shards as they are.
+
+`dataset_info.json` names no features: `datasets` then takes them from the Arrow schema, whatever its version.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from gristmill.shards.manifest import Manifest, Shard
+
+
+def side_files(manifest: Manifest) -> dict[str, bytes]:
+    """Path in the dataset's folder -> content; none unless the shards are Arrow.
+
+    A split without shards is left out: `datasets` would refuse the whole folder for it.
+    """
+    if manifest.format != "arrow":
+        return {}
+    shards_of: dict[str, list[Shard]] = {}
+    for split, _, shard in manifest.shards():
+        shards_of.setdefault(split, []).append(shard)
+    files = {"dataset_dict.json": _json({"splits": list(shards_of)})}
+    for split, shards in shards_of.items():
+        files[f"{split}/state.json"] = _json(_state(split, shards, manifest.dataset_hash))
+        files[f"{split}/dataset_info.json"] = _json({"description": "", "citation": "", "homepage": "", "license": ""})
+    return files
+
+
+def _state(split: str, shards: list[Shard], dataset_hash: str) -> dict[str, object]:
+    return {
+        "_data_files": [{"filename": shard.path.removeprefix(f"{split}/")} for shard in shards],
+        "_fingerprint": f"{dataset_hash[:16]}-{split}",
+        "_format_columns": None,
+        "_format_kwargs": {},
+        "_format_type": None,
+        "_output_all_columns": False,
+        "_split": split,
+    }
+
+
+def _json(content: object) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"

@@ -1,0 +1,201 @@
+"""The manifest: what a dataset holds, where it came from, and the proof of both.
+
+It is written last; a folder without it is not a dataset. `dataset_hash` names the data: equal for equal records in
+equal order, whenever and wherever they were made. `checksum` guards the manifest itself, so that an edited count or
+account is noticed too. Cost: about 250 bytes a shard and an input file.
+"""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+import xxhash
+
+from gristmill.core.books import Account
+from gristmill.core.errors import GristmillError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+
+
+class DamagedDatasetError(GristmillError, RuntimeError):
+    """What is on disk is not what the manifest says."""
+
+
+class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of the dataset."""
+
+    path: str
+    """Relative to the dataset's folder, with forward slashes."""
+    bytes: int
+    xxh3: str
+
+
+class Shard(StoredFile, frozen=True, kw_only=True):
+    """A file of records."""
+
+    rows: int
+    tasks: list[str] = []
+    """Fingerprints of the tasks that made it."""
+    origins: StoredFile | None = None
+    """Where its records' origins are, if the format cannot hold them."""
+
+
+class Schema(msgspec.Struct, frozen=True, kw_only=True):
+    """The columns: as words for people and the hash, and exactly, as an Arrow schema message in base64."""
+
+    columns: dict[str, str]
+    arrow: str
+
+    @classmethod
+    def of(cls, schema: pa.Schema) -> Schema:
+        arrow = base64.b64encode(schema.serialize()).decode()
+        return cls(columns={field.name: str(field.type) for field in schema}, arrow=arrow)
+
+    def to_arrow(self) -> pa.Schema:
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.arrow)))
+
+
+class InputFile(msgspec.Struct, frozen=True, kw_only=True):
+    """An input file as it was when it was read."""
+
+    source: str
+    path: str
+    relative: str
+    bytes: int
+    version: str
+
+
+class Quarantine(msgspec.Struct, frozen=True, kw_only=True):
+    """What was set aside."""
+
+    counts: dict[str, dict[str, int]] = {}
+    """By source and reason."""
+    files: list[StoredFile] = []
+    """JSON lines, one a record."""
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """See the module."""
+
+    format_version: int = FORMAT_VERSION
+    kind: str
+    """documents, chats, tokens or samples."""
+    format: str
+    """Of the shards: arrow, parquet, jsonl or webdataset."""
+    dataset_hash: str = ""
+    fingerprint: str = ""
+    """Of all that shaped the dataset; empty where the code of a function could not be known."""
+    checksum: str = ""
+    """xxh3 of the manifest with this field empty."""
+    environment_dependent: bool = False
+    """Whether the machine had a say (`worker_died`, `timeout`, `out_of_memory`): another run may keep those records."""
+    schema: Schema
+    splits: dict[str, dict[str, list[Shard]]]
+    """Split -> source -> shards, in the order of the records."""
+    books: dict[str, list[dict[str, object]]] = {}
+    """Source -> the accounts of its steps in order (`core.books.Account.to_dict`)."""
+    quarantine: Quarantine = Quarantine()
+    recipe: dict[str, object] = {}
+    versions: dict[str, str] = {}
+    files: dict[str, InputFile] = {}
+    """`file_key(id)` -> the input file that the records' origins mean."""
+
+    def shards(self) -> Iterator[tuple[str, str, Shard]]:
+        """(split, source, shard), in order."""
+        for split, sources in self.splits.items():
+            for source, shards in sources.items():
+                for shard in shards:
+                    yield split, source, shard
+
+    def accounts(self, source: str) -> list[Account]:
+        return [Account.from_dict(state) for state in self.books.get(source, [])]
+
+    def sealed(self) -> Manifest:
+        """With its hash and checksum filled in: call last."""
+        hashed = msgspec.structs.replace(self, dataset_hash=dataset_hash(self), checksum="")
+        return msgspec.structs.replace(hashed, checksum=_checksum(hashed))
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether nothing was changed since `sealed`."""
+        return self.checksum == _checksum(msgspec.structs.replace(self, checksum=""))
+
+
+def file_key(id: int) -> str:
+    """How an input file's id is written in `Manifest.files`: JSON readers round numbers of 64 bits."""
+    return f"{id:016x}"
+
+
+def dataset_hash(manifest: Manifest) -> str:
+    """Of the splits, sources, columns and shards' content in order; not of times, paths or versions."""
+    splits = [
+        [split, [[source, [shard.xxh3 for shard in shards]] for source, shards in sources.items()]]
+        for split, sources in manifest.splits.items()
+    ]
+    content = [manifest.kind, manifest.format, list(manifest.schema.columns.items()), splits]
+    return xxhash.xxh3_128_hexdigest(msgspec.json.encode(content))
+
+
+def _checksum(manifest: Manifest) -> str:
+    return xxhash.xxh3_128_hexdigest(msgspec.json.encode(manifest))
+
+
+def dump_manifest(manifest: Manifest) -> bytes:
+    """The file's content: JSON with the fields in the order of the struct."""
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+
+
+def load_manifest(folder: str | Path) -> Manifest:
+    """The manifest of a dataset's folder, or an error that says what the folder is instead."""
+    path = Path(folder) / MANIFEST
+    try:
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise _not_a_dataset(Path(folder)) from None
+    version = _format_version(path, data)
+    if version != FORMAT_VERSION:
+        raise UsageError(
+            f"{path} has format version {version}; this Gristmill reads version {FORMAT_VERSION}",
+            help="upgrade gristmill" if version > FORMAT_VERSION else "make the dataset again",
+        )
+    try:
+        return msgspec.json.decode(data, type=Manifest)
+    except msgspec.DecodeError as error:
+        raise DamagedDatasetError(f"{path} is damaged: {error}", help="make the dataset again") from error
+
+
+def _format_version(path: Path, data: bytes) -> int:
+    class Head(msgspec.Struct):
+        format_version: int
+
+    try:
+        return msgspec.json.decode(data, type=Head).format_version
+    except msgspec.ValidationError:
+        raise UsageError(f"{path} was not written by Gristmill", help="name the output folder of a run") from None
+    except msgspec.DecodeError as error:
+        raise DamagedDatasetError(f"{path} is damaged: {error}", help="make the dataset again") from error
+
+
+def _not_a_dataset(folder: Path) -> UsageError:
+    if not folder.exists():
+        return UsageError(f"there is no folder {folder}", help="name the output folder of a finished run")
+    if not folder.is_dir():
+        return UsageError(f"{folder} is a file, not the folder of a dataset", help="name the output folder of a run")
+    if any(folder.glob(".gristmill*")):
+        return UsageError(
+            f"{folder} holds an unfinished run: it has no {MANIFEST} yet",
+            help="run the same recipe again: it goes on where it stopped",
+        )
+    if (folder / "dataset_dict.json").exists() or (folder / "state.json").exists():
+        return UsageError(
+            f"{folder} is a Hugging Face dataset, not one of Gristmill", help='use it as a source: {read: "…"}'
+        )
+    return UsageError(f"{folder} is not a dataset: it has no {MANIFEST}", help="name the output folder of a run")

@@ -1,0 +1,213 @@
+"""Reading the records of one shard, in each of the four formats.
+
+| format | a row at random costs | memory |
+|---|---|---|
+| arrow | microseconds: the file is mapped | the row |
+| parquet | decoding its row group, unless it is the one read last | one row group, about 64 MiB |
+| jsonl, webdataset | reading on from the row read last; for an earlier one, from the start | 1 MiB, or one record |
+
+In order, every format is read once from front to back.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import tarfile
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gristmill.core.names import one_of
+from gristmill.core.records import ORIGIN, TEXT
+from gristmill.shards.arrow_stream import mapped_batches
+from gristmill.storage.compression import codec_of, decompressed
+from gristmill.storage.files import open_input
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+Record = dict[str, Any]
+_ROWS_AT_A_TIME = 256
+
+
+class ShardReader(Protocol):
+    """The records of one shard. What is damaged raises whatever its library raises: see `READ_ERRORS`."""
+
+    def row(self, index: int) -> Record: ...
+
+    def rows(self) -> Iterator[Record]: ...
+
+    def count_rows(self) -> int:
+        """How many there are in the file, whatever the manifest says."""
+
+
+READ_ERRORS = (
+    OSError,
+    EOFError,
+    pa.ArrowException,
+    msgspec.DecodeError,
+    tarfile.TarError,
+    UnicodeDecodeError,
+    IndexError,
+)
+"""What reading a damaged shard may raise, besides `CorruptStreamError`."""
+
+
+def open_shard(path: Path, format: str) -> ShardReader:
+    one_of("format", format, ("arrow", "parquet", "jsonl", "webdataset"))
+    if format == "arrow":
+        return ArrowShard(path)
+    if format == "parquet":
+        return ParquetShard(path)
+    if format == "jsonl":
+        return SequentialShard(lambda: _line_chunks(path), msgspec.json.Decoder().decode)
+    return SequentialShard(lambda: _samples(path), _sample_record)
+
+
+def open_origins(path: Path, format: str) -> Iterator[pa.StructArray]:
+    """The origins in a shard that holds them, or in a side file (`arrow`)."""
+    if format == "parquet":
+        batches = pq.ParquetFile(str(path), buffer_size=1 << 20).iter_batches(columns=[ORIGIN])
+    else:
+        batches = mapped_batches(path)
+    return (batch.column(ORIGIN) for batch in batches)
+
+
+class ArrowShard:
+    """A mapped Arrow stream; opening it reads the header of each batch."""
+
+    def __init__(self, path: Path) -> None:
+        self._batches = list(mapped_batches(path))
+        self._ends = list(itertools.accumulate(batch.num_rows for batch in self._batches))
+
+    def row(self, index: int) -> Record:
+        number = bisect.bisect_right(self._ends, index)
+        batch = self._batches[number]
+        record: Record = batch.slice(index - self._ends[number] + batch.num_rows, 1).to_pylist()[0]
+        return record
+
+    def rows(self) -> Iterator[Record]:
+        for batch in self._batches:
+            yield from _batch_rows(batch)
+
+    def count_rows(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+
+class ParquetShard:
+    """A Parquet file, one row group at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = pq.ParquetFile(str(path), buffer_size=1 << 20)
+        metadata = self._file.metadata
+        groups = range(metadata.num_row_groups)
+        self._ends = list(itertools.accumulate(metadata.row_group(group).num_rows for group in groups))
+        self._current: tuple[int, pa.Table] | None = None
+
+    def row(self, index: int) -> Record:
+        number = bisect.bisect_right(self._ends, index)
+        if self._current is None or self._current[0] != number:
+            self._current = None
+            self._current = (number, self._file.read_row_group(number))
+        table = self._current[1]
+        record: Record = table.slice(index - self._ends[number] + table.num_rows, 1).to_pylist()[0]
+        return record
+
+    def rows(self) -> Iterator[Record]:
+        for batch in self._file.iter_batches(batch_size=_ROWS_AT_A_TIME):
+            yield from batch.to_pylist()
+
+    def count_rows(self) -> int:
+        return sum(batch.num_rows for batch in self._file.iter_batches())
+
+
+class SequentialShard:
+    """A stream of encoded records in chunks: it is read forward, and from its start again for what has passed."""
+
+    def __init__(self, chunks: Callable[[], Iterator[Sequence[Any]]], decode: Callable[[Any], Record]) -> None:
+        self._chunks = chunks
+        self._decode = decode
+        self._coming = chunks()
+        self._chunk: Sequence[Any] = ()
+        self._first = 0
+
+    def row(self, index: int) -> Record:
+        if index < self._first:
+            self._coming, self._chunk, self._first = self._chunks(), (), 0
+        while index >= self._first + len(self._chunk):
+            following = next(self._coming, None)
+            if following is None:
+                raise EOFError(f"row {index} of a shard that has {self._first + len(self._chunk)}")
+            self._first += len(self._chunk)
+            self._chunk = following
+        return self._decode(self._chunk[index - self._first])
+
+    def rows(self) -> Iterator[Record]:
+        for chunk in self._chunks():
+            yield from map(self._decode, chunk)
+
+    def count_rows(self) -> int:
+        return sum(map(len, self._chunks()))
+
+
+def _batch_rows(batch: pa.RecordBatch) -> Iterator[Record]:
+    for start in range(0, batch.num_rows, _ROWS_AT_A_TIME):
+        yield from batch.slice(start, _ROWS_AT_A_TIME).to_pylist()
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with open_input(str(path)) as stream:
+        codec = codec_of(str(path))
+        if codec is not None:
+            yield from decompressed(stream, codec)
+            return
+        while piece := stream.read(1 << 20):
+            yield piece
+
+
+def _line_chunks(path: Path) -> Iterator[list[bytes]]:
+    """Whole lines, about a piece of the stream at a time."""
+    begun: list[bytes] = []
+    for piece in _pieces(path):
+        *lines, rest = piece.split(b"\n")
+        if lines:
+            lines[0] = b"".join([*begun, lines[0]])
+            yield lines
+            begun = []
+        begun.append(rest)
+    if last := b"".join(begun):
+        yield [last]
+
+
+def _samples(path: Path) -> Iterator[list[dict[str, bytes]]]:
+    """The members of a tar by extension, gathered while the key stays the same."""
+    sample: dict[str, bytes] = {}
+    current = None
+    with open_input(str(path)) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
+        while (member := tar.next()) is not None:
+            tar.members.clear()  # type: ignore[attr-defined]  # it would keep every header
+            key, _, extension = member.name.partition(".")
+            if key != current and current is not None:
+                yield [sample]
+                sample = {}
+            current = key
+            content = tar.extractfile(member)
+            sample[extension] = content.read() if content is not None else b""
+    if current is not None:
+        yield [sample]
+
+
+def _sample_record(sample: dict[str, bytes]) -> Record:
+    record: Record = msgspec.json.decode(sample["json"]) if "json" in sample else {}
+    if "txt" in sample:
+        record[TEXT] = sample["txt"].decode()
+    return record
+
+
+def without_origin(record: Record) -> Record:
+    record.pop(ORIGIN, None)
+    return record

@@ -1,0 +1,193 @@
+"""Is everything there, and is it what was written? Every byte is read again: checksums, row counts, origins, books.
+
+Cost: one pass over the dataset at the speed of the disk and the decompressor, in constant memory. `check_shard` works
+on one shard and needs nothing else, so shards can be checked in parallel.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gristmill.core.books import unbalanced
+from gristmill.shards.hugging_face import side_files
+from gristmill.shards.manifest import MANIFEST, Manifest, Shard, StoredFile, dataset_hash, file_key, load_manifest
+from gristmill.shards.readers import READ_ERRORS, open_origins, open_shard
+from gristmill.storage.checksums import file_checksum
+from gristmill.storage.compression import CorruptStreamError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is not as it was written."""
+
+    path: str
+    """The damaged file, relative to the dataset's folder."""
+    kind: str
+    """`missing`, `size`, `checksum`, `rows`, `origins`, `unreadable`, `unexpected`, `edited` or `books`."""
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}"
+
+
+@dataclass(slots=True)
+class Verification:
+    """What was checked and what was found; true if nothing is wrong."""
+
+    num_shards: int = 0
+    num_rows: int = 0
+    num_bytes: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return not self.problems
+
+
+def verify(folder: str | Path) -> Verification:
+    """Check a whole dataset."""
+    folder = Path(folder)
+    manifest = load_manifest(folder)
+    result = Verification(problems=check_manifest(folder, manifest))
+    known = known_files(manifest)
+    for _, _, shard in manifest.shards():
+        result.problems += check_shard(folder, shard, manifest.format, known)
+        result.num_shards += 1
+        result.num_rows += shard.rows
+        result.num_bytes += shard.bytes
+    return result
+
+
+def check_manifest(folder: Path, manifest: Manifest) -> list[Problem]:
+    """What is wrong apart from the shards themselves."""
+    problems = []
+    if not manifest.is_sealed:
+        problems.append(Problem(MANIFEST, "edited", "was changed after the run"))
+    if manifest.dataset_hash != dataset_hash(manifest):
+        problems.append(Problem(MANIFEST, "edited", "its dataset_hash is not that of the shards it names"))
+    problems += [Problem(MANIFEST, "books", message) for message in _book_problems(manifest)]
+    problems += _quarantine_problems(folder, manifest)
+    for path, content in side_files(manifest).items():
+        file = folder / path
+        if not file.exists():
+            problems.append(Problem(path, "missing", "is missing"))
+        elif file.read_bytes() != content:
+            problems.append(Problem(path, "edited", "is not as it was written"))
+    problems += _unexpected_files(folder, manifest)
+    return problems
+
+
+def known_files(manifest: Manifest) -> NDArray[np.uint64]:
+    """The ids of the input files, for `check_shard`."""
+    return np.array([int(key, 16) for key in manifest.files], dtype=np.uint64)
+
+
+def check_shard(folder: Path, shard: Shard, format: str, known: NDArray[np.uint64]) -> list[Problem]:
+    """What is wrong with one shard and its origins."""
+    problem = _file_problem(folder, shard) or _row_problem(folder, shard, shard.rows, format)
+    if shard.origins is None:
+        problem = problem or _origin_problem(folder, shard, format, known)
+        return [problem] if problem else []
+    side = shard.origins
+    side_problem = _file_problem(folder, side) or _row_problem(folder, side, shard.rows, "arrow")
+    side_problem = side_problem or _origin_problem(folder, side, "arrow", known)
+    return [found for found in (problem, side_problem) if found]
+
+
+def _file_problem(folder: Path, file: StoredFile) -> Problem | None:
+    """Is it there, whole, and unchanged?"""
+    path = folder / file.path
+    try:
+        num_bytes = path.stat().st_size
+        if num_bytes != file.bytes:
+            return Problem(file.path, "size", f"has {num_bytes} bytes, but {file.bytes} were written")
+        if file_checksum(path) != file.xxh3:
+            return Problem(file.path, "checksum", "its content has changed: the checksum differs")
+    except FileNotFoundError:
+        return Problem(file.path, "missing", "is missing")
+    except OSError as error:
+        return Problem(file.path, "unreadable", f"cannot be read: {error.strerror or error}")
+    return None
+
+
+def _row_problem(folder: Path, file: StoredFile, rows: int, format: str) -> Problem | None:
+    """Are all records there, and can they be decoded?"""
+    try:
+        num_rows = open_shard(folder / file.path, format).count_rows()
+    except (*READ_ERRORS, CorruptStreamError) as error:
+        return Problem(file.path, "unreadable", f"cannot be read: {error}")
+    if num_rows != rows:
+        return Problem(file.path, "rows", f"holds {num_rows} records, but the manifest says {rows}")
+    return None
+
+
+def _origin_problem(folder: Path, file: StoredFile, format: str, known: NDArray[np.uint64]) -> Problem | None:
+    """Does every record come from an input file that the manifest names?"""
+    for origins in open_origins(folder / file.path, format):
+        unknown = np.setdiff1d(origins.field("file").to_numpy(zero_copy_only=False), known)
+        if len(unknown):
+            message = f"has records of the input file {file_key(int(unknown[0]))}, which the manifest does not name"
+            return Problem(file.path, "origins", message)
+    return None
+
+
+def _book_problems(manifest: Manifest) -> Iterator[str]:
+    """Does every account balance, and do the books end with the records and the quarantine that there are?"""
+    num_rows: Counter[str] = Counter()
+    for _, source, shard in manifest.shards():
+        num_rows[source] += shard.rows
+    for source in sorted({*manifest.books, *num_rows, *manifest.quarantine.counts}):
+        try:
+            accounts = manifest.accounts(source)
+        except (KeyError, TypeError, ValueError) as error:
+            yield f"source {source}: its books cannot be read: {error!r}"
+            continue
+        for message in unbalanced(accounts):
+            yield f"source {source}: {message}"
+        given = accounts[-1].given if accounts else 0
+        if given != num_rows[source]:
+            yield f"source {source}: the books end with {given} records, but its shards hold {num_rows[source]}"
+        quarantined: Counter[str] = Counter()
+        for account in accounts:
+            quarantined.update(account.quarantined)
+        if quarantined != Counter(manifest.quarantine.counts.get(source, {})):
+            yield f"source {source}: the books and the quarantine do not agree on what was set aside"
+
+
+def _quarantine_problems(folder: Path, manifest: Manifest) -> Iterator[Problem]:
+    quarantine = manifest.quarantine
+    found = [_file_problem(folder, file) for file in quarantine.files]
+    problems = [problem for problem in found if problem is not None]
+    yield from problems
+    if problems:
+        return
+    num_kept = sum(open_shard(folder / file.path, "jsonl").count_rows() for file in quarantine.files)
+    num_counted = sum(sum(counts.values()) for counts in quarantine.counts.values())
+    if num_kept != num_counted:
+        path = quarantine.files[0].path if quarantine.files else MANIFEST
+        message = f"the quarantine holds {num_kept} records, but {num_counted} were counted"
+        yield Problem(path, "rows", message)
+
+
+def _unexpected_files(folder: Path, manifest: Manifest) -> Iterator[Problem]:
+    """Files that a tool would take for shards (`train/*/*.arrow`). `datasets` keeps its `cache-*` there: leave them."""
+    shards = [shard for _, _, shard in manifest.shards()]
+    known = {shard.path for shard in shards} | {shard.origins.path for shard in shards if shard.origins}
+    suffixes = {Path(shard.path).suffix for shard in shards}
+    for split in manifest.splits:
+        for file in sorted((folder / split).rglob("*")):
+            path = file.relative_to(folder).as_posix()
+            looks_like_shard = file.suffix in suffixes and not file.name.startswith((".", "cache-", "tmp"))
+            if looks_like_shard and path not in known:
+                yield Problem(
+                    path, "unexpected", "is not in the manifest, but tools would read it as part of the dataset"
+                )

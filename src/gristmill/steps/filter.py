@@ -1,0 +1,57 @@
+"""`filter`: keep the records for which a function of yours says true."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.function import Function
+from gristmill.core.records import Applied, BadRecord
+from gristmill.core.step import LocalStep
+from gristmill.steps.record_functions import Refused, call_each
+
+
+class Filter(LocalStep, tag="filter", frozen=True, kw_only=True):
+    """Keep the records for which the function returns true.
+
+    The function gets a record as a dict and returns True or False; the others are dropped as `rejected`. In a recipe:
+    `- filter: {call: functions.py:is_english}`, with the file beside the recipe. A record for which it raises, or
+    returns anything else, is quarantined, and the others go on.
+
+    >>> from gristmill.core.examples import documents, texts
+    >>> applied = Filter(call=lambda record: "e" in record["text"]).apply(documents(["hi", "hello"]), seed=0)
+    >>> texts(applied.batch), applied.dropped
+    (['hello'], {'rejected': 1})
+    """
+
+    whole_record: ClassVar[bool] = True
+
+    call: Any
+    """`file.py:function`, or in Python any callable."""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "call", Function.of(self.call))
+
+    @property
+    def function(self) -> Function:
+        function: Function = self.call
+        return function
+
+    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:  # noqa: ARG002
+        keep = np.zeros(batch.num_rows, dtype=bool)
+        num_rejected = 0
+
+        def take(row: int, verdict: object) -> None:
+            nonlocal num_rejected
+            if not isinstance(verdict, (bool, np.bool_)):
+                raise Refused("not_a_bool", f"{self.function.name} returned {verdict!r:.200}, not True or False")
+            keep[row] = verdict
+            num_rejected += not verdict
+
+        bad: list[BadRecord] = []
+        call_each(self.function.resolve(), batch, take, bad)
+        dropped = {"rejected": num_rejected} if num_rejected else {}
+        return Applied(batch.filter(pa.array(keep)), dropped, bad=bad)

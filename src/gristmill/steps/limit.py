@@ -1,0 +1,35 @@
+"""`limit`: the first records of each source, in the order of their files."""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
+
+from gristmill.core.errors import UsageError
+from gristmill.core.step import GlobalStep
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+OVER_LIMIT = "over_limit"
+"""The reason for which the others are dropped."""
+
+
+class Limit(GlobalStep, tag="limit", frozen=True, kw_only=True):
+    """Keep the first `max_records` records of each source, in path order; the others are dropped as `over_limit`.
+
+    >>> Limit(max_records=5).shares([3, 0, 4, 2])
+    [3, 0, 2, 0]
+    """
+
+    max_records: int
+
+    def __post_init__(self) -> None:
+        if self.max_records < 0:
+            raise UsageError(f"max_records must be at least 0, not {self.max_records}")
+
+    def shares(self, counts: Iterable[int]) -> list[int]:
+        """How many of the first records to keep of each part of a source, given how many each part has."""
+        ends = [0, *accumulate(counts)]
+        bounded = [min(end, self.max_records) for end in ends]
+        return [stop - start for start, stop in pairwise(bounded)]

@@ -1,0 +1,134 @@
+"""`map`: change each record with a function of yours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import msgspec
+import pyarrow as pa
+
+from gristmill.core.function import Function
+from gristmill.core.records import ORIGIN, RECORD, SPLIT, TEXT, Applied, BadRecord
+from gristmill.core.step import LocalStep
+from gristmill.steps.columns import add_columns, path_in_record, value_columns
+from gristmill.steps.record_functions import Refused, call_each
+
+_STRING_TYPES = (pa.large_string(), pa.string())
+
+
+class Map(LocalStep, tag="map", frozen=True, kw_only=True):
+    """Change each record with a function that gets it as a dict and returns a dict.
+
+    In a recipe: `- map: {call: functions.py:clean}`, with the file beside the recipe. A JSON record may get any new
+    keys. Where the data has columns (Parquet, Arrow), new ones are declared with their type, as are those that later
+    steps need: `columns: {score: float64}`. A record for which the function raises, or returns what cannot be kept, is
+    quarantined, and the others go on. To drop records use `filter`.
+
+    >>> from gristmill.core.examples import documents, texts
+    >>> texts(Map(call=lambda record: {"text": record["text"].upper()}).apply(documents(["hi"]), seed=0).batch)
+    ['HI']
+    """
+
+    whole_record: ClassVar[bool] = True
+
+    call: Any
+    """`file.py:function`, or in Python any callable."""
+    columns: dict[str, str] = msgspec.field(default_factory=dict)
+    """New columns and their types."""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "call", Function.of(self.call))
+
+    @property
+    def function(self) -> Function:
+        function: Function = self.call
+        return function
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        return add_columns(self.name, schema, self.columns)
+
+    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:  # noqa: ARG002
+        schema = self.output_schema(batch.schema)
+        results = _Results(schema)
+        bad: list[BadRecord] = []
+        call_each(self.function.resolve(), batch, results.add, bad)
+        return Applied(results.to_batch(batch), bad=bad)
+
+
+class _Results:
+    """What a function returned, as columns of a fixed schema."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._fields = [(field, path_in_record(field)) for field in value_columns(schema)]
+        self._keeps_json = RECORD in schema.names
+        self._rows: list[int] = []
+        self._records: list[bytes] = []
+        self._values: list[list[Any]] = [[] for _ in self._fields]
+
+    def add(self, row: int, result: object) -> None:
+        """Check one record alone, and keep it."""
+        if not isinstance(result, (dict, Mapping)):
+            raise Refused("not_a_record", f"the function returned {result!r:.200}, not a dict")
+        values = [self._value(field, path, result) for field, path in self._fields]
+        if self._keeps_json:
+            self._records.append(_encoded(result))
+        else:
+            self._refuse_undeclared(result)
+        self._rows.append(row)
+        for column, value in zip(self._values, values, strict=True):
+            column.append(value)
+
+    def _value(self, field: pa.Field, path: tuple[str, ...], result: Mapping[str, Any]) -> Any:
+        value: Any = result
+        for key in path if self._keeps_json else (field.name,):
+            value = value.get(key) if isinstance(value, (dict, Mapping)) else None
+        if field.name == TEXT and not isinstance(value, str):
+            raise Refused(*_text_problem(value, ".".join(path) if self._keeps_json else TEXT))
+        if value is None:
+            return None
+        try:
+            if type(value) is str and field.type in _STRING_TYPES:  # ten times as fast as asking Arrow
+                _ = value.isascii() or value.encode()
+            else:
+                pa.scalar(value, field.type)
+        except UnicodeEncodeError as error:
+            raise Refused("lone_surrogate", f"{field.name}: {error}") from None
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise Refused("column_type", f"{field.name} must be {field.type}: {error}") from None
+        return value
+
+    def _refuse_undeclared(self, result: Mapping[str, Any]) -> None:
+        for key in result:
+            if key not in self._schema.names or key in (ORIGIN, SPLIT):
+                raise Refused("undeclared_column", f'the function returned a new column "{key}": declare it in columns')
+
+    def to_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The records that passed; origin and split are taken over from the batch they came in."""
+        rows = pa.array(self._rows, pa.int64())
+        columns = {
+            field.name: pa.array(values, field.type)
+            for (field, _), values in zip(self._fields, self._values, strict=True)
+        }
+        if self._keeps_json:
+            columns[RECORD] = pa.array(self._records, self._schema.field(RECORD).type)
+        for name in self._schema.names:
+            if name not in columns:
+                columns[name] = batch.column(name).take(rows)
+        return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
+
+
+def _encoded(result: Mapping[str, Any]) -> bytes:
+    try:
+        return msgspec.json.encode(result)
+    except UnicodeEncodeError as error:
+        raise Refused("lone_surrogate", str(error)) from None
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise Refused("not_json", f"the result cannot be written as JSON: {error}") from None
+
+
+def _text_problem(value: object, path: str) -> tuple[str, str]:
+    if value is None:
+        return "missing_text", f"the result has no text under {path}"
+    return "text_not_a_string", f"{path} is {type(value).__name__}, not a string"

@@ -1,0 +1,140 @@
+"""`map_batches`: change whole Arrow batches with a function of yours; the fast way for pyarrow, numpy and models."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, ClassVar
+
+import msgspec
+import pyarrow as pa
+
+from gristmill.core.errors import UsageError
+from gristmill.core.function import Function
+from gristmill.core.records import ORIGIN, RECORD, TEXT, Applied
+from gristmill.core.step import LocalStep
+from gristmill.steps.columns import add_columns, path_in_record, value_columns
+from gristmill.steps.json_records import with_values
+from gristmill.steps.record_functions import exception_record
+
+
+class MapBatches(LocalStep, tag="map_batches", frozen=True, kw_only=True):
+    """Change whole batches: the function gets a `pyarrow.RecordBatch` and returns one.
+
+    The column `origin` says which record is which and must come back with its rows. Rows may be left out (dropped as
+    `rejected`), reordered, or multiplied if each copy gets its own `origin.part`. New columns are declared with their
+    type: `columns: {score: float64}`. If the function raises, the batch is halved until the records at fault stand
+    alone; they are quarantined. Judge each row by itself: where a batch ends is no property of the data.
+
+    >>> import pyarrow.compute as pc
+    >>> from gristmill.core.examples import documents, texts
+    >>> def upper(batch):
+    ...     return batch.set_column(1, "text", pc.utf8_upper(batch["text"]))
+    >>> texts(MapBatches(call=upper).apply(documents(["hi", "hello"]), seed=0).batch)
+    ['HI', 'HELLO']
+    """
+
+    whole_record: ClassVar[bool] = True
+
+    call: Any
+    """`file.py:function`, or in Python any callable."""
+    columns: dict[str, str] = msgspec.field(default_factory=dict)
+    """New columns and their types."""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "call", Function.of(self.call))
+
+    @property
+    def function(self) -> Function:
+        function: Function = self.call
+        return function
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        return add_columns(self.name, schema, self.columns)
+
+    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:
+        schema = self.output_schema(batch.schema)
+        if not batch.num_rows:
+            return Applied(_empty(schema))
+        try:
+            return _checked(self.function(batch), batch, schema)
+        except (MemoryError, UsageError):  # say something of the machine or of the recipe, nothing of the records
+            raise
+        except Exception as error:
+            if batch.num_rows == 1:
+                return Applied(_empty(schema), bad=[exception_record(batch, 0, error)])
+        middle = batch.num_rows // 2
+        return _joined(self.apply(batch.slice(0, middle), seed), self.apply(batch.slice(middle), seed))
+
+
+def _checked(result: object, batch: pa.RecordBatch, schema: pa.Schema) -> Applied:
+    """What the function returned, in the planned schema, with an account of rows left out and added."""
+    if not isinstance(result, pa.RecordBatch):
+        raise TypeError(f"the function returned {type(result).__name__}, not a RecordBatch")
+    missing = [name for name in schema.names if name not in result.schema.names]
+    extra = [name for name in result.schema.names if name not in schema.names]
+    if missing or extra:
+        problem = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(extra)}, not declared in columns"
+        raise ValueError(f"the returned batch {problem}")
+    columns = {field.name: result.column(field.name).cast(field.type) for field in schema}
+    if TEXT in columns and columns[TEXT].null_count:
+        raise ValueError("the returned text is null")
+    rows, created = _source_rows(columns[ORIGIN], batch.column(ORIGIN))
+    if RECORD in columns:
+        columns[RECORD] = _updated_records(columns, rows, batch, schema)
+    num_dropped = batch.num_rows + created - result.num_rows
+    given = pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+    return Applied(given, {"rejected": num_dropped} if num_dropped else {}, created)
+
+
+def _source_rows(returned: pa.StructArray, given: pa.StructArray) -> tuple[list[int], int]:
+    """The input row that each output row came from, and how many output rows are new records."""
+    if returned.equals(given):
+        return list(range(len(given))), 0
+    exact = {tuple(origin.values()): row for row, origin in enumerate(given.to_pylist())}
+    pieces = {origin[:2]: row for origin, row in exact.items()}
+    origins = [tuple(origin.values()) for origin in returned.to_pylist()]
+    if len(set(origins)) < len(origins):
+        raise ValueError("two returned rows have the same origin: give each copy its own origin.part")
+    for origin in origins:
+        if origin[:2] not in pieces:
+            raise ValueError(f"a returned row has the origin {origin}, which is not of this batch")
+    rows = [exact.get(origin, pieces[origin[:2]]) for origin in origins]
+    return rows, sum(origin not in exact for origin in origins)
+
+
+def _updated_records(
+    columns: dict[str, pa.Array], rows: list[int], batch: pa.RecordBatch, schema: pa.Schema
+) -> pa.Array:
+    """The JSON records with the values that the function changed; the other records keep their bytes."""
+    source = batch.take(pa.array(rows, pa.int64()))
+    records: list[bytes] = source.column(RECORD).to_pylist()
+    if not columns[RECORD].equals(source.column(RECORD)):
+        raise ValueError("the function changed the column record: change text or declared columns, it follows them")
+    changes: dict[int, list[tuple[tuple[str, ...], Any]]] = {}
+    for field in value_columns(schema):
+        old = source.column(field.name) if field.name in batch.schema.names else None
+        new = columns[field.name]
+        if old is None or not new.equals(old):
+            before = [_ABSENT] * len(new) if old is None else old.to_pylist()
+            for row, (was, value) in enumerate(zip(before, new.to_pylist(), strict=True)):
+                if was is _ABSENT or was != value:
+                    changes.setdefault(row, []).append((path_in_record(field), value))
+    for row, values in changes.items():
+        records[row] = with_values(records[row], values)
+    return pa.array(records, schema.field(RECORD).type)
+
+
+_ABSENT = object()
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema=schema)
+
+
+def _joined(first: Applied, second: Applied) -> Applied:
+    return Applied(
+        pa.concat_batches([first.batch, second.batch]),
+        Counter(first.dropped) + Counter(second.dropped),
+        first.created + second.created,
+        first.bad + second.bad,
+    )

@@ -1,0 +1,25 @@
+"""Files to batches: readers of JSON lines, Parquet, Arrow, Hugging Face folders, text and WebDataset tars.
+
+A source's files (`source_files`) are planned together (`plan_schema`) and then read one by one (`open_reader`), cell
+by cell.
+"""
+
+from gristmill.steps.read.cells import CELL_BYTES, CellBatch, FileReader, StreamDamage, UnpackedPiece
+from gristmill.steps.read.formats import file_format
+from gristmill.steps.read.read import Read
+from gristmill.steps.read.schema import plan_schema
+from gristmill.steps.read.source import open_reader, source_files, unpacked_cells
+
+__all__ = [
+    "CELL_BYTES",
+    "CellBatch",
+    "FileReader",
+    "Read",
+    "StreamDamage",
+    "UnpackedPiece",
+    "file_format",
+    "open_reader",
+    "plan_schema",
+    "source_files",
+    "unpacked_cells",
+]

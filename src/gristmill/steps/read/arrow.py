@@ -1,0 +1,161 @@
+"""Arrow IPC, file and stream. A file is a stream between two marks, so both are read the same way.
+
+A cell is whole record batches until they hold about 4 MiB; a larger batch is cut into cells of equal numbers of rows.
+Local files are mapped into memory, so batches before a range cost nothing but their headers, and pages are given back
+after each cell. Remote files are streams: a range costs all that comes before it.
+"""
+
+from __future__ import annotations
+
+import mmap
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from gristmill.core.errors import UsageError
+from gristmill.core.records import BadRecord
+from gristmill.steps.read.cells import CELL_BYTES, CellBatch
+from gristmill.steps.read.columns import ColumnMapper
+from gristmill.storage.files import open_input
+from gristmill.storage.remote_files import protocol_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gristmill.core.records import SourceFile
+    from gristmill.steps.read.read import Read
+
+_FILE_MARK = b"ARROW1\0\0"
+
+
+@dataclass(slots=True)
+class _RowCell:
+    """The rows of one cell, in parts of batches."""
+
+    first_row: int
+    parts: list[pa.RecordBatch] = field(default_factory=list)
+    num_bytes: int = 0
+    damage: str | None = None
+
+    @property
+    def num_rows(self) -> int:
+        return sum(map(len, self.parts))
+
+
+def arrow_schema(path: str) -> pa.Schema:
+    """The columns of a file, from its first message."""
+    with ExitStack() as stack:
+        return _Stream(path, stack).schema
+
+
+class ArrowReader:
+    """Reads an Arrow IPC file or stream cell by cell."""
+
+    def __init__(self, read: Read, file: SourceFile, schema: pa.Schema, *, cell_bytes: int = CELL_BYTES) -> None:
+        self._file = file
+        self._cell_bytes = cell_bytes
+        self._columns = ColumnMapper(read, file, arrow_schema(file.path), schema)
+        self.can_cut = protocol_of(file.path) is None
+
+    def cell_sizes(self) -> list[int]:
+        with ExitStack() as stack:
+            return [cell.num_bytes for cell in self._row_cells(_Stream(self._file.path, stack))]
+
+    def read_cells(self, first: int = 0, stop: int | None = None) -> Iterator[CellBatch]:
+        with ExitStack() as stack:
+            stream = _Stream(self._file.path, stack)
+            for number, cell in enumerate(self._row_cells(stream)):
+                if stop is not None and number >= stop:
+                    return
+                if number >= first:
+                    yield self._mapped(number, cell, stream.schema)
+                    stream.give_back()
+
+    def _row_cells(self, stream: _Stream) -> Iterator[_RowCell]:
+        cell = _RowCell(0)
+        for batch in stream.batches():
+            if batch.nbytes <= self._cell_bytes:
+                cell.parts.append(batch)
+                cell.num_bytes += batch.nbytes
+            else:
+                if cell.parts:
+                    yield cell
+                    cell = _RowCell(cell.first_row + cell.num_rows)
+                num_rows = max(1, len(batch) * self._cell_bytes // batch.nbytes)
+                for start in range(0, len(batch), num_rows):
+                    part = batch.slice(start, num_rows)
+                    yield _RowCell(cell.first_row + start, [part], batch.nbytes * len(part) // len(batch))
+                cell = _RowCell(cell.first_row + len(batch))
+            if cell.num_bytes >= self._cell_bytes:
+                yield cell
+                cell = _RowCell(cell.first_row + cell.num_rows)
+        cell.damage = stream.damage
+        if cell.parts or cell.damage:
+            yield cell
+
+    def _mapped(self, number: int, cell: _RowCell, found: pa.Schema) -> CellBatch:
+        wanted = [found.names.index(name) for name in self._columns.top_level]
+        empty = pa.RecordBatch.from_pylist([], pa.schema([found.field(index) for index in wanted]))
+        batches, bad = [], list[BadRecord]()
+        first_row = cell.first_row
+        for part in [part.select(wanted) for part in cell.parts] or [empty]:
+            batch, bad_rows = self._columns.batch(part, first_row)
+            batches.append(batch)
+            bad += bad_rows
+            first_row += len(part)
+        if cell.damage:
+            bad.append(BadRecord(self._file.id, first_row, 0, "truncated_stream", cell.damage))
+        # Copied out of the map, at the latest here: a file that shrinks under a map ends the process.
+        return CellBatch(number, pa.concat_batches(batches) if len(batches) > 1 else _copy(batches[0]), 0, bad)
+
+
+class _Stream:
+    """An open IPC stream, mapped if it is local."""
+
+    def __init__(self, path: str, stack: ExitStack) -> None:
+        self.damage: str | None = None
+        stream = stack.enter_context(open_input(path))
+        self._map: mmap.mmap | None = None
+        self._start = self._given_back = 0
+        try:
+            if protocol_of(path) is None:
+                self._map = mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ)
+                self._source = pa.BufferReader(pa.py_buffer(self._map))
+            else:
+                self._source = stack.enter_context(pa.PythonFile(stream, mode="r"))
+            self._source.seek(len(_FILE_MARK) if self._source.read(len(_FILE_MARK)) == _FILE_MARK else 0)
+            self._reader = pa.ipc.open_stream(self._source)
+        except (pa.ArrowInvalid, ValueError, OSError) as error:
+            raise UsageError(f"{path}: not an Arrow file: {error}", help="remove it, or copy it again") from error
+        self.schema = self._reader.schema
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All batches until the end, or until `damage` says why there are no more."""
+        while True:
+            self._start = self._source.tell()
+            try:
+                batch = self._reader.read_next_batch()
+            except StopIteration:
+                return
+            except (pa.ArrowInvalid, OSError) as error:
+                self.damage = str(error)
+                return
+            yield batch
+
+    def give_back(self) -> None:
+        """Let go of the pages read so far. The batch in use may be read again: its pages then come back."""
+        if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
+            end = self._source.tell()
+            start = self._given_back // mmap.PAGESIZE * mmap.PAGESIZE
+            if end > start:
+                self._map.madvise(mmap.MADV_DONTNEED, start, end - start)
+            self._given_back = min(self._start, end)
+
+
+def _copy(batch: pa.RecordBatch) -> pa.RecordBatch:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return pa.ipc.open_stream(sink.getvalue()).read_next_batch()

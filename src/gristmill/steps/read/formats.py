@@ -1,0 +1,53 @@
+"""Which format a file has, from its name."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+from gristmill.core.errors import UsageError
+from gristmill.core.names import one_of
+from gristmill.steps.read.read import FORMATS
+from gristmill.storage.compression import codec_of, strip_codec
+
+_BY_SUFFIX = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",  # many corpora call their JSON lines so
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
+    ".txt": "text",
+    ".text": "text",
+    ".md": "text",
+    ".tar": "webdataset",
+}
+_COMPRESSED_INSIDE = ("parquet", "arrow", "hugging_face")
+
+
+def file_format(path: str, declared: str | None = None) -> str:
+    """The format of a file: what the recipe says, else what its name says.
+
+    >>> file_format("web/part-0001.jsonl.zst")
+    'jsonl'
+    >>> file_format("notes.log", declared="text")
+    'text'
+    """
+    suffix = PurePosixPath(strip_codec(path)).suffix.lower()
+    if declared is not None:
+        one_of("format", declared, FORMATS)
+        found = declared
+    elif suffix in _BY_SUFFIX:
+        found = _BY_SUFFIX[suffix]
+    else:
+        raise UsageError(
+            f"{path}: no format is known by this name",
+            help=f"name only the data files, or set format to one of {', '.join(FORMATS)}",
+        )
+    if found in _COMPRESSED_INSIDE and codec_of(path):
+        raise UsageError(
+            f"{path}: a {found} file inside another compression cannot be read",
+            help="unpack it; its columns are compressed already",
+        )
+    return found

@@ -1,0 +1,92 @@
+"""Folders written by `datasets`' `save_to_disk`, read without that package.
+
+A dataset is a folder with `state.json`, which names its Arrow files; a DatasetDict a folder with `dataset_dict.json`,
+which names folders of datasets. Other files in them (caches of earlier maps, descriptions) are not data.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from gristmill.core.errors import UsageError
+from gristmill.storage.files import open_input
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gristmill.storage.paths import FoundFile
+
+_Described = TypeVar("_Described", bound=msgspec.Struct)
+_STATE = "state.json"
+_SPLITS = "dataset_dict.json"
+
+
+class _DataFile(msgspec.Struct):
+    filename: str
+
+
+class _State(msgspec.Struct):
+    data_files: list[_DataFile] = msgspec.field(name="_data_files")
+    indices_files: list[_DataFile] | None = msgspec.field(name="_indices_data_files", default=None)
+
+
+class _Splits(msgspec.Struct):
+    splits: list[str]
+
+
+def is_dataset_folder(found: Sequence[FoundFile]) -> bool:
+    """Whether a listing is that of a saved dataset: its description lies in the listed folder itself."""
+    return any(file.relative in (_STATE, _SPLITS) for file in found)
+
+
+def data_files(found: Sequence[FoundFile]) -> list[FoundFile]:
+    """The Arrow files of all datasets in a listing, by relative path."""
+    by_relative = {file.relative: file for file in found}
+    states = [file for file in found if posixpath.basename(file.relative) == _STATE]
+    for file in found:
+        if posixpath.basename(file.relative) == _SPLITS:
+            _check_splits(file, by_relative)
+    if not states:
+        raise UsageError(
+            f"no {_STATE} among {len(found)} files: not a folder written by save_to_disk",
+            help="name the dataset's folder itself, without a pattern",
+        )
+    chosen: dict[str, FoundFile] = {}
+    for state in states:
+        folder = posixpath.dirname(state.relative)
+        described = _load(state, _State)
+        if described.indices_files:
+            raise UsageError(
+                f"{state.path}: the dataset is a selection of rows of other files",
+                help="save it again after flatten_indices()",
+            )
+        for entry in described.data_files:
+            relative = posixpath.join(folder, entry.filename)
+            chosen[relative] = _named(by_relative, relative, state)
+    return [chosen[relative] for relative in sorted(chosen)]
+
+
+def _check_splits(file: FoundFile, by_relative: dict[str, FoundFile]) -> None:
+    folder = posixpath.dirname(file.relative)
+    for split in _load(file, _Splits).splits:
+        _named(by_relative, posixpath.join(folder, split, _STATE), file)
+
+
+def _named(by_relative: dict[str, FoundFile], relative: str, describing: FoundFile) -> FoundFile:
+    if relative not in by_relative:
+        raise UsageError(
+            f"{describing.path} names {relative}, which is not there", help="copy the whole folder again", path=relative
+        )
+    return by_relative[relative]
+
+
+def _load(file: FoundFile, kind: type[_Described]) -> _Described:
+    with open_input(file.path) as stream:
+        data = stream.read()
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file.path}: not written by save_to_disk: {error}") from error

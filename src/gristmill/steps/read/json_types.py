@@ -1,0 +1,68 @@
+"""The types of columns that come out of JSON, fixed before a run from a sample of the records.
+
+The rule: of up to 16 files spread over the source, the records in the first 256 KiB are looked at. A field's values
+there must be of one type: strings, booleans, whole numbers, numbers (whole ones among them), or lists of one of these.
+Nulls fit everywhere; a field that is only ever null becomes text. A field that is in no record, or holds objects, is
+refused. A record that later does not fit is set aside as `column_type`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from gristmill.core.errors import UsageError
+from gristmill.core.names import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_NAMES = {str: pa.large_string(), bool: pa.bool_(), int: pa.int64(), float: pa.float64()}
+
+
+def column_types(columns: Sequence[str], records: Iterable[Any]) -> dict[str, pa.DataType]:
+    """The type of each column in a sample of decoded records.
+
+    >>> column_types(["id", "meta.score"], [{"id": "a", "meta": {"score": 1}}, {"id": "b", "meta": {"score": 0.5}}])
+    {'id': DataType(large_string), 'meta.score': DataType(double)}
+    """
+    sample = [record for record in records if isinstance(record, dict)]
+    return {column: _column_type(column, sample) for column in columns}
+
+
+def values_at(path: str, records: Iterable[Any]) -> list[Any]:
+    """The values of a field in the records that have it."""
+    values = list(records)
+    for name in path.split("."):
+        values = [value[name] for value in values if isinstance(value, dict) and name in value]
+    return values
+
+
+def no_such_field(what: str, path: str, records: Iterable[Any]) -> UsageError:
+    """The error for a field that no record of the sample has."""
+    names = sorted({name for record in records if isinstance(record, dict) for name in record})
+    meant = nearest(path, names)
+    hint = f'did you mean "{meant}"?' if meant else f"the fields there are {', '.join(names[:20])}"
+    return UsageError(f"{what}: no record of the sample has a field {path!r}", help=hint if names else None)
+
+
+def _column_type(column: str, sample: Sequence[dict[str, Any]]) -> pa.DataType:
+    values = values_at(column, sample)
+    if not values and sample:
+        raise no_such_field("columns", column, sample)
+    return _type_of(column, values)
+
+
+def _type_of(column: str, values: Sequence[Any]) -> pa.DataType:
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {list}:
+        return pa.large_list(_type_of(column, [inner for value in values if value is not None for inner in value]))
+    if dict in kinds:
+        raise UsageError(f"columns: {column!r} holds objects", help=f"name a field in it: {column}.<field>")
+    if kinds == {int, float}:
+        kinds = {float}
+    if len(kinds) > 1:
+        found = " and ".join(sorted(kind.__name__ for kind in kinds))
+        raise UsageError(f"columns: {column!r} holds values of different types: {found}", help="leave it out")
+    return _NAMES[kinds.pop()] if kinds else pa.large_string()

@@ -1,0 +1,132 @@
+"""Samples of a WebDataset tar: members with the same name up to the first dot, one after the other.
+
+`text: txt` names a member by its extension; `text: json.content` a field of a JSON member; `__key__` is the name
+itself. Members that no column needs are passed over without being held.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from gristmill.core.records import BadRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from tarfile import TarInfo
+
+    from gristmill.steps.read.tar import TarStream
+
+KEY = "__key__"
+_KEY_AND_EXTENSION = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
+_JSON_FIELD = re.compile(r"(.*?json)\.(.+)", re.DOTALL)
+_META = re.compile(r"__[^/]*__($|/)")
+
+
+class MemberPath(NamedTuple):
+    """Where a column comes from: a member's extension, and a field if that member is JSON."""
+
+    member: str
+    field: str | None
+
+    @classmethod
+    def parse(cls, path: str) -> MemberPath:
+        """Take a column's path apart.
+
+        >>> MemberPath.parse("seg.txt"), MemberPath.parse("meta.json.a.b")
+        (MemberPath(member='seg.txt', field=None), MemberPath(member='meta.json', field='a.b'))
+        """
+        match = _JSON_FIELD.fullmatch(path)
+        return cls(match[1].lower(), match[2]) if match else cls(path.lower(), None)
+
+
+@dataclass(slots=True)
+class Sample:
+    """The needed members of one sample."""
+
+    key: str
+    position: int
+    """Number of its first member in the file."""
+    cell: int
+    members: dict[str, bytes] = field(default_factory=dict)
+    too_large: dict[str, int] = field(default_factory=dict)
+    """Sizes of members that were not read for their size."""
+
+
+@dataclass(slots=True)
+class Stray:
+    """A member that belongs to no sample because something is wrong with it."""
+
+    cell: int
+    bad: BadRecord
+
+
+class SampleWalk:
+    """Walks through a tar stream. After the last sample, `num_members`, `cell` and `unfinished` say where it ended."""
+
+    def __init__(self, stream: TarStream, file: int, needed: frozenset[str], most: int, cell_bytes: int) -> None:
+        self.num_members = 0
+        self.cell = 0
+        self.unfinished: Sample | None = None
+        """The sample in which a damaged file broke off."""
+        self._stream = stream
+        self._file = file
+        self._needed = needed
+        self._max_record_bytes = most
+        self._cell_bytes = cell_bytes
+        self._seen_bytes = 0
+
+    def walk(self) -> Iterator[Sample | Stray]:
+        sample: Sample | None = None
+        for member in self._stream.members():
+            position = self.num_members
+            self.num_members += 1
+            name = _sample_name(member)
+            if name is not None:
+                key, extension = name
+                fault = _fault(member)
+                if fault is None and (sample is None or sample.key != key):
+                    if sample is not None:
+                        yield sample
+                    self._start_cell()
+                    sample = Sample(key, position, self.cell)
+                if fault is None and sample is not None and extension in (*sample.members, *sample.too_large):
+                    fault = "duplicate_member", f"{member.name} is there twice"
+                if fault is not None:
+                    yield Stray(self.cell, BadRecord(self._file, position, 0, *fault, None, member.size))
+                elif sample is not None and extension in self._needed:
+                    self._take(member, extension, sample)
+            self._seen_bytes += member.size
+        if sample is not None:
+            if self._stream.damage is None or self._needed <= {KEY, *sample.members, *sample.too_large}:
+                yield sample
+            else:
+                self.unfinished = sample
+
+    def _start_cell(self) -> None:
+        if self._seen_bytes >= self._cell_bytes:
+            self.cell += 1
+            self._seen_bytes = 0
+
+    def _take(self, member: TarInfo, extension: str, sample: Sample) -> None:
+        if member.size > self._max_record_bytes:
+            sample.too_large[extension] = member.size
+        elif (content := self._stream.content(member)) is not None:
+            sample.members[extension] = content
+
+
+def _sample_name(member: TarInfo) -> tuple[str, str] | None:
+    """Key and extension; None for what is no part of a sample: folders, WebDataset's own notes, names without a dot."""
+    if member.isdir() or _META.match(member.name):
+        return None
+    match = _KEY_AND_EXTENSION.fullmatch(member.name)
+    return (match[1], match[2].lower()) if match else None
+
+
+def _fault(member: TarInfo) -> tuple[str, str] | None:
+    if member.name.startswith("/") or ".." in member.name.split("/"):
+        return "unsafe_name", f"{member.name!r} leads out of the archive"
+    if not member.isreg():
+        return "not_a_file", f"{member.name!r} is a link or a device, not a file"
+    return None

@@ -1,0 +1,163 @@
+"""The schema of a source, fixed before the run, so that every task of it makes batches of the same columns."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+from gristmill.core.errors import UsageError
+from gristmill.core.records import ORIGIN, ORIGIN_TYPE, RECORD, RECORD_TYPE, TEXT, TEXT_TYPE
+from gristmill.steps.read.arrow import arrow_schema
+from gristmill.steps.read.columns import carried_columns, check_text_column, column_type, joined_schema
+from gristmill.steps.read.formats import file_format
+from gristmill.steps.read.json_types import column_types, no_such_field, values_at
+from gristmill.steps.read.members import KEY, MemberPath, Sample, SampleWalk
+from gristmill.steps.read.parquet import parquet_schema
+from gristmill.steps.read.separated import BYTE_ORDER_MARK, unpacked_chunks
+from gristmill.steps.read.tar import TarStream
+from gristmill.storage.compression import CorruptStreamError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gristmill.core.records import SourceFile
+    from gristmill.steps.read.read import Read
+
+_MAX_SAMPLED_FILES = 16
+_SAMPLE_BYTES = 256 << 10
+_MAX_SAMPLES = 200
+_RESERVED = (ORIGIN, TEXT, RECORD)
+
+
+def plan_schema(read: Read, files: Sequence[SourceFile], *, keeps_record: bool) -> pa.Schema:
+    """The columns of a source: `origin`, `text`, what `columns` names, and with `keeps_record` all that was read.
+
+    For JSON lines that is the line itself, as `record`; for Parquet and Arrow all columns. Types come from the files'
+    metadata, or from a sample of the records (see `json_types`): of up to 16 files, spread evenly. A file that turns
+    out different stops the run by name.
+    """
+    kind = source_format(read, files)
+    sampled = _spread(files)
+    columns: dict[str, pa.DataType]
+    if kind == "jsonl":
+        columns = _json_columns(read, sampled)
+        if keeps_record:
+            columns[RECORD] = RECORD_TYPE
+    elif kind == "text":
+        if read.columns:
+            raise UsageError("columns: plain text has none", help="leave `columns` out")
+        columns = {}
+    elif kind == "webdataset":
+        columns = _member_columns(read, sampled)
+    else:
+        columns = _stored_columns(read, sampled, kind, carries_all=keeps_record)
+    return pa.schema([(ORIGIN, ORIGIN_TYPE), (TEXT, TEXT_TYPE), *columns.items()])
+
+
+def source_format(read: Read, files: Sequence[SourceFile]) -> str:
+    """The one format of all files of a source; a saved Hugging Face dataset is Arrow files by now."""
+    if not files:
+        raise UsageError("read: there are no files", help="check the paths")
+    first, kind = files[0], ""
+    for file in files:
+        found = file_format(file.path, read.format)
+        if kind and found != kind:
+            raise UsageError(
+                f"one source holds files of two formats: {first.path} ({kind}) and {file.path} ({found})",
+                help="make them two sources, or name the files more exactly",
+            )
+        kind = found
+    if read.separator is not None and kind != "text":
+        raise UsageError(f"separator: only text is cut at a separator, but {first.path} is {kind}")
+    return "arrow" if kind == "hugging_face" else kind
+
+
+def _spread(files: Sequence[SourceFile]) -> list[SourceFile]:
+    """Up to 16 of the files, the first and the last among them."""
+    count = min(len(files), _MAX_SAMPLED_FILES)
+    return [files[index * (len(files) - 1) // max(1, count - 1)] for index in range(count)]
+
+
+def _stored_columns(read: Read, files: Sequence[SourceFile], kind: str, *, carries_all: bool) -> dict[str, pa.DataType]:
+    found = []
+    for file in files:
+        schema = parquet_schema(file.path) if kind == "parquet" else arrow_schema(file.path)
+        check_text_column(schema, read.text, file.path)
+        names = list(read.columns)
+        if carries_all:
+            names += [name for name in carried_columns(schema, read) if name not in names]
+        for name in names:
+            if name in _RESERVED:
+                raise UsageError(
+                    f"{file.path}: column {name!r} has a name that every source has already",
+                    help="name the columns you want in `columns`, or rename it in the files",
+                )
+        found.append((file.path, {name: column_type(schema, name, file.path) for name in names}))
+    return joined_schema(found)
+
+
+def _json_columns(read: Read, files: Sequence[SourceFile]) -> dict[str, pa.DataType]:
+    records = [record for file in files for record in _sampled_objects(file)]
+    if records and not values_at(read.text, records):
+        raise no_such_field("text", read.text, records)
+    return column_types(read.columns, records)
+
+
+def _sampled_objects(file: SourceFile) -> Iterator[dict[str, Any]]:
+    """The valid objects in the first 256 KiB of a file, at least one line."""
+    data = bytearray()
+    with closing(unpacked_chunks(file.path)) as chunks:
+        try:
+            for chunk in chunks:
+                data += chunk
+                if len(data) >= _SAMPLE_BYTES and b"\n" in data:
+                    break
+        except CorruptStreamError:
+            pass  # what was readable is the sample; the run reports the damage
+    end = data.find(b"\n", _SAMPLE_BYTES)
+    for line in bytes(data[: end if end >= 0 else len(data)]).removeprefix(BYTE_ORDER_MARK).split(b"\n"):
+        try:
+            value = msgspec.json.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue
+        if isinstance(value, dict):
+            yield value
+
+
+def _member_columns(read: Read, files: Sequence[SourceFile]) -> dict[str, pa.DataType]:
+    text, paths = MemberPath.parse(read.text), {name: MemberPath.parse(name) for name in read.columns}
+    needed = frozenset(path.member for path in (text, *paths.values()))
+    samples = [sample for file in files for sample in _sampled_members(file, read, needed)]
+    if samples and not any(text.member in (*sample.members, *sample.too_large) for sample in samples):
+        raise UsageError(
+            f"text: no sample of {files[0].path} has a member {text.member!r}",
+            help="name a member by its extension, as `text: txt`, or a field of a JSON member, as `text: json.content`",
+        )
+    types = {}
+    for name, path in paths.items():
+        if path.member != KEY and not any(path.member in sample.members for sample in samples):
+            raise UsageError(f"columns: no sample of {files[0].path} has a member {path.member!r}")
+        if path.field is None:
+            types[name] = TEXT_TYPE
+        else:
+            contents = (sample.members[path.member] for sample in samples if path.member in sample.members)
+            types[name] = column_types([path.field], _decoded(contents))[path.field]
+    return types
+
+
+def _sampled_members(file: SourceFile, read: Read, needed: frozenset[str]) -> list[Sample]:
+    with closing(unpacked_chunks(file.path)) as chunks:
+        walk = SampleWalk(TarStream(chunks), file.id, needed, read.max_record_bytes, cell_bytes=1 << 62)
+        return [found for found in itertools.islice(walk.walk(), _MAX_SAMPLES) if isinstance(found, Sample)]
+
+
+def _decoded(contents: Iterator[bytes]) -> Iterator[Any]:
+    for content in contents:
+        try:
+            yield msgspec.json.decode(content)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue

@@ -1,0 +1,89 @@
+"""From files to readers: which files a source has, how each is read, how a compressed one is unpacked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import xxhash
+
+from gristmill.core.records import SourceFile
+from gristmill.steps.read.arrow import ArrowReader
+from gristmill.steps.read.cells import CELL_BYTES, FileReader, UnpackedPiece
+from gristmill.steps.read.formats import file_format
+from gristmill.steps.read.hugging_face import data_files, is_dataset_folder
+from gristmill.steps.read.json_lines import LINE_END, JsonLinesReader
+from gristmill.steps.read.parquet import ParquetReader
+from gristmill.steps.read.separated import SeparatedFile
+from gristmill.steps.read.text_files import SeparatedTextReader, WholeTextReader
+from gristmill.steps.read.webdataset import WebDatasetReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+    from gristmill.steps.read.read import Read
+    from gristmill.storage.paths import FoundFile
+
+
+def source_files(source: str, read: Read, found: Sequence[FoundFile]) -> list[SourceFile]:
+    """The files of a source, from what its patterns found: the folder of a saved dataset becomes its Arrow files."""
+    if read.format == "hugging_face" or (read.format is None and is_dataset_folder(found)):
+        found = data_files(found)
+    return [
+        SourceFile(
+            path=file.path,
+            relative=file.relative,
+            num_bytes=file.num_bytes,
+            version=file.version,
+            id=xxhash.xxh3_64_intdigest(f"{source}\0{file.relative}".encode()),
+        )
+        for file in found
+    ]
+
+
+def open_reader(
+    read: Read,
+    file: SourceFile,
+    schema: pa.Schema,
+    *,
+    piece: UnpackedPiece | None = None,
+    cell_bytes: int = CELL_BYTES,
+) -> FileReader:
+    """A reader of one file, or of a piece of it that was unpacked before.
+
+    Args:
+        read: The source.
+        file: The file.
+        schema: The source's schema, from `plan_schema`.
+        piece: The part to read instead of the file itself.
+        cell_bytes: The size of a cell; part of the output's identity.
+    """
+    kind = file_format(file.path, read.format)
+    if kind == "jsonl" or (kind == "text" and read.separator is not None):
+        cells = _separated(read, file, piece, cell_bytes)
+        return (JsonLinesReader if kind == "jsonl" else SeparatedTextReader)(read, cells, schema)
+    if kind == "text":
+        return WholeTextReader(read, file, schema)
+    if kind == "webdataset":
+        return WebDatasetReader(read, file, schema, cell_bytes=cell_bytes)
+    reader = ParquetReader if kind == "parquet" else ArrowReader
+    return reader(read, file, schema, cell_bytes=cell_bytes)
+
+
+def unpacked_cells(read: Read, file: SourceFile, *, cell_bytes: int = CELL_BYTES) -> Iterator[tuple[int, bytes]]:
+    """The plain bytes of a compressed file of lines or separated text, cell by cell: pairs of cell number and bytes.
+
+    Each cell comes at least once, in order; one with a large record in several pieces. Put one after the other, the
+    bytes of a run of cells are an `UnpackedPiece`.
+
+    Raises:
+        CorruptStreamError: After the last cell, if the stream could not be read to its end. The last piece gets it as
+        its `damage`.
+    """
+    return _separated(read, file, None, cell_bytes).pieces()
+
+
+def _separated(read: Read, file: SourceFile, piece: UnpackedPiece | None, cell_bytes: int) -> SeparatedFile:
+    separator = LINE_END if read.separator is None else read.separator.encode()
+    return SeparatedFile(file, separator, read.max_record_bytes, piece, cell_bytes)

@@ -1,0 +1,109 @@
+"""Plain text: a document a file, or one between each two separators. The text is what is there, byte for byte.
+
+Documents of nothing but white space are counted as blank.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.records import RECORD_TYPE, TEXT, TEXT_TYPE, BadRecord
+from gristmill.steps.read.batches import build_batch, is_utf8
+from gristmill.steps.read.cells import CellBatch, StreamDamage
+from gristmill.steps.read.records import cut_records
+from gristmill.steps.read.separated import BYTE_ORDER_MARK, unpacked_chunks
+from gristmill.storage.compression import CorruptStreamError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gristmill.core.records import SourceFile
+    from gristmill.steps.read.read import Read
+    from gristmill.steps.read.separated import RawCell, SeparatedFile
+
+
+class SeparatedTextReader:
+    """Reads documents between separators, cell by cell."""
+
+    def __init__(self, read: Read, cells: SeparatedFile, schema: pa.Schema) -> None:
+        self.can_cut = cells.can_cut
+        self._read = read
+        self._cells = cells
+        self._schema = schema
+
+    def cell_sizes(self) -> list[int]:
+        return self._cells.cell_sizes()
+
+    def read_cells(self, first: int = 0, stop: int | None = None) -> Iterator[CellBatch]:
+        for raw in self._cells.raw_cells(first, stop):
+            yield self._parse(raw)
+
+    def _parse(self, raw: RawCell) -> CellBatch:
+        file = self._cells.file
+        cut = cut_records(raw, file.id, self._cells.separator, self._read.max_record_bytes)
+        if raw.rest is not None:
+            # Nothing tells a document that broke off from a whole one, so the last one is set aside with the rest.
+            cut.bad.append(raw.rest)
+        kept = [index for index, text in enumerate(cut.records) if bytes(text).strip()]
+        num_blank = len(cut.records) - len(kept)
+        texts = pa.array([cut.records[index] for index in kept], RECORD_TYPE).cast(TEXT_TYPE)
+        batch = build_batch(self._schema, file.id, cut.positions[kept], {TEXT: texts})
+        cut.bad.sort(key=lambda bad: bad.position)
+        return CellBatch(raw.cell, batch, num_blank, cut.bad)
+
+
+class WholeTextReader:
+    """Reads a file as one document: one cell, whatever its size."""
+
+    can_cut = True
+
+    def __init__(self, read: Read, file: SourceFile, schema: pa.Schema) -> None:
+        self._max_record_bytes = read.max_record_bytes
+        self._file = file
+        self._schema = schema
+
+    def cell_sizes(self) -> list[int]:
+        return [self._file.num_bytes]
+
+    def read_cells(self, first: int = 0, stop: int | None = None) -> Iterator[CellBatch]:
+        if first > 0 or stop == 0:
+            return
+        data, num_bytes, damage = self._load()
+        texts: list[bytes] = []
+        bad: list[BadRecord] = []
+        if damage is not None:
+            bad.append(self._bad(damage.reason, damage.message, data, num_bytes))
+        elif num_bytes > self._max_record_bytes:
+            message = f"{num_bytes} bytes, more than max_record_bytes ({self._max_record_bytes})"
+            bad.append(self._bad("too_large", message, None, num_bytes))
+        elif not is_utf8(data):
+            bad.append(self._bad("invalid_utf8", "the file is not UTF-8", data, num_bytes))
+        elif data and not data.isspace():
+            texts.append(data)
+        column = pa.array(texts, RECORD_TYPE).cast(TEXT_TYPE)
+        batch = build_batch(self._schema, self._file.id, np.zeros(len(texts), np.int64), {TEXT: column})
+        yield CellBatch(0, batch, 1 - len(texts) - len(bad), bad)
+
+    def _load(self) -> tuple[bytes, int, StreamDamage | None]:
+        """The document, or its beginning if it is too large; its size; and why it could not be read to its end."""
+        data = bytearray()
+        num_bytes = 0
+        damage = None
+        try:
+            with closing(unpacked_chunks(self._file.path)) as chunks:
+                for chunk in chunks:
+                    num_bytes += len(chunk)
+                    if num_bytes <= self._max_record_bytes:
+                        data += chunk
+        except CorruptStreamError as error:
+            damage = StreamDamage.from_error(error)
+        mark = len(BYTE_ORDER_MARK) if data.startswith(BYTE_ORDER_MARK) else 0
+        return bytes(data[mark:]), num_bytes - mark, damage
+
+    def _bad(self, reason: str, message: str, raw: bytes | None, num_bytes: int) -> BadRecord:
+        is_whole = raw is not None and len(raw) == num_bytes
+        return BadRecord(self._file.id, 0, 0, reason, message, raw if is_whole else None, num_bytes)

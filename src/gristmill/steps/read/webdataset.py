@@ -1,0 +1,168 @@
+"""WebDataset tars of text and JSON members. Nothing is ever written to disk under a member's name.
+
+A cell is samples until about 4 MiB of members have gone by. A tar has no index, so a range costs all that comes before
+it.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.records import TEXT, TEXT_TYPE, BadRecord
+from gristmill.steps.read.batches import build_batch, extra_columns
+from gristmill.steps.read.cells import CELL_BYTES, CellBatch
+from gristmill.steps.read.json_fields import JsonFields
+from gristmill.steps.read.members import KEY, MemberPath, Sample, SampleWalk, Stray
+from gristmill.steps.read.separated import unpacked_chunks
+from gristmill.steps.read.tar import TarStream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gristmill.core.records import SourceFile
+    from gristmill.steps.read.read import Read
+
+
+class WebDatasetReader:
+    """Reads a tar file cell by cell."""
+
+    can_cut = False
+
+    def __init__(self, read: Read, file: SourceFile, schema: pa.Schema, *, cell_bytes: int = CELL_BYTES) -> None:
+        self._file = file
+        self._schema = schema
+        self._max_record_bytes = read.max_record_bytes
+        self._cell_bytes = cell_bytes
+        self._text = MemberPath.parse(read.text)
+        self._columns = {name: MemberPath.parse(name) for name in extra_columns(schema)}
+        self._needed = frozenset(path.member for path in (self._text, *self._columns.values()))
+        self._fields = self._json_fields(extra_columns(schema))
+
+    def cell_sizes(self) -> list[int]:
+        raise NotImplementedError("a tar file's cells are not known before it is read")
+
+    def read_cells(self, first: int = 0, stop: int | None = None) -> Iterator[CellBatch]:
+        with closing(unpacked_chunks(self._file.path)) as chunks:
+            stream = TarStream(chunks)
+            walk = SampleWalk(stream, self._file.id, self._needed, self._max_record_bytes, self._cell_bytes)
+            building = _CellBuilder(0)
+            for found in walk.walk():
+                while building.cell < found.cell:
+                    if building.cell >= first:
+                        yield self._built(building)
+                    building = _CellBuilder(building.cell + 1)
+                    if stop is not None and building.cell >= stop:
+                        return
+                if building.cell < first:
+                    continue
+                if isinstance(found, Stray):
+                    building.bad.append(found.bad)
+                else:
+                    self._add(found, building)
+            if stream.damage is not None:
+                building.bad.append(self._rest(walk, stream))
+            if building.cell >= first and (stop is None or building.cell < stop) and (walk.num_members or building.bad):
+                yield self._built(building)
+
+    def _rest(self, walk: SampleWalk, stream: TarStream) -> BadRecord:
+        damage = stream.damage
+        assert damage is not None
+        position = walk.unfinished.position if walk.unfinished else walk.num_members
+        return BadRecord(self._file.id, position, 0, damage.reason, damage.message)
+
+    def _json_fields(self, types: dict[str, pa.DataType]) -> dict[str, JsonFields]:
+        """A decoder for each JSON member that fields are taken from."""
+        columns: dict[str, dict[str, pa.DataType]] = {}
+        for name, path in self._columns.items():
+            if path.field is not None:
+                columns.setdefault(path.member, {})[path.field] = types[name]
+        text = self._text
+        if text.field is not None:
+            columns.setdefault(text.member, {})
+        return {
+            member: JsonFields(text.field if member == text.member else None, fields)
+            for member, fields in columns.items()
+        }
+
+    def _add(self, sample: Sample, building: _CellBuilder) -> None:
+        try:
+            text, values = self._values(sample)
+        except _BadSample as bad:
+            raw = sample.members.get(bad.member)
+            size = sample.too_large.get(bad.member, len(raw or b""))
+            building.bad.append(
+                BadRecord(self._file.id, sample.position, 0, bad.reason, f"{sample.key}: {bad.message}", raw, size)
+            )
+            return
+        building.positions.append(sample.position)
+        building.texts.append(text)
+        building.values.append(values)
+
+    def _values(self, sample: Sample) -> tuple[str, list[Any]]:
+        for member, size in sample.too_large.items():
+            most = self._max_record_bytes
+            raise _BadSample(member, "too_large", f"{member} has {size} bytes, more than max_record_bytes ({most})")
+        if self._text.member not in sample.members:
+            raise _BadSample(self._text.member, "missing_text", f"no member {self._text.member!r}")
+        rows = {member: self._decoded(sample, member) for member in self._fields if member in sample.members}
+        if self._text.field is None:
+            text = _utf8(sample, self._text.member, "invalid_utf8")
+        else:
+            text = self._fields[self._text.member].texts([rows[self._text.member]])[0]
+        return text, [self._value(sample, path, rows) for path in self._columns.values()]
+
+    def _decoded(self, sample: Sample, member: str) -> Any:
+        content = sample.members[member]
+        fields = self._fields[member]
+        try:
+            content.decode()
+            return fields.decode(content)
+        except RecursionError:
+            raise _BadSample(member, "invalid_json", "objects or arrays nest too deeply") from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise _BadSample(member, *fields.refusal(content, error)) from None
+
+    def _value(self, sample: Sample, path: MemberPath, rows: dict[str, Any]) -> Any:
+        if path.member == KEY:
+            return sample.key
+        if path.field is not None:
+            row = rows.get(path.member)
+            return None if row is None else self._fields[path.member].values(path.field, [row])[0]
+        return _utf8(sample, path.member, "column_type") if path.member in sample.members else None
+
+    def _built(self, building: _CellBuilder) -> CellBatch:
+        arrays = {TEXT: pa.array(building.texts, TEXT_TYPE)}
+        for index, (name, kind) in enumerate(extra_columns(self._schema).items()):
+            arrays[name] = pa.array([values[index] for values in building.values], kind)
+        positions = np.array(building.positions, np.int64)
+        building.bad.sort(key=lambda bad: bad.position)
+        return CellBatch(building.cell, build_batch(self._schema, self._file.id, positions, arrays), 0, building.bad)
+
+
+class _CellBuilder:
+    def __init__(self, cell: int) -> None:
+        self.cell = cell
+        self.positions: list[int] = []
+        self.texts: list[str] = []
+        self.values: list[list[Any]] = []
+        self.bad: list[BadRecord] = []
+
+
+class _BadSample(Exception):
+    def __init__(self, member: str, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.member = member
+        self.reason = reason
+        self.message = message
+
+
+def _utf8(sample: Sample, member: str, reason: str) -> str:
+    try:
+        return sample.members[member].decode()
+    except UnicodeDecodeError as error:
+        raise _BadSample(member, reason, f"{member} is not UTF-8: {error}") from None

@@ -1,0 +1,98 @@
+"""What a user's function on records is given, and what it does wrong.
+
+It gets a dict: the decoded JSON record if it is carried along, else the columns. Whatever happens to one record is
+settled for that record alone, so no verdict depends on its neighbours. Cost: one decoded dict a record, 1 to 3 µs,
+before the function itself.
+"""
+
+from __future__ import annotations
+
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gristmill.core.records import ORIGIN, RECORD, BadRecord
+from gristmill.steps.columns import value_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
+
+MAX_RAW_BYTES = 1 << 20
+"""A larger record is set aside by reference."""
+
+
+class Refused(Exception):
+    """A record that cannot go on: a word for counting, and what is wrong."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(reason, message)
+        self.reason = reason
+        self.message = message
+
+
+def each_record(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | Refused]:
+    """The batch's records as dicts, one by one."""
+    if RECORD in batch.schema.names:
+        for scalar in batch.column(RECORD):
+            yield _decoded(scalar.as_py())
+    else:
+        yield from batch.select([field.name for field in value_columns(batch.schema)]).to_pylist()
+
+
+def call_each(
+    call: Callable[..., Any], batch: pa.RecordBatch, take: Callable[[int, Any], None], bad: list[BadRecord]
+) -> None:
+    """Call the function on every record and hand `take` what it gives; what fails goes to `bad`."""
+    for row, record in enumerate(each_record(batch)):
+        try:
+            if isinstance(record, Refused):
+                raise record
+            take(row, call(record))
+        except Refused as refused:
+            bad.append(bad_record(batch, row, refused.reason, refused.message))
+        except MemoryError:  # says something of the machine, nothing of the record
+            raise
+        except Exception as error:
+            bad.append(exception_record(batch, row, error))
+
+
+def exception_record(batch: pa.RecordBatch, row: int, error: Exception) -> BadRecord:
+    """A record set aside for what a user's function raised."""
+    frames = error.__traceback__
+    if frames is not None and frames.tb_next is not None:
+        frames = frames.tb_next  # the first frame is ours
+    lines = traceback.format_exception(type(error), error, frames)
+    return bad_record(batch, row, "exception", f"{type(error).__name__}: {error}", "".join(lines))
+
+
+def bad_record(batch: pa.RecordBatch, row: int, reason: str, message: str, lines: str = "") -> BadRecord:
+    """One row of a batch, set aside."""
+    origin = batch.column(ORIGIN)[row].as_py()
+    raw = _raw(batch, row)
+    return BadRecord(
+        **origin,
+        reason=reason,
+        message=message,
+        raw=raw if len(raw) <= MAX_RAW_BYTES else None,
+        num_bytes=len(raw),
+        traceback=lines,
+    )
+
+
+def _raw(batch: pa.RecordBatch, row: int) -> bytes:
+    if RECORD in batch.schema.names:
+        raw: bytes = batch.column(RECORD)[row].as_py()
+        return raw
+    values = {field.name: batch.column(field.name)[row].as_py() for field in value_columns(batch.schema)}
+    return msgspec.json.encode(values, enc_hook=repr)
+
+
+def _decoded(line: bytes) -> dict[str, Any] | Refused:
+    try:
+        record = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:  # in a part that the reader had no need to look at
+        return Refused("invalid_json", str(error))
+    return record if isinstance(record, dict) else Refused("not_an_object", f"the record is {type(record).__name__}")

@@ -1,0 +1,41 @@
+"""`sample`: keep a random share of the records. The choice hangs on each record's origin alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gristmill.core.errors import UsageError
+from gristmill.core.records import ORIGIN
+from gristmill.core.seeds import below, hash_origins
+from gristmill.core.step import FilterStep
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+
+class Sample(FilterStep, tag="sample", frozen=True, kw_only=True):
+    """Keep each record with the chance `fraction`, by a hash of the seed and its origin.
+
+    Other files added or removed change no choice, and a smaller fraction keeps a part of what a larger one keeps. So
+    two samples in one recipe are not independent (0.5 and then 0.1 keep 0.1) unless their `salt` differs.
+
+    >>> from gristmill.core.examples import documents
+    >>> applied = Sample(fraction=0.25).apply(documents(["text"] * 1000), seed=7)
+    >>> applied.batch.num_rows, applied.dropped
+    (251, {'not_sampled': 749})
+    """
+
+    fraction: float
+    salt: str = ""
+    """Another salt, another choice."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.fraction <= 1:
+            raise UsageError(f"fraction must be from 0 to 1, not {self.fraction}")
+
+    def drop_reasons(self, batch: pa.RecordBatch, seed: int) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
+        hashes = hash_origins(seed, f"sample/{self.salt}", batch.column(ORIGIN))
+        return (hashes >= below(self.fraction)).astype(np.uint8), ("not_sampled",)

@@ -1,0 +1,47 @@
+"""`shuffle`: all records of a source in a random order that hangs on their origins alone.
+
+Each record's key is a hash of the seed and its origin. A corpus larger than memory is first dealt into buckets by the
+highest part of the key, then each bucket is sorted; the buckets one after another are the whole order, however many
+there are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gristmill.core.errors import UsageError
+from gristmill.core.records import ORIGIN
+from gristmill.core.seeds import hash_origins
+from gristmill.core.step import GlobalStep
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+
+class Shuffle(GlobalStep, tag="shuffle", frozen=True, kw_only=True):
+    """Put the records of each source in a random order; the same seed gives the same order.
+
+    >>> from gristmill.core.examples import documents, texts
+    >>> texts(Shuffle().sort(documents(list("abcdef")), seed=1))
+    ['b', 'e', 'c', 'a', 'f', 'd']
+    """
+
+    def keys(self, batch: pa.RecordBatch, seed: int) -> NDArray[np.uint64]:
+        """Where each record belongs in the whole order."""
+        return hash_origins(seed, "shuffle", batch.column(ORIGIN))
+
+    def buckets(self, keys: NDArray[np.uint64], num_buckets: int) -> NDArray[np.int64]:
+        """Which of equal ranges of keys each one lies in; at most 2^32 buckets."""
+        if not 1 <= num_buckets <= 1 << 32:
+            raise UsageError(f"num_buckets must be from 1 to 2^32, not {num_buckets}")
+        # The high half of the key times the number of buckets, divided by 2^32: exact in 64 bits.
+        return ((keys >> np.uint64(32)) * np.uint64(num_buckets) >> np.uint64(32)).astype(np.int64)
+
+    def sort(self, batch: pa.RecordBatch, seed: int) -> pa.RecordBatch:
+        """The records in order of their keys; those with equal keys in order of their origins."""
+        origin = batch.column(ORIGIN)
+        fields = [origin.field(name).to_numpy(zero_copy_only=False) for name in ("part", "position", "file")]
+        return batch.take(np.lexsort((*fields, self.keys(batch, seed))))

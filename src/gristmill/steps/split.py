@@ -1,0 +1,120 @@
+"""`split`: which records are kept for validation and test, by a hash that copies share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.errors import UsageError
+from gristmill.core.records import ORIGIN, SPLIT, TEXT, Applied
+from gristmill.core.seeds import below, hash_origins, hash_texts
+from gristmill.core.step import LocalStep
+from gristmill.steps.columns import require_column
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+TRAIN = "train"
+_NAMES = ("validation", "test", TRAIN)
+
+
+class Split(LocalStep, tag="split", frozen=True, kw_only=True):
+    """Set records apart for validation and test; the others are for training.
+
+    `validation` and `test` are fractions (0.005) or numbers of records (1000, over all sources). By default the text
+    decides, so that copies of a text are on one side; `by: origin` treats each record on its own, and `by: domain`
+    keeps records with the same value in that column together. Numbers are met in order of the hash, so where the last
+    chosen value has copies there are as many more.
+
+    >>> from gristmill.core.examples import documents
+    >>> applied = Split(validation=0.4).apply(documents(["one", "two", "three", "one"]), seed=8)
+    >>> applied.batch.column("split").to_pylist()
+    ['validation', 'train', 'train', 'validation']
+    """
+
+    validation: int | float = 0
+    test: int | float = 0
+    by: str = TEXT
+    """`text`, `origin` or a column."""
+
+    def __post_init__(self) -> None:
+        amounts = [amount for amount in (self.validation, self.test) if amount != 0]
+        if not amounts:
+            raise UsageError("split needs an amount for validation or test", help="write split: {validation: 0.005}")
+        if min(amounts) < 0:
+            raise UsageError(f"the parts of a split must be above 0, not {min(amounts)}")
+        if len({type(amount) for amount in amounts}) > 1:
+            raise UsageError(
+                f"validation ({self.validation}) and test ({self.test}) must both be fractions or both be numbers"
+            )
+        if isinstance(amounts[0], float) and not sum(amounts) < 1:  # not a number is refused too
+            raise UsageError(
+                f"validation and test take {sum(amounts):g} of all records: nothing is left for training",
+                help="for a number of records write it without a decimal point",
+            )
+
+    @property
+    def is_global(self) -> bool:
+        """By numbers it must have seen all hashes; by fractions each record is judged alone."""
+        return not isinstance(self.validation or self.test, float)
+
+    def columns_needed(self) -> tuple[str, ...]:
+        return (self.by,)
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        require_column(self.name, self.by, schema)
+        if self.by != ORIGIN and pa.types.is_nested(schema.field(self.by).type):
+            raise UsageError(
+                f'split: by needs a column of plain values, and "{self.by}" is {schema.field(self.by).type}'
+            )
+        if SPLIT in schema.names:
+            raise UsageError('there is already a column "split"', help="rename it before this step, or split only once")
+        return schema.append(pa.field(SPLIT, pa.string()))
+
+    def keys(self, batch: pa.RecordBatch, seed: int) -> NDArray[np.uint64]:
+        """A uniform number for each record: the smallest are for validation, the next for test."""
+        if self.by == ORIGIN:
+            return hash_origins(seed, "split", batch.column(ORIGIN))
+        values = batch.column(self.by)
+        if not (pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)):
+            values = values.cast(pa.string()).cast(pa.large_string())
+        return hash_texts(seed, "split", values)
+
+    def smallest(self, keys: Iterable[NDArray[np.uint64]]) -> NDArray[np.uint64]:
+        """As many of the smallest keys as the numbers of records can need, sorted. Parts of parts give the same."""
+        count = int(self.validation) + int(self.test)
+        found = np.empty(0, dtype=np.uint64)
+        for part in keys:
+            found = np.sort(np.concatenate([found, part]))[:count]
+        return found
+
+    def bounds(self, smallest: NDArray[np.uint64] | None = None, num_records: int = 0) -> tuple[int, int]:
+        """Keys below the first are for validation, below the second for test.
+
+        For numbers of records give the `smallest` keys of all `num_records`.
+        """
+        if smallest is None:
+            return below(self.validation), below(self.validation + self.test)
+        wanted = int(self.validation) + int(self.test)
+        if num_records <= wanted:
+            raise UsageError(
+                f"split: validation and test take {wanted} records, but there are only {num_records}",
+                help="ask for fewer, or for a fraction",
+            )
+        ends = (int(self.validation), wanted)
+        first, second = (int(smallest[end - 1]) + 1 if end else 0 for end in ends)
+        return first, second
+
+    def assign(self, batch: pa.RecordBatch, seed: int, bounds: tuple[int, int]) -> Applied:
+        """The batch with its `split` column."""
+        keys = self.keys(batch, seed)
+        codes = np.where(keys < bounds[0], 0, np.where(keys < bounds[1], 1, 2)).astype(np.int8)
+        splits = pa.DictionaryArray.from_arrays(codes, list(_NAMES)).cast(pa.string())
+        return Applied(batch.append_column(pa.field(SPLIT, pa.string()), splits))
+
+    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:
+        return self.assign(batch, seed, self.bounds())

@@ -1,0 +1,103 @@
+"""JSON lines, each block one compressed frame of its own; any tool reads the frames as one stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.core.errors import UsageError
+from gristmill.core.records import ORIGIN, RECORD
+from gristmill.storage.compression import compress_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from gristmill.storage.compression import Codec
+
+
+@dataclass(frozen=True, slots=True)
+class JsonlEncoder:
+    """See `Encoder`."""
+
+    schema: pa.Schema
+    has_record: bool
+    """Lines are the records as they were read; else they are made of the columns."""
+    suffix: str
+    codec: Codec | None
+    concatenates: bool = True
+    holds_origins: bool = False
+
+    def header(self) -> bytes:
+        return b""
+
+    def block(self, batch: pa.RecordBatch) -> bytes:
+        if not batch.num_rows:
+            return b""
+        lines = _record_lines(batch.column(RECORD)) if self.has_record else self._column_lines(batch)
+        return lines if self.codec is None else compress_frame(lines, self.codec)
+
+    def footer(self) -> bytes:
+        """An empty frame: tools refuse a compressed file of no bytes, which a shard without records would be."""
+        return b"" if self.codec is None else compress_frame(b"", self.codec)
+
+    def _column_lines(self, batch: pa.RecordBatch) -> bytes:
+        names = [name for name in self.schema.names if name != ORIGIN]
+        return msgspec.json.Encoder().encode_lines(json_rows(batch, names))
+
+
+def json_rows(batch: pa.RecordBatch, names: Iterable[str]) -> Iterator[dict[str, object]]:
+    """The rows of some columns as objects that JSON can hold, keys in the order of the names."""
+    names = list(names)
+    if not names:
+        return iter([{} for _ in range(batch.num_rows)])
+    columns = [_for_json(batch.column(name)).to_pylist() for name in names]
+    return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+
+
+def one_line(record: bytes) -> bytes:
+    """A JSON text without line breaks; they can only stand between tokens."""
+    return msgspec.json.format(record, indent=-1) if b"\n" in record else record
+
+
+def _record_lines(records: pa.LargeBinaryArray) -> bytes:
+    if records.null_count:
+        raise UsageError(
+            "a record to be written as it was read is missing",
+            help=f"a function that makes new records must fill their column {RECORD!r}, or drop it",
+        )
+    ended = pc.binary_join_element_wise(records, pa.scalar(b"", records.type), pa.scalar(b"\n", records.type))
+    # The result is new, so its data buffer holds these lines and nothing else.
+    lines: bytes = ended.buffers()[2].to_pybytes()
+    if lines.count(b"\n") == len(records):
+        return lines
+    return b"".join(one_line(record) + b"\n" for record in records.to_pylist())
+
+
+def _for_json(array: pa.Array) -> pa.Array:
+    kind = _json_type(array.type)
+    return array if kind.equals(array.type) else array.cast(kind)
+
+
+def _json_type(kind: pa.DataType) -> pa.DataType:
+    """Times as text (as Python objects they need pandas below microseconds), half floats as floats."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _json_type(kind.storage_type)
+    if pa.types.is_timestamp(kind) or pa.types.is_time(kind) or pa.types.is_duration(kind) or pa.types.is_date(kind):
+        return pa.string()
+    if pa.types.is_float16(kind):
+        return pa.float32()
+    if pa.types.is_map(kind):
+        return pa.map_(_json_type(kind.key_type), _json_type(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_json_type(field.type)) for field in kind])
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_json_type(kind.value_type), kind.list_size)
+    if pa.types.is_list(kind):
+        return pa.list_(_json_type(kind.value_type))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(_json_type(kind.value_type))
+    return kind

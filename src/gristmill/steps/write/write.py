@@ -1,0 +1,64 @@
+"""The step that says how documents are written."""
+
+from __future__ import annotations
+
+from gristmill.core.errors import UsageError
+from gristmill.core.names import one_of
+from gristmill.core.step import Step
+
+_COMPRESSIONS: dict[str, tuple[str, ...]] = {
+    "jsonl": ("none", "gzip", "zstd", "bz2", "xz", "lz4"),
+    "parquet": ("zstd", "snappy", "gzip", "lz4", "none"),
+    "arrow": ("none",),
+    "webdataset": ("none",),
+}
+
+
+class Write(Step, tag="write", frozen=True, kw_only=True):
+    """Write documents as they are now; the last step of a recipe that makes no tokens.
+
+    | format | what a shard is | origins are in |
+    |---|---|---|
+    | `arrow` | an Arrow IPC stream, mapped by `datasets.load_from_disk`, pyarrow and polars | a column |
+    | `parquet` | one row group for each 64 MiB of records | a column |
+    | `jsonl` | a line for each record, as it was read if it was read from JSON, else its columns | a side file |
+    | `webdataset` | a tar of `.txt` (the text) and `.json` (the record, or its other columns) | a side file, the keys |
+
+    In JSON, bytes become base64, times text, and numbers that JSON has not (NaN, infinity) null.
+
+    >>> Write(format="jsonl", compression="zstd").suffix
+    '.jsonl.zst'
+    """
+
+    format: str = "arrow"
+    compression: str | None = None
+    """gzip, zstd, bz2, xz, lz4 for jsonl; zstd (the default), snappy, gzip, lz4 for parquet. None for arrow, which is
+    mapped, and for webdataset: `tarfile` stops without a word after the first of several gzip members."""
+    max_shard_bytes: int = 1 << 30
+    """A shard ends with the block of records that brings it to this size."""
+
+    def __post_init__(self) -> None:
+        one_of("format", self.format, _COMPRESSIONS)
+        if self.compression is not None:
+            one_of(f"compression of {self.format} shards", self.compression, _COMPRESSIONS[self.format])
+        if self.max_shard_bytes < 1:
+            raise UsageError(f"max_shard_bytes must be at least 1, not {self.max_shard_bytes}")
+
+    @property
+    def codec(self) -> str | None:
+        """The compression in force; None for none."""
+        codec = self.compression or _COMPRESSIONS[self.format][0]
+        return None if codec == "none" else codec
+
+    @property
+    def suffix(self) -> str:
+        """How its files' names end."""
+        if self.format != "jsonl":
+            return ".tar" if self.format == "webdataset" else f".{self.format}"
+        endings = {None: "", "gzip": ".gz", "zstd": ".zst", "bz2": ".bz2", "xz": ".xz", "lz4": ".lz4"}
+        return ".jsonl" + endings[self.codec]
+
+    @property
+    def keeps_record(self) -> bool:
+        """Whether records that were read from JSON are written as they were; else their columns are."""
+        return self.format in {"jsonl", "webdataset"}

@@ -1,0 +1,180 @@
+"""Files that appear whole or not at all: a temporary name in the same folder, sync, rename, sync of the folder.
+
+A temporary name holds the run's id, so that what a dead run left can be told from everything else and removed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import xxhash
+
+from gristmill.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+    from typing import Self
+
+    from typing_extensions import Buffer
+
+_GATHER_BYTES = 2**18
+"""Smaller writes than this are gathered first."""
+_TEMPORARY = re.compile(r"\.gristmill-([A-Za-z0-9_.-]+)-[0-9a-f]{16}\.tmp")
+
+
+class PendingFile:
+    """A file that is being written. It gets its name with `commit`; without it nothing stays.
+
+    >>> with PendingFile("out/part.bin", "run7") as file:   # doctest: +SKIP
+    ...     file.write(b"data")
+    ...     file.commit()
+    """
+
+    def __init__(self, path: str | os.PathLike[str], run_id: str) -> None:
+        self.path = Path(path)
+        self.num_bytes = 0
+        self._digest = xxhash.xxh3_64()
+        self._gathered = bytearray()
+        temporary = f".gristmill-{run_id}-{secrets.token_hex(8)}.tmp"
+        if not _TEMPORARY.fullmatch(temporary):
+            raise UsageError(f"a run id is made of letters, digits, `_`, `.` and `-`, not {run_id!r}")
+        self._temporary = self.path.with_name(temporary)
+        self._fd: int | None = None
+        self._synced = False
+
+    def __enter__(self) -> Self:
+        with _noting(self.path):
+            make_folder(self.path.parent)
+            self._fd = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._fd is not None:
+            fd, self._fd = self._fd, None
+            try:
+                os.close(fd)
+            finally:
+                self._temporary.unlink(missing_ok=True)
+
+    @property
+    def checksum(self) -> str:
+        """xxh3 of all that was written so far."""
+        return self._digest.hexdigest()
+
+    def write(self, data: Buffer) -> None:
+        view = memoryview(data).cast("B")
+        self._digest.update(view)
+        self.num_bytes += len(view)
+        self._synced = False
+        with _noting(self.path):
+            if len(self._gathered) + len(view) < _GATHER_BYTES:
+                self._gathered += view
+            else:
+                self._flush()
+                self._write_all(view)
+
+    def sync(self) -> None:
+        """Wait until the content is on the disk. `commit` does so too; separate for those who check something first."""
+        with _noting(self.path):
+            self._flush()
+            os.fsync(self._open_fd())
+        self._synced = True
+
+    def commit(self) -> None:
+        """Give the file its name, over any older one. When this returns, it survives a power cut."""
+        if not self._synced:
+            self.sync()
+        with _noting(self.path):
+            fd = self._open_fd()
+            self._temporary.replace(self.path)
+            self._fd = None
+            os.close(fd)
+            sync_folder(self.path.parent)
+
+    def _open_fd(self) -> int:
+        if self._fd is None:
+            raise ValueError(f"{self.path} is not open for writing")
+        return self._fd
+
+    def _flush(self) -> None:
+        if self._gathered:
+            gathered, self._gathered = self._gathered, bytearray()
+            self._write_all(memoryview(gathered))
+
+    def _write_all(self, view: memoryview) -> None:
+        fd = self._open_fd()
+        while view:
+            view = view[os.write(fd, view) :]
+
+
+def write_file(path: str | os.PathLike[str], data: Buffer, run_id: str) -> str:
+    """Write a whole file, or nothing; its checksum."""
+    with PendingFile(path, run_id) as file:
+        file.write(data)
+        file.commit()
+    return file.checksum
+
+
+def remove_temporaries(folder: str | os.PathLike[str], run_id: str | None) -> list[str]:
+    """Remove what a run that was killed left in a folder and below it (None: any run); the paths removed.
+
+    Only files with our own temporary names go. Links are not followed.
+    """
+    removed = []
+    for parent, _, names in os.walk(folder, onerror=_raise):
+        for name in names:
+            found = _TEMPORARY.fullmatch(name)
+            if found and run_id in (None, found.group(1)):
+                path = Path(parent, name)
+                path.unlink(missing_ok=True)
+                removed.append(str(path))
+    return removed
+
+
+def make_folder(folder: str | os.PathLike[str]) -> None:
+    """Make a folder and those above it, so that they too survive a power cut. One `stat` if it is there."""
+    path = Path(folder)
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: str | os.PathLike[str]) -> None:
+    """Wait until the names in a folder are on the disk."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def free_bytes(folder: str | os.PathLike[str]) -> int:
+    """How much this user can still write there; the folder need not exist yet."""
+    path = Path(folder).absolute()
+    while not path.exists():
+        path = path.parent
+    return shutil.disk_usage(path).free
+
+
+@contextmanager
+def _noting(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        error.add_note(f"while writing {path}")
+        raise
+
+
+def _raise(error: OSError) -> None:
+    raise error

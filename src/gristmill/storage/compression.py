@@ -1,0 +1,127 @@
+"""Compressed streams: gzip, zstd, bz2, xz, lz4. Reading is bounded, whole and exact; writing is deterministic.
+
+Bounded: whatever the ratio, a call expands to at most a piece, so a bomb costs time but no memory. Whole: members and
+frames that follow each other are read as one stream. Exact: a truncated or damaged stream first gives all that was
+readable, then raises. What is given depends on the stream's bytes alone, not on how they arrive.
+
+Damage other than truncation can take up to 64 KiB before it along, and can show late: gzip checks its content at the
+end of a member only, so wrong bytes may come before the error.
+"""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import zlib
+from typing import TYPE_CHECKING, Literal, get_args
+
+import zstandard
+
+from gristmill.core.errors import UsageError
+from gristmill.storage.damage import CorruptStreamError
+from gristmill.storage.members import member_pieces
+from gristmill.storage.zstd_frames import zstd_pieces
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import BinaryIO
+
+    from typing_extensions import Buffer
+
+__all__ = ["Codec", "CorruptStreamError", "codec_of", "compress_frame", "decompressed", "strip_codec"]
+
+Codec = Literal["gzip", "zstd", "bz2", "xz", "lz4"]
+CHUNK_BYTES = 2**20
+
+_SUFFIXES: dict[str, Codec] = {
+    ".gz": "gzip",
+    ".zst": "zstd",
+    ".zstd": "zstd",
+    ".bz2": "bz2",
+    ".xz": "xz",
+    ".lz4": "lz4",
+}
+_LEVELS: dict[Codec, tuple[int, int, int]] = {  # least, default, most
+    "gzip": (0, 6, 9),
+    "zstd": (1, 3, 22),
+    "bz2": (1, 9, 9),
+    "xz": (0, 6, 9),
+    "lz4": (0, 0, 16),
+}
+_GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"  # no name, time 0, system unknown: the same everywhere
+
+
+def codec_of(path: str) -> Codec | None:
+    """The codec that a name's suffix stands for.
+
+    >>> codec_of("part-0.jsonl.ZST"), codec_of("part-0.jsonl")
+    ('zstd', None)
+    """
+    return next((codec for suffix, codec in _SUFFIXES.items() if path.lower().endswith(suffix)), None)
+
+
+def strip_codec(path: str) -> str:
+    """A name without its codec's suffix.
+
+    >>> strip_codec("part-0.jsonl.gz"), strip_codec("part-0.jsonl")
+    ('part-0.jsonl', 'part-0.jsonl')
+    """
+    suffix = next((suffix for suffix in _SUFFIXES if path.lower().endswith(suffix)), "")
+    return path.removesuffix(path[len(path) - len(suffix) :]) if suffix else path
+
+
+def decompressed(stream: BinaryIO, codec: Codec) -> Iterator[bytes]:
+    """The content of a compressed stream, in chunks of 1 MiB to 1.125 MiB; the last is shorter.
+
+    Raises:
+        CorruptStreamError: After the last readable chunk. `context["num_bytes"]` have been given until then.
+    """
+    pieces = zstd_pieces(stream) if codec == "zstd" else member_pieces(stream, codec)
+    num_bytes, gathered, num_gathered = 0, list[bytes](), 0
+    damage: CorruptStreamError | None = None
+    try:
+        for piece in pieces:
+            gathered.append(piece)
+            num_gathered += len(piece)
+            if num_gathered >= CHUNK_BYTES:
+                num_bytes += num_gathered
+                yield b"".join(gathered)
+                gathered, num_gathered = [], 0
+    except CorruptStreamError as error:
+        damage = error
+    if gathered:
+        num_bytes += num_gathered
+        yield b"".join(gathered)
+    if damage is not None:
+        damage.context["num_bytes"] = num_bytes
+        raise damage
+
+
+def compress_frame(data: Buffer, codec: Codec, level: int | None = None) -> bytes:
+    """One complete member or frame. Equal data give equal bytes; frames put one after the other are one stream."""
+    if codec not in get_args(Codec):
+        raise UsageError(f"compression must be one of {', '.join(get_args(Codec))}, not {codec!r}")
+    least, default, most = _LEVELS[codec]
+    chosen = default if level is None else level
+    if not least <= chosen <= most:
+        raise UsageError(f"level of {codec} must lie between {least} and {most}, not {level}")
+    match codec:
+        case "gzip":
+            return _gzip_member(data, chosen)
+        case "zstd":
+            return zstandard.ZstdCompressor(level=chosen, write_checksum=True).compress(memoryview(data))
+        case "bz2":
+            return bz2.compress(data, chosen)
+        case "xz":
+            return lzma.compress(data, lzma.FORMAT_XZ, lzma.CHECK_CRC64, chosen)
+        case "lz4":
+            import lz4.frame  # noqa: PLC0415  (rarely used)
+
+            return bytes(lz4.frame.compress(data, chosen, content_checksum=True))
+
+
+def _gzip_member(data: Buffer, level: int) -> bytes:
+    packer = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
+    packed = packer.compress(data) + packer.flush()
+    num_bytes = memoryview(data).nbytes
+    return _GZIP_HEADER + packed + zlib.crc32(data).to_bytes(4, "little") + (num_bytes % 2**32).to_bytes(4, "little")

@@ -1,0 +1,44 @@
+"""The error of a damaged stream, and reading that does not depend on how a stream happens to deliver its bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gristmill.core.errors import GristmillError
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+_FETCH_BYTES = 2**20
+
+
+class CorruptStreamError(GristmillError, ValueError):
+    """A compressed stream ends too early or is damaged. `context["num_bytes"]` were read well before that."""
+
+
+class ByteSource:
+    """Takes exactly as many bytes as asked from a stream that may give fewer at a time (a pipe, a remote store)."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._fetched = b""
+        self._position = 0
+
+    def take(self, num_bytes: int) -> bytes:
+        """The next bytes; fewer than asked only at the end of the stream."""
+        stop = self._position + num_bytes
+        if stop > len(self._fetched):
+            self._fetch(num_bytes)
+            stop = num_bytes
+        taken = self._fetched[self._position : stop]
+        self._position += len(taken)
+        return taken
+
+    def _fetch(self, num_bytes: int) -> None:
+        pieces = [self._fetched[self._position :]]
+        missing = max(num_bytes, _FETCH_BYTES) - len(pieces[0])
+        while missing > 0 and (piece := self._stream.read(missing)):
+            pieces.append(piece)
+            missing -= len(piece)
+        self._fetched = b"".join(pieces)
+        self._position = 0

@@ -1,0 +1,35 @@
+"""Opening input files, local or behind a URL, and telling whether they have changed."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from gristmill.storage import local_files, remote_files
+
+REMOTE_BLOCK_BYTES = 8 * 2**20
+"""How much is fetched ahead from a remote store: large enough to hide its latency, small enough for many workers."""
+
+
+def open_input(path: str, start: int = 0) -> BinaryIO:
+    """A file for reading, at byte `start`. Local files are unbuffered: read in large pieces, or with `readinto`."""
+    if remote_files.protocol_of(path) is None:
+        stream = cast("BinaryIO", io.FileIO(remote_files.local_path(path)))
+    else:
+        fs, inner = remote_files.file_system(path)
+        stream = cast("BinaryIO", fs.open(inner, "rb", block_size=REMOTE_BLOCK_BYTES, cache_type="readahead"))
+    if start:
+        stream.seek(start)
+    return stream
+
+
+def current_version(path: str) -> tuple[int, str]:
+    """Size and version of a file as it is now: as `find_files` gave them, unless it has changed since."""
+    if remote_files.protocol_of(path) is None:
+        stat = Path(remote_files.local_path(path)).stat()
+        return stat.st_size, local_files.version_of(stat)
+    fs, inner = remote_files.file_system(path)
+    fs.invalidate_cache(inner)
+    info = fs.info(inner)
+    return int(info["size"]), remote_files.version_of(info)

@@ -1,0 +1,150 @@
+"""Listing local folders: one `scandir` a folder, one `stat` a file, links checked, nothing left out silently.
+
+A million files take a few seconds and about 500 bytes of memory each.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import deque
+from dataclasses import dataclass, field
+from stat import S_ISDIR, S_ISREG
+from typing import TYPE_CHECKING
+
+from gristmill.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from gristmill.storage.patterns import PathPattern
+
+
+@dataclass(slots=True)
+class LocalListing:
+    """What was met below a folder."""
+
+    files: list[tuple[str, str, int, str]] = field(default_factory=list)
+    """Path, real path, size, version."""
+    folders: list[str] = field(default_factory=list)
+    """Folders that match where only files count."""
+    links_outside: list[str] = field(default_factory=list)
+    """Symbolic links that match but lead out of the folder: not followed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Visit:
+    folder: str
+    real: str
+    states: frozenset[int]
+
+
+def version_of(stat: os.stat_result) -> str:
+    return str(stat.st_mtime_ns)
+
+
+def stat_named(path: str) -> os.stat_result | None:
+    """The status of a path that was named outright, links followed; None if there is nothing."""
+    try:
+        found = os.stat(path)  # noqa: PTH116  (a million names)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if not S_ISREG(found.st_mode) and not S_ISDIR(found.st_mode):
+        raise _not_a_file(path)
+    return found
+
+
+def list_local(root: str, pattern: PathPattern) -> LocalListing:
+    """All files below `root` that match. Links that stay below it are followed, each real file is listed once."""
+    listing = LocalListing()
+    real_root = os.path.realpath(root)
+    direct = deque([_Visit(root, real_root, pattern.start())])
+    # Linked folders wait until all others are listed, so that a file keeps its own name if it has one. As a real folder
+    # is entered once for each place in the pattern, links in circles end.
+    linked: deque[_Visit] = deque()
+    entered: set[tuple[str, frozenset[int]]] = set()
+    while direct or linked:
+        visit = (direct or linked).popleft()
+        if (visit.real, visit.states) in entered:
+            continue
+        entered.add((visit.real, visit.states))
+        _list_folder(visit, pattern, real_root, listing, direct, linked)
+    return listing
+
+
+def _list_folder(
+    visit: _Visit,
+    pattern: PathPattern,
+    real_root: str,
+    listing: LocalListing,
+    direct: deque[_Visit],
+    linked: deque[_Visit],
+) -> None:
+    states, step = visit.states, pattern.step
+    add_file = listing.files.append
+    real_prefix = visit.real.rstrip("/") + "/"
+    path = visit.folder
+    try:
+        with os.scandir(visit.folder) as entries:
+            for entry in entries:
+                name = entry.name
+                below, matched = step(states, name)
+                if not below and not matched:
+                    continue
+                path = entry.path
+                if entry.is_symlink():
+                    _follow(path, below, real_root, listing, linked, matched=matched)
+                elif entry.is_dir(follow_symlinks=False):
+                    if below:
+                        direct.append(_Visit(path, real_prefix + name, below))
+                    elif matched:
+                        listing.folders.append(path)
+                elif matched:
+                    if not entry.is_file(follow_symlinks=False):
+                        raise _not_a_file(path)
+                    stat = entry.stat(follow_symlinks=False)
+                    add_file((path, real_prefix + name, stat.st_size, str(stat.st_mtime_ns)))
+    except OSError as error:
+        raise _unreadable(error.filename or path, error) from error
+
+
+def _follow(
+    path: str,
+    below: frozenset[int],
+    real_root: str,
+    listing: LocalListing,
+    linked: deque[_Visit],
+    *,
+    matched: bool,
+) -> None:
+    real = os.path.realpath(path)
+    if real != real_root and not real.startswith(real_root.rstrip("/") + "/"):
+        listing.links_outside.append(path)
+        return
+    stat = os.stat(path)  # noqa: PTH116  (raises when the link leads nowhere: a file that should be there is not)
+    if S_ISDIR(stat.st_mode):
+        if below:
+            linked.append(_Visit(path, real, below))
+        elif matched:
+            listing.folders.append(path)
+    elif matched:
+        if not S_ISREG(stat.st_mode):
+            raise _not_a_file(path)
+        listing.files.append((path, real, stat.st_size, version_of(stat)))
+
+
+def _unreadable(path: str, error: OSError) -> UsageError:
+    hints = {
+        errno.EACCES: "give this user the right to read it, or leave it out of the pattern",
+        errno.ENOENT: "it went away while it was listed, or is a link that leads nowhere",
+        errno.ELOOP: "it is a link that leads to itself",
+    }
+    return UsageError(
+        f"cannot list {path}: {error.strerror or error}", help=hints.get(error.errno or 0), path=str(path)
+    )
+
+
+def _not_a_file(path: str) -> UsageError:
+    return UsageError(
+        f"{path} is neither a file nor a folder", help="leave it out of the pattern: only regular files are read"
+    )

@@ -1,0 +1,83 @@
+"""One run a folder: an advisory lock that the system drops with its holder, however the holder ends."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gristmill.core.errors import GristmillError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+LOCK_NAME = ".gristmill-lock"
+
+
+class FolderLockedError(GristmillError, RuntimeError):
+    """Another run works in the folder."""
+
+
+class FolderLock:
+    """Holds a folder for this process, from `with` to its end.
+
+    The lock is the `flock`; the file's content, pid and host, serves the message only. So a file that a dead run left
+    locks nothing.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.path = Path(folder) / LOCK_NAME
+        self._fd: int | None = None
+
+    def __enter__(self) -> Self:
+        while self._fd is None:
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise _locked(self.path.parent, fd) from error
+            except BaseException:
+                os.close(fd)
+                raise
+            # The last holder may have removed the file between our open and our lock: then ours has no name any more.
+            if _is_at(fd, self.path):
+                self._fd = fd
+            else:
+                os.close(fd)
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._fd is not None:
+            self.path.unlink(missing_ok=True)  # while it is locked: nobody else can hold this file
+            os.close(self._fd)
+            self._fd = None
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _locked(folder: Path, fd: int) -> FolderLockedError:
+    with os.fdopen(fd, "rb") as file:
+        content = file.read()
+    try:
+        holder = json.loads(content)
+        pid, host = holder["pid"], holder["host"]
+        who = f"process {pid} on {host}"
+    except (ValueError, KeyError, TypeError):  # it has the lock but has not yet written its name
+        pid = host = None
+        who = "another process"
+    return FolderLockedError(
+        f"{folder} is in use by {who}", help="wait for it to end, or choose another output folder", pid=pid, host=host
+    )

@@ -1,0 +1,170 @@
+"""Path patterns: `*`, `**`, `?`, `[..]` as in a shell, and braces: lists `{a,b}` and ranges `{0000..0099}`.
+
+A pattern is matched one path component at a time while folders are listed, so that each folder is listed once and
+folders that cannot match are not entered. Cost: one regular expression a name.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from dataclasses import dataclass
+from itertools import product
+
+from gristmill.core.errors import UsageError
+
+MAX_NAMES = 10_000_000
+"""A range that would make more names than this is a slip of the finger."""
+
+_WILD = re.compile(r"[*?\[]")
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+
+
+def is_wild(text: str) -> bool:
+    """Does it hold a wildcard (braces are none)?"""
+    return _WILD.search(text) is not None
+
+
+def has_range(text: str) -> bool:
+    return re.search(r"\{\d+\.\.\d+\}", text) is not None
+
+
+def fixed_folder(pattern: str) -> str:
+    """The part of a pattern that names a folder outright, with its last slash.
+
+    >>> fixed_folder("data/web/part-*.jsonl"), fixed_folder("data/{a,b}/x"), fixed_folder("*.txt")
+    ('data/web/', 'data/', '')
+    """
+    first = re.search(r"[*?\[{]", pattern)
+    head = pattern if first is None else pattern[: first.start()]
+    return head[: head.rfind("/") + 1]
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """All patterns a pattern with braces stands for, in order.
+
+    >>> expand_braces("{a,b}-{08..10}.txt")
+    ['a-08.txt', 'a-09.txt', 'a-10.txt', 'b-08.txt', 'b-09.txt', 'b-10.txt']
+    """
+    choices: list[list[str]] = []
+    num_names = 1
+    position = 0
+    while (start := pattern.find("{", position)) >= 0 and (stop := _closing(pattern, start)) >= 0:
+        choices.append([pattern[position:start]])
+        alternatives = _alternatives(pattern, pattern[start + 1 : stop])
+        num_names *= len(alternatives)
+        _check_number(pattern, num_names)
+        choices.append(alternatives)
+        position = stop + 1
+    return ["".join(parts) for parts in product(*choices, [pattern[position:]])]
+
+
+def _alternatives(pattern: str, inside: str) -> list[str]:
+    if found := _RANGE.fullmatch(inside):
+        first, last = found.groups()
+        start, stop = int(first), int(last)
+        _check_number(pattern, abs(stop - start) + 1)
+        # {08..10} counts 08, 09, 10: one leading zero fixes the width, as in bash.
+        padded = any(len(number) > 1 and number.startswith("0") for number in (first, last))
+        width = max(len(first), len(last)) if padded else 0
+        direction = 1 if stop >= start else -1
+        return [f"{number:0{width}d}" for number in range(start, stop + direction, direction)]
+    pieces = _split_at_commas(inside)
+    if len(pieces) == 1:
+        return [f"{{{inside}}}"]  # {x} stands for itself
+    return [name for piece in pieces for name in expand_braces(piece)]
+
+
+def _closing(pattern: str, start: int) -> int:
+    """Where the brace that opens at `start` is closed; -1 if nowhere."""
+    depth = 0
+    for position in range(start, len(pattern)):
+        depth += {"{": 1, "}": -1}.get(pattern[position], 0)
+        if depth == 0:
+            return position
+    return -1
+
+
+def _split_at_commas(inside: str) -> list[str]:
+    pieces, depth = [""], 0
+    for character in inside:
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            pieces.append("")
+        else:
+            pieces[-1] += character
+    return pieces
+
+
+def _check_number(pattern: str, num_names: int) -> None:
+    if num_names > MAX_NAMES:
+        raise UsageError(
+            f"{pattern} stands for more than {MAX_NAMES:,} names", help="check the range in braces, or use `*` instead"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PathPattern:
+    """A pattern below a folder, as a small automaton over path components.
+
+    >>> pattern = PathPattern.below("**/part-*.txt")
+    >>> pattern.matches(["a", "b", "part-1.txt"]), pattern.matches(["part-1.json"])
+    (True, False)
+    """
+
+    parts: tuple[re.Pattern[str] | None, ...]
+    """None is `**`: any number of folders, or as the last part all files below."""
+    left_out: tuple[str, ...]
+    """Names that start so are not met by `**`."""
+
+    @classmethod
+    def below(cls, pattern: str) -> PathPattern:
+        names = [name for name in pattern.split("/") if name not in ("", ".")]
+        return cls(tuple(None if name == "**" else _name_pattern(name) for name in names), left_out=(".",))
+
+    @classmethod
+    def everything(cls) -> PathPattern:
+        """All files of a folder, except hidden ones and those that start with `_`."""
+        return cls((None,), left_out=(".", "_"))
+
+    def start(self) -> frozenset[int]:
+        return self._closed({0})
+
+    def step(self, states: frozenset[int], name: str) -> tuple[frozenset[int], bool]:
+        """After one more name: the states for what lies below it as a folder, and whether it matches as a file."""
+        below: set[int] = set()
+        matched = False
+        last = len(self.parts) - 1
+        for state in states:
+            part = self.parts[state]
+            if part is None:
+                if not name.startswith(self.left_out):
+                    below.add(state)
+                    matched = matched or state == last
+            elif part.match(name):
+                if state == last:
+                    matched = True
+                else:
+                    below.add(state + 1)
+        return (self._closed(below) if below else frozenset()), matched
+
+    def matches(self, names: list[str]) -> bool:
+        states = self.start()
+        for name in names[:-1]:
+            states, _ = self.step(states, name)
+        return bool(states) and self.step(states, names[-1])[1]
+
+    def _closed(self, states: set[int]) -> frozenset[int]:
+        """`**` may stand for no folder at all: then the next part is met at once."""
+        for state in sorted(states):
+            following = state
+            while following < len(self.parts) - 1 and self.parts[following] is None:
+                following += 1
+                states.add(following)
+        return frozenset(states)
+
+
+def _name_pattern(name: str) -> re.Pattern[str]:
+    # As in a shell, `*` does not meet hidden names; `.*` does.
+    hidden = "" if name.startswith(".") else r"(?!\.)"
+    return re.compile(hidden + fnmatch.translate(name))

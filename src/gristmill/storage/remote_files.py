@@ -1,0 +1,144 @@
+"""Files behind a URL, through fsspec: which file system, what is in a folder, which version a file has.
+
+Object stores are listed flat (a thousand names a request, however many folders); all else folder by folder, because
+fsspec's own `find` and `walk` leave out folders they cannot read without a word.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from gristmill.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from gristmill.storage.patterns import PathPattern
+
+_FLAT_STORES = frozenset({"s3", "s3a", "gs", "gcs"})
+_LOCAL = frozenset({"file", "local"})
+_PACKAGES = {"s3": "gristmill[s3]", "s3a": "gristmill[s3]", "gs": "gristmill[gcs]", "gcs": "gristmill[gcs]"}
+_VERSION_KEYS = ("ETag", "etag", "blob_id", "generation", "md5Hash", "mtime", "LastModified", "modified", "created")
+
+RemoteFile = tuple[str, int, str]
+"""URL, size, version."""
+
+
+def protocol_of(path: str) -> str | None:
+    """The protocol of a URL; None for a local path, `file://` included.
+
+    >>> protocol_of("s3://bucket/key"), protocol_of("file:///data/x"), protocol_of("data/x")
+    ('s3', None, None)
+    """
+    protocol, separator, _ = path.partition("://")
+    return protocol if separator and protocol.isalnum() and protocol not in _LOCAL else None
+
+
+def local_path(path: str) -> str:
+    """A local path without `file://`."""
+    protocol, separator, rest = path.partition("://")
+    return rest if separator and protocol in _LOCAL else path
+
+
+def file_system(url: str) -> tuple[Any, str]:
+    """The file system of a URL, and the URL's path in it."""
+    import fsspec  # noqa: PLC0415  (local files need none of it)
+
+    protocol = protocol_of(url)
+    try:
+        return fsspec.core.url_to_fs(url)  # type: ignore[no-any-return]
+    except ImportError as error:
+        package = _PACKAGES.get(protocol or "", "the fsspec implementation for it")
+        raise UsageError(f"{url}: reading {protocol}:// needs a package: {error}", help=f"install {package}") from error
+    except ValueError as error:
+        raise UsageError(f"{url}: {error}", help="use a local path or a URL that fsspec knows, as s3://…") from error
+
+
+def version_of(info: Mapping[str, Any]) -> str:
+    """What the store says that changes with the content; empty if it says nothing."""
+    for key in _VERSION_KEYS:
+        if (value := info.get(key)) is not None:
+            # The memory store gives a number in a listing and a date for a single file.
+            return str(value.timestamp() if isinstance(value, datetime) else value).strip('"')
+    return ""
+
+
+def list_remote(url: str, pattern: PathPattern) -> Iterator[RemoteFile]:
+    """All files below a URL that match."""
+    fs, root = file_system(url)
+    fs.invalidate_cache()
+    prefix = root.rstrip("/") + "/"
+    infos = _flat(fs, root) if protocol_of(url) in _FLAT_STORES and None in pattern.parts else None
+    if infos is None:
+        yield from _walk(fs, prefix, pattern)
+        return
+    for info in infos:
+        name = info["name"]
+        if name.startswith(prefix) and pattern.matches(name[len(prefix) :].split("/")):
+            yield _file(fs, info)
+
+
+def named_remote(url: str) -> tuple[RemoteFile | None, bool]:
+    """The file a URL names, if it is one; and whether it names a folder."""
+    fs, path = file_system(url)
+    try:
+        info = fs.info(path)
+    except FileNotFoundError:
+        return None, False
+    if info["type"] == "directory":
+        return None, True
+    return _file(fs, info), False
+
+
+def list_names(url: str) -> dict[str, RemoteFile | None]:
+    """What is in one folder: its files by URL; None for a folder."""
+    fs, root = file_system(url)
+    fs.invalidate_cache()
+    try:
+        infos = fs.ls(root, detail=True)
+    except FileNotFoundError:
+        return {}
+    return {
+        fs.unstrip_protocol(info["name"].rstrip("/")): None if info["type"] == "directory" else _file(fs, info)
+        for info in infos
+    }
+
+
+def _flat(fs: Any, root: str) -> list[dict[str, Any]]:
+    try:
+        infos = fs.find(root, detail=True).values()
+    except FileNotFoundError:
+        return []
+    # A key that ends with a slash is the marker some tools make for a folder.
+    return [info for info in infos if info["type"] != "directory" and not info["name"].endswith("/")]
+
+
+def _walk(fs: Any, prefix: str, pattern: PathPattern) -> Iterator[RemoteFile]:
+    waiting = deque([(prefix, pattern.start())])
+    while waiting:
+        folder, states = waiting.popleft()
+        try:
+            infos = fs.ls(folder.rstrip("/") or folder, detail=True)
+        except FileNotFoundError:
+            continue  # only the first one can be missing: an empty or absent prefix of an object store
+        for info in infos:
+            name = info["name"].rstrip("/")
+            base = name[len(folder) :]
+            if not name.startswith(folder) or not base:
+                continue  # the marker object of the folder itself
+            below, matched = pattern.step(states, base)
+            if info["type"] == "directory":
+                if below:
+                    waiting.append((name + "/", below))
+            elif matched and not info["name"].endswith("/"):
+                yield _file(fs, info)
+
+
+def _file(fs: Any, info: Mapping[str, Any]) -> RemoteFile:
+    size = info.get("size")
+    url = fs.unstrip_protocol(info["name"])
+    if size is None:
+        raise UsageError(f"{url}: the server does not say how large it is", help="download it first")
+    return url, int(size), version_of(info)

@@ -1,0 +1,63 @@
+import pytest
+
+from gristmill.core.errors import UsageError
+from gristmill.core.recipe import Recipe, Source, recipe_data
+from gristmill.steps import Length, Map, Read, Sample, Write
+
+WEB = Read(read="web/*.jsonl")
+
+
+def test_from_python():
+    recipe = Recipe(
+        sources={"web": WEB, "books": Source(Read(read="b.parquet", text="content"), [Sample(fraction=0.5)])},
+        steps=[Length(min_chars=3), Write(format="jsonl")],
+        output="out",
+    )
+    assert recipe.steps_of("books") == (Sample(fraction=0.5), Length(min_chars=3), Write(format="jsonl"))
+    assert recipe.steps_of("web") == recipe.steps
+    assert [place for place, _ in recipe.all_steps()] == [
+        "sources.web", "sources.books", "sources.books.steps.0", "steps.0", "steps.1",
+    ]  # fmt: skip
+    assert recipe_data(recipe) == {
+        "output": "out",
+        "sources": {
+            "web": {"read": "web/*.jsonl"},
+            "books": {"read": "b.parquet", "text": "content", "steps": [{"sample": {"fraction": 0.5}}]},
+        },
+        "steps": [{"length": {"min_chars": 3}}, {"write": {"format": "jsonl"}}],
+    }
+
+
+def test_paths_start_at_the_recipe(tmp_path):
+    recipe = Recipe(sources={"web": WEB}, output=tmp_path / "out", folder=str(tmp_path))
+    assert recipe.path("data/x") == str(tmp_path / "data" / "x")
+    assert recipe.path("s3://bucket/x") == "s3://bucket/x"
+    assert recipe.path(recipe.output) == str(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"sources": {}},
+        {"sources": {"web": "a.jsonl"}},
+        {"sources": {"a/b": WEB}},
+        {"sources": {"..": WEB}},
+        {"sources": {"": WEB}},
+        {"output": ""},
+        {"max_quarantine": 2},
+        {"slice_bytes": 0},
+        {"identity": "size"},
+        {"mixture": {"wbe": 1.0}},
+        {"mixture": {"web": 0}},
+        {"steps": ["length"]},
+        {"steps": [Length]},
+        {"steps": [Length(max_chars=3.5)]},
+        {"steps": [Map(call=len, columns=["a"])]},
+        {"steps": WEB},
+        {"steps": "length"},
+        {"sources": [WEB]},
+    ],
+)
+def test_wrong_recipes_are_refused(wrong):
+    with pytest.raises(UsageError):
+        Recipe(**{"sources": {"web": WEB}, "output": "out", **wrong})

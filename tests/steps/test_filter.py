@@ -1,0 +1,48 @@
+import numpy as np
+import pytest
+
+from gristmill.core.errors import UsageError
+from gristmill.core.examples import documents, texts
+from gristmill.steps import Filter
+
+
+def test_exceptions_and_wrong_answers_are_set_aside_one_by_one():
+    def judge(record):
+        return {"a": True, "b": False, "c": None, "d": np.True_, "e": 1 // (len(record["text"]) - 1)}[record["text"]]
+
+    def careful(record):
+        return (
+            judge(record)
+            if record["text"] == "e"
+            else {"a": True, "b": False, "c": None, "d": np.True_}[record["text"]]
+        )
+
+    applied = Filter(call=careful).apply(documents(list("abcde")), seed=0)
+    assert texts(applied.batch) == ["a", "d"]
+    assert applied.dropped == {"rejected": 1}
+    assert [(bad.position, bad.reason) for bad in applied.bad] == [(2, "not_a_bool"), (4, "exception")]
+    raised = applied.bad[1]
+    assert "ZeroDivisionError" in raised.message
+    assert "in judge" in raised.traceback
+    assert "record_functions.py" not in raised.traceback  # only the user's frames
+    assert raised.raw == b'{"text":"e"}'
+
+
+def test_a_large_record_is_set_aside_by_reference():
+    applied = Filter(call=lambda record: None).apply(documents(["x" * (2 << 20)]), seed=0)
+    assert applied.bad[0].raw is None
+    assert applied.bad[0].num_bytes > 2 << 20
+
+
+def test_out_of_memory_is_no_fault_of_the_record():
+    def hungry(record):
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        Filter(call=hungry).apply(documents(["a"]), seed=0)
+
+
+def test_not_a_function():
+    for call in (5, "functions", "functions.py", "functions.txt:f", "f.py:a b"):
+        with pytest.raises(UsageError):
+            Filter(call=call)

@@ -1,0 +1,24 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gristmill.core.errors import UsageError
+from gristmill.core.examples import documents, texts
+from gristmill.steps import Length
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))), st.integers(0, 5), st.none() | st.integers(5, 9))
+def test_keeps_what_python_would_keep(words, low, high):
+    applied = Length(min_chars=low, max_chars=high).apply(documents(words), seed=0)
+    assert texts(applied.batch) == [word for word in words if low <= len(word) <= (high or len(word))]
+    assert applied.dropped.get("too_short", 0) == sum(len(word) < low for word in words)
+
+
+def test_characters_are_not_bytes():
+    assert texts(Length(min_chars=2, max_chars=2).apply(documents(["é🌾", "abc"]), seed=0).batch) == ["é🌾"]
+
+
+@pytest.mark.parametrize("parameters", [{"min_chars": -1}, {"min_chars": 5, "max_chars": 4}])
+def test_senseless_bounds_are_refused(parameters):
+    with pytest.raises(UsageError):
+        Length(**parameters)

@@ -1,0 +1,48 @@
+import fsspec
+import pytest
+
+from gristmill.storage.files import current_version, open_input
+from gristmill.storage.paths import find_files
+
+
+@pytest.fixture(params=["local", "memory"])
+def place(request, tmp_path):
+    """A folder's path, and a function that writes a file in it."""
+    if request.param == "local":
+        yield str(tmp_path), lambda name, data: (tmp_path / name).write_bytes(data)
+        return
+    fs = fsspec.filesystem("memory")
+    yield "memory://files", lambda name, data: fs.pipe(f"/files/{name}", data)
+    fs.rm("/files", recursive=True)
+
+
+def test_a_file_opens_at_any_byte(place):
+    folder, write = place
+    write("a", b"0123456789")
+    for start in (0, 3, 10, 12):
+        with open_input(f"{folder}/a", start) as stream:
+            assert stream.read() == b"0123456789"[start:]
+
+
+def test_the_version_is_that_of_the_listing_until_the_file_changes(place):
+    folder, write = place
+    write("a", b"one")
+    (file,) = find_files(f"{folder}/*")
+    assert current_version(file.path) == (file.num_bytes, file.version)
+    write("a", b"two")
+    assert current_version(file.path) != (file.num_bytes, file.version)
+
+
+def test_a_file_that_is_gone_is_an_error(place):
+    folder, write = place
+    write("a", b"")
+    for use in (open_input, current_version):
+        with pytest.raises(FileNotFoundError):
+            use(f"{folder}/gone")
+
+
+def test_file_urls_are_local(tmp_path):
+    (tmp_path / "a").write_bytes(b"data")
+    with open_input(f"file://{tmp_path}/a", 1) as stream:
+        assert stream.read() == b"ata"
+    assert current_version(f"file://{tmp_path}/a") == current_version(str(tmp_path / "a"))
