@@ -86,7 +86,7 @@ def publish(plan: Plan, finished: Mapping[str, Finished], run_id: str) -> Manife
         if problems:
             raise BooksError(f"source {name}: the books do not balance: {'; '.join(problems)}", help="report this bug")
     old = load_manifest(plan.output) if (plan.output / MANIFEST).exists() else None
-    names = _Names(plan.output, set(_files_of(old)))
+    names = _Names(plan.write.suffix, set(_files_of(old)))
     splits: dict[str, dict[str, list[Shard]]] = {}
     for name, source in finished.items():
         for fingerprint, result in source.units:
@@ -112,21 +112,20 @@ def publish(plan: Plan, finished: Mapping[str, Finished], run_id: str) -> Manife
 class _Names:
     """Gives finished files their places; what is already in its place stays there."""
 
-    def __init__(self, root: Path, taken: set[str]) -> None:
-        self._root = root
+    def __init__(self, suffix: str, taken: set[str]) -> None:
+        self._suffix = suffix
         self._taken = taken
         self._numbers: Counter[str] = Counter()
         self.moves: list[tuple[str, str]] = []
 
     def shard(self, part: Part, source: str, fingerprint: str) -> Shard:
         folder = f"{part.split}/{source}"
-        suffix = part.data.path[part.data.path.rindex(f"-{part.split}-") :].partition(".")[2]
         path, origins = part.data.path, part.origins
         if path.startswith(WORK):
-            path = self._free(folder, suffix)
+            path = self._free(folder)
             self.moves.append((part.data.path, path))
             if origins is not None:
-                place = f"origins/{path.removesuffix('.' + suffix)}.arrow"
+                place = f"origins/{path.removesuffix(self._suffix)}.arrow"
                 self.moves.append((origins.path, place))
                 origins = StoredFile(path=place, bytes=origins.bytes, xxh3=origins.xxh3)
         return Shard(
@@ -144,9 +143,9 @@ class _Names:
                 lines.append(msgspec.json.encode(Receipt(fingerprint=fingerprint, result=msgspec.Raw(kept))) + b"\n")
         return b"".join(lines)
 
-    def _free(self, folder: str, suffix: str) -> str:
+    def _free(self, folder: str) -> str:
         while True:
-            path = f"{folder}/shard-{self._numbers[folder]:05d}.{suffix}"
+            path = f"{folder}/shard-{self._numbers[folder]:05d}{self._suffix}"
             self._numbers[folder] += 1
             if path not in self._taken:
                 return path
