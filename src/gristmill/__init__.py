@@ -5,21 +5,47 @@ Importing this package loads nothing else: each public name is fetched from its 
 
 TYPE_CHECKING = False  # as in typing, which every worker would otherwise import here
 if TYPE_CHECKING:
+    from gristmill import steps
     from gristmill.core import errors
+    from gristmill.core.recipe import Recipe, Source
     from gristmill.engine.events import EventLog
     from gristmill.engine.failure import Failure
     from gristmill.engine.parallel_map import parallel_imap, parallel_map
+    from gristmill.pipeline.api import plan, run
+    from gristmill.recipe.load import load_recipe
+    from gristmill.shards.dataset import open_dataset
 
 __version__ = "0.1.0.dev0"
 
-__all__ = ["EventLog", "Failure", "__version__", "errors", "parallel_imap", "parallel_map"]
+__all__ = [
+    "EventLog",
+    "Failure",
+    "Recipe",
+    "Source",
+    "__version__",
+    "errors",
+    "load_recipe",
+    "open_dataset",
+    "parallel_imap",
+    "parallel_map",
+    "plan",
+    "run",
+    "steps",
+]
 
 _HOMES = {
     "EventLog": "gristmill.engine.events",
     "Failure": "gristmill.engine.failure",
+    "Recipe": "gristmill.core.recipe",
+    "Source": "gristmill.core.recipe",
     "errors": "gristmill.core.errors",
+    "load_recipe": "gristmill.recipe.load",
+    "open_dataset": "gristmill.shards.dataset",
     "parallel_imap": "gristmill.engine.parallel_map",
     "parallel_map": "gristmill.engine.parallel_map",
+    "plan": "gristmill.pipeline.api",
+    "run": "gristmill.pipeline.api",
+    "steps": "gristmill.steps",
 }
 
 
@@ -29,7 +55,7 @@ def __getattr__(name: str) -> object:
     from importlib import import_module  # noqa: PLC0415
 
     module = import_module(_HOMES[name])
-    value = globals()[name] = getattr(module, name, module)  # the module itself for `errors`
+    value = globals()[name] = getattr(module, name, module)  # the module itself for `errors` and `steps`
     return value
 
 

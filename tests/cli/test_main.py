@@ -1,3 +1,4 @@
+import errno
 import signal
 import subprocess
 import sys
@@ -100,6 +101,25 @@ def test_error_is_shown_with_notes_and_help(run, command_that_raises, kind, code
         "  help: raise row_length\n"
     )
     assert run("fail") == (code, "", expected)
+
+
+def test_errors_of_the_system_say_what_where_and_what_to_do(run, command_that_raises):
+    error = OSError(errno.ENOSPC, "No space left on device")
+    error.add_note("while writing /data/out/shard")
+    error.add_note("gristmill: item 3: Task(...)")
+    error.add_note("in the worker:\nTraceback (most recent call last): ...")
+    command_that_raises(error)
+    code, out, err = run("fail")
+    assert (code, out) == (1, "")
+    assert err.splitlines()[:2] == ["error: No space left on device", "  note: while writing /data/out/shard"]
+    assert "same command" in err
+    assert "Traceback" not in err
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    command = f"{sys.executable} -m gristmill --help | true"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True)
+    assert done.stderr == ""
 
 
 def test_interrupt_exits_130(run, command_that_raises):

@@ -7,7 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
+
+from gristmill import Recipe, steps
+from gristmill.cli.main import COMMANDS
+from gristmill.recipe.catalog import STEPS, step_class
+from gristmill.recipe.load import parse_recipe
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")]
@@ -51,6 +57,28 @@ def test_commands_work(commands, tmp_path):
             _run(words, tmp_path)
         elif words and words[0] == "make":
             assert set(words[1:]) <= targets
+
+
+@pytest.mark.parametrize("text", _blocks("yaml"))
+def test_recipes_can_be_read(text):
+    parse_recipe(text)
+
+
+def test_recipe_reference_names_every_key_of_every_step():
+    pages = re.split(r"^##+ (.+)$", (ROOT / "docs/reference/recipes.md").read_text(), flags=re.MULTILINE)
+    page_of = dict(zip(pages[1::2], pages[2::2], strict=True))
+    described = {name: step_class(name) for name in STEPS}
+    described |= {"Keys of a recipe": Recipe, "Keys of a source": steps.Read}
+    for name, struct in described.items():
+        fields = {field.encode_name for field in msgspec.structs.fields(struct)}
+        named = set(re.findall(r"^\| `(\w+)` \|", page_of[name].split("\n\n| format | names |")[0], re.MULTILINE))
+        assert named - {"steps"} == fields - {"steps", "folder"}, name
+
+
+def test_readme_names_every_command():
+    readme = (ROOT / "README.md").read_text()
+    for name in COMMANDS:
+        assert f"`gristmill {name}" in readme
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

@@ -38,6 +38,7 @@ OURS_ON_HELP = {
     "gristmill.cli.printing",
     "gristmill.core",
     "gristmill.core.errors",
+    "gristmill.core.names",
 }
 
 

@@ -7,7 +7,37 @@ import pytest
 
 import gristmill as gm
 
-NAMES = ["EventLog", "Failure", "__version__", "errors", "parallel_imap", "parallel_map"]
+NAMES = [
+    "EventLog",
+    "Failure",
+    "Recipe",
+    "Source",
+    "__version__",
+    "errors",
+    "load_recipe",
+    "open_dataset",
+    "parallel_imap",
+    "parallel_map",
+    "plan",
+    "run",
+    "steps",
+]
+MODULES = {"errors", "steps"}
+
+STEPS = [
+    "Filter",
+    "Length",
+    "Limit",
+    "Map",
+    "MapBatches",
+    "Read",
+    "Rename",
+    "Sample",
+    "Select",
+    "Shuffle",
+    "Split",
+    "Write",
+]
 
 ERRORS = {
     "GristmillError": Exception,
@@ -39,6 +69,51 @@ PARALLEL_MAP = {
 }
 
 
+EMPTY = inspect.Parameter.empty
+SIGNATURES = {
+    "load_recipe": {"path": EMPTY, "overrides": ()},
+    "open_dataset": {"path": EMPTY},
+    "plan": {"recipe": EMPTY, "limit": None},
+    "run": {
+        "recipe": EMPTY,
+        "workers": "auto",
+        "backend": "processes",
+        "timeout": None,
+        "update": False,
+        "overwrite": False,
+        "keep_work": False,
+        "limit": None,
+        "progress": None,
+        "monitor": False,
+        "events": None,
+    },
+    "Source": {"read": EMPTY, "steps": ()},
+    "Recipe": {
+        "sources": EMPTY,
+        "output": EMPTY,
+        "steps": (),
+        "seed": 0,
+        "mixture": None,
+        "max_quarantine": 0.01,
+        "slice_bytes": 64 << 20,
+        "identity": "mtime",
+        "folder": None,
+    },
+}
+RESULT = {"books", "dataset", "manifest", "output", "was_up_to_date"}
+DATASET = {
+    "folder",
+    "manifest",
+    "origins",
+    "quarantine",
+    "schema",
+    "sources",
+    "split",
+    "splits",
+    "verify",
+}
+
+
 def test_names_are_pinned():
     assert sorted(gm.__all__) == NAMES
     assert dir(gm) == NAMES
@@ -47,7 +122,7 @@ def test_names_are_pinned():
 @pytest.mark.parametrize("name", NAMES)
 def test_each_name_is_what_its_module_defines(name):
     value = getattr(gm, name)
-    assert inspect.ismodule(value) == (name == "errors")
+    assert inspect.ismodule(value) == (name in MODULES)
     if callable(value):
         assert value.__name__ == name
 
@@ -69,6 +144,38 @@ def test_parallel_map_signature_is_pinned(name):
     assert {key: parameter.default for key, parameter in parameters.items()} == PARALLEL_MAP
     positional = [key for key, parameter in parameters.items() if parameter.kind is not parameter.KEYWORD_ONLY]
     assert positional == ["fn", "items"]
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signature_is_pinned(name):
+    parameters = inspect.signature(getattr(gm, name)).parameters
+    assert {key: parameter.default for key, parameter in parameters.items()} == SIGNATURES[name]
+    if name in ("plan", "run"):
+        positional = [key for key, parameter in parameters.items() if parameter.kind is not parameter.KEYWORD_ONLY]
+        assert positional == ["recipe"]
+
+
+def test_steps_are_pinned():
+    assert sorted(gm.steps.__all__) == STEPS
+    assert all(getattr(gm.steps, name).__name__ == name for name in STEPS)
+
+
+def test_what_a_run_gives_is_pinned(tmp_path):
+    (tmp_path / "data.jsonl").write_text('{"text": "hello"}\n')
+    recipe = gm.Recipe(sources={"web": gm.steps.Read(read="data.jsonl")}, output="out", folder=str(tmp_path))
+    assert str(gm.plan(recipe)).startswith(f"plan for {tmp_path / 'out'}")
+    result = gm.run(recipe, backend="serial", progress=False, events=tmp_path / "events.jsonl")
+    dataset = result.dataset()
+    assert {name for name in dir(result) if not name.startswith("_")} == RESULT
+    assert {name for name in dir(dataset) if not name.startswith("_")} == DATASET
+    assert [record["text"] for record in dataset] == ["hello"]
+    assert (tmp_path / "events.jsonl").exists()
+
+
+@pytest.mark.parametrize("function", ["plan", "run"])
+def test_a_path_is_not_a_recipe(function):
+    with pytest.raises(gm.errors.UsageError, match="load_recipe"):
+        getattr(gm, function)("recipe.yaml")
 
 
 def test_failure_fields_are_pinned():

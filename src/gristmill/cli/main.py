@@ -4,6 +4,7 @@
 Exit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted, 143 terminated.
 """
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -18,7 +19,14 @@ from gristmill.core.errors import GristmillError, UsageError
 from gristmill.core.names import nearest
 
 COMMANDS = {
-    "demo": ("gristmill.cli.demo", "Count Python's own sources in parallel, and survive a killed worker."),
+    "init": ("gristmill.cli.init", "Write a recipe to start from, with data that it runs on."),
+    "plan": ("gristmill.cli.plan", "Check a recipe and show what a run would do."),
+    "run": ("gristmill.cli.run", "Run a recipe, or go on with a run that was stopped."),
+    "inspect": ("gristmill.cli.inspect", "Show what a dataset holds."),
+    "verify": ("gristmill.cli.verify", "Read a whole dataset again and compare it with its manifest."),
+    "trace": ("gristmill.cli.trace", "Follow a record back to its input file."),
+    "clean": ("gristmill.cli.clean", "Remove what a stopped run left behind."),
+    "demo": ("gristmill.cli.demo", "Count Python's own sources in parallel; a worker is killed."),
 }
 
 
@@ -52,7 +60,7 @@ class CommandTable(click.Group):
 @click.command(
     cls=CommandTable,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Example: gristmill demo --workers 2",
+    epilog="Example: gristmill init corpus && gristmill run corpus/recipe.yaml",
 )
 @click.version_option(__version__, message="gristmill %(version)s")
 def command_line() -> None:
@@ -81,9 +89,19 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
     except click.ClickException as error:
         click.echo(error_text(error), err=True)
         return error.exit_code
+    except OSError as error:
+        return _system_error(error)
     except _Terminated:
         click.echo("terminated", err=True)
         return 128 + signal.SIGTERM
+
+
+def _system_error(error: OSError) -> int:
+    if isinstance(error, BrokenPipeError):  # `gristmill inspect out | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    else:
+        click.echo(error_text(error), err=True)
+    return 1
 
 
 class _Terminated(SystemExit):

@@ -1,8 +1,25 @@
 """How the command line says that something went wrong: what, where, what to do."""
 
+import errno
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+
 import click
 
-from gristmill.core.errors import GristmillError
+from gristmill.core.errors import GristmillError, RemoteError, SetupError, WorkerDiedError
+
+_RESUME = "then run the same command again: it goes on where it stopped"
+_HELP = {
+    errno.ENOSPC: f"make room on the disk, {_RESUME}",
+    errno.EDQUOT: f"make room in your quota, {_RESUME}",
+    errno.EACCES: "see to the permissions, or choose another path",
+    errno.EPERM: "see to the permissions, or choose another path",
+    errno.EROFS: "choose an output on a disk that can be written",
+    errno.EIO: f"the disk reports a fault: check it, {_RESUME}",
+    errno.EMFILE: "allow more open files: ulimit -n 65536",
+    errno.ENOENT: "run the same command again: it looks for its files anew",
+}
 
 
 def error_text(error: Exception) -> str:
@@ -14,7 +31,7 @@ def error_text(error: Exception) -> str:
     """
     message, advice = _parts(error)
     lines = [f"error: {message}"]
-    for note in getattr(error, "__notes__", ()):
+    for note in _notes(error):
         first, *rest = note.splitlines() or [""]
         lines += [f"  note: {first}", *(f"        {line}" for line in rest)]
     if advice:
@@ -22,9 +39,45 @@ def error_text(error: Exception) -> str:
     return "\n".join(lines)
 
 
+def one_line(value: object, max_chars: int = 200) -> str:
+    r"""A value of the user's data in one line that cannot steer the terminal.
+
+    >>> print(one_line("two\nlines"), one_line({"a": [1, None]}))
+    two\nlines {"a": [1, null]}
+    """
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    shown = text if len(text) <= max_chars else f"{text[:max_chars]}… ({len(text):,} characters)"
+    if shown.isprintable():
+        return shown
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in shown)
+
+
+def again(command: str, recipe: str, overrides: Sequence[str] = (), limit: int | None = None) -> str:
+    """A command on a recipe, as it can be typed.
+
+    >>> again("run", "my recipe.yaml", ["seed=3"], 10)
+    "gristmill run 'my recipe.yaml' --set seed=3 --limit 10"
+    """
+    words = ["gristmill", command, recipe, *(word for change in overrides for word in ("--set", change))]
+    return shlex.join([*words, *(() if limit is None else ("--limit", str(limit)))])
+
+
+def _notes(error: Exception) -> Iterator[str]:
+    """What was noted on the way, without the engine's own numbers and stacks where the message says it all."""
+    says_it_all = isinstance(error, (GristmillError, OSError)) and not isinstance(
+        error, (RemoteError, SetupError, WorkerDiedError)
+    )
+    for note in getattr(error, "__notes__", ()):
+        if not (says_it_all and note.startswith(("gristmill: ", "in the worker:"))):
+            yield note
+
+
 def _parts(error: Exception) -> tuple[str, str | None]:
     if isinstance(error, GristmillError):
         return error.message, error.help
+    if isinstance(error, OSError):
+        place = f": {error.filename}" if error.filename is not None else ""
+        return f"{error.strerror or error}{place}", _HELP.get(error.errno or 0)
     if isinstance(error, click.UsageError):
         command = error.ctx.command_path if error.ctx else "gristmill"
         return error.format_message(), f"run '{command} --help' to see how it is used"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class Account:
     """One step's account for one source. Accounts of different tasks add up.
 
-    >>> account = Account(step="length", taken=10, given=7, dropped=Counter(too_short=2), quarantined=Counter(exception=1))
+    >>> account = Account(step="length", taken=10, given=8, dropped=Counter(too_short=2))
     >>> account.balances
     True
     """

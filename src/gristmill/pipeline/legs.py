@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from gristmill.core.errors import GristmillError
 from gristmill.engine.tasks import Task, run_tasks
 from gristmill.pipeline import fingerprint
 from gristmill.pipeline.join import JoinTask, merge_results, run_join
@@ -133,6 +134,24 @@ class LegRunner:
             if result is not None and _is_there(self._plan.output, result):
                 return result
         return None
+
+
+class UnitResults:
+    """What units came to, in order, from their receipts: decoded all at once they would be ten times as large."""
+
+    def __init__(self, runner: LegRunner, units: Sequence[UnitWork]) -> None:
+        self._runner = runner
+        self._units = units
+
+    def __iter__(self) -> Iterator[PartResult]:
+        for unit in self._units:
+            result = self._runner.result(unit)
+            if result is None:
+                raise GristmillError(
+                    f"files of the work folder have gone while the run needed them: {unit.stem}*",
+                    help="run the same command again: it makes them anew",
+                )
+            yield result
 
 
 def _is_there(root: Path, result: object) -> bool:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from gristmill.core.errors import UsageError
+from gristmill.engine.launch import Options
+
 if TYPE_CHECKING:
     from gristmill.engine.events import EventLog
 
@@ -23,3 +26,9 @@ class RunOptions:
     progress: bool | None = None
     monitor: bool = False
     events: EventLog | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what the engine would refuse, before any planning."""
+        Options(workers=self.workers, backend=self.backend, timeout=self.timeout)
+        if self.update and self.overwrite:
+            raise UsageError("update and overwrite exclude each other", help="update uses again what still fits")

@@ -6,7 +6,7 @@ Cost: one listing of the inputs, the metadata of large files, and a few records 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,14 @@ from gristmill.core.recipe import step_parameters
 from gristmill.core.records import ORIGIN, RECORD, SPLIT, TEXT
 from gristmill.core.step import GlobalStep, LocalStep
 from gristmill.pipeline import fingerprint
-from gristmill.pipeline.units import UNIT_BYTES
+from gristmill.pipeline.outline import Outline, SourceOutline, unpacked_bytes
+from gristmill.pipeline.units import CELLS_PER_UNIT, UNIT_BYTES, Span, cut_for_tasks, make_units
+from gristmill.steps.columns import value_columns
+from gristmill.steps.limit import Limit
 from gristmill.steps.read import file_format, open_reader, plan_schema, source_files
 from gristmill.steps.write import Write, open_encoder
+from gristmill.storage.checksums import file_checksum
+from gristmill.storage.commit import free_bytes
 from gristmill.storage.compression import codec_of
 from gristmill.storage.paths import find_files
 
@@ -87,6 +92,41 @@ class SourcePlan:
         reader = open_reader(self.read, file, self.schema)
         return reader.cell_sizes() if reader.can_cut else None
 
+    def outline(self, slice_bytes: int) -> SourceOutline:
+        """Its part of the run in numbers."""
+        sizes = {file.id: self._unpacked_bytes(file) for file in self.files}
+        to_unpack = [file for file in self.files if self.is_to_unpack(file)]
+        units = list(make_units(self.files, self.cell_sizes, self._expected_pieces))
+        stages = [
+            [*(step.name for step in leg.steps), leg.barrier.name if leg.barrier else "write"] for leg in self.legs
+        ]
+        return SourceOutline(
+            name=self.name,
+            format=file_format(self.files[0].relative, self.read.format),
+            num_files=len(self.files),
+            num_bytes=self.num_bytes,
+            unpacked_bytes=sum(sizes.values()),
+            pieces_bytes=sum(sizes[file.id] for file in to_unpack),
+            num_unpacked_files=len(to_unpack),
+            stages=[["read", *stages[0]], *stages[1:]],
+            num_units=len(units),
+            num_tasks=sum(len(cut_for_tasks(unit, slice_bytes, self.cell_sizes)) for unit in units),
+            columns={field.name: str(field.type) for field in value_columns(self.output_schema)},
+        )
+
+    def _unpacked_bytes(self, file: SourceFile) -> int:
+        kind = file_format(file.relative, self.read.format)
+        return unpacked_bytes(file.num_bytes, kind, compressed=codec_of(file.relative) is not None)
+
+    def _expected_pieces(self, file: SourceFile) -> list[Span] | None:
+        """What a file that is yet to be unpacked will probably become."""
+        if not self.is_to_unpack(file):
+            return None
+        count = -(-self._unpacked_bytes(file) // UNIT_BYTES)
+        return [
+            Span(file, number * CELLS_PER_UNIT, (number + 1) * CELLS_PER_UNIT, UNIT_BYTES) for number in range(count)
+        ]
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -105,14 +145,31 @@ class Plan:
         for source in self.sources:
             if source.steps_code is None:
                 return None
-            files = [[file.id, file.relative, file.num_bytes, file.version] for file in source.files]
+            files = [file.identity for file in source.files]
             sources.append([source.name, source.read_code, files, source.steps_code])
         write = fingerprint.of_steps([self.write])
         return fingerprint.of(self.recipe.seed, sources, write, self.versions)
 
+    def outline(self) -> Outline:
+        """What the run will do, in numbers."""
+        sources = [source.outline(self.recipe.slice_bytes) for source in self.sources]
+        compressed = self.write.codec is not None
+        return Outline(
+            output=str(self.output),
+            format=self.write.suffix.removeprefix("."),
+            sources=sources,
+            needed_bytes=sum(source.needed_bytes(self.write.format, compressed=compressed) for source in sources),
+            free_bytes=free_bytes(self.output),
+        )
+
+    def __str__(self) -> str:
+        return str(self.outline())
+
 
 def make_plan(recipe: Recipe, *, limit: int | None = None) -> Plan:
     """Check a recipe against the files that it names. Raises `UsageError` for whatever would fail later."""
+    if "://" in recipe.output:
+        raise UsageError(f"the output must be a local folder, not {recipe.output}", help="copy it there afterwards")
     steps, write = _writer(recipe)
     sources = tuple(_plan_source(recipe, name, steps, write, limit) for name in recipe.sources)
     _check_same_columns(sources)
@@ -134,12 +191,15 @@ def _writer(recipe: Recipe) -> tuple[tuple[Step, ...], Write]:
 
 def _plan_source(recipe: Recipe, name: str, common: Sequence[Step], write: Write, limit: int | None) -> SourcePlan:
     source = recipe.sources[name]
-    steps = (*source.steps, *common)
+    first = () if limit is None else (Limit(max_records=limit),)
+    steps = (*first, *source.steps, *common)
     read = _with_columns(source.read, steps)
     try:
         files = tuple(source_files(name, read, find_files(read.read, base=recipe.folder)))
+        if recipe.identity == "content":
+            files = tuple(replace(file, content=file_checksum(file.path)) for file in files)
         schema = plan_schema(read, files, keeps_record=_keeps_record(steps, write))
-        legs = tuple(_legs(steps, limit))
+        legs = tuple(_legs(steps))
         schemas = _schemas(schema, legs)
         open_encoder(write, schemas[-1])
         plan = SourcePlan(name, read, files, schema, legs, schemas, fingerprint.of_steps(steps))
@@ -166,12 +226,10 @@ def _keeps_record(steps: Sequence[Step], write: Write) -> bool:
     return write.keeps_record or any(isinstance(step, LocalStep) and step.whole_record for step in steps)
 
 
-def _legs(steps: Sequence[Step], limit: int | None) -> list[Leg]:
-    from gristmill.steps.limit import Limit  # noqa: PLC0415
-
+def _legs(steps: Sequence[Step]) -> list[Leg]:
     legs: list[Leg] = []
     local: list[LocalStep] = []
-    for step in [*([Limit(max_records=limit)] if limit is not None else []), *steps]:
+    for step in steps:
         if step.is_global:
             legs.append(Leg(tuple(local), step))
             local = []

@@ -1,11 +1,10 @@
-"""From finished units to a dataset: shards get their places, books are checked, the manifest is written last.
-
-Moves are noted before they are made, so that a run that is killed in the middle of them can take them back and go on.
-"""
+"""From finished units to a dataset: books are checked, shards get their names, the manifest says what there is."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,32 +12,30 @@ import msgspec
 from gristmill.core.books import Account, unbalanced
 from gristmill.core.errors import GristmillError
 from gristmill.core.recipe import recipe_data
-from gristmill.pipeline.output import MOVES, UNITS, WORK, remove_files, remove_work
-from gristmill.pipeline.quarantine import ENVIRONMENT_REASONS
-from gristmill.pipeline.receipts import Receipt, Receipts
+from gristmill.pipeline.moves import files_of, manifest_in, swap
+from gristmill.pipeline.output import WORK
+from gristmill.pipeline.quarantine import ENVIRONMENT_REASONS, name_file
+from gristmill.pipeline.receipts import Receipt
 from gristmill.pipeline.sink import ONLY_SPLIT, Part
-from gristmill.pipeline.work import PartResult
-from gristmill.shards.hugging_face import side_files
 from gristmill.shards.manifest import (
-    MANIFEST,
     InputFile,
     Manifest,
     Quarantine,
     Schema,
     Shard,
     StoredFile,
-    dump_manifest,
     file_key,
-    load_manifest,
 )
 from gristmill.steps.write import encode_whole, open_encoder, origins_footer, origins_header
-from gristmill.storage.commit import PendingFile, make_folder, sync_folder, write_file
+from gristmill.storage.commit import PendingFile, write_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from gristmill.pipeline.plan import Plan
+    from gristmill.pipeline.legs import UnitWork
+    from gristmill.pipeline.plan import Plan, SourcePlan
+    from gristmill.pipeline.work import PartResult
 
 _UNSHAPING = ("slice_bytes", "max_quarantine")
 MIN_QUARANTINE = 10
@@ -53,12 +50,13 @@ class QuarantineError(GristmillError, RuntimeError):
     """More records were set aside than the recipe allows."""
 
 
-class Finished(msgspec.Struct, frozen=True):
-    """One source, run to its end: the sums of all books and its last units in order."""
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """One source, run to its end: the sums of all books, its last units in order and what each came to."""
 
     books: list[dict[str, Any]]
-    units: list[tuple[str, Any]]
-    """Fingerprint and `PartResult`."""
+    units: Sequence[UnitWork]
+    results: Iterable[PartResult]
     quarantine: list[StoredFile]
 
 
@@ -80,75 +78,87 @@ def check_quarantine(plan: Plan, source: str, books: Sequence[dict[str, Any]]) -
 
 
 def publish(plan: Plan, finished: Mapping[str, Finished], run_id: str) -> Manifest:
-    """Make the dataset. Everything before the manifest can be taken back; after it the run is over."""
+    """Make the dataset, in place of the one that may be there."""
     for name, source in finished.items():
         problems = unbalanced(Account.from_dict(state) for state in source.books)
         if problems:
             raise BooksError(f"source {name}: the books do not balance: {'; '.join(problems)}", help="report this bug")
-    old = load_manifest(plan.output) if (plan.output / MANIFEST).exists() else None
-    names = _Names(plan.write.suffix, set(_files_of(old)))
+    old = manifest_in(plan.output)
+    names = _Names(plan.output, plan.write.suffix, old)
     splits: dict[str, dict[str, list[Shard]]] = {}
     for name, source in finished.items():
-        for fingerprint, result in source.units:
+        for unit, result in zip(source.units, source.results, strict=True):
             for part in result.parts:
-                shard = names.shard(part, name, fingerprint)
+                shard = names.shard(part, name, unit.fingerprint)
                 splits.setdefault(part.split, {}).setdefault(name, []).append(shard)
     if not any(splits.values()):
-        splits = {ONLY_SPLIT: {plan.sources[0].name: [_empty_shard(plan, run_id)]}}
-    make_moves(plan.output, names.moves, run_id)
-    quarantined = [_join_quarantine(plan.output, name, source, run_id) for name, source in finished.items()]
-    manifest = _manifest(plan, finished, _ordered(splits), [file for file in quarantined if file is not None])
-    for path, content in side_files(manifest).items():
-        write_file(plan.output / path, content, run_id)
-    write_file(plan.output / UNITS, names.receipts(plan, finished), run_id)
-    write_file(plan.output / MANIFEST, dump_manifest(manifest), run_id)
-    (plan.output / MOVES).unlink(missing_ok=True)
-    if old is not None:
-        kept = set(_files_of(manifest)) | set(side_files(manifest))
-        remove_files(plan.output, (set(_files_of(old)) | set(side_files(old))) - kept)
+        name = plan.sources[0].name
+        splits = {ONLY_SPLIT: {name: [names.shard(_empty_part(plan, run_id), name, None)]}}
+    quarantined = [
+        names.quarantine(source.name, _join_quarantine(plan.output, source, finished[source.name].quarantine, run_id))
+        for source in plan.sources
+        if finished[source.name].quarantine
+    ]
+    manifest = _manifest(plan, finished, _ordered(splits), quarantined)
+    swap(plan.output, manifest, names.moves, names.receipts(plan, finished), run_id)
     return manifest
 
 
 class _Names:
-    """Gives finished files their places; what is already in its place stays there."""
+    """Gives finished files their places; what is already in its place stays there, and no place is given twice."""
 
-    def __init__(self, suffix: str, taken: set[str]) -> None:
+    def __init__(self, root: Path, suffix: str, old: Manifest | None) -> None:
+        self._root = root
         self._suffix = suffix
-        self._taken = taken
-        self._numbers: Counter[str] = Counter()
+        self._taken = set(files_of(old))
+        self._old_quarantine = list(old.quarantine.files) if old is not None else []
+        self._numbers: defaultdict[str, Iterator[int]] = defaultdict(count)
+        """For each folder, those not yet tried."""
         self.moves: list[tuple[str, str]] = []
 
-    def shard(self, part: Part, source: str, fingerprint: str) -> Shard:
-        folder = f"{part.split}/{source}"
-        path, origins = part.data.path, part.origins
-        if path.startswith(WORK):
-            path = self._free(folder)
-            self.moves.append((part.data.path, path))
-            if origins is not None:
-                place = f"origins/{path.removesuffix(self._suffix)}.arrow"
-                self.moves.append((origins.path, place))
-                origins = StoredFile(path=place, bytes=origins.bytes, xxh3=origins.xxh3)
-        return Shard(
-            path=path, bytes=part.data.bytes, xxh3=part.data.xxh3, rows=part.rows, tasks=[fingerprint], origins=origins
-        )
+    def shard(self, part: Part, source: str, fingerprint: str | None) -> Shard:
+        data, origins = part.data, part.origins
+        if data.path.startswith(WORK):
+            folder = f"{part.split}/{source}"
+            stem = self._free((f"{folder}/shard-{number:05d}" for number in self._numbers[folder]), self._suffix)
+            data = self._moved(data, stem + self._suffix)
+            origins = self._moved(origins, f"origins/{stem}.arrow") if origins is not None else None
+        tasks = [fingerprint] if fingerprint is not None else []
+        return Shard(path=data.path, bytes=data.bytes, xxh3=data.xxh3, rows=part.rows, tasks=tasks, origins=origins)
+
+    def quarantine(self, source: str, file: StoredFile) -> StoredFile:
+        for old in self._old_quarantine:
+            if (old.bytes, old.xxh3) == (file.bytes, file.xxh3):
+                return old
+        stem = f"quarantine/{source}"
+        others = (f"{stem}-{number}" for number in count(1))
+        return self._moved(file, self._free(chain([stem], others), ".jsonl") + ".jsonl")
 
     def receipts(self, plan: Plan, finished: Mapping[str, Finished]) -> bytes:
         """The units of sources without barriers, as they are now: for an update."""
         places = dict(self.moves)
         lines = []
         for source in plan.sources:
-            for fingerprint, result in finished[source.name].units if len(source.legs) == 1 else ():
+            if len(source.legs) > 1:
+                continue
+            for unit, result in zip(finished[source.name].units, finished[source.name].results, strict=True):
                 parts = [_moved_part(part, places) for part in result.parts]
-                kept = msgspec.json.encode(msgspec.structs.replace(result, parts=parts))
-                lines.append(msgspec.json.encode(Receipt(fingerprint=fingerprint, result=msgspec.Raw(kept))) + b"\n")
+                kept = msgspec.Raw(msgspec.json.encode(msgspec.structs.replace(result, parts=parts)))
+                lines.append(msgspec.json.encode(Receipt(fingerprint=unit.fingerprint, result=kept)) + b"\n")
         return b"".join(lines)
 
-    def _free(self, folder: str) -> str:
-        while True:
-            path = f"{folder}/shard-{self._numbers[folder]:05d}{self._suffix}"
-            self._numbers[folder] += 1
-            if path not in self._taken:
-                return path
+    def _moved(self, file: StoredFile, place: str) -> StoredFile:
+        self.moves.append((file.path, place))
+        self._taken.add(place)
+        return StoredFile(path=place, bytes=file.bytes, xxh3=file.xxh3)
+
+    def _free(self, stems: Iterable[str], suffix: str) -> str:
+        places = ((stem, (stem + suffix, f"origins/{stem}.arrow")) for stem in stems)
+        return next(stem for stem, both in places if not any(map(self._is_taken, both)))
+
+    def _is_taken(self, place: str) -> bool:
+        """By the dataset that is there, or by a file that is not ours."""
+        return place in self._taken or (self._root / place).exists()
 
 
 def _moved_part(part: Part, places: Mapping[str, str]) -> Part:
@@ -160,44 +170,9 @@ def _moved_part(part: Part, places: Mapping[str, str]) -> Part:
     return msgspec.structs.replace(part, **moved)
 
 
-def make_moves(root: Path, moves: Sequence[tuple[str, str]], run_id: str) -> None:
-    write_file(root / MOVES, msgspec.json.encode(moves), run_id)
-    folders = {(root / place).parent for _, place in moves}
-    for folder in folders:
-        make_folder(folder)
-    for path, place in moves:
-        (root / path).replace(root / place)
-    for folder in folders:
-        sync_folder(folder)
-
-
-def undo_moves(root: Path) -> None:
-    """Take back the moves of a run that was killed before its manifest was there."""
-    note = root / MOVES
-    if not note.exists():
-        return
-    moves = msgspec.json.decode(note.read_bytes(), type=list[tuple[str, str]])
-    old = set(_files_of(load_manifest(root))) if (root / MANIFEST).exists() else set()
-    for path, place in moves:
-        if place not in old and (root / place).exists() and not (root / path).exists():
-            (root / place).replace(root / path)
-    note.unlink()
-
-
 def _ordered(splits: dict[str, dict[str, list[Shard]]]) -> dict[str, dict[str, list[Shard]]]:
     """Training first, then the others by name."""
     return {split: splits[split] for split in sorted(splits, key=lambda split: (split != ONLY_SPLIT, split))}
-
-
-def _files_of(manifest: Manifest | None) -> Iterator[str]:
-    if manifest is None:
-        return
-    for _, _, shard in manifest.shards():
-        yield shard.path
-        if shard.origins is not None:
-            yield shard.origins.path
-    for file in manifest.quarantine.files:
-        yield file.path
 
 
 def _manifest(
@@ -239,35 +214,30 @@ def _reasons(books: Sequence[dict[str, Any]]) -> dict[str, int]:
     return dict(sorted(total.items()))
 
 
-def _join_quarantine(root: Path, name: str, source: Finished, run_id: str) -> StoredFile | None:
-    if not source.quarantine:
-        return None
-    path = f"quarantine/{name}.jsonl"
+def _join_quarantine(root: Path, source: SourcePlan, pieces: Sequence[StoredFile], run_id: str) -> StoredFile:
+    path = f"{WORK}/work/quarantine-{source.name}.jsonl"
+    paths = {file.id: file.relative for file in source.files}
     with PendingFile(root / path, run_id) as file:
-        for piece in source.quarantine:
-            file.write((root / piece.path).read_bytes())
+        for piece in pieces:
+            with (root / piece.path).open("rb") as lines:
+                for line in lines:
+                    file.write(name_file(line, paths))
         file.commit()
     return StoredFile(path=path, bytes=file.num_bytes, xxh3=file.checksum)
 
 
-def _empty_shard(plan: Plan, run_id: str) -> Shard:
+def _empty_part(plan: Plan, run_id: str) -> Part:
     """A dataset without records still has a shard, so that every reader finds its columns."""
     source = plan.sources[0]
     encoder = open_encoder(plan.write, source.output_schema)
-    path = f"{ONLY_SPLIT}/{source.name}/shard-00000{encoder.suffix}"
+    path = f"{WORK}/work/empty{encoder.suffix}"
     with PendingFile(plan.output / path, run_id) as file:
         encode_whole(plan.write, source.output_schema, [], file)
         file.commit()
     origins = None
     if not encoder.holds_origins:
-        place = f"origins/{ONLY_SPLIT}/{source.name}/shard-00000.arrow"
+        place = f"{WORK}/work/empty.origins.arrow"
         content = origins_header() + origins_footer()
         origins = StoredFile(path=place, bytes=len(content), xxh3=write_file(plan.output / place, content, run_id))
-    return Shard(path=path, bytes=file.num_bytes, xxh3=file.checksum, rows=0, origins=origins)
-
-
-def remove_leftovers(root: Path) -> None:
-    """Empty the work folder, but for what an update of the finished dataset can use."""
-    units = Receipts(root / UNITS)
-    kept = {UNITS} | {file.path for unit in units.values(PartResult) for file in unit.quarantine}
-    remove_work(root, kept)
+    data = StoredFile(path=path, bytes=file.num_bytes, xxh3=file.checksum)
+    return Part(split=ONLY_SPLIT, rows=0, data=data, data_blocks=[], row_blocks=[], origins=origins)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gristmill.core.records import BadRecord
 
 MAX_KEPT_BYTES = 1 << 20
@@ -18,11 +20,11 @@ MAX_KEPT_BYTES = 1 << 20
 ENVIRONMENT_REASONS = frozenset({"worker_died", "timeout", "out_of_memory"})
 
 
-def to_line(source: str, path: str, step: str, bad: BadRecord) -> bytes:
-    """One line of a quarantine file."""
+def to_line(source: str, path: str | None, step: str, bad: BadRecord) -> bytes:
+    """One line of a quarantine file. Without a path it holds the file's id, for `name_file`."""
     entry: dict[str, object] = {
         "source": source,
-        "file": path,
+        "file": bad.file if path is None else path,
         "position": bad.position,
         "part": bad.part,
         "step": step,
@@ -37,4 +39,12 @@ def to_line(source: str, path: str, step: str, bad: BadRecord) -> bytes:
             entry["record"] = bad.raw.decode()
         except UnicodeDecodeError:
             entry["record_base64"] = base64.b64encode(bad.raw).decode()
+    return msgspec.json.encode(entry) + b"\n"
+
+
+def name_file(line: bytes, paths: Mapping[int, str]) -> bytes:
+    """The line with the path of its file, where a task that read no files knew only the id."""
+    entry = msgspec.json.decode(line)
+    if isinstance(entry["file"], int):
+        entry["file"] = paths[entry["file"]]
     return msgspec.json.encode(entry) + b"\n"

@@ -9,13 +9,15 @@ from __future__ import annotations
 import logging
 import secrets
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from gristmill.core.books import Account
 from gristmill.core.errors import GristmillError
 from gristmill.engine.tasks import Task
-from gristmill.pipeline import barriers, fingerprint, output, publish
+from gristmill.pipeline import barriers, fingerprint, moves, output, publish
 from gristmill.pipeline.join import add_books
-from gristmill.pipeline.legs import LegRunner, UnitWork
+from gristmill.pipeline.legs import LegRunner, UnitResults, UnitWork
 from gristmill.pipeline.options import RunOptions
 from gristmill.pipeline.plan import make_plan
 from gristmill.pipeline.publish import Finished
@@ -23,7 +25,7 @@ from gristmill.pipeline.receipts import Receipts
 from gristmill.pipeline.units import make_units
 from gristmill.pipeline.unpack import UnpackResult, UnpackTask, run_unpack
 from gristmill.pipeline.work import PartResult, SourceLeg, Stage
-from gristmill.shards.manifest import MANIFEST, load_manifest
+from gristmill.shards.dataset import open_dataset
 from gristmill.steps.limit import Limit
 from gristmill.steps.shuffle import Shuffle
 from gristmill.steps.split import Split
@@ -31,13 +33,15 @@ from gristmill.storage.commit import make_folder, remove_temporaries
 from gristmill.storage.lock import FolderLock
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from gristmill.core.recipe import Recipe
     from gristmill.core.records import SourceFile
     from gristmill.core.step import LocalStep, Step
-    from gristmill.pipeline.plan import Plan, SourcePlan
+    from gristmill.pipeline.plan import Leg, Plan, SourcePlan
     from gristmill.pipeline.units import Span
+    from gristmill.shards.dataset import Dataset
     from gristmill.shards.manifest import Manifest, StoredFile
 
 _log = logging.getLogger("gristmill")
@@ -52,6 +56,7 @@ class RunResult:
     """What a run made."""
 
     manifest: Manifest
+    output: Path
     was_up_to_date: bool
 
     @property
@@ -59,25 +64,35 @@ class RunResult:
         """By source, the account of each step."""
         return self.manifest.books
 
+    def dataset(self) -> Dataset:
+        """The dataset, for reading."""
+        return open_dataset(self.output)
+
 
 def run_recipe(recipe: Recipe, options: RunOptions | None = None, *, limit: int | None = None) -> RunResult:
     """Plan and run a recipe. The same call goes on where a stopped one ended."""
     options = options or RunOptions()
-    plan = make_plan(recipe, limit=limit)
+    return run_plan(make_plan(recipe, limit=limit), options)
+
+
+def run_plan(plan: Plan, options: RunOptions) -> RunResult:
+    """Run what was just planned."""
     output.check_is_ours(plan.output)
     make_folder(plan.output)
     with FolderLock(plan.output):
+        run_id = secrets.token_hex(6)
+        moves.settle(plan.output, run_id)
         finished = _finished(plan, options)
         if finished is not None:
-            return RunResult(finished, was_up_to_date=True)
-        return RunResult(_Execution(plan, options).run(), was_up_to_date=False)
+            return RunResult(finished, plan.output, was_up_to_date=True)
+        return RunResult(_Execution(plan, options, run_id).run(), plan.output, was_up_to_date=False)
 
 
 def _finished(plan: Plan, options: RunOptions) -> Manifest | None:
     """The dataset that is there already, if it is what the plan would make; refuses to touch another one."""
-    if not (plan.output / MANIFEST).exists() or options.overwrite:
+    manifest = moves.manifest_in(plan.output)
+    if manifest is None or options.overwrite:
         return None
-    manifest = load_manifest(plan.output)
     if manifest.fingerprint and manifest.fingerprint == plan.fingerprint:
         return manifest
     if not options.update:
@@ -96,27 +111,33 @@ class _Flow:
 
     plan: SourcePlan
     units: list[UnitWork]
+    number: int = 0
+    """Of the leg that comes next."""
     opening: str | None = "read"
     assigned: tuple[LocalStep, ...] = ()
     """Steps that a barrier has put before the leg's own."""
     books: list[dict[str, Any]] = field(default_factory=list)
     quarantine: list[StoredFile] = field(default_factory=list)
-    results: list[PartResult] = field(default_factory=list)
+    results: Iterable[PartResult] = ()
+
+    @property
+    def leg(self) -> Leg:
+        return self.plan.legs[self.number]
 
 
 class _Execution:
-    def __init__(self, plan: Plan, options: RunOptions) -> None:
+    def __init__(self, plan: Plan, options: RunOptions, run_id: str) -> None:
         self._plan = plan
         self._options = options
-        self._run_id = secrets.token_hex(6)
+        self._run_id = run_id
         # Where a function's code cannot be known, no fingerprint may ever match another run's.
         self._salt = secrets.token_hex(8) if plan.fingerprint is None else ""
-        publish.undo_moves(plan.output)
         if options.overwrite:
             output.remove_work(plan.output)
         remove_temporaries(plan.output, None)
         self._receipts = Receipts(plan.output / output.RECEIPTS)
-        self._runner = LegRunner(plan, options, self._receipts, Receipts(plan.output / output.UNITS))
+        self._finished = Receipts(plan.output / output.UNITS)
+        self._runner = LegRunner(plan, options, self._receipts, self._finished)
 
     def run(self) -> Manifest:
         if self._salt:
@@ -125,32 +146,42 @@ class _Execution:
             flows = self._run_legs()
             finished = {flow.plan.name: self._finish(flow) for flow in flows}
             manifest = publish.publish(self._plan, finished, self._run_id)
+        except BaseException:
+            remove_temporaries(self._plan.output, self._run_id)  # of workers that had to end in the middle of a file
+            raise
         finally:
             self._receipts.close()
-        if not self._options.keep_work:
-            publish.remove_leftovers(self._plan.output)
+            self._finished.close()
+        if self._options.keep_work:
+            moves.forget(self._plan.output)
+        else:
+            moves.remove_leftovers(self._plan.output)
         return manifest
 
     def _run_legs(self) -> list[_Flow]:
-        stage = self._stage(0, [_Flow(source, []) for source in self._plan.sources])
+        stage = self._stage([_Flow(source, []) for source in self._plan.sources])
         self._unpack(stage)
         flows = [_Flow(source, self._first_units(source)) for source in self._plan.sources]
-        for number in range(max(len(source.legs) for source in self._plan.sources)):
-            going = [flow for flow in flows if number < len(flow.plan.legs)]
-            stage = self._stage(number, going)
+        # Sources with fewer barriers start later, so that all come to a common one together.
+        num_rounds = max(len(source.legs) for source in self._plan.sources)
+        for number in range(num_rounds):
+            going = [flow for flow in flows if num_rounds - number <= len(flow.plan.legs)]
+            stage = self._stage(going)
             self._runner.run(stage, [unit for flow in going for unit in flow.units], f"leg {number + 1}")
             for flow in going:
                 self._account(flow)
                 publish.check_quarantine(self._plan, flow.plan.name, flow.books)
-            self._pass_barriers(number, going, stage)
+            self._pass_barriers(going, stage)
+            for flow in going:
+                flow.number += 1
         return flows
 
-    def _stage(self, number: int, flows: Sequence[_Flow]) -> Stage:
+    def _stage(self, flows: Sequence[_Flow]) -> Stage:
         legs = {}
         for flow in flows:
-            leg = flow.plan.legs[number]
+            leg = flow.leg
             write = self._plan.write if leg.barrier is None else None
-            schema = flow.plan.leg_schemas[number]
+            schema = flow.plan.leg_schemas[flow.number]
             steps = (*flow.assigned, *leg.steps)
             legs[flow.plan.name] = SourceLeg(flow.plan.read, flow.plan.schema, steps, schema, write, flow.opening)
         return Stage(self._plan.output, self._run_id, self._plan.recipe.seed, legs)
@@ -166,8 +197,7 @@ class _Execution:
         self._runner.run_all(run_unpack, stage, tasks, "unpacking")
 
     def _unpack_name(self, source: SourcePlan, file: SourceFile) -> str:
-        identity = [file.id, file.relative, file.num_bytes, file.version]
-        return fingerprint.of("unpack", source.read_code, identity, self._plan.versions)
+        return fingerprint.of("unpack", source.read_code, file.identity, self._plan.versions)
 
     def _unpacked(self, source: SourcePlan, file: SourceFile) -> list[Span] | None:
         if not source.is_to_unpack(file):
@@ -194,18 +224,17 @@ class _Execution:
 
     def _account(self, flow: _Flow) -> None:
         """Take down what a leg's units have said."""
-        flow.results = [result for unit in flow.units if (result := self._runner.result(unit)) is not None]
-        flow.books += add_books([result.books for result in flow.results])
+        flow.results = UnitResults(self._runner, flow.units)
+        flow.books += add_books(result.books for result in flow.results) or _empty_books(flow)
         flow.quarantine += [file for result in flow.results for file in result.quarantine]
 
-    def _pass_barriers(self, number: int, flows: Sequence[_Flow], stage: Stage) -> None:
-        at_split = [flow for flow in flows if isinstance(flow.plan.legs[number].barrier, Split)]
-        for split in {flow.plan.legs[number].barrier for flow in at_split}:
+    def _pass_barriers(self, flows: Sequence[_Flow], stage: Stage) -> None:
+        at_split = [flow for flow in flows if isinstance(flow.leg.barrier, Split)]
+        for split in {flow.leg.barrier for flow in at_split}:
             if isinstance(split, Split):
-                same = [flow for flow in at_split if flow.plan.legs[number].barrier == split]
-                self._pass_split(number, split, same, stage)
+                self._pass_split(split, [flow for flow in at_split if flow.leg.barrier == split], stage)
         for flow in flows:
-            barrier = flow.plan.legs[number].barrier
+            barrier = flow.leg.barrier
             if isinstance(barrier, Limit):
                 flow.units = barriers.after_limit(barrier, flow.units, flow.results)
             elif isinstance(barrier, Shuffle):
@@ -213,21 +242,21 @@ class _Execution:
             else:
                 continue
             flow.opening, flow.assigned = barrier.name, ()
-            self._rename(number, flow, barrier)
+            self._rename(flow, barrier)
 
-    def _pass_split(self, number: int, split: Split, flows: Sequence[_Flow], stage: Stage) -> None:
+    def _pass_split(self, split: Split, flows: Sequence[_Flow], stage: Stage) -> None:
         """By numbers of records over all sources that come to it."""
         units = [unit for flow in flows for unit in flow.units]
-        results = [result for flow in flows for result in flow.results]
+        results = chain.from_iterable(flow.results for flow in flows)
         bounds = barriers.split_bounds(split, self._runner, stage, units, results)
         for flow in flows:
             flow.units = barriers.after_split(flow.units, flow.results)
             flow.opening, flow.assigned = None, (barriers.AssignSplit(split=split, bounds=bounds),)
-            self._rename(number, flow, flow.assigned[0])
+            self._rename(flow, flow.assigned[0])
 
-    def _rename(self, number: int, flow: _Flow, barrier: Step) -> None:
+    def _rename(self, flow: _Flow, barrier: Step) -> None:
         """Units of the next leg are known by where they come from and what is done to them there."""
-        leg = flow.plan.legs[number + 1]
+        leg = flow.plan.legs[flow.number + 1]
         described = fingerprint.of(
             fingerprint.of_steps([barrier, *leg.steps]),
             fingerprint.of_steps([self._plan.write]) if leg.barrier is None else None,
@@ -237,5 +266,12 @@ class _Execution:
         ]
 
     def _finish(self, flow: _Flow) -> Finished:
-        units = [(unit.fingerprint, result) for unit, result in zip(flow.units, flow.results, strict=True)]
-        return Finished(flow.books, units, flow.quarantine)
+        return Finished(flow.books, flow.units, flow.results, flow.quarantine)
+
+
+def _empty_books(flow: _Flow) -> list[dict[str, Any]]:
+    """Of a leg to which no record came."""
+    opening = [flow.opening] if flow.opening else []
+    return [
+        Account(step=name).to_dict() for name in (*opening, *(step.name for step in (*flow.assigned, *flow.leg.steps)))
+    ]

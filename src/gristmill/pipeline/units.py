@@ -38,7 +38,7 @@ class Span:
 
     def identity(self) -> tuple[object, ...]:
         """What of it shapes the output."""
-        return self.file.id, self.file.relative, self.file.num_bytes, self.file.version, self.first, self.stop
+        return *self.file.identity, self.first, self.stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +61,21 @@ def make_units(
     was done.
     """
     group: list[Span] = []
+    group_bytes = 0
     for file in files:
         spans = unpacked(file) or _cut(file, cell_sizes)
         if len(spans) > 1:
             if group:
                 yield Unit(tuple(group))
-                group = []
+                group, group_bytes = [], 0
             for span in spans:
                 yield Unit((span,))
             continue
         group += spans
-        if _ends_group(file, sum(span.num_bytes for span in group)):
+        group_bytes += spans[0].num_bytes
+        if _ends_group(file, group_bytes):
             yield Unit(tuple(group))
-            group = []
+            group, group_bytes = [], 0
     if group:
         yield Unit(tuple(group))
 

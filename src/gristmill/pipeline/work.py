@@ -114,7 +114,8 @@ class _PartRun:
         self._opening = Account(step=self._leg.opening or "")
         self._accounts = [Account(step=step.name) for step in self._leg.steps]
         self._num_blank = 0
-        self._bad_in_a_row = 0
+        self._bad_in_a_row: Counter[int] = Counter()
+        """By account."""
         self._paths: dict[int, str] = {}
         self._files = ExitStack()
         self._quarantine: PendingFile | None = None
@@ -198,18 +199,21 @@ class _PartRun:
         return batch
 
     def _set_aside(self, account: Account, bad: list[BadRecord], num_good: int) -> None:
+        if num_good:
+            self._bad_in_a_row[id(account)] = 0
         if not bad:
             return
         account.quarantined.update(record.reason for record in bad)
         for record in bad:
-            path = self._paths.get(record.file, "")
+            path = self._paths.get(record.file)
             line = quarantine.to_line(self._part.source, path, account.step, record)
             self._quarantine_file().write(line)
-        self._bad_in_a_row = 0 if num_good else self._bad_in_a_row + len(bad)
-        if self._bad_in_a_row >= MAX_BAD_IN_A_ROW:
+        if not num_good:
+            self._bad_in_a_row[id(account)] += len(bad)
+        if self._bad_in_a_row[id(account)] >= MAX_BAD_IN_A_ROW:
             last = bad[-1]
             raise TooManyBadError(
-                f"step {account.step}: {self._bad_in_a_row} records in a row could not be used; "
+                f"step {account.step}: {self._bad_in_a_row[id(account)]} records in a row could not be used; "
                 f"the last, at {self._paths.get(last.file)} position {last.position}: {last.message}",
                 help="mend the step or the recipe's field names; what was finished is kept",
             )

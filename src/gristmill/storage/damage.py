@@ -13,7 +13,10 @@ _FETCH_BYTES = 2**20
 
 
 class CorruptStreamError(GristmillError, ValueError):
-    """A compressed stream ends too early or is damaged. `context["num_bytes"]` were read well before that."""
+    """A compressed stream ends too early (`context["truncated"]`) or is damaged.
+
+    `context["num_bytes"]` were read well before that.
+    """
 
 
 class ByteSource:

@@ -69,7 +69,7 @@ def member_pieces(stream: BinaryIO, codec: Literal["gzip", "bz2", "xz", "lz4"]) 
             if member.needs_input and not member.eof:
                 data = source.take(_INPUT_BYTES)
                 if not data:
-                    raise CorruptStreamError(f"the {codec} stream ends in the middle of a member")
+                    raise CorruptStreamError(f"the {codec} stream ends in the middle of a member", truncated=True)
         data = _next_member(source, member.unused_data or b"", padding)
 
 

@@ -81,4 +81,4 @@ def _take(source: ByteSource, num_bytes: int) -> bytes:
 
 
 def _truncated() -> CorruptStreamError:
-    return CorruptStreamError("the zstd stream ends in the middle of a frame")
+    return CorruptStreamError("the zstd stream ends in the middle of a frame", truncated=True)

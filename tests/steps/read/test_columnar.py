@@ -196,7 +196,7 @@ def test_compressed_arrow_bodies(new_file, read_all, codec):
     assert read_all(Read(read="x"), new_file("x.arrow", data), cell_bytes=2000).texts == ["a" * 1000] * 50
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", ["x.arrow", "y.arrow"])
 def test_encodings_are_undone_also_inside(new_file, read_all, name):
     tags = pa.ListArray.from_arrays([0, 1, 2], pa.array(["x", "y"]).dictionary_encode())
     table = pa.table({"text": ["a", "b"], "tags": tags, "both": [{"n": 1}, None]})

@@ -1,4 +1,4 @@
-"""Parquet shards: row groups of about 64 MiB, cut by the records alone."""
+"""Parquet shards: row groups of about 32 MiB, cut by the records alone."""
 
 import io
 

@@ -102,8 +102,10 @@ class CellCutter:
         start: int,
         separator: bytes,
         cell_bytes: int,
+        num_bytes: int = 0,
         end_error: CorruptStreamError | None = None,
     ) -> None:
+        """Start at a place that no separator spans. `num_bytes` is how much there probably is, if that is known."""
         self.position = start
         """The offset of the next byte that will be given out."""
         self.terminated = True
@@ -115,7 +117,8 @@ class CellCutter:
         self._separator = separator
         self._overlaps = overlaps_itself(separator)
         self._cell_bytes = cell_bytes
-        self._buffer = bytearray(_FIRST_BYTES)
+        self._max_buffered = cell_bytes + 2 * READ_BYTES
+        self._buffer = bytearray(min(max(num_bytes + 1, _FIRST_BYTES), self._max_buffered))
         self._spare = bytearray()
         self._begin = self._end = 0  # what is in the buffer and not yet given out
         self._scanned = 0  # bytes from there on in which no separator ends beyond a border
@@ -185,7 +188,7 @@ class CellCutter:
     def _more(self) -> bool:
         if self._ended:
             return False
-        if len(self._buffer) - self._end < min(READ_BYTES, len(self._buffer)) // 2:
+        if self._end == len(self._buffer):
             self._make_room()
         try:
             size = self._stream.readinto(memoryview(self._buffer)[self._end : self._end + READ_BYTES])
@@ -200,8 +203,7 @@ class CellCutter:
     def _make_room(self) -> None:
         """Go on in the other buffer: the bytes given out last may still be in use, those before them are not."""
         size = self._end - self._begin
-        most = self._cell_bytes + 2 * READ_BYTES
-        room = max(size + _FIRST_BYTES, min(2 * len(self._buffer), most))
+        room = max(size + _FIRST_BYTES, min(8 * len(self._buffer), self._max_buffered))
         if len(self._spare) < room:
             self._spare = bytearray(room)
         memoryview(self._spare)[:size] = memoryview(self._buffer)[self._begin : self._end]

@@ -19,7 +19,7 @@ from gristmill.steps.read.json_fields import JsonFields
 from gristmill.steps.read.records import CutRecords, cut_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from gristmill.steps.read.read import Read
     from gristmill.steps.read.separated import RawCell, SeparatedFile
@@ -53,18 +53,21 @@ class JsonLinesReader:
         rows: list[Any] = []
         refused: list[tuple[int, Exception]] = []
         add = rows.append
-        for index, line in enumerate(cut.records):
+        for index, line in enumerate(cut):
             try:
                 add(decode(line))
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                refused.append((index, error))
+                refused.append((index, error.with_traceback(None)))  # which would keep the cell alive
             except RecursionError:
                 self._decode_deep(index, bytes(line), rows, refused)
-        num_blank = self._set_aside(cut, refused) if refused else 0
+        num_blank = self._set_aside(cut, refused)
+        columns = self._columns_of(cut, rows)
+        batch = build_batch(self._schema, self._cells.file.id, cut.positions, columns)
         if raw.rest is not None:
-            num_blank += self._add_rest(raw.rest, cut, rows)
+            batch, num_more = self._with_rest(raw.rest, batch, cut.bad)
+            num_blank += num_more
         cut.bad.sort(key=lambda bad: bad.position)
-        return CellBatch(raw.cell, self._batch(cut, rows), num_blank, cut.bad)
+        return CellBatch(raw.cell, batch, num_blank, cut.bad)
 
     def _decode_deep(self, index: int, line: bytes, rows: list[Any], refused: list[tuple[int, Exception]]) -> None:
         try:
@@ -74,47 +77,48 @@ class JsonLinesReader:
 
     def _set_aside(self, cut: CutRecords, refused: list[tuple[int, Exception]]) -> int:
         """Take the refused lines out of the records; count the blank ones."""
+        if not refused:
+            return 0
         num_blank = 0
+        positions = cut.positions
         for index, error in refused:
-            line, position = bytes(cut.records[index]), int(cut.positions[index])
+            line = cut[index]
             if not line.strip(_BLANK):
                 num_blank += 1
             else:
                 reason, message = self._fields.refusal(line, error)
+                position = int(positions[index])
                 cut.bad.append(BadRecord(self._cells.file.id, position, 0, reason, message, line, len(line)))
-        gone = {index for index, _ in refused}
-        cut.positions = np.delete(cut.positions, list(gone))
-        cut.records = [line for index, line in enumerate(cut.records) if index not in gone]
+        cut.drop([index for index, _ in refused])
         return num_blank
 
-    def _add_rest(self, rest: BadRecord, cut: CutRecords, rows: list[Any]) -> int:
-        """A damaged stream may break off right behind a whole object: that one is used, the rest begins after it."""
-        line = rest.raw or b""
-        end = rest.position + rest.num_bytes
-        is_blank = rest.raw is not None and not line.strip(_BLANK)
-        if line and not is_blank and len(line) <= self._read.max_record_bytes and is_utf8(line):
-            try:
-                rows.append(self._fields.retry(line))
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                pass
-            else:
-                cut.records.append(memoryview(line))
-                cut.positions = np.append(cut.positions, rest.position)
-                is_blank = False
-                rest = replace(rest, position=end, raw=None, num_bytes=0)
-        if is_blank:
-            rest = replace(rest, position=end, raw=None, num_bytes=0)
-        cut.bad.append(rest)
-        return int(is_blank)
-
-    def _batch(self, cut: CutRecords, rows: list[Any]) -> pa.RecordBatch:
+    def _columns_of(self, lines: Iterable[bytes | memoryview], rows: list[Any]) -> dict[str, pa.Array]:
         arrays = {TEXT: pa.array(self._fields.texts(rows), TEXT_TYPE)}
         for name, column_type in self._columns.items():
             arrays[name] = pa.array(self._fields.values(name, rows), column_type)
         if RECORD in self._schema.names:
-            arrays[RECORD] = pa.array([_without_return(line) for line in cut.records], RECORD_TYPE)
-        return build_batch(self._schema, self._cells.file.id, cut.positions, arrays)
+            # As bytes: pyarrow never lets go of the buffer behind a memoryview that it takes a value from.
+            records = [bytes(line[:-1] if line[-1] == _RETURN else line) for line in lines]
+            arrays[RECORD] = pa.array(records, RECORD_TYPE)
+        return arrays
 
+    def _with_rest(self, rest: BadRecord, batch: pa.RecordBatch, bad: list[BadRecord]) -> tuple[pa.RecordBatch, int]:
+        """Account for the rest of a damaged stream.
 
-def _without_return(line: memoryview) -> memoryview:
-    return line[:-1] if line[-1] == _RETURN else line
+        It may have broken off right behind a whole object, or in a blank line: then the rest begins after that.
+        """
+        line = rest.raw or b""
+        after = replace(rest, position=rest.position + rest.num_bytes, raw=None, num_bytes=0)
+        if rest.raw is not None and not line.strip(_BLANK):
+            bad.append(after)
+            return batch, 1
+        try:
+            if not line or len(line) > self._read.max_record_bytes or not is_utf8(line):
+                raise msgspec.DecodeError
+            columns = self._columns_of([line], [self._fields.retry(line)])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            bad.append(rest)
+            return batch, 0
+        bad.append(after)
+        last = build_batch(self._schema, self._cells.file.id, np.array([rest.position]), columns)
+        return pa.concat_batches([batch, last]), 0

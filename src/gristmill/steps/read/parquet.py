@@ -110,5 +110,5 @@ def _open(stream: BinaryIO, path: str) -> pq.ParquetFile:
 def _named(batches: Iterator[pa.RecordBatch], path: str) -> Iterator[pa.RecordBatch]:
     try:
         yield from batches
-    except (pa.ArrowInvalid, OSError) as error:
-        raise GristmillError(f"{path}: the file is damaged: {error}", help="copy it again, or leave it out") from error
+    except (pa.ArrowException, OSError) as error:
+        raise GristmillError(f"{path}: cannot be read: {error}", help="copy it again, or leave it out") from error

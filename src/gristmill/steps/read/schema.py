@@ -12,6 +12,7 @@ import pyarrow as pa
 from gristmill.core.errors import UsageError
 from gristmill.core.records import ORIGIN, ORIGIN_TYPE, RECORD, RECORD_TYPE, TEXT, TEXT_TYPE
 from gristmill.steps.read.arrow import arrow_schema
+from gristmill.steps.read.cells import CELL_BYTES
 from gristmill.steps.read.columns import carried_columns, check_text_column, column_type, joined_schema
 from gristmill.steps.read.formats import file_format
 from gristmill.steps.read.json_types import column_types, no_such_field, values_at
@@ -108,13 +109,13 @@ def _json_columns(read: Read, files: Sequence[SourceFile]) -> dict[str, pa.DataT
 
 
 def _sampled_objects(file: SourceFile) -> Iterator[dict[str, Any]]:
-    """The valid objects in the first 256 KiB of a file, at least one line."""
+    """The valid objects in the first 256 KiB of a file, or the first one if it is no longer than a cell."""
     data = bytearray()
     with closing(unpacked_chunks(file.path)) as chunks:
         try:
             for chunk in chunks:
                 data += chunk
-                if len(data) >= _SAMPLE_BYTES and b"\n" in data:
+                if len(data) >= CELL_BYTES or (len(data) >= _SAMPLE_BYTES and b"\n" in data):
                     break
         except CorruptStreamError:
             pass  # what was readable is the sample; the run reports the damage

@@ -144,15 +144,16 @@ class SeparatedFile:
             with closing(unpacked_chunks(self.file.path)) as chunks:
                 yield CellCutter(ChunkStream(chunks), 0, self.separator, self._cell_bytes)
             return
-        path, shift, end_error = self.file.path, 0, None
+        path, shift, end_error, num_bytes = self.file.path, 0, None, self.file.num_bytes
         if self._piece is not None:
-            path, shift = self._piece.path, self._piece.start
+            path, shift, num_bytes = self._piece.path, self._piece.start, self._piece.num_cells * self._cell_bytes
             end_error = self._piece.damage.to_error() if self._piece.damage else None
         at = first * self._cell_bytes
         start = shift if at <= shift else safe_start(path, shift, at, self.separator)
         with open_input(path, start - shift) as stream:
             source = cast("ByteStream", stream)
-            yield CellCutter(source, start, self.separator, self._cell_bytes, end_error)
+            rest = num_bytes + shift - start
+            yield CellCutter(source, start, self.separator, self._cell_bytes, rest, end_error)
 
 
 def unpacked_chunks(path: str) -> Generator[bytes]:

@@ -48,10 +48,11 @@ class SeparatedTextReader:
         if raw.rest is not None:
             # Nothing tells a document that broke off from a whole one, so the last one is set aside with the rest.
             cut.bad.append(raw.rest)
-        kept = [index for index, text in enumerate(cut.records) if bytes(text).strip()]
-        num_blank = len(cut.records) - len(kept)
-        texts = pa.array([cut.records[index] for index in kept], RECORD_TYPE).cast(TEXT_TYPE)
-        batch = build_batch(self._schema, file.id, cut.positions[kept], {TEXT: texts})
+        texts = [bytes(text) for text in cut]
+        kept = [index for index, text in enumerate(texts) if text and not text.isspace()]
+        num_blank = len(texts) - len(kept)
+        column = pa.array([texts[index] for index in kept], RECORD_TYPE).cast(TEXT_TYPE)
+        batch = build_batch(self._schema, file.id, cut.positions[kept], {TEXT: column})
         cut.bad.sort(key=lambda bad: bad.position)
         return CellBatch(raw.cell, batch, num_blank, cut.bad)
 

@@ -20,7 +20,7 @@ class Write(Step, tag="write", frozen=True, kw_only=True):
     | format | what a shard is | origins are in |
     |---|---|---|
     | `arrow` | an Arrow IPC stream, mapped by `datasets.load_from_disk`, pyarrow and polars | a column |
-    | `parquet` | one row group for each 64 MiB of records | a column |
+    | `parquet` | one row group for each 32 MiB of records | a column |
     | `jsonl` | a line for each record, as it was read if it was read from JSON, else its columns | a side file |
     | `webdataset` | a tar of `.txt` (the text) and `.json` (the record, or its other columns) | a side file, the keys |
 

@@ -1,0 +1,34 @@
+"""`gristmill clean`: what a dead run left, removed."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from gristmill.cli.options import dataset_argument, json_option
+from gristmill.pipeline.clean import clean
+from gristmill.pipeline.outline import amount, counted
+
+_MAX_LISTED = 10
+
+
+@click.command(epilog="Example: gristmill clean out")
+@dataset_argument
+@json_option
+def command(out: str, *, as_json: bool) -> None:
+    """Remove the work folder and temporary files that a stopped run left in OUT.
+
+    A run that was stopped cannot be resumed after this. Files of a finished dataset are never removed, and
+    nothing is done while a run is at work in OUT.
+    """
+    found = clean(Path(out))
+    if as_json:
+        click.echo(json.dumps(asdict(found), indent=2))
+        return
+    for path in found.files[:_MAX_LISTED]:
+        click.echo(f"removed {path}")
+    if len(found.files) > _MAX_LISTED:
+        click.echo(f"removed {len(found.files) - _MAX_LISTED:,} others")
+    kept = "; the finished dataset is untouched" if found.is_dataset else ""
+    click.echo(f"{counted(len(found.files), 'file')}, {amount(found.num_bytes)} removed from {out}{kept}")

@@ -1,0 +1,28 @@
+"""`gristmill plan`: everything that can be checked before any work."""
+
+import json
+from dataclasses import asdict
+
+import click
+
+from gristmill.cli.options import json_option, limit_option, recipe_argument
+from gristmill.cli.printing import again
+from gristmill.pipeline.plan import make_plan
+from gristmill.recipe.load import load_recipe
+
+
+@click.command(epilog="Example: gristmill plan recipe.yaml --set seed=3")
+@recipe_argument
+@limit_option
+@json_option
+def command(recipe: str, overrides: tuple[str, ...], limit: int | None, *, as_json: bool) -> None:
+    """Check RECIPE and print what a run would do; nothing is written.
+
+    Files are looked up, columns are compared, a few real records go through the steps, the disk is measured.
+    """
+    outline = make_plan(load_recipe(recipe, overrides), limit=limit).outline()
+    if as_json:
+        click.echo(json.dumps({**asdict(outline), "fits": outline.fits}, indent=2))
+        return
+    click.echo(str(outline))
+    click.echo(f"next: {again('run', recipe, overrides, limit)}")

@@ -1,0 +1,125 @@
+"""`gristmill run`: a recipe carried out, with the books at the end."""
+
+import json
+from time import monotonic
+
+import click
+
+from gristmill.cli.options import json_option, limit_option, recipe_argument
+from gristmill.cli.printing import again
+from gristmill.cli.tables import print_books
+from gristmill.engine.events import EventLog
+from gristmill.pipeline.options import RunOptions
+from gristmill.pipeline.outline import amount, counted
+from gristmill.pipeline.plan import Plan, make_plan
+from gristmill.pipeline.run import RunResult, run_plan
+from gristmill.recipe.load import load_recipe
+from gristmill.shards.manifest import Manifest
+
+
+@click.command(epilog="Example: gristmill run recipe.yaml --workers 4 --limit 1000")
+@recipe_argument
+@limit_option
+@click.option("--workers", type=click.IntRange(min=1), help="How many. Default: as many as this machine allows.")
+@click.option("--backend", default="processes", show_default=True, help="processes, threads or serial.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="For one cell of input, about 4 MiB.")
+@click.option("--update", is_flag=True, help="Make a changed dataset anew from what still fits.")
+@click.option("--overwrite", is_flag=True, help="Make it anew from nothing.")
+@click.option("--keep-work", is_flag=True, help="Leave the work folder in the output.")
+@click.option("--monitor", is_flag=True, help="Show CPU and memory of each worker.")
+@click.option("--events", type=click.Path(dir_okay=False), help="Write what happens to this file, as JSON lines.")
+@json_option
+def command(
+    recipe: str,
+    overrides: tuple[str, ...],
+    limit: int | None,
+    workers: int | None,
+    backend: str,
+    timeout: float | None,
+    events: str | None,
+    *,
+    update: bool,
+    overwrite: bool,
+    keep_work: bool,
+    monitor: bool,
+    as_json: bool,
+) -> None:
+    """Run RECIPE and print where every record went.
+
+    The same command goes on where a run that was stopped has ended. What is written does not depend on
+    the number of workers, nor on how often the run was stopped.
+    """
+    started = monotonic()
+    options = RunOptions(
+        workers=workers or "auto",
+        backend=backend,
+        timeout=timeout,
+        update=update,
+        overwrite=overwrite,
+        keep_work=keep_work,
+        monitor=monitor,
+        events=EventLog(events) if events else None,
+    )
+    plan = make_plan(load_recipe(recipe, overrides), limit=limit)
+    _warn_of_space(plan)
+    try:
+        result = run_plan(plan, options)
+    except (KeyboardInterrupt, SystemExit):  # SIGTERM is a SystemExit: see cli.main
+        click.echo("stopped; what was finished is kept", err=True)
+        click.echo(f"  help: the same command goes on from there: {again('run', recipe, overrides, limit)}", err=True)
+        raise
+    if as_json:
+        click.echo(json.dumps(_as_dict(result, monotonic() - started), indent=2))
+    else:
+        _print(result, monotonic() - started)
+
+
+def _warn_of_space(plan: Plan) -> None:
+    outline = plan.outline()
+    if not outline.fits:
+        needed, free = amount(outline.needed_bytes), amount(outline.free_bytes)
+        click.echo(f"warning: this may need up to {needed} of disk, and {free} are free", err=True)
+
+
+def _num_rows(manifest: Manifest) -> dict[str, int]:
+    rows = dict.fromkeys(manifest.splits, 0)
+    for split, _, shard in manifest.shards():
+        rows[split] += shard.rows
+    return rows
+
+
+def _as_dict(result: RunResult, seconds: float) -> dict[str, object]:
+    manifest = result.manifest
+    return {
+        "output": str(result.output),
+        "up_to_date": result.was_up_to_date,
+        "seconds": round(seconds, 3),
+        "dataset_hash": manifest.dataset_hash,
+        "environment_dependent": manifest.environment_dependent,
+        "rows": _num_rows(manifest),
+        "num_shards": sum(1 for _ in manifest.shards()),
+        "num_bytes": sum(shard.bytes for _, _, shard in manifest.shards()),
+        "books": result.books,
+        "quarantine": {
+            "counts": manifest.quarantine.counts,
+            "files": [file.path for file in manifest.quarantine.files],
+        },
+    }
+
+
+def _print(result: RunResult, seconds: float) -> None:
+    manifest = result.manifest
+    print_books(result.books)
+    for source, counts in manifest.quarantine.counts.items():
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in counts.items())
+        click.echo(f"set aside from {source}: {reasons}")
+    for file in manifest.quarantine.files:
+        click.echo(f"  see {result.output / file.path}, or: gristmill inspect {result.output} --quarantine")
+    if manifest.environment_dependent:
+        click.echo("note: some records were set aside for reasons of this machine; another run may keep them")
+    rows_by_split = ", ".join(f"{split} {rows:,}" for split, rows in _num_rows(manifest).items())
+    num_shards = sum(1 for _ in manifest.shards())
+    num_bytes = amount(sum(shard.bytes for _, _, shard in manifest.shards()))
+    done = "up to date: nothing to do" if result.was_up_to_date else f"done in {seconds:.1f} s; the books balance"
+    click.echo(f"{done}: {rows_by_split}; {counted(num_shards, 'shard')}, {num_bytes}, in {result.output}")
+    click.echo(f"next: gristmill inspect {result.output}")

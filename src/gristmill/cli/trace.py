@@ -1,0 +1,42 @@
+"""`gristmill trace`: where a record came from."""
+
+import json
+from dataclasses import asdict
+
+import click
+
+from gristmill.cli.options import dataset_argument, json_option
+from gristmill.cli.printing import one_line
+from gristmill.pipeline.trace import trace
+from gristmill.shards.dataset import open_dataset
+
+
+@click.command(epilog="Example: gristmill trace out 17", context_settings={"ignore_unknown_options": True})
+@dataset_argument
+@click.argument("number", type=int)
+@click.option("--split", help="Count the records of this split only.")
+@json_option
+def command(out: str, number: int, split: str | None, *, as_json: bool) -> None:
+    """Follow record NUMBER of the dataset in OUT back to its input file, and read it there again.
+
+    Records are numbered from 0 in the order of the dataset; -1 is the last one.
+    """
+    dataset = open_dataset(out)
+    found = trace(dataset.split(split) if split is not None else dataset, number)
+    if as_json:
+        click.echo(json.dumps(asdict(found), indent=2, default=str))
+        return
+    origin = found.origin
+    click.echo(f"record {number}")
+    for name, value in found.record.items():
+        click.echo(f"  {one_line(name)}: {one_line(value)}")
+    click.echo(f"came from source {origin.source}")
+    part = f", part {origin.part}" if origin.part else ""
+    click.echo(f"  {origin.path}, {found.unit} {origin.position:,}{part}")
+    if found.state != "unchanged":
+        gone = "is not there any more" if found.state == "missing" else "has changed since"
+        click.echo(f"  the file {gone}, so the record cannot be read from it again")
+    elif found.original is None:
+        click.echo("  there is no record at that place now")
+    else:
+        click.echo(f"was read as\n  {one_line(found.original, max_chars=2000)}")

@@ -1,0 +1,89 @@
+"""`gristmill.plan` and `gristmill.run`: the pipeline as two functions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from gristmill.core.errors import UsageError
+from gristmill.core.recipe import Recipe
+from gristmill.engine.events import EventLog
+from gristmill.pipeline.options import RunOptions
+from gristmill.pipeline.plan import make_plan
+from gristmill.pipeline.run import run_recipe
+
+if TYPE_CHECKING:
+    import os
+
+    from gristmill.pipeline.plan import Plan
+    from gristmill.pipeline.run import RunResult
+
+
+def plan(recipe: Recipe, *, limit: int | None = None) -> Plan:
+    """Check a recipe against the files it names, and send a few real records through its steps. Nothing is written.
+
+    The plan prints as a tree: sources, files, bytes, stages, tasks, and the disk space that the run may need.
+
+    Args:
+        recipe: What `load_recipe` gave, or a `Recipe` made here.
+        limit: As for `run`.
+
+    Raises:
+        UsageError: Whatever would fail later: files or columns that are not there, an output that cannot be written.
+    """
+    return make_plan(_checked(recipe), limit=limit)
+
+
+def run(
+    recipe: Recipe,
+    *,
+    workers: int | Literal["auto"] = "auto",
+    backend: str = "processes",
+    timeout: float | None = None,
+    update: bool = False,
+    overwrite: bool = False,
+    keep_work: bool = False,
+    limit: int | None = None,
+    progress: bool | None = None,
+    monitor: bool = False,
+    events: EventLog | str | os.PathLike[str] | None = None,
+) -> RunResult:
+    """Run a recipe: plan, work, check the books, write the dataset. The same call goes on where a stopped one ended.
+
+    What is written does not depend on `workers`, `backend` or how often the run was stopped.
+
+    Args:
+        recipe: What `load_recipe` gave, or a `Recipe` made here.
+        workers: How many; "auto": as many as this machine allows.
+        backend: "processes", "threads" or "serial".
+        timeout: Seconds for the records of one cell, about 4 MiB of input; a record that takes longer is set aside.
+        update: The output holds a dataset of another recipe or of other inputs: make it anew from what still fits.
+        overwrite: Make it anew from nothing.
+        keep_work: Leave the work folder in the output.
+        limit: Only the first so many records of each source: a quick look.
+        progress: None: bars on a terminal, lines elsewhere; True: always bars; False: nothing.
+        monitor: Also show CPU and memory of each worker.
+        events: A file to which what happens is written as JSON lines, or an `EventLog`.
+
+    Returns:
+        The result: its `manifest`, `books` (where every record went) and `dataset()`.
+    """
+    options = RunOptions(
+        workers=workers,
+        backend=backend,
+        timeout=timeout,
+        update=update,
+        overwrite=overwrite,
+        keep_work=keep_work,
+        progress=progress,
+        monitor=monitor,
+        events=events if events is None or isinstance(events, EventLog) else EventLog(events),
+    )
+    return run_recipe(_checked(recipe), options, limit=limit)
+
+
+def _checked(recipe: object) -> Recipe:
+    if isinstance(recipe, Recipe):
+        return recipe
+    raise UsageError(
+        f"a Recipe is needed, not {recipe!r:.100}", help='gm.load_recipe("recipe.yaml") makes one of a file'
+    )

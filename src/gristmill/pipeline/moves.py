@@ -1,0 +1,107 @@
+"""Finished files into their places, so that a run which is killed on the way leaves the old dataset or the new one.
+
+What is about to happen is noted first. The manifest is the turning point: before it everything is taken back, after it
+the rest is done by the next run. A new file never takes the place of another one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gristmill.pipeline.output import MOVES, UNITS, remove_files, remove_work
+from gristmill.pipeline.receipts import Receipts
+from gristmill.pipeline.work import PartResult
+from gristmill.shards.hugging_face import side_files
+from gristmill.shards.manifest import MANIFEST, Manifest, dump_manifest, load_manifest
+from gristmill.storage.commit import make_folder, sync_folder, write_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run is about to do to its output folder."""
+
+    manifest: str
+    """The checksum of the manifest that it will write."""
+    moves: list[tuple[str, str]]
+    side_files: list[str]
+    stale: list[str]
+    """Files of the dataset that was there which the new one does not have."""
+
+
+def swap(root: Path, manifest: Manifest, moves: list[tuple[str, str]], units: bytes, run_id: str) -> None:
+    """Put a dataset in the place of the one that may be there."""
+    old, sides = manifest_in(root), side_files(manifest)
+    stale = {*files_of(old), *(side_files(old) if old else ())} - {*files_of(manifest), *sides}
+    note = Note(manifest=manifest.checksum, moves=moves, side_files=sorted(sides), stale=sorted(stale))
+    write_file(root / MOVES, msgspec.json.encode(note), run_id)
+    _move(root, moves)
+    for path, content in sides.items():
+        write_file(root / path, content, run_id)
+    write_file(root / UNITS, units, run_id)
+    write_file(root / MANIFEST, dump_manifest(manifest), run_id)
+    remove_files(root, note.stale)
+
+
+def settle(root: Path, run_id: str) -> None:
+    """If a run was killed while it published: take it back if its manifest is not there, else do the rest of it."""
+    if not (root / MOVES).exists():
+        return
+    note = msgspec.json.decode((root / MOVES).read_bytes(), type=Note)
+    manifest = manifest_in(root)
+    if manifest is not None and manifest.checksum == note.manifest:
+        remove_files(root, note.stale)
+        remove_leftovers(root)
+        return
+    _move(root, [(place, path) for path, place in note.moves if (root / place).exists()])
+    sides = side_files(manifest) if manifest is not None else {}
+    for path, content in sides.items():
+        write_file(root / path, content, run_id)
+    remove_files(root, [place for _, place in note.moves] + [path for path in note.side_files if path not in sides])
+    forget(root)
+
+
+def forget(root: Path) -> None:
+    """Nothing is half done any more."""
+    (root / MOVES).unlink(missing_ok=True)
+
+
+def remove_leftovers(root: Path) -> None:
+    """Empty the work folder, but for what an update of the finished dataset can use."""
+    units = Receipts(root / UNITS)
+    quarantine = {file.path for unit in units.values(PartResult) for file in unit.quarantine}
+    units.close()
+    remove_work(root, {UNITS, MOVES} | quarantine)
+    forget(root)
+
+
+def manifest_in(root: Path) -> Manifest | None:
+    """Of the dataset that is there, if one is."""
+    return load_manifest(root) if (root / MANIFEST).exists() else None
+
+
+def files_of(manifest: Manifest | None) -> Iterator[str]:
+    """Shards, their origins and what was set aside."""
+    if manifest is None:
+        return
+    for _, _, shard in manifest.shards():
+        yield shard.path
+        if shard.origins is not None:
+            yield shard.origins.path
+    for file in manifest.quarantine.files:
+        yield file.path
+
+
+def _move(root: Path, moves: Iterable[tuple[str, str]]) -> None:
+    moves = list(moves)
+    folders = {(root / place).parent for _, place in moves}
+    for folder in folders:
+        make_folder(folder)
+    for path, place in moves:
+        (root / path).replace(root / place)
+    for folder in folders:
+        sync_folder(folder)

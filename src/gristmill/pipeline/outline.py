@@ -1,0 +1,134 @@
+"""What a run will do, in numbers, before it does anything; printed as a tree.
+
+Sizes that only the run can know (what a compressed file unpacks to, how much the filters leave) are estimated from
+above: nothing is filtered, text unpacks to four times its size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_UNPACKED = {"compressed": 4.0, "parquet": 3.0}
+_WRITTEN = {"compressed": 0.4, "parquet": 0.5, "webdataset": 1.3}
+_STORED_BY = {"shuffle": 2}
+"""How often a barrier keeps its records on disk; others do once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOutline:
+    """One source."""
+
+    name: str
+    format: str
+    num_files: int
+    num_bytes: int
+    unpacked_bytes: int
+    """Estimated."""
+    pieces_bytes: int
+    """Estimated: of the compressed files that are unpacked first."""
+    num_unpacked_files: int
+    stages: list[list[str]]
+    """The steps of each pass over the records; all but the last pass end with a step that needs all of them."""
+    num_units: int
+    """How many shards come of it, if nothing is filtered or split."""
+    num_tasks: int
+    """Of the first pass."""
+    columns: dict[str, str]
+
+    def needed_bytes(self, write_format: str, *, compressed: bool) -> int:
+        """Disk space at the end of the run, before the work folder goes."""
+        written = written_bytes(self.unpacked_bytes, write_format, compressed=compressed)
+        if write_format == "parquet" or self.num_tasks > self.num_units:
+            written *= 2  # parts are joined
+        stored = sum(_STORED_BY.get(stage[-1], 1) for stage in self.stages[:-1]) * self.unpacked_bytes
+        return written + stored + self.pieces_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    """A whole run."""
+
+    output: str
+    format: str
+    sources: list[SourceOutline]
+    needed_bytes: int
+    """Estimated, from above."""
+    free_bytes: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is room for it, as far as can be known."""
+        return self.needed_bytes <= self.free_bytes
+
+    def __str__(self) -> str:
+        lines = [f"plan for {self.output}"]
+        for source in self.sources:
+            lines += _branch(_source_lines(source), is_last=False)
+        lines += _branch(self._output_lines(), is_last=True)
+        return "\n".join(lines)
+
+    def _output_lines(self) -> list[str]:
+        space = f"up to {amount(self.needed_bytes)} needed while it runs, {amount(self.free_bytes)} free"
+        lines = [f"output: {self.format} in {self.output}", f"└── disk: {space}"]
+        if not self.fits:
+            lines[-1] += ": THIS MAY NOT FIT"
+        return lines
+
+
+def unpacked_bytes(num_bytes: int, format: str, *, compressed: bool) -> int:
+    """What a file holds, by its size."""
+    return round(num_bytes * _UNPACKED.get("compressed" if compressed else format, 1.0))
+
+
+def written_bytes(num_bytes: int, format: str, *, compressed: bool) -> int:
+    """What so much unpacked text takes on disk."""
+    kind = "compressed" if compressed and format == "jsonl" else format
+    return round(num_bytes * _WRITTEN.get(kind, 1.0))
+
+
+def amount(num_bytes: int) -> str:
+    """A number of bytes for people.
+
+    >>> amount(512), amount(65_000), amount(3_210_000_000)
+    ('512 bytes', '65.0 kB', '3.2 GB')
+    """
+    if num_bytes < 1000:
+        return f"{num_bytes} bytes"
+    power = next((power for power in range(1, 5) if num_bytes / 1000**power < 999.95), 5)
+    return f"{num_bytes / 1000**power:,.1f} {('kB', 'MB', 'GB', 'TB', 'PB')[power - 1]}"
+
+
+def counted(number: int, word: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "file"), counted(12_000, "file")
+    ('1 file', '12,000 files')
+    """
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+
+
+def _source_lines(source: SourceOutline) -> Iterator[str]:
+    yield f"source {source.name}: {counted(source.num_files, 'file')}, {amount(source.num_bytes)}, {source.format}"
+    columns = ", ".join(f"{name} {kind}" for name, kind in source.columns.items())
+    yield f"├── columns: {columns}"
+    if source.num_unpacked_files:
+        files = counted(source.num_unpacked_files, "large compressed file")
+        yield f"├── unpack: {files}, about {amount(source.pieces_bytes)}"
+    about = "about " if source.num_unpacked_files else ""
+    work = f"{about}{counted(source.num_tasks, 'task')}, {counted(source.num_units, 'unit')}"
+    for number, steps in enumerate(source.stages, 1):
+        is_last = number == len(source.stages)
+        note = f"  ({work})" if number == 1 else "  (from the work folder)"
+        yield f"{'└──' if is_last else '├──'} stage {number}: {' → '.join(steps)}{note}"
+
+
+def _branch(lines: Iterator[str] | Sequence[str], *, is_last: bool) -> Iterator[str]:
+    for number, line in enumerate(lines):
+        if number == 0:
+            yield f"{'└── ' if is_last else '├── '}{line}"
+        else:
+            yield f"{'    ' if is_last else '│   '}{line}"

@@ -1,0 +1,138 @@
+"""From a record of a dataset back to where it came from: the input file, the place in it, the record as it was read.
+
+Cost: one cell (about 4 MiB) of a file that can be cut, a handful for Parquet and Arrow; a compressed file is read from
+its start to the place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from gristmill.core.errors import UsageError
+from gristmill.core.records import ORIGIN, RECORD, SourceFile
+from gristmill.shards.manifest import DamagedDatasetError
+from gristmill.steps.read import CELL_BYTES, Read, file_format, open_reader, plan_schema
+from gristmill.storage.files import current_version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from gristmill.shards.dataset import Dataset, Origin
+    from gristmill.shards.manifest import InputFile, Manifest
+    from gristmill.steps.read import CellBatch, FileReader
+
+State = Literal["unchanged", "changed", "missing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A record and its past."""
+
+    record: dict[str, Any]
+    origin: Origin
+    unit: str
+    """What the origin's position counts: byte, row or member."""
+    state: State
+    """Of the input file, against when it was read."""
+    original: str | dict[str, Any] | None
+    """The record as it stands in the input file: a JSON line, or its columns. None unless the file is unchanged."""
+
+
+def trace(dataset: Dataset, number: int) -> Trace:
+    """Follow one record back. The original is read again only from a file that has not changed since."""
+    if not -len(dataset) <= number < len(dataset):
+        raise UsageError(
+            f"there is no record {number}: {dataset.folder} has {len(dataset):,}",
+            help=f"numbers go from 0 to {len(dataset) - 1}" if len(dataset) else "it is empty",
+        )
+    [origin] = dataset.origins(number)
+    file = _input_file(dataset.manifest, origin)
+    read = _read_of(dataset.manifest, origin.source)
+    state = _state(file)
+    original = _original(read, file, origin.position) if state == "unchanged" else None
+    return Trace(dataset[number], origin, _unit(read, file), state, original)
+
+
+def _input_file(manifest: Manifest, origin: Origin) -> InputFile:
+    for file in manifest.files.values():
+        if (file.source, file.path) == (origin.source, origin.path):
+            return file
+    raise DamagedDatasetError(f"the manifest names no input file {origin.path}", help="make the dataset again")
+
+
+def _read_of(manifest: Manifest, source: str) -> Read:
+    """How the source was read, from the recipe in the manifest; without columns, which only steps wanted."""
+    sources = manifest.recipe.get("sources")
+    parameters = dict(sources[source]) if isinstance(sources, dict) and source in sources else {}
+    kept = {key: value for key, value in parameters.items() if key not in ("steps", "columns")}
+    try:
+        return msgspec.convert(kept, Read)
+    except msgspec.ValidationError as error:
+        raise DamagedDatasetError(f"the recipe in the manifest cannot be read: {error}") from error
+
+
+def _state(file: InputFile) -> State:
+    try:
+        return "unchanged" if current_version(file.path) == (file.bytes, file.version) else "changed"
+    except FileNotFoundError:
+        return "missing"
+
+
+def _unit(read: Read, file: InputFile) -> str:
+    kind = file_format(file.path, read.format)
+    return {"jsonl": "byte", "text": "byte", "webdataset": "member"}.get(kind, "row")
+
+
+def _original(read: Read, file: InputFile, position: int) -> str | dict[str, Any] | None:
+    # The file's id is of no interest here: positions are compared within one file.
+    source = SourceFile(path=file.path, relative=file.relative, num_bytes=file.bytes, version=file.version, id=0)
+    schema = plan_schema(read, [source], keeps_record=True)
+    reader = open_reader(read, source, schema)
+    cells = _cells_at(reader, position, by_bytes=_unit(read, file) == "byte")
+    for cell in cells:
+        positions = _positions(cell)
+        if position in positions:
+            return _as_read(cell.batch.slice(positions.index(position), 1))
+    return None
+
+
+def _cells_at(reader: FileReader, position: int, *, by_bytes: bool) -> Iterator[CellBatch]:
+    """The cell that holds the position, or all of them where it cannot be told which."""
+    if by_bytes:
+        cell = position // CELL_BYTES
+        yield from reader.read_cells(cell, cell + 1)
+    elif reader.can_cut:
+        yield from _bisected(reader, position)
+    else:
+        yield from reader.read_cells()
+
+
+def _bisected(reader: FileReader, position: int) -> Iterator[CellBatch]:
+    """Cells of rows stand in the order of their positions."""
+    first, stop = 0, len(reader.cell_sizes())
+    while first < stop:
+        middle = (first + stop) // 2
+        [cell] = reader.read_cells(middle, middle + 1)
+        known = [*_positions(cell), *(record.position for record in cell.bad)]
+        if not known or min(known) <= position <= max(known):
+            yield cell
+            return
+        first, stop = (middle + 1, stop) if position > max(known) else (first, middle)
+
+
+def _positions(cell: CellBatch) -> list[int]:
+    positions: list[int] = cell.batch.column(ORIGIN).field("position").to_pylist()
+    return positions
+
+
+def _as_read(row: pa.RecordBatch) -> str | dict[str, Any]:
+    if RECORD in row.schema.names:
+        line: bytes = row.column(RECORD)[0].as_py()
+        return line.decode()
+    values: dict[str, Any] = row.drop_columns([ORIGIN]).to_pylist()[0]
+    return values

@@ -1,0 +1,39 @@
+import json
+
+
+def test_columns_counts_books_and_records_are_shown(gristmill, dataset):
+    out = gristmill("inspect", dataset, "-n", 2).out
+    for words in ("37 documents", "large_string", "validation", "too_short", "record 1"):
+        assert words in out
+    assert "record 2" not in out
+
+
+def test_json_has_all_of_it(gristmill, dataset):
+    found = json.loads(gristmill("inspect", dataset, "-n", 1000, "--json").out)
+    assert found["num_rows"] == len(found["records"]) == sum(row["rows"] for row in found["counts"]) == 37
+    assert found["quarantine"] == {"web": {"invalid_json": 1, "missing_text": 1}}
+
+
+def test_one_split(gristmill, dataset):
+    found = json.loads(gristmill("inspect", dataset, "-n", 1000, "--split", "validation", "--json").out)
+    assert [row["split"] for row in found["counts"]] == ["validation"]
+    assert 0 < len(found["records"]) == found["num_rows"] < 37
+    assert "validation" in gristmill("inspect", dataset, "--split", "validaton", fails=2).err
+
+
+def test_quarantine_shows_what_was_set_aside_and_why(gristmill, dataset):
+    out = gristmill("inspect", dataset, "--quarantine").out
+    assert "not json [bold]" in out
+    assert "missing_text" in out
+
+
+def test_text_cannot_steer_the_terminal(gristmill, project):
+    (project / "data.jsonl").write_text('{"text": "evil \\u001b[2J \\u009b2J text"}\n')
+    gristmill("run", project / "recipe.yaml", "--backend", "serial", "--set", "steps.0.length.min_chars=1")
+    out = gristmill("inspect", project / "out").out
+    assert "evil" in out
+    assert not {"\x1b", "\x9b"} & set(out)
+
+
+def test_folder_that_is_no_dataset(gristmill, tmp_path):
+    assert "manifest.json" in gristmill("inspect", tmp_path, fails=2).err

@@ -1,0 +1,121 @@
+import errno
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from time import monotonic, sleep
+
+import pytest
+
+from gristmill.shards.dataset import open_dataset
+
+
+def test_books_quarantine_output_and_next_command_are_printed(gristmill, project):
+    out = gristmill("run", "recipe.yaml", "--workers", 2, folder=project).out
+    lines = {words[0] if words[0] != "web" else words[1]: words for line in out.splitlines() if (words := line.split())}
+    assert lines["read"][-5:] == ["40", "0", "38", "0", "2"]
+    assert lines["length"][-5:] == ["38", "0", "37", "1", "0"]
+    for words in ("1 invalid_json", "1 missing_text", str(project / "out/quarantine/web.jsonl"), "gristmill inspect"):
+        assert words in out
+    assert len(open_dataset(project / "out")) == 37
+
+
+def test_json_books_balance_and_a_second_run_is_up_to_date(gristmill, project):
+    command = ("run", project / "recipe.yaml", "--backend", "serial", "--json")
+    first, second = (json.loads(gristmill(*command).out) for _ in range(2))
+    for account in first["books"]["web"]:
+        lost = sum(account["dropped"].values()) + sum(account["quarantined"].values())
+        assert account["in"] + account["created"] == account["out"] + lost
+    assert sum(first["rows"].values()) == first["books"]["web"][-1]["out"]
+    assert (first["up_to_date"], second["up_to_date"]) == (False, True)
+    assert first["dataset_hash"] == second["dataset_hash"]
+
+
+@pytest.mark.slow
+def test_another_recipe_needs_update_or_overwrite(gristmill, project):
+    gristmill("run", project / "recipe.yaml", "--workers", 1)
+    changed = ("run", project / "recipe.yaml", "--workers", 1, "--limit", 10)
+    error = gristmill(*changed, fails=1).err
+    assert "--update" in error
+    assert "--overwrite" in error
+    gristmill(*changed, "--update")
+    assert len(open_dataset(project / "out")) == 9
+    assert "update" in gristmill(*changed, "--update", "--overwrite", fails=2).err
+
+
+def test_options_are_passed_on(gristmill, project):
+    events = project / "events.jsonl"
+    gristmill(
+        "run", project / "recipe.yaml", "--backend", "serial", "--keep-work", "--events", events, "--set", "seed=5"
+    )
+    assert (project / "out/.gristmill/receipts.jsonl").exists()
+    assert json.loads(events.read_text().splitlines()[0])["event"] == "job_started"
+    assert open_dataset(project / "out").manifest.recipe["seed"] == 5
+
+
+def test_wrong_use_is_refused_before_anything_is_made(gristmill, project):
+    gristmill("run", project / "recipe.yaml", "--backend", "proceses", fails=2)
+    gristmill("run", project / "recipe.yaml", "--backend", "serial", "--timeout", 3, fails=2)
+    assert not (project / "out").exists()
+
+
+def test_too_much_quarantine_fails_and_says_where_to_look(gristmill, project):
+    (project / "data.jsonl").write_text('{"text": "good document"}\nbad\n' * 20)
+    error = gristmill("run", project / "recipe.yaml", "--backend", "serial", fails=1).err
+    assert "invalid_json" in error
+    assert "max_quarantine" in error
+
+
+def test_folder_of_someone_else_is_refused(gristmill, project):
+    (project / "out").mkdir()
+    (project / "out/thesis.txt").write_text("mine")
+    gristmill("run", project / "recipe.yaml", fails=2)
+    assert [path.name for path in (project / "out").iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("backend", ["serial", pytest.param("processes", marks=pytest.mark.slow)])
+def test_a_file_that_cannot_be_written_is_named_without_a_traceback(gristmill, project, backend):
+    def allow_small_files_only():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+
+    (project / "data.jsonl").write_text('{"text": "a document of some length"}\n' * 10_000)
+    command = ("run", project / "recipe.yaml", "--backend", backend, "--workers", 1)
+    error = gristmill(*command, fails=1, before=allow_small_files_only).err
+    assert error.startswith(f"error: {os.strerror(errno.EFBIG)}")
+    assert str(project / "out/.gristmill/work") in error
+    assert not (project / "out/manifest.json").exists()
+    gristmill(*command)
+
+
+SLOW = """\
+import time
+def wait(record):
+    open({mark!r}, "w").close()
+    time.sleep(0.05 if {slow} else 0)
+    return True
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_run_says_how_to_go_on_and_does(gristmill, project, number, code):
+    mark = project / "mark"
+    (project / "slow.py").write_text(SLOW.format(mark=str(mark), slow=True))
+    recipe = project / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace("steps:", "steps:\n  - filter: {call: slow.py:wait}"))
+    command = [sys.executable, "-m", "gristmill", "run", recipe.name, "--workers", "1"]
+    with subprocess.Popen(command, cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        deadline = monotonic() + 60
+        while not (mark.exists() and (project / "out").exists()) and process.poll() is None and monotonic() < deadline:
+            sleep(0.02)
+        process.send_signal(number)
+        _, error = process.communicate(timeout=30)
+    assert process.returncode == code, error
+    assert "gristmill run recipe.yaml" in error
+    assert "Traceback" not in error
+    assert not (project / "out/manifest.json").exists()
+    (project / "slow.py").write_text(SLOW.format(mark=str(mark), slow=False))
+    gristmill("run", recipe, "--workers", 1)
+    assert len(open_dataset(project / "out")) == 37

@@ -1,0 +1,54 @@
+import os
+
+import pytest
+
+import gristmill as gm
+from gristmill import steps
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
+    return gm.Recipe(sources={"web": steps.Read(read="a.jsonl")}, output="out", folder=str(tmp_path))
+
+
+def _run(recipe, **options):
+    return gm.run(recipe, backend="serial", progress=False, **options)
+
+
+def test_planning_writes_nothing(recipe, tmp_path):
+    gm.plan(recipe)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+def test_a_quick_look_is_not_the_dataset(recipe):
+    assert len(_run(recipe, limit=1).dataset()) == 1
+    with pytest.raises(gm.errors.GristmillError, match="changed"):
+        _run(recipe)
+    whole = _run(recipe, update=True)
+    assert len(whole.dataset()) == 2
+    assert _run(recipe).was_up_to_date
+
+
+def test_an_output_behind_a_url_is_refused(recipe):
+    with pytest.raises(gm.errors.UsageError, match="local folder"):
+        gm.plan(gm.Recipe(sources=recipe.sources, output="s3://bucket/out", folder=recipe.folder))
+
+
+@pytest.mark.parametrize(
+    "options", [{"workers": 0}, {"backend": "procesess"}, {"timeout": 3}, {"update": True, "overwrite": True}]
+)
+def test_wrong_options_are_refused_before_anything_is_made(recipe, tmp_path, options):
+    with pytest.raises(gm.errors.UsageError):
+        gm.run(recipe, **{"backend": "serial", **options})
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("identity", "is_changed"), [("mtime", True), ("content", False)])
+def test_a_touched_file_is_another_one_unless_content_decides(recipe, tmp_path, identity, is_changed):
+    recipe = gm.Recipe(sources=recipe.sources, output="out", folder=recipe.folder, identity=identity)
+    _run(recipe)
+    os.utime(tmp_path / "a.jsonl", ns=(1, 1))
+    assert _run(recipe, update=True).was_up_to_date is not is_changed
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": "2wo"}\n')
+    assert not _run(recipe, update=True).was_up_to_date

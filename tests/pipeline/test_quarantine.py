@@ -1,0 +1,186 @@
+"""What is set aside, how much may be, and that nothing is lost on the way."""
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gristmill.core.books import unbalanced
+from gristmill.core.recipe import Source
+from gristmill.pipeline.publish import QuarantineError
+from gristmill.pipeline.work import TooManyBadError
+from gristmill.shards.dataset import open_dataset
+from gristmill.steps import Filter, Length, Limit, Map, Read, Shuffle, Split, Write
+
+FUNCTIONS = """
+def rarely_fails(record):
+    if record["n"] % 1000 == 500:
+        raise ValueError(f"number {record['n']}")
+    return record
+
+
+def always_fails(record):
+    raise RuntimeError("out of order")
+
+
+def fails_at_bad(record):
+    if "bad" in record["text"]:
+        raise ValueError("bad")
+    return {**record, "text": record["text"] + "!"}
+
+
+def is_short(record):
+    return len(record["text"]) < 4
+"""
+
+
+@pytest.fixture
+def calls(tmp_path):
+    path = tmp_path / "functions.py"
+    path.write_text(FUNCTIONS)
+    return lambda name: f"{path}:{name}"
+
+
+def good(count):
+    return [json.dumps({"n": n, "text": f"text {n}"}).encode() for n in range(count)]
+
+
+def test_bad_lines_in_the_middle(mill, tmp_path):
+    lines = good(2000)
+    bad = {500: b"{broken", 501: b'{"text": 5}', 900: b"\xff\xfe", 901: b'{"text": "a"} {"text": "b"}', 1999: b"null"}
+    for number, line in bad.items():
+        lines[number] = line
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
+    result = mill.run(mill.recipe({"web": Read(read=f"{tmp_path}/*.jsonl")}, [Write(format="jsonl")]))
+    dataset = open_dataset(mill.output)
+    assert len(dataset) == 1995
+    [account] = result.books["web"]
+    assert (account["in"], account["out"], sum(account["quarantined"].values())) == (2000, 1995, 5)
+    entries = list(dataset.quarantine())
+    starts = [sum(len(line) + 1 for line in lines[:number]) for number in bad]
+    assert [entry["position"] for entry in entries] == starts
+    assert all(entry["file"] == "a.jsonl" and entry["source"] == "web" for entry in entries)
+    assert all(entry["step"] == "read" and entry["error"] and entry["reason"] for entry in entries)
+    assert [entry.get("record") for entry in entries] == [
+        line.decode() if line.isascii() else None for line in bad.values()
+    ]
+    assert not result.manifest.environment_dependent
+
+
+def test_a_function_that_raises_now_and_then(mill, tmp_path, calls):
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(good(10_000)))
+    step = Map(call=calls("rarely_fails"))
+    result = mill.run(mill.recipe({"web": Read(read=f"{tmp_path}/*.jsonl")}, [step, Write(format="jsonl")]))
+    assert result.manifest.quarantine.counts == {"web": {"exception": 10}}
+    dataset = open_dataset(mill.output)
+    assert len(dataset) == 9990
+    entry = next(dataset.quarantine())
+    assert (entry["step"], entry["reason"]) == ("map", "exception")
+    assert "number 500" in entry["error"]
+    assert "rarely_fails" in entry["traceback"]
+    assert json.loads(entry["record"])["n"] == 500
+
+
+def test_a_function_that_always_raises_stops_the_run_early(mill, tmp_path, calls):
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(good(10_000)))
+    recipe = mill.recipe({"web": Read(read=f"{tmp_path}/*.jsonl")}, [Map(call=calls("always_fails"))])
+    with pytest.raises(TooManyBadError, match="out of order"):
+        mill.run(recipe)
+    assert not (mill.output / "manifest.json").exists()
+
+
+def test_a_function_that_always_raises_on_tiny_files_too(mill, tmp_path, calls):
+    for number in range(150):
+        (tmp_path / f"{number}.jsonl").write_text('{"text": "a"}')
+    recipe = mill.recipe({"web": Read(read=f"{tmp_path}/*.jsonl")}, [Map(call=calls("always_fails"))])
+    with pytest.raises(TooManyBadError, match="out of order"):
+        mill.run(recipe)
+
+
+def test_bad_files_between_good_ones_are_not_in_a_row(mill, tmp_path):
+    """120 files of nothing but one bad line each are below the limit of all records, and never 100 in a row."""
+    for number in range(240):
+        lines = good(100) if number % 2 else [b"{bad"]
+        (tmp_path / f"{number:03d}.jsonl").write_bytes(b"\n".join(lines))
+    result = mill.run(mill.recipe({"web": Read(read=f"{tmp_path}/*.jsonl")}, []))
+    assert result.manifest.quarantine.counts == {"web": {"invalid_json": 120}}
+
+
+def test_more_than_may_be_set_aside(mill, tmp_path):
+    lines = good(1000)
+    lines[::50] = [b"{bad"] * 20
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
+    reads = {"web": Read(read=f"{tmp_path}/*.jsonl")}
+    with pytest.raises(QuarantineError, match=r"20 of 1,000"):
+        mill.run(mill.recipe(reads, []))
+    assert not (mill.output / "manifest.json").exists()
+    result = mill.run(mill.recipe(reads, [], max_quarantine=0.02))
+    assert result.manifest.quarantine.counts == {"web": {"invalid_json": 20}}
+
+
+def test_each_source_is_judged_by_itself(mill, tmp_path):
+    (tmp_path / "good.jsonl").write_bytes(b"\n".join(good(10_000)))
+    lines = good(100)
+    lines[:50] = [b"{bad"] * 50
+    (tmp_path / "bad.jsonl").write_bytes(b"\n".join(lines))
+    reads = {name: Read(read=f"{tmp_path}/{name}.jsonl") for name in ("good", "bad")}
+    with pytest.raises(QuarantineError, match="source bad"):
+        mill.run(mill.recipe(reads, []))
+
+
+def test_a_record_set_aside_after_a_barrier_keeps_its_file(mill, tmp_path, calls):
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(good(2000)))
+    steps = [Shuffle(), Map(call=calls("rarely_fails")), Write(format="jsonl")]
+    mill.run(mill.recipe({"web": Read(read=f"{tmp_path}/*.jsonl")}, steps))
+    entries = list(open_dataset(mill.output).quarantine())
+    assert [entry["file"] for entry in entries] == ["a.jsonl"] * 2
+
+
+LINE = st.one_of(
+    st.text('ab \\"bad{}é\n', max_size=8).map(lambda text: json.dumps({"text": text}).encode()),
+    st.sampled_from(
+        [b"{", b'{"text": null}', b'{"text": 1}', b"[]", b'{"x": 1}', b"\xff", b"", b"  ", b'{"text":"a"}x']
+    ),
+    st.just(b'{"text": "bad"}'),
+)
+STEPS = {
+    "plain": lambda calls: [],
+    "functions": lambda calls: [Filter(call=calls("is_short")), Map(call=calls("fails_at_bad"))],
+    "limit": lambda calls: [Map(call=calls("fails_at_bad")), Limit(max_records=5), Length(min_chars=3)],
+    "shuffle": lambda calls: [Length(max_chars=5), Shuffle(), Map(call=calls("fails_at_bad")), Split(validation=0.5)],
+}
+
+
+@pytest.mark.parametrize("steps", STEPS)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(files=st.lists(st.lists(LINE, max_size=12), min_size=1, max_size=4), format=st.sampled_from(["jsonl", "arrow"]))
+def test_books_balance_whatever_comes(mill, tmp_path_factory, calls, steps, files, format):
+    folder = tmp_path_factory.mktemp("in")
+    files[0].insert(0, b'{"text": "good"}')  # a source without any text is refused by the plan
+    for number, lines in enumerate(files):
+        (folder / f"{number}.jsonl").write_bytes(b"\n".join(lines))
+    reads = {
+        "web": Source(Read(read=f"{folder}/*.jsonl")),
+        "one": Source(Read(read=f"{folder}/0.jsonl"), [Length(min_chars=2)]),
+    }
+    recipe = mill.recipe(reads, [*STEPS[steps](calls), Write(format=format)], max_quarantine=1.0)
+    mill.fresh_files(recipe)  # which verifies
+    dataset = open_dataset(mill.output)
+    manifest = dataset.manifest
+    num_lines = sum(len([line for line in lines if line.strip()]) for lines in files)
+    accounts = manifest.accounts("web")
+    assert accounts[0].taken == num_lines
+    for source in reads:
+        assert not unbalanced(manifest.accounts(source))
+        steps_done = [account.step for account in manifest.accounts(source)]
+        assert steps_done == [
+            "read",
+            *(["length"] if source == "one" else []),
+            *(step.name for step in STEPS[steps](calls)),
+        ]
+    given_out = sum(manifest.accounts(source)[-1].given for source in reads)
+    assert len(dataset) == given_out == sum(1 for _ in dataset)
+    assert len(list(dataset.quarantine())) == sum(
+        account.quarantined.total() for source in reads for account in manifest.accounts(source)
+    )

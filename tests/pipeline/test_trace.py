@@ -1,0 +1,70 @@
+import gzip
+import io
+import json
+import tarfile
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gristmill.core.errors import UsageError
+from gristmill.core.recipe import Recipe
+from gristmill.pipeline.options import RunOptions
+from gristmill.pipeline.run import run_recipe
+from gristmill.pipeline.trace import trace
+from gristmill.steps.read import Read
+from gristmill.steps.shuffle import Shuffle
+from gristmill.steps.write import Write
+
+RECORDS = [{"text": f"document {n} " + "x" * (n % 97), "n": n} for n in range(20_000)]
+
+
+def _jsonl(folder):
+    lines = "".join(json.dumps(record) + "\n" for record in RECORDS)
+    (folder / "a.jsonl").write_text("\n\n" + lines)
+    return Read(read="a.jsonl")
+
+
+def _gzip(folder):
+    (folder / "a.jsonl.gz").write_bytes(gzip.compress("".join(json.dumps(r) + "\n" for r in RECORDS).encode()))
+    return Read(read="a.jsonl.gz")
+
+
+def _parquet(folder):
+    pq.write_table(pa.Table.from_pylist(RECORDS), folder / "a.parquet", row_group_size=3000)
+    return Read(read="a.parquet")
+
+
+def _tar(folder):
+    with tarfile.open(folder / "a.tar", "w") as tar:
+        for record in RECORDS[:500]:
+            for suffix, content in (("json", json.dumps(record).encode()), ("txt", record["text"].encode())):
+                member = tarfile.TarInfo(f"{record['n']:06}.{suffix}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    return Read(read="a.tar", text="txt")
+
+
+@pytest.mark.parametrize("write", [_jsonl, _gzip, _parquet, _tar], ids=lambda function: function.__name__[1:])
+def test_every_record_leads_back_to_itself(tmp_path, write):
+    recipe = Recipe(
+        sources={"web": write(tmp_path)},
+        steps=[Shuffle(), Write(format="arrow")],
+        output="out",
+        folder=str(tmp_path),
+    )
+    dataset = run_recipe(recipe, RunOptions(backend="serial", progress=False)).dataset()
+    for number in (0, 17, len(dataset) // 2, len(dataset) - 1, -1):
+        found = trace(dataset, number)
+        original = json.loads(found.original) if isinstance(found.original, str) else found.original
+        assert found.state == "unchanged"
+        assert original["text"] == found.record["text"] == dataset[number]["text"]
+
+
+def test_number_out_of_range(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n')
+    recipe = Recipe(sources={"web": Read(read="a.jsonl")}, output="out", folder=str(tmp_path))
+    dataset = run_recipe(recipe, RunOptions(backend="serial", progress=False)).dataset()
+    for number in (1, -2):
+        with pytest.raises(UsageError, match="0 to 0"):
+            trace(dataset, number)
