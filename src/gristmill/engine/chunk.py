@@ -63,11 +63,14 @@ def run(
     *,
     recorder: Recorder | None = None,
     gives_back: bool = False,
+    is_cancelled: Callable[[], bool] | None = None,
 ) -> None:
     """Call the function on each item and `emit` batches; the last one is marked, and may leave items undone."""
     began = flushed = monotonic()
     batch = Batch()
     for index, item in zip(chunk.indexes, chunk.items, strict=True):
+        if is_cancelled is not None and is_cancelled():
+            break
         now = monotonic()
         if now - flushed > FLUSH_SECONDS and batch.results:
             batch.seconds = now - flushed

@@ -133,8 +133,8 @@ class Court:
         else:
             self._continue_probe(run, value.failure if isinstance(value, verdict.Failed) else value)
 
-    def take_unsendable(self, index: int, item: Any, caught: Caught) -> None:
-        record = self._records.get(index, _Record())
+    def take_unsendable(self, index: int, item: Any, caught: Caught, *, was_run: bool) -> None:
+        record = self._record(index) if was_run else self._records.get(index, _Record())
         self.finish(index, verdict.of_exception(index, item, caught, record.attempts))
 
     def take_exception(self, index: int, item: Any, caught: Caught) -> None:

@@ -11,7 +11,7 @@ from gristmill.engine import progress as displays
 from gristmill.engine.job import Context, Job
 from gristmill.engine.launch import Options, Run
 from gristmill.engine.observer import Observer
-from gristmill.engine.verdict import Failed
+from gristmill.engine.verdict import Failed, add_note
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -93,6 +93,6 @@ def _results(run: Run, in_work: _Ledger, observer: Observer) -> Iterator[tuple[T
             task = in_work.take(index)
             if isinstance(value, Failed):
                 error = value.exception()
-                error.add_note(f"gristmill: task {task.id}")
+                add_note(error, f"gristmill: task {task.id}")
                 raise error
             yield task, value

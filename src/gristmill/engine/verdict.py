@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import reprlib
 from dataclasses import dataclass
@@ -33,12 +34,18 @@ class Failed:
         """The original exception, or the error that stands for it, with where and how in its notes."""
         failure = self.failure
         original = None if self.caught is None or failure.kind == "unpicklable" else self.caught.exception()
-        error = original or _stand_in(failure)
+        error = original if original is not None else _stand_in(failure)
         attempts = f", attempt {failure.attempts}" if failure.attempts > 1 else ""
-        error.add_note(f"gristmill: item {failure.index}{attempts}: {self.item}")
+        add_note(error, f"gristmill: item {failure.index}{attempts}: {self.item}")
         if failure.traceback and (self.caught is None or self.caught.raised is None):
-            error.add_note(f"in the worker:\n{failure.traceback.rstrip()}")
+            add_note(error, f"in the worker:\n{failure.traceback.rstrip()}")
         return error
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note, unless the exception is of a class on which nothing can be set."""
+    with contextlib.suppress(Exception):
+        error.add_note(note)
 
 
 def _stand_in(failure: Failure) -> errors.GristmillError:

@@ -125,7 +125,10 @@ def _allocate(size: int) -> Buffer:
     # A bytearray is zeroed on creation, which touches every page twice; fresh anonymous pages are not.
     if size < _MMAP_FROM_BYTES:
         return bytearray(size)
-    return memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    try:
+        return memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    except OSError as error:
+        raise MemoryError(f"no room for a message of {size} bytes") from error
 
 
 def _without_prefix(segments: list[memoryview], num_bytes: int) -> list[memoryview]:

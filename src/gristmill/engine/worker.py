@@ -39,6 +39,8 @@ def main() -> NoReturn:
         _end_process_group()
     except KeyboardInterrupt:
         os._exit(130)
+    except MemoryError:  # not even the item could be received; the parent sees what it was about
+        os._exit(1)
     sys.exit(0)
 
 
@@ -46,6 +48,7 @@ class Worker:
     def __init__(self, socket: int, recording: int) -> None:
         import faulthandler  # noqa: PLC0415
 
+        self._pid = os.getpid()
         self._receiver = wire.Receiver(socket)
         self._sender = wire.Sender(socket)
         self._recorder = Recorder(recording)
@@ -100,6 +103,8 @@ class Worker:
         self._recorder.note_untimed(-1)
 
     def _emit(self, batch: Batch, chunk: Chunk, *, last: bool) -> None:
+        if os.getpid() != self._pid:
+            _end_forked_child(failed=bool(batch.caught))
         self._context.flush()
         num_items = len(batch.results)
         try:
@@ -147,6 +152,13 @@ def _die_with_parent(lifeline: int) -> None:
         _end_process_group()
 
     _thread.start_new_thread(watch, ())
+
+
+def _end_forked_child(*, failed: bool) -> NoReturn:
+    """A child that the user's function forked has come out of it: it must not speak for the worker."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(1 if failed else 0)
 
 
 def _end_process_group() -> NoReturn:

@@ -123,7 +123,9 @@ class ProcessWorker:
             return Ready(self)
         try:
             payload = frame.load()
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever the results' own code raises, sys.exit() included
             caught = Caught(error, "unpicklable", about="what the worker sent cannot be unpickled")
             if frame.kind == wire.SETUP_FAILED:
                 return SetupFailed(self, caught)
