@@ -1,6 +1,5 @@
 """Fixtures for all tests. What workers must be able to import lies in `tests/support`, put on `sys.path` here."""
 
-import gc
 import os
 import sys
 import tempfile
@@ -25,10 +24,8 @@ def nothing_left(tmp_path_factory, monkeypatch):
     monkeypatch.setenv(MARK, mark)
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    gc.collect()
     leftovers = Leftovers(mark, folder)
     yield mark
-    gc.collect()
     leftovers.check()
 
 

@@ -386,7 +386,7 @@ def test_skipped_failures_are_not_kept(backend):
     assert memory_after(600) < memory_after(100) + (20 << 20)
 
 
-@every_backend
+@pytest.mark.parametrize("backend", ["serial", "processes"])
 @pytest.mark.parametrize(
     ("option", "value"),
     [

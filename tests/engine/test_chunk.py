@@ -132,28 +132,9 @@ class NoteBook:
     def note(self, started, item, position=-1):
         self.notes.append(("timed", item))
 
-    def note_untimed(self, item):
-        self.notes.append(("untimed", item))
-
 
 def test_each_item_is_noted_before_it_is_run(clock):
     book = NoteBook()
     seen = []
     chunks.run(lambda n: seen.append(book.notes[-1]), (), chunk_of([7, 8]), Emitted(), recorder=book)
     assert seen == [("timed", 0), ("timed", 1)]
-
-
-def test_sending_is_not_an_items_time(clock):
-    """While results are sent no timeout runs: the other side may be slow."""
-    book = NoteBook()
-    noted = []
-
-    def function(n):
-        clock.now += 1.0
-        return n
-
-    def emit(batch, *, last):
-        noted.append(book.notes[-1][0])
-
-    chunks.run(function, (), chunk_of(range(3)), emit, recorder=book)
-    assert set(noted) == {"untimed"}

@@ -106,7 +106,7 @@ def test_endless_tasks():
             number += 1
 
     results = run_tasks(lambda task, context: task.payload, endless(), workers=2)
-    assert sorted(next(results)[1] for _ in range(50))[:10] == list(range(10))
+    assert len({next(results)[1] for _ in range(50)}) == 50
     results.close()
 
 

@@ -237,7 +237,7 @@ def test_odd_exception_is_returned(name, backend, tmp_path):
         return n
 
     log = gm.EventLog(tmp_path / "events.jsonl")
-    failure = only(gm.parallel_map(function, range(4), workers=2, backend=backend, on_error="return", progress=log), 2)
+    failure = only(gm.parallel_map(function, range(4), workers=1, backend=backend, on_error="return", progress=log), 2)
     assert failure.kind == "exception"
     assert failure.error_type.endswith(error_type)
     assert message is None or failure.message == message
@@ -256,7 +256,7 @@ def test_odd_exception_is_raised(name, backend):
         return n
 
     with pytest.raises(BaseException) as caught:  # noqa: PT011
-        gm.parallel_map(function, range(4), workers=2, backend=backend)
+        gm.parallel_map(function, range(4), workers=1, backend=backend)
     error = caught.value
     if isinstance(error.__cause__, StopIteration):  # a generator cannot raise it; Python makes it a RuntimeError
         error = error.__cause__

@@ -77,7 +77,7 @@ def run(
             if gives_back and now - began > GIVE_BACK_SECONDS:
                 break
             if recorder is not None:
-                recorder.note_untimed(index)
+                recorder.note(now, index)  # the pickling of results is still under the timeout
             emit(batch, last=False)
             batch, flushed = Batch(), now
         if recorder is not None:
@@ -92,5 +92,5 @@ def run(
     else:
         batch.seconds = monotonic() - flushed
     if recorder is not None:
-        recorder.note_untimed(index)
+        recorder.note(monotonic(), index)
     emit(batch, last=True)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _MAX_SETUP_DEATHS = 3
 _LEAVE_SECONDS = 2.0
+_AWAY_SECONDS = 2.0
 
 
 @dataclass(slots=True, eq=False)
@@ -32,6 +33,8 @@ class Member:
     ready: bool = False
     leaving: bool = False
     leave_by: float = inf
+    heard: float = field(default_factory=monotonic)
+    heard_bytes: int = -1
     alone: bool = False
     """It was started to run one suspect item with no other worker around."""
     worn_out: bool = False
@@ -61,6 +64,7 @@ class Crew:
         self._members: dict[Worker, Member] = {}
         self._was_ready = False
         self._setup_failures = 0
+        self._looked = monotonic()
         self._setup_problem: BaseException | None = None
         self._waits_for_first = False
         """Some set-up failed: no more are started unless one that is under way succeeds."""
@@ -104,6 +108,21 @@ class Crew:
                 member.worker.stop()
             else:
                 member.worker.kill()
+
+    def kill_those_over(self, timeout: float) -> None:
+        """End the workers whose item runs too long, or who fell silent in the middle of sending its result."""
+        now = monotonic()
+        # While the caller was away nobody listened, so nobody could be heard.
+        was_away, self._looked = now - self._looked > _AWAY_SECONDS, now
+        for member in self:
+            note = member.worker.current()
+            if note is None or was_away or member.heard_bytes != member.worker.num_bytes_received():
+                member.heard, member.heard_bytes = now, member.worker.num_bytes_received()
+            if note is not None and member.timed_out_item is None:
+                started = note[0] if note[0] < inf else member.heard
+                if now - started > timeout:
+                    member.timed_out_item = note[1]
+                    member.worker.kill()
 
     def kill_those_who_stay(self) -> None:
         """A thread that the function left running can keep a worker from leaving."""

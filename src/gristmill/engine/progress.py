@@ -22,7 +22,7 @@ _QUIET_SECONDS = 0.5
 
 def choose(*, progress: bool | None, monitor: bool) -> Display | None:
     """None: bars on a terminal, lines elsewhere. True: always bars."""
-    if progress is False:
+    if progress is False or sys.stderr is None:
         return None
     if progress or sys.stderr.isatty():
         return Bars(monitor=monitor)

@@ -256,10 +256,10 @@ class Scheduler:
             self._crew.dismiss(member)
 
     def _take_death(self, event: Died) -> None:
+        self._report_death(self._crew[event.worker], event)
         member = self._crew.remove(event)
         self._court.forget_worker(member)
         remaining = [entry for entry in member.unfinished() if not self._supply.is_past_end(entry[0])]
-        self._report_death(member, event)
         suspected = self._suspect(member, event, remaining)
         out_of_memory = event.signal == "SIGKILL" and self._memory is not None and self._memory.killer_struck()
         if out_of_memory and not member.alone:
@@ -314,12 +314,7 @@ class Scheduler:
     def _look_at_clock(self) -> None:
         self._observer.tick(self._crew)
         if self._policy.timeout is not None:
-            now = monotonic()
-            for member in self._crew:
-                note = member.worker.current()
-                if note and now - note[0] > self._policy.timeout and member.timed_out_item is None:
-                    member.timed_out_item = note[1]
-                    member.worker.kill()
+            self._crew.kill_those_over(self._policy.timeout)
         self._crew.kill_those_who_stay()
         if self._memory is not None and self._memory.is_due():
             self._look_at_memory(self._memory)

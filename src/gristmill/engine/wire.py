@@ -88,6 +88,7 @@ class Receiver:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self.num_bytes = 0
         self._start_frame()
 
     def _start_frame(self) -> None:
@@ -106,6 +107,7 @@ class Receiver:
                     return None
                 if num_bytes == 0:
                     raise EOFError
+                self.num_bytes += num_bytes
                 self._missing = _without_prefix(self._missing, num_bytes)
             kind, last, num_buffers, chunk, num_items, body_bytes = _HEADER.unpack(self._header)
             if self._sizes is None:

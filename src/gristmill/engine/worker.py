@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import sys
+from time import monotonic
 
 from gristmill.engine import chunk as chunks
 from gristmill.engine import nesting, pickling, wire
@@ -67,8 +68,7 @@ class Worker:
 
     def _take_job(self) -> bool:
         try:
-            arguments, cpu, self._gives_back, pickled = self._receive().load()
-            sys.argv[:] = arguments
+            sys.path[:], sys.argv[:], cpu, self._gives_back, pickled = self._receive().load()
             if cpu is not None:
                 os.sched_setaffinity(0, {cpu})
             nesting.mark_process_as_worker()
@@ -83,9 +83,9 @@ class Worker:
         return True
 
     def _run_chunk(self, frame: wire.Frame) -> None:
-        # If unpickling the items kills this process, the first of them is as good a suspect as any: `num_items` of a
-        # chunk frame is the number of its first item.
-        self._recorder.note_untimed(frame.num_items)
+        # If unpickling the items kills this process or never ends, the first of them is as good a suspect as any:
+        # `num_items` of a chunk frame is the number of its first item.
+        self._recorder.note(monotonic(), frame.num_items)
         try:
             indexes, items = frame.load()
         except BaseException as error:
@@ -100,7 +100,7 @@ class Worker:
         chunks.run(
             self._function, self._more_arguments, chunk, emit, recorder=self._recorder, gives_back=self._gives_back
         )
-        self._recorder.note_untimed(-1)
+        self._recorder.note_none()
 
     def _emit(self, batch: Batch, chunk: Chunk, *, last: bool) -> None:
         if os.getpid() != self._pid:
@@ -118,6 +118,8 @@ class Worker:
                     about = "the result cannot be pickled"
                     batch.caught[position] = Caught(error, "unpicklable", about=about, travels=True)
             segments = wire.pack(wire.RESULTS, batch, last=last, chunk=chunk.number, num_items=num_items)
+        # The parent may be busy elsewhere and not read: that is not the item's fault.
+        self._recorder.stop_clock()
         self._sender.push(segments)
         self._sender.flush()
 

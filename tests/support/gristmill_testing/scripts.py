@@ -110,7 +110,9 @@ class Terminal:
 
 
 def count_tracebacks(text):
-    return text.count("Traceback (most recent call last)")
+    """Those of a chain count as one: an interrupt may fall into an `except` block, even one of Python's own."""
+    linked = text.count("During handling of the above exception") + text.count("The above exception was the direct")
+    return text.count("Traceback (most recent call last)") - linked
 
 
 def lines_of(path):

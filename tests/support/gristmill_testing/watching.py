@@ -1,5 +1,6 @@
 """Looking at the world from outside: waiting for conditions, and finding what a job has left behind."""
 
+import gc
 import os
 import re
 import threading
@@ -57,13 +58,15 @@ def meet(folder, number):
 
 def marked_processes(mark):
     """All living processes that carry the mark in their environment."""
+    wanted = f"{MARK}={mark}".encode()
     found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except (psutil.Error, OSError):
-            continue
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                if wanted in Path("/proc", name, "environ").read_bytes() and is_alive(int(name)):
+                    found.append(psutil.Process(int(name)))
+            except (psutil.Error, OSError):
+                continue
     return found
 
 
@@ -96,12 +99,16 @@ def _is_anothers(name):
     """Some living process has the shared memory open, or has its number in the name. Others use this machine too."""
     if any(psutil.pid_exists(int(number)) for number in re.findall(r"\d{2,9}", name)):
         return True
-    path = f"/dev/shm/{name}"
-    for process in psutil.process_iter():
+    try:
+        inode = os.stat(f"/dev/shm/{name}").st_ino  # its name in the maps may be an earlier one
+    except OSError:
+        return True
+    mapped = re.compile(rf" {inode} +/dev/shm/")
+    for process in filter(str.isdigit, os.listdir("/proc")):
         try:
-            if path in Path(f"/proc/{process.pid}/maps").read_text():
+            if mapped.search(Path("/proc", process, "maps").read_text()):
                 return True
-            if any(os.readlink(fd) == path for fd in Path(f"/proc/{process.pid}/fd").iterdir()):
+            if any(fd.stat().st_ino == inode for fd in Path("/proc", process, "fd").iterdir()):
                 return True
         except OSError:
             continue
@@ -134,11 +141,13 @@ class Leftovers:
     def check(self, seconds=10.0):
         """Fail if something stays. Shared memory counts if it has been there all the time and belongs to nobody."""
         deadline = time.monotonic() + seconds
-        names = _shared_memory() - self._shared_memory
-        while (found := self.found()) or names:
-            if time.monotonic() > deadline:
-                break
+        names = {name for name in _shared_memory() - self._shared_memory if not _is_anothers(name)}
+        found = self.found()
+        if found:
+            gc.collect()
+        while (found or names) and time.monotonic() < deadline:
             time.sleep(0.02)
+            found = self.found()
             names &= {name for name in _shared_memory() if not _is_anothers(name)}
         for process in marked_processes(self._mark):  # the next test is not to suffer
             process.kill()

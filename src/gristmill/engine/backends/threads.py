@@ -67,6 +67,9 @@ class ThreadWorker:
     def current(self) -> None:
         return None
 
+    def num_bytes_received(self) -> int:
+        return 0
+
     def stop(self) -> None:
         self._chunks.put(None)
 
