@@ -205,7 +205,7 @@ def steps_in(seconds):
         began = time.process_time()
         functions.spin(num_steps)
         costs.append(time.process_time() - began)
-    return round(num_steps * seconds / statistics.median(costs))
+    return round(num_steps * seconds / min(costs))
 
 
 def idle_memory(repeats):

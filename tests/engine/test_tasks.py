@@ -121,7 +121,7 @@ def test_counters_arrive(backend, tmp_path):
 
     list(run_tasks(function, tasks(1, 2, 3), workers=2, backend=backend, events=log))
     end = json.loads((tmp_path / "events.jsonl").read_text().splitlines()[-1])
-    assert (end["records"], end["bytes"], end["tokens"]) == (30, 60, 15)
+    assert (end["counts"]["records"], end["counts"]["bytes"], end["counts"]["tokens"]) == (30, 60, 15)
 
 
 @every_backend
@@ -172,7 +172,7 @@ def test_counting_costs_few_messages(tmp_path):
 
     list(run_tasks(function, tasks(0, 1), workers=2, events=log))
     end = json.loads((tmp_path / "events.jsonl").read_text().splitlines()[-1])
-    assert end["records"] == 200_000
+    assert end["counts"]["records"] == 200_000
 
 
 def bisecting(calls):

@@ -123,7 +123,8 @@ class Run:
             resizes=options.workers == "auto" and backend.can_kill,
             timeout=options.timeout,
             retries=options.retries,
-            chunk_size=options.chunk_size,
+            # In the caller a chunk saves nothing, and would hide how long its items take.
+            chunk_size="auto" if name == "serial" else options.chunk_size,
             max_items_per_worker=options.max_items_per_worker,
             cpus=resources.usable_cpus() if options.pin else None,
         )
@@ -149,8 +150,11 @@ class Run:
             if self._total is None:
                 if seconds > _UNKNOWN_LENGTH_SECONDS:
                     return
-            elif seconds > _JUDGE_AFTER_SECONDS and seconds / self._num_first_items * self._total > _SMALL_JOB_SECONDS:
+            elif seconds > _JUDGE_AFTER_SECONDS and seconds * self._total > _SMALL_JOB_SECONDS * self._num_done():
                 return
+
+    def _num_done(self) -> int:
+        return max(1, self._observer.num_done)
 
 
 def _num_workers(workers: int | Literal["auto"], *, in_processes: bool) -> int:

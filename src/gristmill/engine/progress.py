@@ -151,10 +151,10 @@ def _start_rich() -> Progress:
     from rich.console import Console  # noqa: PLC0415
 
     columns = (
-        progress.TextColumn("{task.description}"),
+        progress.TextColumn("{task.description}", markup=False),
         progress.BarColumn(),
         progress.MofNCompleteColumn(),
-        progress.TextColumn("{task.fields[details]}"),
+        progress.TextColumn("{task.fields[details]}", markup=False),
     )
     bars = progress.Progress(*columns, console=Console(stderr=True), auto_refresh=False)
     bars.start()

@@ -19,7 +19,9 @@ import sys
 from time import monotonic
 
 SIZE = 64 * 1024
-_NOTE = struct.Struct("=dqqd")
+_NOTE = struct.Struct("@dqqd")
+_TIME = struct.Struct("@d")
+_PLACE = struct.Struct("@qq")
 _NEVER = float("inf")
 
 Note = tuple[float, int, int]
@@ -38,13 +40,13 @@ class Recorder:
     def note_position(self, position: int) -> None:
         """The current item has come to this position; its timeout counts from here."""
         now = monotonic()
-        struct.pack_into("=d", self._memory, 0, now)
-        struct.pack_into("=qd", self._memory, 16, position, now)
+        _TIME.pack_into(self._memory, 0, now)
+        struct.pack_into("@qd", self._memory, 16, position, now)
 
     def stop_clock(self) -> None:
         """What the worker does now for its item takes no time of the item's."""
-        struct.pack_into("=d", self._memory, 0, _NEVER)
-        struct.pack_into("=d", self._memory, 24, _NEVER)
+        _TIME.pack_into(self._memory, 0, _NEVER)
+        _TIME.pack_into(self._memory, 24, _NEVER)
 
     def note_none(self) -> None:
         """The worker has no item."""
@@ -52,7 +54,10 @@ class Recorder:
 
     def read(self) -> Note:
         """`(started, item, position)`. A worker that is just starting an item, or died doing so, is not late."""
-        started, item, position, again = _NOTE.unpack_from(self._memory)
+        # Read backwards: if the last thing written still agrees with the first, nothing came between.
+        (again,) = _TIME.unpack_from(self._memory, 24)
+        item, position = _PLACE.unpack_from(self._memory, 8)
+        (started,) = _TIME.unpack_from(self._memory, 0)
         return (started if started == again else _NEVER), item, position
 
     def crash_text(self) -> str:

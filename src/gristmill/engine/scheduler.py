@@ -132,10 +132,10 @@ class Scheduler:
             return
         self._court.release_due_retries()
         self._staff()
-        for depth in range(2 if self._sizer.prefetches else 1):
-            for member in self._crew:
-                if len(member.chunks) == depth:
-                    self._feed(member)
+        # Nothing is sent ahead of time: it could only wait behind an item that turns out to be slow.
+        for member in self._crew:
+            if not member.chunks:
+                self._feed(member)
 
     def _staff(self) -> None:
         """As many workers as wanted, but none for whom there is nothing to do."""

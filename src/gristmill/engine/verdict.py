@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import reprlib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core import errors
@@ -20,6 +20,7 @@ HOPELESS_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACC
 
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = 120
+_MAX_SHOWN_BYTES = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +89,13 @@ def of_deaths(index: int, item: Any, event: Died, attempts: int, *, out_of_memor
 
 
 def show(item: Any) -> str:
-    """An item in a few words."""
+    """An item in a few words; never all of it first, it may be a gigabyte."""
     try:
+        if isinstance(item, (bytes, bytearray, memoryview)) and len(item) > _MAX_SHOWN_BYTES:
+            return f"{bytes(item[:_MAX_SHOWN_BYTES])!r}... ({len(item):,} bytes)"
+        if is_dataclass(item) and not isinstance(item, type):
+            values = ", ".join(f"{field.name}={show(getattr(item, field.name))}" for field in fields(item))
+            return f"{type(item).__name__}({values})"
         return _repr.repr(item)
     except Exception:
         return f"<{type(item).__name__}>"

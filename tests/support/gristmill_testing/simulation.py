@@ -62,6 +62,9 @@ class SimulatedWorker:
     def current(self):
         return self.note
 
+    def num_bytes_received(self):
+        return 0
+
     def stop(self):
         self.is_told_to_stop = True
 
@@ -162,8 +165,9 @@ class SimulatedBackend:
 
     def _work(self, worker):
         chunk = worker.chunks[0]
-        if self.plan(chunk.indexes[worker.position]) == "die on arrival" and worker.position == 0:
-            self._count_run(chunk.indexes[0])
+        deadly = [index for index in chunk.indexes if self.plan(index) == "die on arrival"]
+        if deadly and worker.position == 0:
+            self._count_run(deadly[0])
             return [self._death(worker, "exited with code 1", None, -1)]
         events, batch = [], Batch()
         for _ in range(self._rng.randint(1, len(chunk.indexes) - worker.position)):
