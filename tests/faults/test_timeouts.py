@@ -1,5 +1,6 @@
 """An item over its timeout is ended whatever it does, and only it is blamed."""
 
+import json
 import os
 import re
 import subprocess
@@ -198,3 +199,17 @@ def test_closing_does_not_wait_for_what_never_returns(folder):
     assert next(results) == 0
     wait_for_file(folder / "stuck")
     results.close()
+
+
+@pytest.mark.slow
+def test_many_quick_items_are_never_late(tmp_path):
+    """The worker's notes are read while it writes them, thousands of times: none of these reads may look like an hour.
+
+    Small chunks, since the parent looks at the notes once a message.
+    """
+    path = tmp_path / "events.jsonl"
+    items = range(-1_000_000, 0)
+    results = gm.parallel_map(abs, items, workers=3, chunk_size=50, timeout=3600, progress=gm.EventLog(path))
+    assert results == list(map(abs, items))
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [event for event in events if event["event"] == "worker_died"] == []
