@@ -22,6 +22,7 @@ SIZE = 64 * 1024
 _NOTE = struct.Struct("@dqqd")
 _TIME = struct.Struct("@d")
 _PLACE = struct.Struct("@qq")
+_POSITION = struct.Struct("@qd")
 _NEVER = float("inf")
 
 Note = tuple[float, int, int]
@@ -35,22 +36,22 @@ class Recorder:
         self._memory = mmap.mmap(fd, SIZE)
 
     def note(self, started: float, item: int, position: int = -1) -> None:
-        _NOTE.pack_into(self._memory, 0, started, item, position, started)
+        # Not pack_into: it clears the place first, and all zeros look like item 0 started long ago.
+        self._memory[0:32] = _NOTE.pack(started, item, position, started)
 
     def note_position(self, position: int) -> None:
         """The current item has come to this position; its timeout counts from here."""
         now = monotonic()
-        _TIME.pack_into(self._memory, 0, now)
-        struct.pack_into("@qd", self._memory, 16, position, now)
+        self._memory[0:8] = _TIME.pack(now)
+        self._memory[16:32] = _POSITION.pack(position, now)
 
     def stop_clock(self) -> None:
         """What the worker does now for its item takes no time of the item's."""
-        _TIME.pack_into(self._memory, 0, _NEVER)
-        _TIME.pack_into(self._memory, 24, _NEVER)
+        self._memory[0:8] = self._memory[24:32] = _TIME.pack(_NEVER)
 
     def note_none(self) -> None:
         """The worker has no item."""
-        _NOTE.pack_into(self._memory, 0, _NEVER, -1, -1, _NEVER)
+        self.note(_NEVER, -1)
 
     def read(self) -> Note:
         """`(started, item, position)`. A worker that is just starting an item, or died doing so, is not late."""
