@@ -51,22 +51,41 @@ class Contest:
         return statistics.median(self.values[name])
 
     def fastest(self, names):
-        return min(names, key=self.best)
+        """By median: the best of many names' bests would be the luckiest one's."""
+        return min(names, key=self.median)
 
-    def claim(self, what, ratio_of, target, *, at_least=False):
-        """`ratio_of(self.best)` decides; the medians' ratio is shown beside it."""
-        ratio = ratio_of(self.best)
-        met = ratio >= target if at_least else ratio <= target
-        self.claims.append(Claim(what, ratio, ratio_of(self.median), f"{'>=' if at_least else '<='} {target}", met))
+    def compare(self, name, other, **bounds):
+        self.judge(f"{name} / {other}", lambda of: of(name) / of(other), **bounds)
+
+    def judge(self, what, number_from, *, at_most=None, at_least=None):
+        """The number that follows from the bests decides, that from the medians is shown beside it.
+
+        Without a bound there is no verdict.
+        """
+        self.claims.append(Claim(what, number_from(self.best), number_from(self.median), at_most, at_least))
 
 
 @dataclass
 class Claim:
     what: str
-    ratio: float
-    median_ratio: float
-    target: str
-    met: bool
+    by_best: float
+    by_median: float
+    at_most: float | None
+    at_least: float | None
+
+    @property
+    def target(self):
+        if self.at_most is not None:
+            return f"<= {self.at_most}"
+        return "" if self.at_least is None else f">= {self.at_least}"
+
+    @property
+    def verdict(self):
+        too_high = self.at_most is not None and self.by_best > self.at_most
+        too_low = self.at_least is not None and self.by_best < self.at_least
+        if too_high or too_low:
+            return "MISSED"
+        return "met" if self.target else ""
 
 
 def interleave(contest, contestants, repeats):
@@ -81,7 +100,7 @@ def tiny_items(repeats):
     """100,000 items that cost nothing, start and end of the workers included."""
     items = range(100_000)
     expected = [functions.double(item) for item in items]
-    pool_names = {f"spawn Pool.imap, chunks of {size}": size for size in (64, 256, 1024, 4096, 16384)}
+    pool_names = {f"spawn Pool.imap, chunks of {size}": size for size in (256, 1024, 4096, 16384)}
 
     def timed(run):
         began = time.perf_counter()
@@ -98,10 +117,10 @@ def tiny_items(repeats):
         **{name: functools.partial(run_pool, size) for name, size in pool_names.items()},
     }
     contest = Contest("100,000 tiny items on 2 workers, start included")
-    interleave(contest, {name: functools.partial(timed, run) for name, run in calls.items()}, repeats)
+    interleave(contest, {name: functools.partial(timed, run) for name, run in calls.items()}, 3 * repeats)
     rival = contest.fastest(pool_names)
     for name in ("parallel_map", "parallel_imap"):
-        contest.claim(f"{name} / {rival}", lambda of, name=name: of(name) / of(rival), 1.5)
+        contest.compare(name, rival, at_most=1.5)
     return contest
 
 
@@ -126,7 +145,7 @@ def large_results(repeats, *, function, pid_of, keep, kind):
     contest = Contest(f"512 results of 1 MiB ({kind}, {'all kept' if keep else 'each dropped'}), start excluded")
     interleave(contest, {"parallel_imap": functools.partial(contestant, peers.ours), **rivals}, repeats)
     rival = contest.fastest(rivals)
-    contest.claim(f"{rival} / parallel_imap", lambda of: of(rival) / of("parallel_imap"), 2.0, at_least=True)
+    contest.compare(rival, "parallel_imap", at_least=2.0)
     return contest
 
 
@@ -140,7 +159,9 @@ def large_arguments(repeats):
     rivals = {"Pool.imap": peers.pool, "ProcessPoolExecutor": peers.executor, "joblib (loky)": peers.loky}
     everyone = {"parallel_imap": peers.ours, **rivals}
     contest = Contest("64 arguments of 8 MiB (arrays), start excluded")
-    return interleave(contest, {name: functools.partial(contestant, run) for name, run in everyone.items()}, repeats)
+    interleave(contest, {name: functools.partial(contestant, run) for name, run in everyone.items()}, repeats)
+    contest.compare(contest.fastest(rivals), "parallel_imap")
+    return contest
 
 
 def busy_cpus(repeats):
@@ -173,12 +194,7 @@ def busy_cpus(repeats):
         record("parallel_map", lambda: gristmill.parallel_map(functions.spin, [steps] * num_items, workers=NUM_WORKERS))
         record("Pool.imap", pool)
     for part in ("call", "work"):
-        contest.claim(
-            f"two processes / parallel_map, {part}",
-            lambda of, part=part: of(f"two processes, {part}") / of(f"parallel_map, {part}"),
-            0.95,
-            at_least=True,
-        )
+        contest.compare(f"two processes, {part}", f"parallel_map, {part}", at_least=0.95)
     return contest
 
 
@@ -190,7 +206,7 @@ def steps_in(seconds):
         began = time.process_time()
         functions.spin(num_steps)
         costs.append(time.process_time() - began)
-    return round(num_steps * seconds / statistics.median(costs))
+    return round(num_steps * seconds / min(costs))
 
 
 def idle_memory(repeats):
@@ -199,15 +215,17 @@ def idle_memory(repeats):
     for _ in range(repeats):
         with bare_interpreter() as pid:
             measure_memory(contest, "bare interpreter", pid)
-        with our_worker() as pid:
+        with our_worker(functions.pid_for) as pid:
             measure_memory(contest, "gristmill worker", pid)
+        with our_worker(lambda _: os.getpid()) as pid:  # loads cloudpickle
+            measure_memory(contest, "gristmill worker for a lambda", pid)
         with pool_worker() as pid:
             measure_memory(contest, "spawn Pool worker", pid)
-    for size in ("RSS", "USS"):
-        contest.claim(
-            f"gristmill worker - bare interpreter, MiB {size}",
-            lambda of, size=size: of(f"gristmill worker, {size}") - of(f"bare interpreter, {size}"),
-            30,
+    for name in ("gristmill worker", "gristmill worker for a lambda"):
+        contest.judge(
+            f"{name} - bare interpreter, RSS",
+            lambda of, name=name: of(f"{name}, RSS") - of("bare interpreter, RSS"),
+            at_most=30,
         )
     return contest
 
@@ -227,8 +245,8 @@ def bare_interpreter():
 
 
 @contextlib.contextmanager
-def our_worker():
-    results = gristmill.parallel_imap(functions.pid_for, range(8), workers=1)
+def our_worker(function):
+    results = gristmill.parallel_imap(function, range(8), workers=1)
     yield next(results)
     results.close()
 
@@ -243,12 +261,13 @@ def first_result(repeats):
     """From the call to the first result in a user's small script; each time in a new interpreter."""
     contest = Contest("time to first result, 2 workers, start included")
     for _ in range(repeats):
-        for side in ("pool", "ours"):
-            command = [sys.executable, str(HERE / "engine_first_result.py"), side]
+        for side, function in (("pool", "own"), ("ours", "own"), ("pool", "imported"), ("ours", "imported")):
+            command = [sys.executable, str(HERE / "engine_first_result.py"), side, function]
             for name, seconds in json.loads(subprocess.check_output(command)).items():
-                contest.add(f"{side}, {name}", seconds)
-    for name in ("first", "second_first", "whole"):
-        contest.claim(f"ours / pool, {name}", lambda of, name=name: of(f"ours, {name}") / of(f"pool, {name}"), 1.3)
+                contest.add(f"{side}, {function} function, {name}", seconds)
+    for function in ("own", "imported"):
+        for name, target in (("first", 1.3), ("again", 1.3), ("whole", None), ("script", None)):
+            contest.compare(f"ours, {function} function, {name}", f"pool, {function} function, {name}", at_most=target)
     return contest
 
 
@@ -345,23 +364,27 @@ def versions():
 
 
 def show(contest):
-    print(f"\n{contest.title}  (others used {contest.outside_load:.0%} of the machine just before)")
+    busy = f"  (others use {contest.outside_load:.0%} of the machine: run again when it is quiet)"
+    print(f"\n{contest.title}{busy if contest.outside_load > 0.2 else ''}")
     print(f"  {'':42}{'best':>10}{'median':>10}  {contest.unit}")
     for name in contest.values:
         print(f"  {name:42}{contest.best(name):10.3f}{contest.median(name):10.3f}")
 
 
 def show_claims(contests):
-    print(f"\n  {'ratio':58}{'best':>8}{'median':>8}  {'target':9}verdict")
+    print(f"\n{'ratios':70}{'best':>8}{'median':>8}  {'target':9}verdict")
     for contest in contests:
+        if contest.claims:
+            print(contest.title)
         for claim in contest.claims:
-            verdict = "met" if claim.met else "MISSED"
-            print(f"  {claim.what:58}{claim.ratio:8.2f}{claim.median_ratio:8.2f}  {claim.target:9}{verdict}")
-            print(f"      {contest.title}")
+            print(f"  {claim.what:68}{claim.by_best:8.2f}{claim.by_median:8.2f}  {claim.target:9}{claim.verdict}")
 
 
 def as_json(contests):
     results = {name: asdict(contest) for name, contest in contests.items()}
+    for name, contest in contests.items():
+        for result, claim in zip(results[name]["claims"], contest.claims, strict=True):
+            result["verdict"] = claim.verdict
     return json.dumps({"versions": versions(), "contests": results}, indent=2)
 
 

@@ -16,7 +16,6 @@ import click
 from gristmill import __version__
 from gristmill.cli.printing import error_text
 from gristmill.core.errors import GristmillError, UsageError
-from gristmill.core.names import nearest
 
 COMMANDS = {
     "init": ("gristmill.cli.init", "Write a recipe to start from, with data that it runs on."),
@@ -113,5 +112,7 @@ def _terminate(*_: object) -> NoReturn:
 
 
 def _suggestion(name: str) -> str:
+    from gristmill.core.names import nearest  # noqa: PLC0415  (only a mistyped name needs it)
+
     meant = nearest(name, COMMANDS)
     return f"did you mean {meant!r}?" if meant else "run 'gristmill --help' for the list of commands"

@@ -41,6 +41,9 @@ class Worker(Protocol):
     def current(self) -> Note | None:
         """What the worker is doing now, if it is inside an item."""
 
+    def num_bytes_received(self) -> int:
+        """Grows while something arrives from it."""
+
     def stop(self) -> None:
         """Let it end after what it has been sent. A `Died` event follows."""
 

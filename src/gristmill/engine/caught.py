@@ -29,7 +29,8 @@ class Caught:
         self.kind: Kind = "out_of_memory" if isinstance(error, MemoryError) and kind == "exception" else kind
         self.error_type = _name(type(error))
         self.message = f"{about}: {_text(error)}" if about else _text(error)
-        self.error_number: int | None = error.errno if isinstance(error, OSError) else None
+        number = error.errno if isinstance(error, OSError) else None
+        self.error_number: int | None = number if isinstance(number, int) else None
         try:
             # The first frame is the engine's own.
             inner = error.__traceback__ and error.__traceback__.tb_next
@@ -47,7 +48,7 @@ class Caught:
         if self._pickled is not None:
             try:
                 error = pickling.decode(self._pickled)
-            except Exception:
+            except Exception:  # it came through in the worker; here its module may be missing
                 error = None
             if isinstance(error, BaseException):
                 return error
@@ -79,5 +80,5 @@ def _round_trip(error: BaseException) -> bytes | None:
     try:
         pickled = pickling.to_bytes(error.with_traceback(None))
         return pickled if type(pickling.decode(pickled)) is type(error) else None
-    except Exception:
+    except BaseException:  # its own code runs here, and may even call sys.exit()
         return None

@@ -63,18 +63,21 @@ def run(
     *,
     recorder: Recorder | None = None,
     gives_back: bool = False,
+    is_cancelled: Callable[[], bool] | None = None,
 ) -> None:
     """Call the function on each item and `emit` batches; the last one is marked, and may leave items undone."""
     began = flushed = monotonic()
     batch = Batch()
     for index, item in zip(chunk.indexes, chunk.items, strict=True):
+        if is_cancelled is not None and is_cancelled():
+            break
         now = monotonic()
         if now - flushed > FLUSH_SECONDS and batch.results:
             batch.seconds = now - flushed
             if gives_back and now - began > GIVE_BACK_SECONDS:
                 break
             if recorder is not None:
-                recorder.note_untimed(index)
+                recorder.note(now, index)  # the pickling of results is still under the timeout
             emit(batch, last=False)
             batch, flushed = Batch(), now
         if recorder is not None:
@@ -89,5 +92,5 @@ def run(
     else:
         batch.seconds = monotonic() - flushed
     if recorder is not None:
-        recorder.note_untimed(index)
+        recorder.note(monotonic(), index)
     emit(batch, last=True)

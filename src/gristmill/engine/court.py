@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from gristmill.core.errors import UsageError
 from gristmill.engine import verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-
     from gristmill.engine.backend import Died
     from gristmill.engine.caught import Caught
     from gristmill.engine.crew import Crew, Member
@@ -96,7 +96,9 @@ class Court:
         return bool(self._retries or self._suspects or self._run)
 
     def seconds_to_next_retry(self) -> float:
-        return self._retries[0][0] - monotonic() if self._retries else float("inf")
+        """Infinite while a suspect is to run alone: all others wait for that."""
+        waits = not self._retries or self._run is not None or self._suspects
+        return float("inf") if waits else self._retries[0][0] - monotonic()
 
     def release_due_retries(self) -> None:
         while self._retries and self._retries[0][0] <= monotonic():
@@ -133,8 +135,8 @@ class Court:
         else:
             self._continue_probe(run, value.failure if isinstance(value, verdict.Failed) else value)
 
-    def take_unsendable(self, index: int, item: Any, caught: Caught) -> None:
-        record = self._records.get(index, _Record())
+    def take_unsendable(self, index: int, item: Any, caught: Caught, *, was_run: bool) -> None:
+        record = self._record(index) if was_run else self._records.get(index, _Record())
         self.finish(index, verdict.of_exception(index, item, caught, record.attempts))
 
     def take_exception(self, index: int, item: Any, caught: Caught) -> None:
@@ -210,6 +212,8 @@ class Court:
     def _start_probe(self, index: int, item: Any, failed: Failed, position: int) -> None:
         if self._on_poison is not None:
             probe = self._on_poison(item, failed.failure, position)
+            if not isinstance(probe, Generator):
+                raise UsageError(f"on_poison must give a generator, not {probe!r}", help="it yields tasks to be tried")
             self._continue_probe(SoloRun(index, item, probe=probe, charge=failed), None)
 
     def _continue_probe(self, run: SoloRun, outcome: Any) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import SetupError
+from gristmill.engine.verdict import add_note
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from gristmill.engine.chunk import Chunk
 
 _MAX_SETUP_DEATHS = 3
+_LEAVE_SECONDS = 2.0
+_AWAY_SECONDS = 2.0
 
 
 @dataclass(slots=True, eq=False)
@@ -28,6 +32,9 @@ class Member:
     """What it has been sent and has not ended."""
     ready: bool = False
     leaving: bool = False
+    leave_by: float = inf
+    heard: float = field(default_factory=monotonic)
+    heard_bytes: int = -1
     alone: bool = False
     """It was started to run one suspect item with no other worker around."""
     worn_out: bool = False
@@ -57,6 +64,7 @@ class Crew:
         self._members: dict[Worker, Member] = {}
         self._was_ready = False
         self._setup_failures = 0
+        self._looked = monotonic()
         self._setup_problem: BaseException | None = None
         self._waits_for_first = False
         """Some set-up failed: no more are started unless one that is under way succeeds."""
@@ -95,9 +103,32 @@ class Crew:
         """Let an idle worker go; one that is still being set up need not finish that."""
         if not member.leaving:
             member.leaving = True
+            member.leave_by = monotonic() + _LEAVE_SECONDS
             if member.ready:
                 member.worker.stop()
             else:
+                member.worker.kill()
+
+    def kill_those_over(self, timeout: float) -> None:
+        """End the workers whose item runs too long, or who fell silent in the middle of sending its result."""
+        now = monotonic()
+        # While the caller was away nobody listened, so nobody could be heard.
+        was_away, self._looked = now - self._looked > _AWAY_SECONDS, now
+        for member in self:
+            note = member.worker.current()
+            if note is None or was_away or member.heard_bytes != member.worker.num_bytes_received():
+                member.heard, member.heard_bytes = now, member.worker.num_bytes_received()
+            if note is not None and member.timed_out_item is None:
+                started = note[0] if note[0] < inf else member.heard
+                if now - started > timeout:
+                    member.timed_out_item = note[1]
+                    member.worker.kill()
+
+    def kill_those_who_stay(self) -> None:
+        """A thread that the function left running can keep a worker from leaving."""
+        now = monotonic()
+        for member in self:
+            if now > member.leave_by:
                 member.worker.kill()
 
     def dismiss_surplus(self) -> None:
@@ -135,9 +166,9 @@ class Crew:
 def _setup_problem(member: Member, event: Died) -> BaseException:
     if member.setup_error is not None:
         error = member.setup_error.exception()
-        error.add_note("gristmill: raised while a worker was being set up, before any item was run")
+        add_note(error, "gristmill: raised while a worker was being set up, before any item was run")
         if member.setup_error.raised is None:
-            error.add_note(f"in the worker:\n{member.setup_error.traceback.rstrip()}")
+            add_note(error, f"in the worker:\n{member.setup_error.traceback.rstrip()}")
         return error
     hint = 'see what setup and the imports of the function do; backend="serial" runs them here'
     error = SetupError(f"the worker {event.cause} while it was being set up", help=hint, signal=event.signal)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Sized
 from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import chain, islice
@@ -123,7 +124,8 @@ class Run:
             resizes=options.workers == "auto" and backend.can_kill,
             timeout=options.timeout,
             retries=options.retries,
-            chunk_size=options.chunk_size,
+            # While it is being judged how long items take, a chunk of the user's size would hide it.
+            chunk_size=1 if self._stay and name == "serial" and options.chunk_size != "auto" else options.chunk_size,
             max_items_per_worker=options.max_items_per_worker,
             cpus=resources.usable_cpus() if options.pin else None,
         )
@@ -149,8 +151,11 @@ class Run:
             if self._total is None:
                 if seconds > _UNKNOWN_LENGTH_SECONDS:
                     return
-            elif seconds > _JUDGE_AFTER_SECONDS and seconds / self._num_first_items * self._total > _SMALL_JOB_SECONDS:
+            elif seconds > _JUDGE_AFTER_SECONDS and seconds * self._total > _SMALL_JOB_SECONDS * self._num_done():
                 return
+
+    def _num_done(self) -> int:
+        return max(1, self._observer.num_done)
 
 
 def _num_workers(workers: int | Literal["auto"], *, in_processes: bool) -> int:
@@ -168,6 +173,14 @@ def _inside_worker(options: Options) -> Options:
         dropped = f"; its timeout of {options.timeout:g} s is not kept" if options.timeout else ""
         _log.warning("a parallel call inside a worker runs serially, in that worker%s", dropped)
     return replace(options, backend="serial", timeout=None, pin=False, max_items_per_worker=None)
+
+
+def known_length(items: Iterable[Any]) -> int | None:
+    """How many items there are, where they can say."""
+    try:
+        return len(items) if isinstance(items, Sized) else None
+    except Exception:  # the caller's own code; it is no more than a hint
+        return None
 
 
 def _at_least(name: str, value: object, minimum: int, *, auto: bool = False) -> None:

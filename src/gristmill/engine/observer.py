@@ -29,7 +29,7 @@ class Observer:
     """Keeps the counts of a job and passes on what happens."""
 
     def __init__(self, desc: str, total: int | None, display: Display | None, events: EventLog | None) -> None:
-        self.desc = desc
+        self.desc = desc.encode(errors="backslashreplace").decode()  # file names need not be printable
         self.total = total
         self.num_done = 0
         self.num_failed = 0
@@ -52,7 +52,7 @@ class Observer:
             failed=self.num_failed,
             deaths=self.num_deaths,
             seconds=round(self.seconds, 3),
-            **self.counts,
+            counts=self.counts,
         )
         if self._events is not None:
             self._events.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sized
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,7 +12,7 @@ from gristmill.core.names import one_of
 from gristmill.engine import progress as displays
 from gristmill.engine.events import EventLog
 from gristmill.engine.job import Job
-from gristmill.engine.launch import Options, Run
+from gristmill.engine.launch import Options, Run, known_length
 from gristmill.engine.observer import Observer
 from gristmill.engine.verdict import Failed
 
@@ -148,8 +147,9 @@ class _Call:
         if setup is not None and not callable(setup):
             raise UsageError(f"setup must be callable, not {setup!r}", help="pass the function itself, without ()")
         self._on_error = on_error
-        self._skipped: list[Failed] = []
-        total = len(items) if isinstance(items, Sized) else None
+        self._skipped: Counter[str] = Counter()
+        self._first_skipped: Failed | None = None
+        total = known_length(items)
         log = progress if isinstance(progress, EventLog) else None
         shows = None if isinstance(progress, EventLog) else progress
         display = displays.choose(progress=shows, monitor=monitor)
@@ -185,7 +185,8 @@ class _Call:
             raise value.exception()
         if self._on_error == "return":
             return (value.failure,)
-        self._skipped.append(value)
+        self._skipped[f"{value.failure.kind} {value.failure.error_type}"] += 1
+        self._first_skipped = self._first_skipped or value
         return ()
 
     def __enter__(self) -> None:
@@ -193,15 +194,14 @@ class _Call:
 
     def __exit__(self, *exc_info: object) -> None:
         self._observer.__exit__(*exc_info)
-        if self._skipped:
-            kinds = Counter(f"{failed.failure.kind} {failed.failure.error_type}" for failed in self._skipped)
-            first = self._skipped[0].failure
+        if self._first_skipped is not None:
+            first = self._first_skipped.failure
             _log.warning(
                 "%s: skipped %d of %d items (%s); the first was item %d: %s",
                 self._observer.desc,
-                len(self._skipped),
+                self._skipped.total(),
                 self._observer.num_done,
-                ", ".join(f"{count} x {kind}" for kind, count in kinds.most_common()),
+                ", ".join(f"{count} x {kind}" for kind, count in self._skipped.most_common()),
                 first.index,
                 first.message,
             )

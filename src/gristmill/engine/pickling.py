@@ -78,7 +78,7 @@ def to_bytes(obj: object) -> bytes:
     file = _Parts()
     try:
         _PlainPickler(file, protocol=5).dump(obj)
-    except Exception:
+    except Exception:  # as in `encode`
         return function_to_bytes(obj)
     return b"".join(file.parts)
 

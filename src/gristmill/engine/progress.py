@@ -22,7 +22,7 @@ _QUIET_SECONDS = 0.5
 
 def choose(*, progress: bool | None, monitor: bool) -> Display | None:
     """None: bars on a terminal, lines elsewhere. True: always bars."""
-    if progress is False:
+    if progress is False or sys.stderr is None:
         return None
     if progress or sys.stderr.isatty():
         return Bars(monitor=monitor)
@@ -151,10 +151,10 @@ def _start_rich() -> Progress:
     from rich.console import Console  # noqa: PLC0415
 
     columns = (
-        progress.TextColumn("{task.description}"),
+        progress.TextColumn("{task.description}", markup=False),
         progress.BarColumn(),
         progress.MofNCompleteColumn(),
-        progress.TextColumn("{task.fields[details]}"),
+        progress.TextColumn("{task.fields[details]}", markup=False),
     )
     bars = progress.Progress(*columns, console=Console(stderr=True), auto_refresh=False)
     bars.start()

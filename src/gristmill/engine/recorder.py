@@ -6,7 +6,8 @@ costs a memory write instead of a message: 0.2 µs an item. Layout:
     0   float64  when the current item was started (CLOCK_MONOTONIC, the same for all processes); +inf: no timeout runs
     8   int64    number of the current item, -1 when there is none
     16  int64    position inside the item that the function reported, -1 when it reported none
-    24  ...      text that faulthandler wrote at a fatal signal
+    24  float64  the start again: while the two differ, the worker is in the middle of a note
+    32  ...      text that faulthandler wrote at a fatal signal
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ import sys
 from time import monotonic
 
 SIZE = 64 * 1024
-_NOTE = struct.Struct("=dqq")
+_NOTE = struct.Struct("@dqqd")
+_TIME = struct.Struct("@d")
+_PLACE = struct.Struct("@qq")
+_POSITION = struct.Struct("@qd")
 _NEVER = float("inf")
 
 Note = tuple[float, int, int]
@@ -32,23 +36,30 @@ class Recorder:
         self._memory = mmap.mmap(fd, SIZE)
 
     def note(self, started: float, item: int, position: int = -1) -> None:
-        _NOTE.pack_into(self._memory, 0, started, item, position)
+        # Not pack_into: it clears the place first, and all zeros look like item 0 started long ago.
+        self._memory[0:32] = _NOTE.pack(started, item, position, started)
 
     def note_position(self, position: int) -> None:
         """The current item has come to this position; its timeout counts from here."""
-        struct.pack_into("=d", self._memory, 0, monotonic())
-        struct.pack_into("=q", self._memory, 16, position)
+        now = monotonic()
+        self._memory[0:8] = _TIME.pack(now)
+        self._memory[16:32] = _POSITION.pack(position, now)
 
-    def note_untimed(self, item: int) -> None:
-        """The worker is busy with this item, but not inside the user's function: it cannot be late."""
-        _NOTE.pack_into(self._memory, 0, _NEVER, item, -1)
+    def stop_clock(self) -> None:
+        """What the worker does now for its item takes no time of the item's."""
+        self._memory[0:8] = self._memory[24:32] = _TIME.pack(_NEVER)
+
+    def note_none(self) -> None:
+        """The worker has no item."""
+        self.note(_NEVER, -1)
 
     def read(self) -> Note:
-        """`(started, item, position)`, read until two looks agree: the worker may be writing at this moment."""
-        first: Note = _NOTE.unpack_from(self._memory)
-        while (second := _NOTE.unpack_from(self._memory)) != first:
-            first = second
-        return first
+        """`(started, item, position)`. A worker that is just starting an item, or died doing so, is not late."""
+        # Read backwards: if the last thing written still agrees with the first, nothing came between.
+        (again,) = _TIME.unpack_from(self._memory, 24)
+        item, position = _PLACE.unpack_from(self._memory, 8)
+        (started,) = _TIME.unpack_from(self._memory, 0)
+        return (started if started == again else _NEVER), item, position
 
     def crash_text(self) -> str:
         return self._memory[_NOTE.size :].rstrip(b"\0").decode(errors="replace")
@@ -67,7 +78,7 @@ def create_file() -> int:
         with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())
     # Written, not just sized: a store to a hole on a full disk would be SIGBUS.
-    os.write(fd, _NOTE.pack(_NEVER, -1, -1).ljust(SIZE, b"\0"))
+    os.write(fd, _NOTE.pack(_NEVER, -1, -1, _NEVER).ljust(SIZE, b"\0"))
     # faulthandler writes at the file's position.
     os.lseek(fd, _NOTE.size, os.SEEK_SET)
     return fd

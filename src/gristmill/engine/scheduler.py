@@ -132,10 +132,10 @@ class Scheduler:
             return
         self._court.release_due_retries()
         self._staff()
-        for depth in range(2 if self._sizer.prefetches else 1):
-            for member in self._crew:
-                if len(member.chunks) == depth:
-                    self._feed(member)
+        # Nothing is sent ahead of time: it could only wait behind an item that turns out to be slow.
+        for member in self._crew:
+            if not member.chunks:
+                self._feed(member)
 
     def _staff(self) -> None:
         """As many workers as wanted, but none for whom there is nothing to do."""
@@ -168,20 +168,22 @@ class Scheduler:
     def _send(self, member: Member, chunk: Chunk) -> bool:
         try:
             num_bytes = member.worker.send(chunk)
-        except Exception as error:
-            self._dissolve(chunk, Caught(error, "unpicklable", about="the argument cannot be pickled"))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever the items' own code raises, sys.exit() included
+            self._dissolve(chunk, Caught(error, "unpicklable", about="the argument cannot be pickled"), was_run=False)
             return False
         member.chunks[chunk.number] = chunk
         member.num_items += len(chunk.items)
         self._sizer.observe_size(len(chunk.items), num_bytes)
         return True
 
-    def _dissolve(self, chunk: Chunk, caught: Caught) -> None:
+    def _dissolve(self, chunk: Chunk, caught: Caught, *, was_run: bool) -> None:
         """Something in the chunk cannot be pickled: each item is run by itself to find out which."""
         chunk.dissolved = True
         remaining = chunk.remaining()
         if len(remaining) == 1:
-            self._court.take_unsendable(*remaining[0], caught)
+            self._court.take_unsendable(*remaining[0], caught, was_run=was_run)
         else:
             self._supply.give_back(remaining, alone=True)
 
@@ -241,7 +243,7 @@ class Scheduler:
         member = self._crew[event.worker]
         chunk = member.chunks[event.chunk]
         if not chunk.dissolved:
-            self._dissolve(chunk, event.caught)
+            self._dissolve(chunk, event.caught, was_run=True)
         if event.last:
             self._end_chunk(member, chunk)
 
@@ -254,15 +256,11 @@ class Scheduler:
             self._crew.dismiss(member)
 
     def _take_death(self, event: Died) -> None:
+        self._report_death(self._crew[event.worker], event)
         member = self._crew.remove(event)
         self._court.forget_worker(member)
         remaining = [entry for entry in member.unfinished() if not self._supply.is_past_end(entry[0])]
-        self._report_death(member, event)
-        suspected = event.item
-        if member.timed_out_item is not None:
-            suspected = member.timed_out_item  # if it ended at the last moment, the next one is not to blame
-        elif member.alone and remaining:
-            suspected = remaining[0][0]  # wherever the worker was: it had nothing else
+        suspected = self._suspect(member, event, remaining)
         out_of_memory = event.signal == "SIGKILL" and self._memory is not None and self._memory.killer_struck()
         if out_of_memory and not member.alone:
             self._shrunk_for[suspected] += self._shrink_to(
@@ -274,6 +272,16 @@ class Scheduler:
                 self._court.take_timeout(index, item, event.position)
             elif index == suspected:
                 self._court.take_death(member, index, item, event, out_of_memory=out_of_memory)
+
+    @staticmethod
+    def _suspect(member: Member, event: Died, remaining: list[tuple[int, Any]]) -> int:
+        """The number of the item to be charged with the worker's death, -1 if it had none."""
+        if member.timed_out_item is not None:
+            return member.timed_out_item  # if it ended at the last moment, the next one is not to blame
+        if not remaining or any(index == event.item for index, _ in remaining):
+            return event.item
+        # It died before it could say so, perhaps of the item's arrival; it takes them in this order.
+        return remaining[0][0]
 
     def _report_death(self, member: Member, event: Died) -> None:
         name, cause = event.worker.name, event.cause
@@ -306,12 +314,8 @@ class Scheduler:
     def _look_at_clock(self) -> None:
         self._observer.tick(self._crew)
         if self._policy.timeout is not None:
-            now = monotonic()
-            for member in self._crew:
-                note = member.worker.current()
-                if note and now - note[0] > self._policy.timeout and member.timed_out_item is None:
-                    member.timed_out_item = note[1]
-                    member.worker.kill()
+            self._crew.kill_those_over(self._policy.timeout)
+        self._crew.kill_those_who_stay()
         if self._memory is not None and self._memory.is_due():
             self._look_at_memory(self._memory)
 

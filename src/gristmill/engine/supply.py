@@ -18,6 +18,7 @@ _CHUNK_BYTES = 4 << 20
 _MAX_CHUNK = 8192
 _PULL_SECONDS = 0.01
 _GROWTH = 16
+_OBJECT_BYTES = 128
 
 
 class ChunkSizer:
@@ -60,12 +61,8 @@ class ChunkSizer:
         """How many items or results take this much; a modest number where their size is not known."""
         if not self._bytes_per_item:
             return 1024
-        return max(4 * self._num_workers, int(num_bytes / self._bytes_per_item))
-
-    @property
-    def prefetches(self) -> bool:
-        """A second chunk waits at the worker, unless items are long: then it would only wait behind one."""
-        return self._seconds_per_item < 2 * _CHUNK_SECONDS
+        # A small number takes 5 bytes in a pickle, and over 100 as an object in a dict.
+        return max(4 * self._num_workers, int(num_bytes / (self._bytes_per_item + _OBJECT_BYTES)))
 
 
 class Supply:
@@ -113,9 +110,11 @@ class Supply:
         size = self._sizer.size(self._next_index - self._first_index)
         if max_items is not None:
             size = min(size, max_items)
+        if self._returned and self._returned[0][0] in self._alone:
+            return self.chunk_of([self._returned.popleft()])
         entries = self._take_returned(size)
-        if not entries:
-            entries = self._pull(size)
+        if not self._returned:
+            entries += self._pull(size - len(entries))
         return self.chunk_of(entries) if entries else None
 
     def chunk_of(self, entries: list[tuple[int, Any]]) -> Chunk:
@@ -126,12 +125,12 @@ class Supply:
         taken: list[tuple[int, Any]] = []
         while self._returned and len(taken) < size:
             if self._returned[0][0] in self._alone:
-                return taken or [self._returned.popleft()]
+                break
             taken.append(self._returned.popleft())
         return taken
 
     def _pull(self, size: int) -> list[tuple[int, Any]]:
-        if self.exhausted or self.paused:
+        if self.exhausted or self.paused or size < 1:
             return []
         pulled: list[tuple[int, Any]] = []
         deadline = monotonic() + _PULL_SECONDS

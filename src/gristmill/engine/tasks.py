@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from gristmill.engine import progress as displays
 from gristmill.engine.job import Context, Job
-from gristmill.engine.launch import Options, Run
+from gristmill.engine.launch import Options, Run, known_length
 from gristmill.engine.observer import Observer
-from gristmill.engine.verdict import Failed
+from gristmill.engine.verdict import Failed, add_note
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -64,7 +63,7 @@ def run_tasks(
     greeting 5
     """
     options = Options(workers=workers, backend=backend, timeout=timeout, retries=retries, chunk_size=1, pin=pin)
-    total = len(tasks) if isinstance(tasks, Sized) else None
+    total = known_length(tasks)
     observer = Observer(desc, total, displays.choose(progress=progress, monitor=monitor), events)
     in_work = _Ledger(tasks)
     run = Run(Job(function, setup, takes_context=True), in_work, options, observer, total=total, on_poison=on_poison)
@@ -93,6 +92,6 @@ def _results(run: Run, in_work: _Ledger, observer: Observer) -> Iterator[tuple[T
             task = in_work.take(index)
             if isinstance(value, Failed):
                 error = value.exception()
-                error.add_note(f"gristmill: task {task.id}")
+                add_note(error, f"gristmill: task {task.id}")
                 raise error
             yield task, value

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import reprlib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core import errors
@@ -19,6 +20,7 @@ HOPELESS_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACC
 
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = 120
+_MAX_SHOWN_BYTES = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +35,18 @@ class Failed:
         """The original exception, or the error that stands for it, with where and how in its notes."""
         failure = self.failure
         original = None if self.caught is None or failure.kind == "unpicklable" else self.caught.exception()
-        error = original or _stand_in(failure)
+        error = original if original is not None else _stand_in(failure)
         attempts = f", attempt {failure.attempts}" if failure.attempts > 1 else ""
-        error.add_note(f"gristmill: item {failure.index}{attempts}: {self.item}")
+        add_note(error, f"gristmill: item {failure.index}{attempts}: {self.item}")
         if failure.traceback and (self.caught is None or self.caught.raised is None):
-            error.add_note(f"in the worker:\n{failure.traceback.rstrip()}")
+            add_note(error, f"in the worker:\n{failure.traceback.rstrip()}")
         return error
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note, unless the exception is of a class on which nothing can be set."""
+    with contextlib.suppress(Exception):
+        error.add_note(note)
 
 
 def _stand_in(failure: Failure) -> errors.GristmillError:
@@ -81,8 +89,13 @@ def of_deaths(index: int, item: Any, event: Died, attempts: int, *, out_of_memor
 
 
 def show(item: Any) -> str:
-    """An item in a few words."""
+    """An item in a few words; never all of it first, it may be a gigabyte."""
     try:
+        if isinstance(item, (bytes, bytearray, memoryview)) and len(item) > _MAX_SHOWN_BYTES:
+            return f"{bytes(item[:_MAX_SHOWN_BYTES])!r}... ({len(item):,} bytes)"
+        if is_dataclass(item) and not isinstance(item, type):
+            values = ", ".join(f"{field.name}={show(getattr(item, field.name))}" for field in fields(item))
+            return f"{type(item).__name__}({values})"
         return _repr.repr(item)
     except Exception:
         return f"<{type(item).__name__}>"

@@ -88,6 +88,7 @@ class Receiver:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self.num_bytes = 0
         self._start_frame()
 
     def _start_frame(self) -> None:
@@ -106,6 +107,7 @@ class Receiver:
                     return None
                 if num_bytes == 0:
                     raise EOFError
+                self.num_bytes += num_bytes
                 self._missing = _without_prefix(self._missing, num_bytes)
             kind, last, num_buffers, chunk, num_items, body_bytes = _HEADER.unpack(self._header)
             if self._sizes is None:
@@ -125,7 +127,10 @@ def _allocate(size: int) -> Buffer:
     # A bytearray is zeroed on creation, which touches every page twice; fresh anonymous pages are not.
     if size < _MMAP_FROM_BYTES:
         return bytearray(size)
-    return memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    try:
+        return memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    except OSError as error:
+        raise MemoryError(f"no room for a message of {size} bytes") from error
 
 
 def _without_prefix(segments: list[memoryview], num_bytes: int) -> list[memoryview]:

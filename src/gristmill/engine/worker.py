@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import sys
+from time import monotonic
 
 from gristmill.engine import chunk as chunks
 from gristmill.engine import nesting, pickling, wire
@@ -39,6 +40,8 @@ def main() -> NoReturn:
         _end_process_group()
     except KeyboardInterrupt:
         os._exit(130)
+    except MemoryError:  # not even the item could be received; the parent sees what it was about
+        os._exit(1)
     sys.exit(0)
 
 
@@ -46,6 +49,7 @@ class Worker:
     def __init__(self, socket: int, recording: int) -> None:
         import faulthandler  # noqa: PLC0415
 
+        self._pid = os.getpid()
         self._receiver = wire.Receiver(socket)
         self._sender = wire.Sender(socket)
         self._recorder = Recorder(recording)
@@ -64,8 +68,7 @@ class Worker:
 
     def _take_job(self) -> bool:
         try:
-            arguments, cpu, self._gives_back, pickled = self._receive().load()
-            sys.argv[:] = arguments
+            sys.path[:], sys.argv[:], cpu, self._gives_back, pickled = self._receive().load()
             if cpu is not None:
                 os.sched_setaffinity(0, {cpu})
             nesting.mark_process_as_worker()
@@ -80,9 +83,9 @@ class Worker:
         return True
 
     def _run_chunk(self, frame: wire.Frame) -> None:
-        # If unpickling the items kills this process, the first of them is as good a suspect as any: `num_items` of a
-        # chunk frame is the number of its first item.
-        self._recorder.note_untimed(frame.num_items)
+        # If unpickling the items kills this process or never ends, the first of them is as good a suspect as any:
+        # `num_items` of a chunk frame is the number of its first item.
+        self._recorder.note(monotonic(), frame.num_items)
         try:
             indexes, items = frame.load()
         except BaseException as error:
@@ -97,9 +100,11 @@ class Worker:
         chunks.run(
             self._function, self._more_arguments, chunk, emit, recorder=self._recorder, gives_back=self._gives_back
         )
-        self._recorder.note_untimed(-1)
+        self._recorder.note_none()
 
     def _emit(self, batch: Batch, chunk: Chunk, *, last: bool) -> None:
+        if os.getpid() != self._pid:
+            _end_forked_child(failed=bool(batch.caught))
         self._context.flush()
         num_items = len(batch.results)
         try:
@@ -113,6 +118,8 @@ class Worker:
                     about = "the result cannot be pickled"
                     batch.caught[position] = Caught(error, "unpicklable", about=about, travels=True)
             segments = wire.pack(wire.RESULTS, batch, last=last, chunk=chunk.number, num_items=num_items)
+        # The parent may be busy elsewhere and not read: that is not the item's fault.
+        self._recorder.stop_clock()
         self._sender.push(segments)
         self._sender.flush()
 
@@ -147,6 +154,13 @@ def _die_with_parent(lifeline: int) -> None:
         _end_process_group()
 
     _thread.start_new_thread(watch, ())
+
+
+def _end_forked_child(*, failed: bool) -> NoReturn:
+    """A child that the user's function forked has come out of it: it must not speak for the worker."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(1 if failed else 0)
 
 
 def _end_process_group() -> NoReturn:

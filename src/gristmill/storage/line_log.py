@@ -24,7 +24,7 @@ class LineLog:
 
     def append(self, record: Mapping[str, object]) -> None:
         if self._fd is not None:
-            os.write(self._fd, (json.dumps(record, ensure_ascii=False) + "\n").encode())
+            os.write(self._fd, (json.dumps(record) + "\n").encode())
 
     def close(self) -> None:
         if self._fd is not None:

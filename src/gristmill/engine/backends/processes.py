@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gristmill.core.errors import UnpicklableError
@@ -40,6 +41,10 @@ ONE_THREAD = {
     "RAYON_NUM_THREADS": "1",
     "VECLIB_MAXIMUM_THREADS": "1",
 }
+# Not "-m gristmill.engine.worker": the package may be importable only by way of the parent's sys.path, which follows
+# with the job (it can be too long for an argument).
+_BOOTSTRAP = "import sys; sys.path.insert(0, sys.argv.pop(1)); from gristmill.engine.worker import main; main()"
+_PACKAGE_ROOT = str(Path(__file__).parents[3])
 _POLL_SECONDS = 0.5  # where the system has no process descriptors
 _LEAVE_SECONDS = 2.0
 
@@ -48,34 +53,37 @@ class ProcessWorker:
     """One child process and the parent's ends of all that connects to it."""
 
     def __init__(self, job: bytes, cpu: int | None, *, gives_back: bool) -> None:
-        ours, theirs = socket.socketpair()
-        lifeline_read, self._lifeline = os.pipe()
-        recording = create_file()
-        try:
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            self._socket, end = socket.socketpair()
+            ours.callback(self._socket.close)
+            theirs.callback(end.close)
+            lifeline_end, lifeline = os.pipe()
+            ours.callback(os.close, lifeline)
+            theirs.callback(os.close, lifeline_end)
+            recording = create_file()
+            theirs.callback(os.close, recording)
+            self._recorder = Recorder(recording)
+            ours.callback(self._recorder.close)
+            inherited = (end.fileno(), lifeline_end, recording)
             self.process = subprocess.Popen(
-                [*_interpreter(), _bootstrap(), str(theirs.fileno()), str(lifeline_read), str(recording)],
-                pass_fds=(theirs.fileno(), lifeline_read, recording),
+                [*_interpreter(), _BOOTSTRAP, _PACKAGE_ROOT, *map(str, inherited)],
+                pass_fds=inherited,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
                 env={**os.environ, **ONE_THREAD},
             )
-            self._recorder = Recorder(recording)
-        except BaseException:
-            ours.close()
-            os.close(self._lifeline)
-            raise
-        finally:
-            theirs.close()
-            os.close(lifeline_read)
-            os.close(recording)
-        self._socket = ours
-        ours.setblocking(False)
+            ours.callback(self.kill)
+            self.descriptor = os.pidfd_open(self.process.pid) if hasattr(os, "pidfd_open") else None
+            if self.descriptor is not None:
+                ours.callback(os.close, self.descriptor)
+            self._ours = ours.pop_all()
+        self._socket.setblocking(False)
         self.pid = self.process.pid
         self.name = f"process {self.pid}"
-        self.descriptor = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
-        self._receiver = wire.Receiver(ours.fileno())
-        self._sender = wire.Sender(ours.fileno())
-        self._sender.push(wire.pack(wire.JOB, (sys.argv, cpu, gives_back, job)))
+        self._receiver = wire.Receiver(self._socket.fileno())
+        self._sender = wire.Sender(self._socket.fileno())
+        path = [str(entry) for entry in sys.path]
+        self._sender.push(wire.pack(wire.JOB, (path, sys.argv, cpu, gives_back, job)))
         self.flush()
 
     def fileno(self) -> int:
@@ -98,6 +106,9 @@ class ProcessWorker:
         started, item, position = self._recorder.read()
         return (started, item, position) if item >= 0 else None
 
+    def num_bytes_received(self) -> int:
+        return self._receiver.num_bytes
+
     def stop(self) -> None:
         self._sender.push(wire.pack(wire.STOP))
         self.flush()
@@ -106,7 +117,7 @@ class ProcessWorker:
         """End the worker and all that it started. Its number cannot be another's yet: it has not been reaped."""
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):  # what macOS says of a group of the dead
-                os.killpg(self.pid, signal.SIGKILL)
+                os.killpg(self.process.pid, signal.SIGKILL)
 
     def receive(self) -> tuple[list[Event], bool]:
         """All complete messages that are there, and whether the worker's end is closed."""
@@ -123,7 +134,9 @@ class ProcessWorker:
             return Ready(self)
         try:
             payload = frame.load()
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever the results' own code raises, sys.exit() included
             caught = Caught(error, "unpicklable", about="what the worker sent cannot be unpickled")
             if frame.kind == wire.SETUP_FAILED:
                 return SetupFailed(self, caught)
@@ -142,11 +155,7 @@ class ProcessWorker:
         code = self._reap()
         _, item, position = self._recorder.read()
         crash_text = self._recorder.crash_text()
-        self._recorder.close()
-        self._socket.close()
-        os.close(self._lifeline)
-        if self.descriptor is not None:
-            os.close(self.descriptor)
+        self._ours.close()
         if code >= 0:
             return Died(self, f"exited with code {code}", None, item, position, crash_text)
         name = _signal_name(-code)
@@ -224,12 +233,6 @@ def _interpreter() -> list[str]:
     # -P: the current folder must not come first, where a user's random.py would hide Python's own.
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return [sys.executable, *flags, "-P", "-c"]
-
-
-def _bootstrap() -> str:
-    # Not "-m gristmill.engine.worker": the package may be importable only by way of the parent's sys.path.
-    path = [str(entry) for entry in sys.path]
-    return f"import sys; sys.path[:] = {path!r}; from gristmill.engine.worker import main; main()"
 
 
 def _signal_name(number: int) -> str:

@@ -49,6 +49,9 @@ class SerialWorker:
     def current(self) -> None:
         return None
 
+    def num_bytes_received(self) -> int:
+        return 0
+
     def stop(self) -> None:
         self._events.append(Died(self, "stopped"))
 

@@ -25,6 +25,7 @@ class ThreadWorker:
         self._spec = spec
         self._events = events
         self._chunks: queue.SimpleQueue[Chunk | None] = queue.SimpleQueue()
+        self._cancelled = threading.Event()
         # A daemon: an interrupted job must not wait for a function that never returns.
         self.thread = threading.Thread(target=self._serve, name=f"gristmill {name}", daemon=True)
         self.thread.start()
@@ -39,7 +40,7 @@ class ThreadWorker:
                 self._events.put(SetupFailed(self, Caught(error)))
                 return
             self._events.put(Ready(self))
-            while (chunk := self._chunks.get()) is not None:
+            while (chunk := self._chunks.get()) is not None and not self._cancelled.is_set():
                 self._run(chunk, more_arguments, context)
         finally:
             nesting.leave_worker_thread()
@@ -50,7 +51,14 @@ class ThreadWorker:
             context.flush()
             self._events.put(Results(self, chunk.number, batch, last, num_bytes=0))
 
-        chunks.run(self._spec.job.function, more_arguments, chunk, emit, gives_back=self._spec.gives_back)
+        chunks.run(
+            self._spec.job.function,
+            more_arguments,
+            chunk,
+            emit,
+            gives_back=self._spec.gives_back,
+            is_cancelled=self._cancelled.is_set,
+        )
 
     def send(self, chunk: Chunk) -> int:
         self._chunks.put(chunk)
@@ -59,10 +67,16 @@ class ThreadWorker:
     def current(self) -> None:
         return None
 
+    def num_bytes_received(self) -> int:
+        return 0
+
     def stop(self) -> None:
         self._chunks.put(None)
 
-    kill = stop
+    def kill(self) -> None:
+        """A thread cannot be killed, but it starts no further item."""
+        self._cancelled.set()
+        self._chunks.put(None)
 
 
 class ThreadBackend:
@@ -88,7 +102,10 @@ class ThreadBackend:
 
     def close(self, *, at_once: bool) -> None:
         for worker in self._workers:
-            worker.stop()
+            if at_once:
+                worker.kill()
+            else:
+                worker.stop()
         if not at_once:
             for worker in self._workers:
                 worker.thread.join()

@@ -1,0 +1,47 @@
+"""Fixtures for all tests. What workers must be able to import lies in `tests/support`, put on `sys.path` here."""
+
+import os
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "support"))
+
+from gristmill_testing.watching import MARK, Leftovers
+
+
+@pytest.fixture
+def nothing_left(tmp_path_factory, monkeypatch):
+    """Fails the test if it leaves a process, thread, file descriptor, shared memory or temporary file behind.
+
+    Gives the mark by which all processes started during the test can be found: it is in their environment.
+    """
+    mark = uuid.uuid4().hex
+    folder = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setenv(MARK, mark)
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    leftovers = Leftovers(mark, folder)
+    yield mark
+    leftovers.check()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """An empty folder through which tests and workers tell each other things."""
+    path = tmp_path / "signs"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """An empty current folder, as a user's project."""
+    path = tmp_path / "project"
+    path.mkdir()
+    monkeypatch.chdir(path)
+    monkeypatch.setenv("PWD", os.fspath(path))
+    return path

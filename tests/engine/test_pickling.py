@@ -1,0 +1,193 @@
+"""Objects to bytes and back: by value where the worker could not import them, uncopied where they are large."""
+
+import functools
+import sys
+import threading
+import types
+
+import cloudpickle
+import numpy as np
+import pyarrow as pa
+import pytest
+from gristmill_testing import scripts
+from gristmill_testing.objects import BadDeparture, Plain
+
+from gristmill.engine import pickling
+
+
+def joined(parts):
+    return b"".join(bytes(part) for part in parts)
+
+
+def round_trip(obj):
+    parts, buffers = pickling.encode(obj)
+    # As they arrive on the other side: writable memory that nobody else has.
+    return pickling.decode(joined(parts), [bytearray(buffer) for buffer in buffers])
+
+
+@pytest.mark.parametrize("value", [None, 1, "é", b"x" * 100_000, {"a": [1, (2, 3)]}, {1, 2}, 1.5, range(3), ...])
+def test_plain_values(value):
+    assert round_trip(value) == value
+
+
+def test_importable_objects_go_by_reference():
+    parts, _ = pickling.encode(Plain(3))
+    assert len(joined(parts)) < 200
+    assert round_trip(Plain(3)) == Plain(3)
+    assert round_trip(Plain) is Plain
+
+
+def test_lambdas_closures_and_local_classes_go_by_value():
+    base = 10
+    assert round_trip(lambda n: n + base)(1) == 11
+
+    class Local:
+        def method(self):
+            return base
+
+    assert round_trip(Local()).method() == 10
+
+
+@pytest.fixture
+def main_module(monkeypatch):
+    """A `__main__` with functions and classes of its own, as a script has it."""
+    module = types.ModuleType("__main__")
+    exec(
+        "import enum, dataclasses, typing\n"
+        "def function(n): return helper(n) + 1\n"
+        "def helper(n): return n * 2\n"
+        "class Thing:\n"
+        "    def __init__(self, n): self.n = n\n"
+        "    def method(self): return self.n\n"
+        "class Color(enum.Enum):\n"
+        "    RED = 1\n"
+        "@dataclasses.dataclass(frozen=True)\n"
+        "class Point:\n"
+        "    x: int\n"
+        "class Pair(typing.NamedTuple):\n"
+        "    a: int\n",
+        vars(module),
+    )
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    return module
+
+
+def decoded_elsewhere(obj, expression, project):
+    """What another process, which has another `__main__`, makes of the bytes."""
+    (project / "bytes").write_bytes(pickling.to_bytes(obj))
+    script = scripts.write(
+        project / "other.py",
+        f"""
+        import sys
+        sys.path[:] = {sys.path!r}
+        from gristmill.engine import pickling
+        obj = pickling.decode(open("bytes", "rb").read())
+        print({expression})
+        """,
+    )
+    process = scripts.run(script)
+    assert process.returncode == 0, process.stderr
+    return process.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("expression", "check", "expected"),
+    [
+        ("function", "obj(3)", "7"),
+        ("Thing", "obj(3).method()", "3"),
+        ("Thing(4)", "obj.method()", "4"),
+        ("Thing(4).method", "obj()", "4"),
+        ("[Thing(1), Thing(2)]", "[o.n for o in obj], type(obj[0]) is type(obj[1])", "[1, 2] True"),
+        ("Color.RED", "obj.name, obj is type(obj).RED", "RED True"),
+        ("Point(5)", "obj == type(obj)(5)", "True"),
+        ("Pair(6)", "obj.a", "6"),
+        ("{'key': (function, Thing)}", "obj['key'][0](1), obj['key'][1](2).n", "3 2"),
+    ],
+)
+def test_what_main_defines_goes_by_value(main_module, project, expression, check, expected):
+    obj = eval(expression, vars(main_module))
+    assert decoded_elsewhere(obj, check, project) == expected
+
+
+def test_partials_of_main_functions_go_by_value(main_module, project):
+    assert decoded_elsewhere(functools.partial(main_module.function, 3), "obj()", project) == "7"
+
+
+@pytest.mark.parametrize("size", [1 << 14, 1 << 20])
+def test_large_arrays_are_not_copied_on_the_way_out(size):
+    array = np.zeros(size, dtype=np.uint8)
+    _, buffers = pickling.encode([array])
+    (buffer,) = buffers
+    assert np.shares_memory(np.frombuffer(buffer, dtype=np.uint8), array)
+
+
+def test_large_arrow_columns_are_not_copied_on_the_way_out():
+    column = pa.array(np.arange(1 << 17))
+    _, buffers = pickling.encode(pa.table({"a": column}))
+    addresses = {np.frombuffer(buffer, dtype=np.uint8).ctypes.data for buffer in buffers}
+    assert column.buffers()[1].address in addresses
+
+
+def test_large_bytes_are_not_copied_on_the_way_out():
+    data = bytes(1 << 20)
+    parts, _ = pickling.encode(data)
+    assert any(part is data for part in parts)
+
+
+def test_decoded_arrays_use_the_memory_they_came_in():
+    array = np.arange(1 << 17)
+    parts, buffers = pickling.encode(array)
+    memory = [bytearray(buffer) for buffer in buffers]
+    result = pickling.decode(joined(parts), memory)
+    assert np.shares_memory(result, np.frombuffer(memory[0], dtype=np.uint8))
+
+
+def test_small_arrays_travel_inside():
+    _, buffers = pickling.encode([np.zeros(10), np.zeros(100)])
+    assert buffers == []
+
+
+@pytest.mark.parametrize("size", [10, 1 << 17])
+@pytest.mark.parametrize("writable", [True, False])
+def test_writability_is_kept(size, writable):
+    array = np.arange(size)
+    array.flags.writeable = writable
+    assert round_trip(array).flags.writeable == writable
+
+
+def test_same_object_twice_is_still_one():
+    array = np.arange(1 << 16)
+    first, second = round_trip([array, array])
+    assert first is second
+
+
+@pytest.mark.parametrize(
+    "obj", [threading.Lock(), (n for n in ()), BadDeparture("raise")], ids=["lock", "generator", "bad"]
+)
+def test_what_cannot_be_pickled_raises(obj):
+    with pytest.raises((TypeError, ValueError)):
+        pickling.encode([1, obj])
+    with pytest.raises((TypeError, ValueError)):
+        pickling.to_bytes(obj)
+
+
+def test_nesting_too_deep_raises():
+    deep = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(RecursionError):
+        pickling.encode(deep)
+
+
+def test_modules_registered_by_value_go_by_value(tmp_path, monkeypatch, project):
+    """What users do in notebooks with modules that they are still changing."""
+    module = types.ModuleType("changing")
+    exec("def function(n):\n    return n + 5\n", vars(module))
+    monkeypatch.setitem(sys.modules, "changing", module)
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        pickled = pickling.function_to_bytes(module.function)
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+    monkeypatch.delitem(sys.modules, "changing")
+    assert pickling.decode(pickled)(1) == 6

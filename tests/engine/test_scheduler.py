@@ -1,0 +1,290 @@
+"""The scheduler and its court over a simulated backend: every item exactly once, and no innocent blamed."""
+
+import random
+from collections import Counter
+
+import pytest
+from gristmill_testing.simulation import Clock, Events, SimulatedBackend, SimulatedMemory, simulate
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gristmill.engine.job import Job
+from gristmill.engine.observer import Observer
+from gristmill.engine.scheduler import Policy, Scheduler
+from gristmill.engine.verdict import Failed
+
+JOB = Job(abs)
+
+PLANS = {
+    "innocent": ["ok"],
+    "raises once": ["raise", "ok"],
+    "raises always": ["raise"],
+    "dies once": ["die", "ok"],
+    "dies twice": ["die", "die", "ok"],
+    "dies always": ["die"],
+    "unsendable": ["unsendable"],
+    "unreturnable": ["unreturnable"],
+    "raises, dies, returns": ["raise", "die", "ok"],
+}
+KINDS = {
+    "raises always": "exception",
+    "dies always": "worker_died",
+    "unsendable": "unpicklable",
+    "unreturnable": "unpicklable",
+}
+
+policies = st.builds(
+    Policy,
+    workers=st.integers(1, 4),
+    retries=st.integers(1, 3),
+    chunk_size=st.one_of(st.just("auto"), st.integers(1, 8)),
+    max_items_per_worker=st.one_of(st.none(), st.integers(1, 5)),
+)
+
+
+def kind(value):
+    return value.failure.kind if isinstance(value, Failed) else None
+
+
+@given(
+    names=st.lists(st.sampled_from(list(PLANS)), max_size=25),
+    policy=policies,
+    seed=st.integers(0, 2**32),
+    outside_kills=st.integers(0, 3),
+)
+@settings(max_examples=400, deadline=None)
+def test_every_item_leaves_once_and_no_innocent_is_blamed(names, policy, seed, outside_kills):
+    """Whatever happens in whatever order, with up to three workers killed from outside at bad moments."""
+    plans = {index: PLANS[name] for index, name in enumerate(names)}
+    outcomes, backend, _ = simulate(random.Random(seed), plans, JOB, policy, outside_kills=outside_kills)
+    assert Counter(index for index, _ in outcomes) == Counter(range(len(names)))
+    values = dict(outcomes)
+    for index, name in enumerate(names):
+        assert kind(values[index]) == KINDS.get(name), name
+        if name not in KINDS:
+            assert values[index] == ("result", index)
+        if name == "raises always" and not outside_kills:
+            assert values[index].failure.attempts == policy.retries + 1
+        if name == "dies always":
+            assert values[index].failure.attempts >= 6
+    assert backend.most_workers <= policy.workers
+    assert backend.num_waits_for_nothing == 0
+    assert backend.closed
+
+
+@given(
+    names=st.lists(st.sampled_from(["innocent", "hangs once", "hangs always", "dies once"]), max_size=12),
+    policy=st.builds(
+        Policy,
+        workers=st.integers(1, 3),
+        retries=st.integers(1, 2),
+        chunk_size=st.one_of(st.just("auto"), st.integers(1, 8)),
+        timeout=st.just(5.0),
+    ),
+    seed=st.integers(0, 2**32),
+)
+@settings(max_examples=200, deadline=None)
+def test_late_items_are_found_among_others(names, policy, seed):
+    all_plans = {**PLANS, "hangs once": ["hang", "ok"], "hangs always": ["hang"]}
+    plans = {index: all_plans[name] for index, name in enumerate(names)}
+    outcomes, _, _ = simulate(random.Random(seed), plans, JOB, policy)
+    assert Counter(index for index, _ in outcomes) == Counter(range(len(names)))
+    for index, value in outcomes:
+        assert kind(value) == ("timeout" if names[index] == "hangs always" else None)
+        if names[index] == "hangs always":
+            assert value.failure.attempts == policy.retries + 1
+
+
+@given(seed=st.integers(0, 2**32), policy=policies, position=st.integers(0, 9))
+@settings(max_examples=60, deadline=None)
+def test_worker_that_dies_while_it_receives_an_item(seed, policy, position):
+    """No item had been started, yet it is always the same one that kills: it must be found, not tried for ever."""
+    plans = {index: ["die on arrival"] if index == position else ["ok"] for index in range(10)}
+    outcomes, backend, _ = simulate(random.Random(seed), plans, JOB, policy)
+    assert Counter(index for index, _ in outcomes) == Counter(range(10))
+    values = dict(outcomes)
+    assert {index: kind(value) for index, value in values.items() if kind(value)} == {position: "worker_died"}
+    assert backend.num_starts < 60
+
+
+@given(
+    setup_plans=st.lists(st.sampled_from(["ok", "raise", "die"]), min_size=1, max_size=12),
+    last=st.sampled_from(["ok", "raise", "die"]),
+    names=st.lists(st.sampled_from(["innocent", "dies once", "dies always"]), min_size=1, max_size=8),
+    workers=st.integers(1, 4),
+    seed=st.integers(0, 2**32),
+)
+@settings(max_examples=300, deadline=None)
+def test_set_ups_that_fail_never_loop(setup_plans, last, names, workers, seed):
+    """Either every item leaves once, or the job fails with the set-up's error; after few starts in both cases."""
+    plans = {index: PLANS[name] for index, name in enumerate(names)}
+    policy = Policy(workers=workers, chunk_size=1)
+    try:
+        outcomes, backend, _ = simulate(random.Random(seed), plans, JOB, policy, setup_plans=[*setup_plans, last])
+    except (ValueError, RuntimeError):
+        if {"raise", "die"} & {*setup_plans, last}:
+            return
+        raise
+    assert Counter(index for index, _ in outcomes) == Counter(range(len(names)))
+    for index, value in outcomes:
+        assert kind(value) == KINDS.get(names[index])
+    assert backend.num_starts < 20 * (len(names) + 4)
+
+
+def test_suspect_runs_with_no_other_worker_around():
+    plans = {index: ["die"] if index == 3 else ["ok"] for index in range(30)}
+    _, backend, events = simulate(random.Random(1), plans, JOB, Policy(workers=4, chunk_size=1))
+    assert backend.runs[3] == 6
+    assert backend.concurrency[3][3:] == [1, 1, 1]
+    assert len(events.named("solo_run")) == 3
+
+
+def test_suspects_do_not_keep_the_scheduler_spinning():
+    """While a suspect runs alone, others wait, also those whose retry is due. Waiting costs no processor time."""
+    plans = {0: ["die"], 1: ["raise", "ok"], **{index: ["ok"] for index in range(2, 6)}}
+    for seed in range(30):
+        _, backend, _ = simulate(random.Random(seed), plans, JOB, Policy(workers=2, chunk_size=1, retries=1))
+        assert backend.num_waits_for_nothing == 0
+
+
+def test_suspect_that_hangs_alone_does_not_spin():
+    """The solo run takes long, while another item's retry has become due."""
+    plans = {0: ["raise", "ok"], 1: ["die", "die", "die", "hang"]}
+    waits = []
+
+    class Watching(SimulatedBackend):
+        def wait(self, timeout):
+            waits.append(timeout)
+            if len(waits) > 300:
+                self._plans[1] = ["ok"]
+            return super().wait(timeout)
+
+    clock = Clock()
+    with clock.installed():
+        backend = Watching(random.Random(3), clock, plans)
+        policy = Policy(workers=1, chunk_size=1, retries=1)
+        scheduler = Scheduler(backend, JOB, range(2), policy, Observer("job", 2, None, Events()), total=2)
+        assert dict(scheduler.outcomes()) == {0: ("result", 0), 1: ("result", 1)}
+    idle = waits[50:290]
+    assert sum(timeout <= 0 for timeout in idle) < 10, "it waits for nothing, again and again"
+
+
+def test_backoff_grows():
+    plans = {0: ["raise", "raise", "raise", "ok"]}
+    outcomes, backend, events = simulate(random.Random(0), plans, JOB, Policy(workers=1, retries=3))
+    assert dict(outcomes) == {0: ("result", 0)}
+    assert len(events.named("item_retried")) == 3
+    assert backend.num_waits_for_nothing == 0
+
+
+def test_recycling_after_some_items():
+    plans = {index: ["ok"] for index in range(40)}
+    _, backend, events = simulate(random.Random(0), plans, JOB, Policy(workers=1, max_items_per_worker=4))
+    assert 10 <= backend.num_starts <= 25  # given-back items count too
+    assert events.named("worker_died") == []
+
+
+def test_worker_that_grew_too_large_is_recycled_between_items():
+    """The first worker is too large as soon as it is looked at; what it has been sent is finished first."""
+    plans = {index: ["ok"] for index in range(40)}
+    memory = SimulatedMemory(too_large=lambda pid: pid == 1)
+    outcomes, backend, events = simulate(random.Random(0), plans, JOB, Policy(workers=1, chunk_size=2), memory=memory)
+    assert len(outcomes) == 40
+    assert backend.num_starts == 2
+    assert [event["bytes"] for event in events.named("worker_recycled")] == [1]
+    assert events.named("worker_died") == []
+
+
+def test_memory_that_gets_short_means_fewer_workers():
+    plans = {index: ["ok"] for index in range(200)}
+    answers = iter([False, False, True, False, True])
+    memory = SimulatedMemory(short=lambda: next(answers, False))
+    outcomes, _, events = simulate(random.Random(0), plans, JOB, Policy(workers=4, chunk_size=1), memory=memory)
+    assert len(outcomes) == 200
+    assert [event["workers"] for event in events.named("workers_reduced")] == [3, 2]
+
+
+def test_memory_that_stays_short_leaves_one_worker():
+    plans = {index: ["ok"] for index in range(50)}
+    memory = SimulatedMemory(short=lambda: True)
+    outcomes, _, events = simulate(random.Random(0), plans, JOB, Policy(workers=3, chunk_size=1), memory=memory)
+    assert len(outcomes) == 50
+    assert [event["workers"] for event in events.named("workers_reduced")] == [2, 1]
+
+
+def test_kernel_that_killed_means_fewer_workers_then_out_of_memory():
+    """The item's worker is killed by SIGKILL each time, and each time the kernel's count rose."""
+    original = SimulatedBackend._death
+
+    def killed(self, worker, cause, signal, item):
+        if item == 7:
+            cause, signal = "was killed by SIGKILL", "SIGKILL"
+        return original(self, worker, cause, signal, item)
+
+    plans = {index: ["die"] if index == 7 else ["ok"] for index in range(20)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SimulatedBackend, "_death", killed)
+        memory = SimulatedMemory(oom=lambda: True)
+        outcomes, _, events = simulate(random.Random(0), plans, JOB, Policy(workers=4, chunk_size=1), memory=memory)
+    values = dict(outcomes)
+    assert {index: kind(value) for index, value in values.items() if kind(value)} == {7: "out_of_memory"}
+    assert values[7].failure.signal == "SIGKILL"
+    assert events.named("workers_reduced")
+
+
+def test_first_worker_is_measured_before_others_are_started():
+    """`workers="auto"` with a set-up: only as many as there is room for."""
+    plans = {index: ["ok"] for index in range(60)}
+    policy = Policy(workers=8, resizes=True, chunk_size=1)
+    _, backend, _ = simulate(random.Random(0), plans, Job(abs, setup=dict), policy, memory=SimulatedMemory(room=3))
+    assert backend.most_workers == 3
+
+
+def test_no_more_workers_than_items():
+    plans = {index: ["ok"] for index in range(2)}
+    _, backend, _ = simulate(random.Random(0), plans, JOB, Policy(workers=16, chunk_size=1))
+    assert backend.num_starts <= 2
+
+
+def test_no_items_no_workers():
+    outcomes, backend, _ = simulate(random.Random(0), {}, JOB, Policy(workers=4))
+    assert outcomes == []
+    assert backend.num_starts == 0
+    assert backend.closed
+
+
+@given(poison=st.integers(0, 99), seed=st.integers(0, 2**32), workers=st.integers(1, 3))
+@settings(max_examples=40, deadline=None)
+def test_probe_finds_the_poison_record(poison, seed, workers):
+    """The guilty item is taken apart alone, and run again without the record that kills; others are not touched."""
+
+    class Backend(SimulatedBackend):
+        def plan(self, index):
+            if index != 1:
+                return "ok"
+            chunk = next((chunk for w in self.workers for chunk in w.chunks if index in chunk.indexes), None)
+            records = chunk.items[list(chunk.indexes).index(index)] if chunk else []
+            return "die" if poison in records else "ok"
+
+    def on_poison(records, failure, position):
+        assert failure.kind == "worker_died"
+        suspects = list(records)
+        while len(suspects) > 1:
+            half = suspects[: len(suspects) // 2]
+            outcome = yield half
+            suspects = half if hasattr(outcome, "kind") else suspects[len(suspects) // 2 :]
+        return [record for record in records if record not in suspects]
+
+    items = [list(range(1000, 1100)), list(range(100)), list(range(2000, 2100))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gristmill_testing.simulation.SimulatedBackend", Backend)
+        outcomes, _, _ = simulate(
+            random.Random(seed),
+            {key: ["ok"] for key in range(3)},
+            JOB,
+            Policy(workers=workers, chunk_size=1),
+            items=items,
+            on_poison=on_poison,
+        )
+    assert Counter(index for index, _ in outcomes) == Counter(range(3))
+    assert dict(outcomes)[1] == ("result", [record for record in range(100) if record != poison])

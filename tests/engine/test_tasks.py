@@ -1,0 +1,353 @@
+"""Tasks: named, counted while they run, and taken apart when they kill."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+from gristmill_testing.watching import count_and_sign, wait_for_file
+
+import gristmill as gm
+from gristmill.engine import progress
+from gristmill.engine.tasks import Task, run_tasks
+
+pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(90)]
+
+every_backend = pytest.mark.parametrize("backend", ["serial", "threads", "processes"])
+
+
+def tasks(*payloads):
+    return [Task(f"task-{number}", payload) for number, payload in enumerate(payloads)]
+
+
+@every_backend
+def test_each_task_comes_back_with_its_result(backend):
+    given = tasks(3, 4, 5)
+    done = dict(run_tasks(lambda task, context: task.payload**2, given, workers=2, backend=backend))
+    assert done == {given[0]: 9, given[1]: 16, given[2]: 25}
+
+
+@every_backend
+def test_nothing_to_do(backend):
+    assert list(run_tasks(lambda task, context: 1, [], workers=2, backend=backend)) == []
+
+
+@every_backend
+def test_state_of_the_worker_is_in_the_context(backend):
+    results = run_tasks(
+        lambda task, context: context.state["value"] + task.payload,
+        tasks(1, 2),
+        workers=1,
+        backend=backend,
+        setup=lambda: {"value": 10},
+    )
+    assert sorted(result for _, result in results) == [11, 12]
+
+
+@every_backend
+def test_without_set_up_there_is_no_state(backend):
+    ((_, state),) = run_tasks(lambda task, context: context.state, tasks(1), workers=1, backend=backend)
+    assert state is None
+
+
+@every_backend
+def test_tasks_are_tried_three_times(backend, folder):
+    def function(task, context):
+        if task.payload == "bad":
+            count_and_sign(folder, "try")
+            raise ValueError("always")
+        return task.payload
+
+    with pytest.raises(ValueError, match="always") as caught:
+        list(run_tasks(function, tasks("good", "bad"), workers=1, backend=backend))
+    assert len(list(folder.iterdir())) == 3
+    assert "task-1" in "\n".join(caught.value.__notes__)
+
+
+@every_backend
+def test_task_that_succeeds_at_last(backend, folder):
+    def function(task, context):
+        if count_and_sign(folder, "try") < 2:
+            raise ValueError
+        return "done"
+
+    assert [result for _, result in run_tasks(function, tasks(0), workers=1, backend=backend)] == ["done"]
+
+
+def test_what_was_yielded_before_a_failure_stays_done():
+    def function(task, context):
+        if task.payload == 2:
+            raise ValueError("stop")
+        return task.payload
+
+    done = []
+    with pytest.raises(ValueError, match="stop"):
+        done.extend(run_tasks(function, tasks(0, 1, 2, 3), workers=1, retries=0))
+    assert [(task.id, result) for task, result in done[:2]] == [("task-0", 0), ("task-1", 1)]
+
+
+def test_full_disk_stops_at_once(folder):
+    def function(task, context):
+        count_and_sign(folder, "try")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left") as caught:
+        list(run_tasks(function, tasks(0), workers=1))
+    assert len(list(folder.iterdir())) == 1
+    assert "task-0" in "\n".join(caught.value.__notes__)
+
+
+def test_endless_tasks():
+    def endless():
+        number = 0
+        while True:
+            yield Task(str(number), number)
+            number += 1
+
+    results = run_tasks(lambda task, context: task.payload, endless(), workers=2)
+    assert len({next(results)[1] for _ in range(50)}) == 50
+    results.close()
+
+
+@every_backend
+def test_counters_arrive(backend, tmp_path):
+    log = gm.EventLog(tmp_path / "events.jsonl")
+
+    def function(task, context):
+        for _ in range(10):
+            context.count(records=1, bytes=task.payload)
+        context.count(tokens=5)
+
+    list(run_tasks(function, tasks(1, 2, 3), workers=2, backend=backend, events=log))
+    end = json.loads((tmp_path / "events.jsonl").read_text().splitlines()[-1])
+    assert (end["counts"]["records"], end["counts"]["bytes"], end["counts"]["tokens"]) == (30, 60, 15)
+
+
+@every_backend
+def test_counters_may_have_any_name(backend, tmp_path):
+    log = gm.EventLog(tmp_path / "events.jsonl")
+    names = ["done", "failed", "seconds", "deaths", "event", "time", "job"]
+
+    def function(task, context):
+        context.count(**dict.fromkeys(names, 1))
+        return "done"
+
+    assert [result for _, result in run_tasks(function, tasks(1), workers=1, backend=backend, events=log)] == ["done"]
+
+
+def test_counters_arrive_while_the_task_runs(folder, monkeypatch):
+    """The task goes on counting until somebody outside has seen it."""
+
+    class Display:
+        seconds_between = 0.02
+
+        def show(self, observer, crew):
+            if observer.counts.get("records", 0) > 0:
+                (folder / "seen").touch()
+
+        def close(self, observer):
+            pass
+
+    monkeypatch.setattr(progress, "choose", lambda **_: Display())
+
+    def function(task, context):
+        deadline = time.monotonic() + 30
+        while not (folder / "seen").exists():
+            context.count(records=1)
+            time.sleep(0.01)
+            assert time.monotonic() < deadline, "nobody saw the counts"
+        return "seen"
+
+    assert [result for _, result in run_tasks(function, tasks(0), workers=1)] == ["seen"]
+
+
+def test_counting_costs_few_messages(tmp_path):
+    """A hundred thousand counts make a few messages, and all arrive."""
+    log = gm.EventLog(tmp_path / "events.jsonl")
+
+    def function(task, context):
+        for _ in range(100_000):
+            context.count(records=1)
+
+    list(run_tasks(function, tasks(0, 1), workers=2, events=log))
+    end = json.loads((tmp_path / "events.jsonl").read_text().splitlines()[-1])
+    assert end["counts"]["records"] == 200_000
+
+
+def bisecting(calls):
+    """As the pipeline does it: halves, each run alone, until one record is left; then all without it."""
+
+    def on_poison(task, failure, position):
+        calls.append((task.id, failure.kind, position))
+        suspects = list(task.payload)
+        while len(suspects) > 1:
+            half = suspects[: len(suspects) // 2]
+            outcome = yield Task(f"{task.id}?", half)
+            suspects = half if isinstance(outcome, gm.Failure) else suspects[len(suspects) // 2 :]
+        return Task(task.id, [record for record in task.payload if record != suspects[0]])
+
+    return on_poison
+
+
+def test_poison_record_is_found_among_a_thousand():
+    """One record of 1,000 kills its worker. It is found, and the task runs whole without it; others are not touched."""
+
+    def function(task, context):
+        for number, record in enumerate(task.payload):
+            context.at(number)
+            if record == 617:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return sum(task.payload)
+
+    calls = []
+    given = [Task("before", [1, 2]), Task("poisoned", list(range(1000))), Task("after", [3, 4])]
+    done = {task.id: result for task, result in run_tasks(function, given, workers=2, on_poison=bisecting(calls))}
+    assert done == {"before": 3, "poisoned": sum(range(1000)) - 617, "after": 7}
+    assert calls == [("poisoned", "worker_died", 617)]
+
+
+def test_position_leads_straight_to_the_record():
+    """With positions no search is needed."""
+
+    def function(task, context):
+        for number, record in enumerate(task.payload):
+            context.at(number)
+            if record == "poison":
+                os._exit(3)
+        return task.payload
+
+    def on_poison(task, failure, position):
+        return Task(task.id, task.payload[:position] + task.payload[position + 1 :])
+        yield
+
+    ((_, result),) = run_tasks(function, [Task("a", ["x", "poison", "y"])], workers=1, on_poison=on_poison)
+    assert result == ["x", "y"]
+
+
+def test_late_record_is_found_by_its_position(folder):
+    """The timeout is a record's: a long task of quick records is not late, one slow record is."""
+
+    def function(task, context):
+        for number, record in enumerate(task.payload):
+            context.at(number)
+            time.sleep(3600 if record == "slow" else 0.1)
+        return task.payload
+
+    kinds = []
+
+    def on_poison(task, failure, position):
+        kinds.append((failure.kind, position))
+        return Task(task.id, task.payload[:position] + task.payload[position + 1 :])
+        yield
+
+    payload = ["quick"] * 12 + ["slow"] + ["quick"] * 2
+    ((_, result),) = run_tasks(function, [Task("a", payload)], workers=1, timeout=0.8, on_poison=on_poison)
+    assert result == ["quick"] * 14
+    assert kinds == [("timeout", 12)]
+
+
+def test_probe_that_gives_up_lets_the_task_fail():
+    def function(task, context):
+        os._exit(3)
+
+    def on_poison(task, failure, position):
+        return None
+        yield
+
+    with pytest.raises(gm.errors.WorkerDiedError) as caught:
+        list(run_tasks(function, tasks("x"), workers=1, on_poison=on_poison))
+    assert "task-0" in "\n".join(caught.value.__notes__)
+
+
+def test_probe_is_told_results_and_failures():
+    """Halves that pass give their results, those that raise and those that die their failures."""
+
+    def function(task, context):
+        if task.payload == "raise":
+            raise ValueError("probe")
+        if task.payload == "fine":
+            return "result"
+        os._exit(3)
+
+    told = []
+
+    def on_poison(task, failure, position):
+        told.append((yield Task("p", "fine")))
+        told.append((yield Task("p", "raise")))
+        told.append((yield Task("p", "die")))
+        return Task(task.id, "fine")
+
+    ((task, result),) = run_tasks(function, [Task("a", "die")], workers=1, on_poison=on_poison)
+    assert (task, result) == (Task("a", "die"), "result")
+    assert told[0] == "result"
+    assert [failure.kind for failure in told[1:]] == ["exception", "worker_died"]
+
+
+def test_two_poisons_in_one_task():
+    """After the first has been taken out the second is found in the same way."""
+
+    def function(task, context):
+        for number, record in enumerate(task.payload):
+            context.at(number)
+            if record in (3, 11):
+                os._exit(3)
+        return task.payload
+
+    calls = []
+    ((_, result),) = run_tasks(function, [Task("a", list(range(16)))], workers=1, on_poison=bisecting(calls))
+    assert result == [n for n in range(16) if n not in (3, 11)]
+    assert len(calls) == 2
+
+
+def test_on_poison_that_gives_no_generator_loses_nothing():
+    """A hook written wrongly must not make a task vanish without a word."""
+
+    def function(task, context):
+        if task.payload == "bad":
+            os._exit(3)
+        return task.payload
+
+    with pytest.raises(BaseException):  # noqa: B017, PT011
+        list(run_tasks(function, tasks("good", "bad"), workers=1, on_poison=lambda *_: None))
+
+
+def test_on_poison_that_raises_is_the_callers_error():
+    def function(task, context):
+        os._exit(3)
+
+    def on_poison(task, failure, position):
+        raise RuntimeError("in the hook")
+        yield
+
+    with pytest.raises(RuntimeError, match="in the hook"):
+        list(run_tasks(function, tasks("bad"), workers=1, on_poison=on_poison))
+
+
+def test_killed_task_is_run_again_by_another_worker(folder):
+    def function(task, context):
+        if task.payload == 0 and count_and_sign(folder, "try") == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return task.payload
+
+    assert sorted(result for _, result in run_tasks(function, tasks(0, 1), workers=2, retries=0)) == [0, 1]
+
+
+def test_tasks_may_share_an_id_and_payloads_may_be_unhashable():
+    given = [Task("same", [1]), Task("same", [2])]
+    results = [(task.payload, result) for task, result in run_tasks(lambda t, c: t.payload[0], given, workers=2)]
+    assert sorted(results) == [([1], 1), ([2], 2)]
+
+
+def test_slow_tasks_run_side_by_side(folder):
+    """One task at a time to a worker: none waits behind another while a worker is free."""
+
+    def function(task, context):
+        if task.payload < 6:
+            return task.payload
+        (folder / f"started-{task.payload}").touch()
+        wait_for_file(folder / f"started-{13 - task.payload}", seconds=20)  # 6 waits for 7, and 7 for 6
+        return task.payload
+
+    results = [result for _, result in run_tasks(function, tasks(*range(8)), workers=2, retries=0)]
+    assert sorted(results) == list(range(8))

@@ -1,0 +1,1 @@
+"""What the tests share. Importable in workers too, since `tests/support` is on the path of the tests."""

@@ -1,0 +1,277 @@
+"""A backend that exists only in memory, with a clock of its own: the scheduler's world under the control of a test.
+
+Each item has a plan: what happens each time it is run (the last entry for ever). Everything else, such as who is
+served next, how results are grouped, or when somebody kills a worker from outside, comes from a seeded generator.
+"""
+
+import contextlib
+from collections import deque
+from unittest import mock
+
+from gristmill.engine.backend import Died, Ready, Results, SetupFailed, Undecodable
+from gristmill.engine.caught import Caught
+from gristmill.engine.chunk import Batch
+from gristmill.engine.observer import Observer
+from gristmill.engine.scheduler import Scheduler
+
+MAX_WAITS = 20_000
+"""A job of a few dozen items that waits more often than this does not end."""
+
+
+class Hang(AssertionError):
+    """The scheduler waits without end, or starts workers without end."""
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+    @contextlib.contextmanager
+    def installed(self):
+        with contextlib.ExitStack() as stack:
+            for module in ("court", "scheduler", "supply", "observer"):
+                stack.enter_context(mock.patch(f"gristmill.engine.{module}.monotonic", self))
+            yield self
+
+
+class SimulatedWorker:
+    def __init__(self, backend, number):
+        self._backend = backend
+        self.name = f"simulated {number}"
+        self.pid = number
+        self.chunks = deque()
+        self.position = 0
+        self.note = None
+        self.is_ready = False
+        self.is_told_to_stop = False
+        self.killed_by = None
+
+    def __repr__(self):
+        return self.name
+
+    def send(self, chunk):
+        for index in chunk.indexes:
+            if self._backend.plan(index) == "unsendable":
+                raise TypeError(f"cannot pickle item {index}")
+        self.chunks.append(chunk)
+        return 100 * len(chunk.items)
+
+    def current(self):
+        return self.note
+
+    def num_bytes_received(self):
+        return 0
+
+    def stop(self):
+        self.is_told_to_stop = True
+
+    def kill(self):
+        self.killed_by = "SIGKILL"
+
+
+class SimulatedBackend:
+    can_kill = True
+
+    def __init__(self, rng, clock, plans, *, outside_kills=0, setup_plans=(), gives_back=True):
+        self._rng = rng
+        self._clock = clock
+        self._plans = plans
+        self._outside_kills = outside_kills
+        self._setup_plans = list(setup_plans)
+        self._gives_back = gives_back
+        self.workers = []
+        self.runs = {}
+        self.num_starts = 0
+        self.num_waits = 0
+        self.num_waits_for_nothing = 0
+        self.most_workers = 0
+        self.concurrency = {}
+        self.closed = None
+
+    def plan(self, index):
+        entries = self._plans.get(index, ["ok"])
+        return entries[min(self.runs.get(index, 0), len(entries) - 1)]
+
+    def start(self, spec, cpu):
+        self.num_starts += 1
+        if self.num_starts > 2000:
+            raise Hang("workers are started without end")
+        worker = SimulatedWorker(self, self.num_starts)
+        self.workers.append(worker)
+        staying = [worker for worker in self.workers if not (worker.is_told_to_stop or worker.killed_by)]
+        self.most_workers = max(self.most_workers, len(staying))
+        self._spec = spec
+        return worker
+
+    def wait(self, timeout):
+        self.num_waits += 1
+        if self.num_waits > MAX_WAITS:
+            raise Hang("the scheduler waits without end")
+        if self._outside_kills and self.workers and self._rng.random() < 0.1:
+            self._outside_kills -= 1
+            self._rng.choice(self.workers).killed_by = "SIGKILL"
+        able = [worker for worker in self.workers if self._has_something_to_do(worker)]
+        if not able:
+            if timeout <= 0:
+                self.num_waits_for_nothing += 1
+            self._clock.now += timeout + 1e-6
+            return []
+        events = []
+        for worker in self._rng.sample(able, self._rng.randint(1, len(able))):
+            events += self._step(worker)
+        self._clock.now += 0.001
+        return events
+
+    def close(self, *, at_once):
+        self.closed = "at once" if at_once else "in peace"
+        self.workers.clear()
+
+    def _has_something_to_do(self, worker):
+        if worker.killed_by or not worker.is_ready:
+            return True
+        if worker.chunks:
+            return worker.note is None or self.plan(worker.note[1]) != "hang"
+        return worker.is_told_to_stop
+
+    def _step(self, worker):
+        if worker.killed_by:
+            running = -1
+            if worker.note or (worker.chunks and self._rng.random() < 0.7):
+                running = worker.chunks[0].indexes[worker.position]
+                self._count_run(running)
+            return [self._death(worker, "was killed by SIGKILL", "SIGKILL", running)]
+        if not worker.is_ready:
+            return self._set_up(worker)
+        if worker.chunks:
+            return self._work(worker)
+        return [self._death(worker, "exited with code 0", None, -1)]
+
+    def _set_up(self, worker):
+        plan = self._setup_plans.pop(0) if len(self._setup_plans) > 1 else (self._setup_plans or ["ok"])[0]
+        if plan == "raise":
+            failed = SetupFailed(worker, Caught(ValueError("no set-up")))
+            return [failed, self._death(worker, "exited with code 0", None, -1)]
+        if plan == "die":
+            return [self._death(worker, "exited with code 3", None, -1)]
+        worker.is_ready = True
+        return [Ready(worker)]
+
+    def _death(self, worker, cause, signal, item):
+        self.workers.remove(worker)
+        return Died(worker, cause, signal, item, position=-1)
+
+    def _work(self, worker):
+        chunk = worker.chunks[0]
+        deadly = [index for index in chunk.indexes if self.plan(index) == "die on arrival"]
+        if deadly and worker.position == 0:
+            self._count_run(deadly[0])
+            return [self._death(worker, "exited with code 1", None, -1)]
+        events, batch = [], Batch()
+        for _ in range(self._rng.randint(1, len(chunk.indexes) - worker.position)):
+            index, item = chunk.indexes[worker.position], chunk.items[worker.position]
+            plan = self.plan(index)
+            if plan == "hang":
+                if batch.results:
+                    events.append(self._results(worker, chunk, batch, last=False))
+                worker.note = (self._clock.now, index, -1)
+                return events
+            self._count_run(index)
+            if plan == "die":
+                if batch.results and self._rng.random() < 0.5:  # else what was done is lost with the worker
+                    events.append(self._results(worker, chunk, batch, last=False))
+                return [*events, self._death(worker, "exited with code 3", None, index)]
+            if plan == "unreturnable":
+                last = worker.position + 1 == len(chunk.indexes)
+                if batch.results:
+                    events.append(self._results(worker, chunk, batch, last=False))
+                events.append(Undecodable(worker, chunk.number, Caught(ValueError("odd"), "unpicklable"), last))
+                worker.position += 1
+                if last:
+                    self._next_chunk(worker)
+                return events
+            if plan == "raise":
+                batch.caught[len(batch.results)] = Caught(ValueError(f"item {index}"))
+                batch.results.append(None)
+            else:
+                batch.results.append(("result", item))
+            worker.position += 1
+        gives_back = self._spec.gives_back and self._gives_back and self._rng.random() < 0.2
+        last = worker.position == len(chunk.indexes) or gives_back
+        events.append(self._results(worker, chunk, batch, last=last))
+        if last:
+            self._next_chunk(worker)
+        return events
+
+    def _next_chunk(self, worker):
+        worker.chunks.popleft()
+        worker.position = 0
+
+    def _results(self, worker, chunk, batch, *, last):
+        batch.seconds = 0.001 * len(batch.results)
+        return Results(worker, chunk.number, batch, last, num_bytes=50 * len(batch.results))
+
+    def _count_run(self, index):
+        self.runs[index] = self.runs.get(index, 0) + 1
+        self.concurrency.setdefault(index, []).append(len(self.workers))
+
+
+class SimulatedMemory:
+    """What the scheduler asks of `MemoryWatch`, answered by a test."""
+
+    def __init__(self, *, sizes=None, too_large=lambda pid: False, short=lambda: False, oom=lambda: False, room=None):
+        self._sizes = sizes or {}
+        self._too_large = too_large
+        self._short = short
+        self._oom = oom
+        self._room = room
+
+    def is_due(self):
+        return True
+
+    def size_of(self, pid):
+        return self._sizes.get(pid, pid)
+
+    def room_for(self, worker_bytes, wanted):
+        return wanted if self._room is None else min(wanted, self._room)
+
+    def is_too_large(self, size, size_after_setup, num_workers):
+        return self._too_large(size)
+
+    def is_short(self):
+        return self._short()
+
+    def killer_struck(self):
+        return self._oom()
+
+
+class Events:
+    """Stands for an `EventLog`."""
+
+    def __init__(self):
+        self.written = []
+
+    def write(self, event, **fields):
+        self.written.append({"event": event, **fields})
+
+    def close(self):
+        pass
+
+    def named(self, name):
+        return [event for event in self.written if event["event"] == name]
+
+
+def simulate(rng, plans, job, policy, *, items=None, memory=None, on_poison=None, **backend_options):
+    """Run a whole job. Gives the outcomes as a list of `(index, value)`, the backend and the events."""
+    clock, events = Clock(), Events()
+    items = range(len(plans)) if items is None else items
+    with clock.installed():
+        backend = SimulatedBackend(rng, clock, plans, **backend_options)
+        observer = Observer("simulated", len(plans), None, events)
+        scheduler = Scheduler(
+            backend, job, items, policy, observer, memory=memory, total=len(plans), on_poison=on_poison
+        )
+        outcomes = list(scheduler.outcomes())
+    return outcomes, backend, events
