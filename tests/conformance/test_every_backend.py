@@ -289,6 +289,7 @@ def test_look_ahead_is_a_few_items_a_worker(backend):
     results.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", PARALLEL)
 def test_results_that_wait_for_a_slow_one_are_bounded(backend, folder):
     """The first item is slow and the input endless. Results of 1 MiB: at most a few hundred may wait for it."""

@@ -214,6 +214,24 @@ def test_any_name_of_a_job(desc, clock, capsys):
         display.close(observer)
 
 
+class _Gone(io.StringIO):
+    """A terminal whose window has been closed: the connection broke, the job was told to go on."""
+
+    def write(self, text):
+        raise OSError(5, "Input/output error")
+
+
+@pytest.mark.parametrize(
+    "display", [progress.Lines(monitor=False), progress.Bars(monitor=False)], ids=["lines", "bars"]
+)
+def test_nobody_looking_is_no_reason_to_fail(monkeypatch, clock, display):
+    observer = Observer("job", 10, display, None)
+    clock.now += 60
+    monkeypatch.setattr("sys.stderr", _Gone())
+    display.show(observer, ())
+    display.close(observer)
+
+
 def test_import_of_rich_waits_until_it_is_needed(project):
     script = scripts.write(
         project / "script.py",

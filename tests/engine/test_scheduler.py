@@ -131,6 +131,38 @@ def test_set_ups_that_fail_never_loop(setup_plans, last, names, workers, seed):
     assert backend.num_starts < 20 * (len(names) + 4)
 
 
+@given(
+    names=st.lists(st.sampled_from(list(PLANS)), max_size=20),
+    policy=policies,
+    seed=st.integers(0, 2**32),
+    outside_kills=st.integers(0, 2),
+)
+@settings(max_examples=200, deadline=None)
+def test_first_failing_item_in_order_ends_the_job(names, policy, seed, outside_kills):
+    """As `on_error="raise"` uses it: all before the first failing item arrive, whatever failed earlier in time."""
+    plans = {index: PLANS[name] for index, name in enumerate(names)}
+    failing = [index for index, name in enumerate(names) if name in KINDS]
+    clock, held, next_index = Clock(), {}, 0
+    with clock.installed():
+        backend = SimulatedBackend(random.Random(seed), clock, plans, outside_kills=outside_kills)
+        observer = Observer("job", len(names), None, Events())
+        scheduler = Scheduler(backend, JOB, range(len(names)), policy, observer, total=len(names))
+        outcomes = scheduler.outcomes()
+        for index, value in outcomes:
+            assert index not in held
+            held[index] = value
+            if isinstance(value, Failed):
+                scheduler.end_at(index)
+            while next_index in held and not isinstance(held[next_index], Failed):
+                next_index += 1
+            if next_index in held:
+                break
+        outcomes.close()
+    assert next_index == (failing[0] if failing else len(names))
+    assert all(held[index] == ("result", index) for index in range(next_index))
+    assert backend.closed
+
+
 def test_suspect_runs_with_no_other_worker_around():
     plans = {index: ["die"] if index == 3 else ["ok"] for index in range(30)}
     _, backend, events = simulate(random.Random(1), plans, JOB, Policy(workers=4, chunk_size=1))

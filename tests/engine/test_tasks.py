@@ -247,6 +247,25 @@ def test_late_record_is_found_by_its_position(folder):
     assert kinds == [("timeout", 12)]
 
 
+def test_task_of_many_quick_records_is_never_late():
+    """Its positions are read while it writes them, thousands of times: none of these reads may look like a late one.
+
+    The other tasks only make the parent look often.
+    """
+
+    def function(task, context):
+        if task.payload == 0:
+            end = time.monotonic() + 4
+            position = 0
+            while time.monotonic() < end:
+                context.at(position)
+                position += 1
+        return task.payload
+
+    results = run_tasks(function, tasks(*range(10_000)), workers=2, timeout=1.5, retries=0)
+    assert sorted(result for _, result in results) == list(range(10_000))
+
+
 def test_probe_that_gives_up_lets_the_task_fail():
     def function(task, context):
         os._exit(3)

@@ -151,6 +151,7 @@ def test_set_up_runs_again_in_each_replacement():
     assert len(set(states)) == 3
 
 
+@pytest.mark.slow
 def test_replacement_of_workers_that_do_not_want_to_leave(folder):
     """A thread that the function left running keeps the interpreter from exiting: the job goes on without it."""
 

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
+from gristmill_testing import scripts
 from gristmill_testing.watching import open_files, sign, wait_for_file, wait_until
 
 import gristmill as gm
@@ -236,3 +237,36 @@ def test_workers_started_by_a_thread_outlive_it():
     got = [first, *results]
     assert [n for n, _ in got] == list(range(100))
     assert len({pid for _, pid in got}) == 1
+
+
+def test_streams_can_be_chained():
+    """One stream is the input of the next. Nothing waits for itself, and both end together."""
+    doubled = gm.parallel_imap(lambda n: n * 2, itertools.count(), workers=2)
+    results = gm.parallel_imap(lambda n: n + 1, doubled, workers=2)
+    assert [next(results) for _ in range(500)] == [2 * n + 1 for n in range(500)]
+    results.close()
+    del results, doubled
+    gc.collect()
+    assert children() == []
+
+
+@pytest.mark.parametrize("backend", ["serial", "threads", "processes"])
+def test_program_that_ends_in_the_middle_of_a_stream(project, backend):
+    """The interpreter's own end finds workers running: no error, no complaint, nobody left."""
+    script = scripts.write(
+        project / "script.py",
+        f"""
+        import itertools
+        import gristmill as gm
+
+        class Holder:
+            pass
+
+        holder = Holder()
+        holder.itself = holder
+        holder.results = gm.parallel_imap(lambda n: n, itertools.count(), workers=2, backend={backend!r})
+        print(next(holder.results))
+        """,
+    )
+    process = scripts.run("-X", "dev", "-W", "error", script)
+    assert (process.returncode, process.stdout, process.stderr) == (0, "0\n", "")

@@ -147,11 +147,12 @@ STUCK = """
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
-@pytest.mark.parametrize("how", ["interpreter", "sleep", "send", "setup"])
+@pytest.mark.parametrize(
+    ("how", "number"),
+    [(how, signal.SIGKILL) for how in ("interpreter", "sleep", "send", "setup")]
+    + [("interpreter", number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)],
+)
 def test_workers_and_their_children_die_with_the_parent(project, nothing_left, how, number):
-    if number != signal.SIGKILL and how != "interpreter":
-        pytest.skip("one way to be stuck is enough for the milder signals")
     script = scripts.write(project / "script.py", STUCK)
     with scripts.running(script, how, folder=project, cwd=project) as process:
         names = wait_for_files(project, 2, "stuck-*")
