@@ -11,10 +11,10 @@ demo: $(VENV)/.base ## a real parallel job that survives a killed worker
 	@$(BIN)/gristmill demo
 
 test: lint ## all checks and all tests, except the soak
-	$(BIN)/pytest -m "not soak"
-
-check: lint ## the same with fast tests only: before each commit
 	$(BIN)/pytest
+
+check: lint ## the same without the faults: before each commit
+	$(BIN)/pytest --ignore tests/faults --ignore tests/conformance
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -22,8 +22,8 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-soak: $(VENV)/.dev ## minutes of killed workers
-	$(BIN)/pytest -m soak --timeout=1800
+soak: $(VENV)/.dev ## minutes of killed workers, a hundred thousand files, gigabytes
+	$(BIN)/pytest -m "soak or slow" --timeout=1800
 
 bench: $(VENV)/.dev ## the engine beside its peers, as ratios
 	$(BIN)/python benchmarks/engine.py
