@@ -226,10 +226,12 @@ class _Gone(io.StringIO):
 )
 def test_nobody_looking_is_no_reason_to_fail(monkeypatch, clock, display):
     observer = Observer("job", 10, display, None)
-    clock.now += 60
     monkeypatch.setattr("sys.stderr", _Gone())
-    display.show(observer, ())
-    display.close(observer)
+    with observer:
+        clock.now += 60
+        observer.tick(())
+        clock.now += 60
+        observer.tick(())
 
 
 def test_import_of_rich_waits_until_it_is_needed(project):

@@ -112,11 +112,10 @@ def test_reading_never_sees_half_a_note():
             assert time.monotonic() < deadline
         latest = 1000
         for _ in range(200_000):
-            started, item, position = recorder.read()
-            if started != float("inf"):  # that is: in the middle of a note, and not late
-                assert started == item == position
-                assert item >= latest, "an earlier time than that of the last item, such as zero, would be late"
-                latest = item
+            started, item, _ = recorder.read()
+            assert started >= item, "an earlier time than that of the item, such as zero, would be late"
+            assert item >= latest
+            latest = item
     finally:
         process.kill()
         process.wait()

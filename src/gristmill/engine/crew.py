@@ -116,7 +116,8 @@ class Crew:
         was_away, self._looked = now - self._looked > _AWAY_SECONDS, now
         for member in self:
             note = member.worker.current()
-            if note is None or was_away or member.heard_bytes != member.worker.num_bytes_received():
+            is_sending = note is not None and note[0] == inf
+            if not is_sending or was_away or member.heard_bytes != member.worker.num_bytes_received():
                 member.heard, member.heard_bytes = now, member.worker.num_bytes_received()
             if note is not None and member.timed_out_item is None:
                 started = note[0] if note[0] < inf else member.heard

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
@@ -45,7 +46,8 @@ class Observer:
 
     def __exit__(self, *exc_info: object) -> None:
         if self._display is not None:
-            self._display.close(self)
+            with contextlib.suppress(OSError, ValueError):
+                self._display.close(self)
         self.event(
             "job_ended",
             done=self.num_done,
@@ -101,4 +103,7 @@ class Observer:
     def tick(self, crew: Crew) -> None:
         if self._display is not None and monotonic() - self._shown >= self._display.seconds_between:
             self._shown = monotonic()
-            self._display.show(self, crew)
+            try:
+                self._display.show(self, crew)
+            except (OSError, ValueError):  # nobody can see it any more: the terminal is gone, the file closed
+                self._display = None

@@ -55,11 +55,12 @@ class Recorder:
 
     def read(self) -> Note:
         """`(started, item, position)`. A worker that is just starting an item, or died doing so, is not late."""
-        # Read backwards: if the last thing written still agrees with the first, nothing came between.
+        # Read backwards: if the last thing written still agrees with the first, nothing came between. If not, a note is
+        # being written, and the later time is the one that counts.
         (again,) = _TIME.unpack_from(self._memory, 24)
         item, position = _PLACE.unpack_from(self._memory, 8)
         (started,) = _TIME.unpack_from(self._memory, 0)
-        return (started if started == again else _NEVER), item, position
+        return max(started, again), item, position
 
     def crash_text(self) -> str:
         return self._memory[_NOTE.size :].rstrip(b"\0").decode(errors="replace")
