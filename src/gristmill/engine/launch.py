@@ -97,12 +97,12 @@ class Run:
         name = "serial" if self._stay else "processes" if options.backend == "auto" else options.backend
         self._scheduler = self._schedule(name, self._first_items() if self._stay else self._items, 0)
 
-    def outcomes(self) -> Generator[tuple[int, Any], None, None]:
-        yield from self._scheduler.outcomes()
+    def outcomes(self) -> Generator[tuple[int, list[Any]], None, None]:
+        yield from self._scheduler.runs()
         rest = list(islice(self._items, 1)) if self._stay and not self._ended else []
         if rest:
             self._scheduler = self._schedule("processes", chain(rest, self._items), self._num_first_items)
-            yield from self._scheduler.outcomes()
+            yield from self._scheduler.runs()
 
     @property
     def num_results_to_hold(self) -> int:

@@ -159,35 +159,39 @@ class _Call:
 
     def as_completed(self) -> Iterator[Any]:
         with self, closing(self._run.outcomes()) as outcomes:
-            for _, value in outcomes:
-                yield from self._shown(value)
+            for _, values in outcomes:
+                yield from self._shown(values)
 
     def in_order(self, *, holds_all: bool = False) -> Iterator[Any]:
         """Each result in its place. The first failing item in input order is raised, whichever failed first."""
-        held: dict[int, Any] = {}
-        next_index = 0
+        held: dict[int, list[Any]] = {}  # by the first one's number
+        next_index = num_held = 0
         with self, closing(self._run.outcomes()) as outcomes:
-            for index, value in outcomes:
-                held[index] = value
-                if isinstance(value, Failed) and self._on_error == "raise":
+            for index, values in outcomes:
+                held[index] = values
+                num_held += len(values)
+                if isinstance(values[0], Failed) and self._on_error == "raise":
                     self._run.end_at(index)
                 while next_index in held:
-                    yield from self._shown(held.pop(next_index))
-                    next_index += 1
+                    ready = held.pop(next_index)
+                    next_index += len(ready)
+                    num_held -= len(ready)
+                    yield from self._shown(ready)
                 if not holds_all:
-                    self._run.pause(paused=len(held) > self._run.num_results_to_hold)
+                    self._run.pause(paused=num_held > self._run.num_results_to_hold)
 
-    def _shown(self, value: Any) -> tuple[Any, ...]:
-        """What the caller sees of an outcome: one thing, or nothing."""
+    def _shown(self, values: list[Any]) -> list[Any]:
+        """What the caller sees of outcomes. A failure is always alone."""
+        value = values[0]
         if not isinstance(value, Failed):
-            return (value,)
+            return values
         if self._on_error == "raise":
             raise value.exception()
         if self._on_error == "return":
-            return (value.failure,)
+            return [value.failure]
         self._skipped[f"{value.failure.kind} {value.failure.error_type}"] += 1
         self._first_skipped = self._first_skipped or value
-        return ()
+        return []
 
     def __enter__(self) -> None:
         self._observer.__enter__()

@@ -7,6 +7,7 @@ leaves exactly once, with its result or its failure.
 from __future__ import annotations
 
 from collections import Counter, deque
+from contextlib import closing
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -75,7 +76,7 @@ class Scheduler:
         first_workers = 1 if policy.resizes and job.setup is not None else policy.workers
         self._crew = Crew(backend, spec, first_workers, policy.cpus)
         self._is_sized = not policy.resizes
-        self._finished: deque[tuple[int, Any]] = deque()
+        self._finished: deque[tuple[int, list[Any]]] = deque()
         self._court = Court(
             self._supply,
             self._crew,
@@ -89,6 +90,12 @@ class Scheduler:
 
     def outcomes(self) -> Generator[tuple[int, Any], None, None]:
         """`(index, result)` or `(index, Failed)` of every item, as they come."""
+        with closing(self.runs()) as runs:
+            for index, values in runs:
+                yield from enumerate(values, index)
+
+    def runs(self) -> Generator[tuple[int, list[Any]], None, None]:
+        """`(first index, values)` of consecutive items, as they come. A `Failed` is always alone."""
         at_once = True
         try:
             while True:
@@ -225,7 +232,7 @@ class Scheduler:
                 for position in range(start, stop):
                     self._take_outcome(chunk.indexes[position], chunk.items[position], batch, position - start)
             else:
-                self._finished.extend(zip(chunk.indexes[start:stop], batch.results, strict=True))
+                self._finished.extend(_runs(chunk.indexes[start:stop], batch.results))
                 self._observer.advance(stop - start)
         if event.last:
             self._end_chunk(member, chunk)
@@ -297,7 +304,7 @@ class Scheduler:
         if isinstance(value, Failed) and value.failure.kind == "out_of_memory":
             # It was this item's fault, so the others may have their workers back.
             self._crew.target += self._shrunk_for.pop(index, 0)
-        self._finished.append((index, value))
+        self._finished.append((index, [value]))
         self._observer.end_item(value)
 
     # Time and memory.
@@ -338,3 +345,10 @@ class Scheduler:
             self._crew.target -= fewer
             self._observer.event("workers_reduced", workers=self._crew.target, reason=reason)
         return fewer
+
+
+def _runs(indexes: Sequence[int], results: list[Any]) -> list[tuple[int, list[Any]]]:
+    """New items are numbered in a row; what came back from elsewhere may have gaps."""
+    if isinstance(indexes, range):
+        return [(indexes[0], results)] if results else []
+    return [(index, [result]) for index, result in zip(indexes, results, strict=True)]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _CHUNK_SECONDS = 0.05
-_CHUNK_BYTES = 4 << 20
+_CHUNK_BYTES = 1 << 20
 _MAX_CHUNK = 8192
 _PULL_SECONDS = 0.01
 _GROWTH = 16
@@ -95,7 +95,7 @@ class Supply:
     def look_ahead(self, num_items: int) -> None:
         """Have this many items in hand, if the input gives them without delay."""
         if num_items > len(self._returned):
-            self._returned.extend(self._pull(num_items - len(self._returned)))
+            self._returned.extend(self._pull_numbered(num_items - len(self._returned)))
 
     def end_at(self, index: int) -> None:
         """Forget all items from this one on."""
@@ -112,10 +112,16 @@ class Supply:
             size = min(size, max_items)
         if self._returned and self._returned[0][0] in self._alone:
             return self.chunk_of([self._returned.popleft()])
-        entries = self._take_returned(size)
-        if not self._returned:
-            entries += self._pull(size - len(entries))
-        return self.chunk_of(entries) if entries else None
+        if self._returned:
+            entries = self._take_returned(size)
+            if not self._returned:
+                entries += self._pull_numbered(size - len(entries))
+            return self.chunk_of(entries)
+        items = self._pull(size)
+        if not items:
+            return None
+        self._num_chunks += 1
+        return Chunk(self._num_chunks, range(self._next_index - len(items), self._next_index), items)
 
     def chunk_of(self, entries: list[tuple[int, Any]]) -> Chunk:
         self._num_chunks += 1
@@ -129,15 +135,20 @@ class Supply:
             taken.append(self._returned.popleft())
         return taken
 
-    def _pull(self, size: int) -> list[tuple[int, Any]]:
+    def _pull_numbered(self, size: int) -> list[tuple[int, Any]]:
+        items = self._pull(size)
+        return list(enumerate(items, self._next_index - len(items)))
+
+    def _pull(self, size: int) -> list[Any]:
         if self.exhausted or self.paused or size < 1:
             return []
-        pulled: list[tuple[int, Any]] = []
+        pulled: list[Any] = []
         deadline = monotonic() + _PULL_SECONDS
-        for item in islice(self._source, size):
-            pulled.append((self._next_index, item))
-            self._next_index += 1
-            if monotonic() > deadline:  # a slow input: what there is goes out now
-                return pulled
-        self.exhausted = len(pulled) < size
+        # Twice as many each time: the clock is read 13 times for 8,192 items.
+        while len(pulled) < size and not self.exhausted and monotonic() < deadline:
+            wanted = min(len(pulled) + 1, size - len(pulled))
+            more = list(islice(self._source, wanted))
+            pulled += more
+            self.exhausted = len(more) < wanted
+        self._next_index += len(pulled)
         return pulled

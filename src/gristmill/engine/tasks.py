@@ -88,7 +88,7 @@ class _Ledger:
 
 def _results(run: Run, in_work: _Ledger, observer: Observer) -> Iterator[tuple[Task, Any]]:
     with observer, closing(run.outcomes()) as outcomes:
-        for index, value in outcomes:
+        for index, (value,) in outcomes:
             task = in_work.take(index)
             if isinstance(value, Failed):
                 error = value.exception()

@@ -28,7 +28,8 @@ READY, SETUP_FAILED, RESULTS, COUNTS, UNDECODABLE = 11, 12, 13, 14, 15
 # kind, last message of its chunk?, number of buffers, chunk, number of items, body bytes
 _HEADER = struct.Struct("=B?xxIqqQ")
 _MAX_SEGMENTS = 512  # the kernel takes 1,024 in one call
-_MMAP_FROM_BYTES = 1 << 20
+_MAX_KEPT_BODY_BYTES = 8 << 20
+_MMAP_FROM_BYTES = 32 << 20
 
 
 class Frame:
@@ -89,6 +90,7 @@ class Receiver:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self.num_bytes = 0
+        self._body = bytearray(4096)
         self._start_frame()
 
     def _start_frame(self) -> None:
@@ -96,6 +98,14 @@ class Receiver:
         self._sizes: bytearray | None = None
         self._segments: list[Buffer] = []
         self._missing: list[memoryview] = [memoryview(self._header)]
+
+    def _body_buffer(self, size: int) -> Buffer:
+        """The same memory for every frame: unpickling copies out of it, and a frame is loaded before the next comes."""
+        if size > _MAX_KEPT_BODY_BYTES:
+            return _allocate(size)
+        if size > len(self._body):
+            self._body = bytearray(size)
+        return memoryview(self._body)[:size]
 
     def receive(self) -> Frame | None:
         """The next frame; None when the descriptor would block; EOFError when the other side is gone."""
@@ -115,7 +125,7 @@ class Receiver:
                 self._missing = [memoryview(self._sizes)] if num_buffers else []
             elif not self._segments:
                 sizes = (body_bytes, *struct.unpack(f"={num_buffers}Q", self._sizes))
-                self._segments = [_allocate(size) for size in sizes]
+                self._segments = [self._body_buffer(sizes[0]), *(_allocate(size) for size in sizes[1:])]
                 self._missing = [memoryview(segment).cast("B") for segment in self._segments if len(segment)]
             else:
                 body, *buffers = self._segments

@@ -47,6 +47,7 @@ _BOOTSTRAP = "import sys; sys.path.insert(0, sys.argv.pop(1)); from gristmill.en
 _PACKAGE_ROOT = str(Path(__file__).parents[3])
 _POLL_SECONDS = 0.5  # where the system has no process descriptors
 _LEAVE_SECONDS = 2.0
+_SOCKET_BYTES = 1 << 20
 
 
 class ProcessWorker:
@@ -57,6 +58,9 @@ class ProcessWorker:
             self._socket, end = socket.socketpair()
             ours.callback(self._socket.close)
             theirs.callback(end.close)
+            for either in (self._socket, end):  # the usual 208 KiB would cut each MiB into many small turns
+                either.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
+                either.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BYTES)
             lifeline_end, lifeline = os.pipe()
             ours.callback(os.close, lifeline)
             theirs.callback(os.close, lifeline_end)
