@@ -38,7 +38,6 @@ OURS_ON_HELP = {
     "gristmill.cli.printing",
     "gristmill.core",
     "gristmill.core.errors",
-    "gristmill.core.names",
 }
 
 
