@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import gristmill_testing
 import pytest
 from gristmill_testing import scripts
 from gristmill_testing.watching import wait_for_file
@@ -110,21 +112,28 @@ def test_closed_output(project):
     assert (project / "results").read_text() == "[0, 1, 2, 'BrokenPipeError', 4, 5]"
 
 
-def test_prints_of_workers_reach_the_output(project):
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_prints_of_workers_reach_the_output_in_whole_lines(project, monkeypatch, unbuffered):
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    monkeypatch.setenv("PYTHONPATH", str(Path(gristmill_testing.__file__).parent.parent))
     script = scripts.write(
         project / "script.py",
         """
         import sys
         import gristmill as gm
+        from gristmill_testing.watching import wait_for_file
 
         def function(n):
-            print("out", n)
-            print("err", n, file=sys.stderr)
+            for stream in (sys.stdout, sys.stderr):
+                print(f"line {n}", end="", file=stream)
+                open(f"begun-{stream.name}-{n}", "w").close()
+                wait_for_file(f"begun-{stream.name}-{1 - n}")
+                print(file=stream)
 
-        gm.parallel_map(function, range(5), workers=2, progress=False)
+        gm.parallel_map(function, range(2), workers=2, chunk_size=1, progress=False)
         """,
     )
-    process = scripts.run(script)
-    assert process.returncode == 0
-    assert sorted(process.stdout.splitlines()) == [f"out {n}" for n in range(5)]
-    assert sorted(process.stderr.splitlines()) == [f"err {n}" for n in range(5)]
+    process = scripts.run(script, cwd=project)
+    assert process.returncode == 0, process.stderr
+    assert sorted(process.stdout.splitlines()) == ["line 0", "line 1"]
+    assert sorted(process.stderr.splitlines()) == ["line 0", "line 1"]

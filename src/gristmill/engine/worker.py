@@ -8,6 +8,7 @@ watching thread everywhere.
 from __future__ import annotations
 
 import _thread
+import io
 import os
 import select
 import signal
@@ -34,6 +35,7 @@ def main() -> NoReturn:
     for fd in (socket, lifeline, recording):
         os.set_inheritable(fd, False)  # what the user's function starts must not keep them open
     _die_with_parent(lifeline)
+    _print_whole_lines()
     try:
         Worker(socket, recording).serve()
     except (EOFError, BrokenPipeError, ConnectionResetError):
@@ -154,6 +156,13 @@ def _die_with_parent(lifeline: int) -> None:
         _end_process_group()
 
     _thread.start_new_thread(watch, ())
+
+
+def _print_whole_lines() -> None:
+    """Workers share one output: a line leaves in one piece, at once, also where PYTHONUNBUFFERED asks for less."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True, write_through=False)
 
 
 def _end_forked_child(*, failed: bool) -> NoReturn:
