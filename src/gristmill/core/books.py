@@ -25,6 +25,8 @@ class Account:
     given: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     quarantined: Counter[str] = field(default_factory=Counter)
+    measures: Counter[str] = field(default_factory=Counter)
+    """What else was counted: tokens, rows, padding."""
 
     @property
     def balances(self) -> bool:
@@ -36,6 +38,7 @@ class Account:
         self.given += other.given
         self.dropped.update(other.dropped)
         self.quarantined.update(other.quarantined)
+        self.measures.update(other.measures)
 
     def to_dict(self) -> dict[str, object]:
         return {
@@ -45,6 +48,7 @@ class Account:
             "out": self.given,
             "dropped": dict(sorted(self.dropped.items())),
             "quarantined": dict(sorted(self.quarantined.items())),
+            **({"measures": dict(sorted(self.measures.items()))} if self.measures else {}),
         }
 
     @classmethod
@@ -56,6 +60,7 @@ class Account:
             given=int(state["out"]),  # type: ignore[call-overload]
             dropped=Counter(state["dropped"]),  # type: ignore[call-overload]
             quarantined=Counter(state["quarantined"]),  # type: ignore[call-overload]
+            measures=Counter(state.get("measures", {})),  # type: ignore[call-overload]
         )
 
 

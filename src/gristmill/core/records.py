@@ -19,6 +19,8 @@ TEXT = "text"
 RECORD = "record"
 """The record as it was read (a JSON line), carried along so that it can be written out again unchanged."""
 SPLIT = "split"
+INPUT_IDS = "input_ids"
+"""A document's token ids: `list<uint16>` or `list<uint32>`."""
 
 ORIGIN_TYPE = pa.struct([("file", pa.uint64()), ("position", pa.uint64()), ("part", pa.uint32())])
 TEXT_TYPE = pa.large_string()
@@ -50,6 +52,8 @@ class Applied:
     """How many records were dropped, by reason."""
     created: int = 0
     bad: list[BadRecord] = field(default_factory=list)
+    measures: Mapping[str, int] = field(default_factory=dict)
+    """What else the step has counted: tokens, literal special tokens."""
 
 
 @dataclass(frozen=True, slots=True)

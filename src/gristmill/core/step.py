@@ -1,12 +1,12 @@
 """Steps are data: frozen structs whose fields are their recipe keys. Their kernels take a batch and give a batch.
 
-A step never opens a file, knows no other step and keeps no state: it can be pickled, written to YAML, fingerprinted and
-run anywhere.
+A step knows no other step and keeps no state: it can be pickled, written to YAML, fingerprinted and run anywhere. What
+its parameters name (a tokenizer's folder) is looked up once, in the plan, and loaded once a worker.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 import msgspec
 import numpy as np
@@ -34,6 +34,24 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """It must have seen every record before it can say what becomes of the first one."""
         return False
 
+    def resolved(self, folder: str) -> Step:  # noqa: ARG002
+        """The step with what its parameters name looked up; relative paths start at `folder`.
+
+        Part of planning: raises `UsageError` for what is not there. What it finds (the content of files) is part of the
+        step that it gives, and so of every fingerprint.
+        """
+        return self
+
+
+class Kernel(Protocol):
+    """What runs in a worker."""
+
+    def begin_task(self) -> None:
+        """A task starts."""
+
+    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:
+        """The batch after the step, and an account of what is gone."""
+
 
 class LocalStep(Step, frozen=True, kw_only=True):
     """A step that looks at one batch at a time; any number of them run in one pass."""
@@ -51,6 +69,17 @@ class LocalStep(Step, frozen=True, kw_only=True):
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         """The schema of its output; raises `UsageError` when the input lacks what it needs."""
         return schema
+
+    def settled(self, sample: pa.RecordBatch) -> Self:  # noqa: ARG002
+        """The step after a look at some real records, in the plan: where a choice hangs on what they are like."""
+        return self
+
+    def load(self) -> Kernel:
+        """What a worker needs to run it; called once a worker. Most steps are their own kernel."""
+        return self
+
+    def begin_task(self) -> None:
+        """A task starts: nothing to do for a step without state."""
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:
         """The batch after this step, and an account of what is gone."""

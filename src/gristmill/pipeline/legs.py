@@ -63,7 +63,7 @@ class LegRunner:
         undone = [unit for unit in units if self.result(unit) is None]
         slices = {unit.fingerprint: list(self._slices(unit, stage.legs[unit.source.name])) for unit in undone}
         tasks = [task for parts in slices.values() for task in parts if self.receipt(task.id, PartResult) is None]
-        self.run_all(run_part, stage, tasks, desc, on_poison=find_poison)
+        self.run_all(run_part, stage.load, tasks, desc, on_poison=find_poison)
         joins = []
         for unit in undone:
             if self.result(unit) is None:
@@ -72,7 +72,7 @@ class LegRunner:
                     self._receipts.add(unit.fingerprint, merge_results(parts, [p for r in parts for p in r.parts]))
                 else:
                     joins.append(Task(unit.fingerprint, JoinTask(unit.source.name, parts, unit.stem)))
-        self.run_all(run_join, stage, joins, f"{desc}, joining")
+        self.run_all(run_join, lambda: stage, joins, f"{desc}, joining")
 
     def result(self, unit: UnitWork) -> PartResult | None:
         return self.receipt(unit.fingerprint, PartResult)
@@ -80,7 +80,7 @@ class LegRunner:
     def run_all(
         self,
         function: Callable[..., Any],
-        stage: Stage,
+        setup: Callable[[], Any],
         tasks: Sequence[Task],
         desc: str,
         on_poison: Callable[..., Any] | None = None,
@@ -94,7 +94,7 @@ class LegRunner:
             tasks,
             workers=options.workers,
             backend=options.backend,
-            setup=lambda: stage,
+            setup=setup,
             timeout=options.timeout,
             on_poison=on_poison if options.backend == "processes" else None,
             desc=desc,

@@ -194,7 +194,7 @@ class _Execution:
             if source.is_to_unpack(file)
             and self._runner.receipt(name := self._unpack_name(source, file), UnpackResult) is None
         ]
-        self._runner.run_all(run_unpack, stage, tasks, "unpacking")
+        self._runner.run_all(run_unpack, lambda: stage, tasks, "unpacking")
 
     def _unpack_name(self, source: SourcePlan, file: SourceFile) -> str:
         return fingerprint.of("unpack", source.read_code, file.identity, self._plan.versions)

@@ -27,11 +27,11 @@ from gristmill.storage.commit import PendingFile
 from gristmill.storage.files import current_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from gristmill.core.records import BadRecord
-    from gristmill.core.step import LocalStep
+    from gristmill.core.step import Kernel, LocalStep
     from gristmill.engine.tasks import Context, Task
     from gristmill.pipeline.stored import StoredBucket, StoredInput
     from gristmill.steps.read import Read
@@ -64,6 +64,19 @@ class Stage:
     seed: int
     legs: Mapping[str, SourceLeg]
     """By source."""
+
+    def load(self) -> LoadedStage:
+        """With the kernels of all steps: what a worker holds from task to task."""
+        return LoadedStage(self, {name: [step.load() for step in leg.steps] for name, leg in self.legs.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedStage:
+    """A stage in a worker that runs its steps."""
+
+    stage: Stage
+    kernels: Mapping[str, Sequence[Kernel]]
+    """By source, one a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +113,20 @@ class TooManyBadError(GristmillError, RuntimeError):
 
 
 def run_part(task: Task, context: Context) -> PartResult | int:
-    """The function of every leg's tasks; `context.state` is the `Stage`."""
+    """The function of every leg's tasks; `context.state` is the `LoadedStage`."""
     run = _PartRun(context.state, task.payload, context)
     return run.run() if task.payload.only is None else run.trial(*task.payload.only)
 
 
 class _PartRun:
-    def __init__(self, stage: Stage, part: PartTask, context: Context) -> None:
-        self._stage = stage
+    def __init__(self, loaded: LoadedStage, part: PartTask, context: Context) -> None:
+        self._stage = stage = loaded.stage
         self._part = part
         self._context = context
         self._leg = stage.legs[part.source]
+        self._kernels = loaded.kernels[part.source]
+        for kernel in self._kernels:
+            kernel.begin_task()
         self._opening = Account(step=self._leg.opening or "")
         self._accounts = [Account(step=step.name) for step in self._leg.steps]
         self._num_blank = 0
@@ -188,12 +204,13 @@ class _PartRun:
         return cell.batch
 
     def _through_steps(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        for step, account in zip(self._leg.steps, self._accounts, strict=True):
-            applied = step.apply(batch, self._stage.seed)
+        for kernel, account in zip(self._kernels, self._accounts, strict=True):
+            applied = kernel.apply(batch, self._stage.seed)
             account.taken += batch.num_rows
             account.created += applied.created
             account.given += applied.batch.num_rows
             account.dropped.update(Counter(applied.dropped))
+            account.measures.update(applied.measures)
             self._set_aside(account, applied.bad, applied.batch.num_rows)
             batch = applied.batch
         return batch
