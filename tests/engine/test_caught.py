@@ -1,11 +1,12 @@
 """Exceptions on their way: as text always, as themselves where that survives."""
 
+import errno
 import pickle
 
 import pytest
 from gristmill_testing import objects
 
-from gristmill.core.errors import RemoteError, UsageError
+from gristmill.core.errors import RemoteError, SourceChangedError, UsageError
 from gristmill.engine.caught import Caught
 
 
@@ -47,9 +48,12 @@ def test_those_that_cannot_travel_are_named(error):
     assert type(error).__name__ in arrived.traceback
 
 
-def test_number_of_an_error_of_the_system():
-    assert sent(OSError(28, "full")).error_number == 28
-    assert sent(ValueError(28)).error_number is None
+def test_what_no_second_try_can_mend():
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO):
+        assert sent(OSError(number, "full")).hopeless
+    assert sent(SourceChangedError("a.jsonl has changed")).hopeless
+    for error in (OSError(errno.EAGAIN, "later"), OSError(errno.ENOENT, "gone"), ValueError(28), OSError("?")):
+        assert not sent(error).hopeless
 
 
 def test_lack_of_memory_has_its_own_kind():

@@ -1,6 +1,5 @@
 """A failed item's last word."""
 
-import errno
 import pickle
 import tracemalloc
 
@@ -76,13 +75,6 @@ def test_timeout():
     assert failed.failure.kind == "timeout"
     assert isinstance(failed.exception(), gm.errors.ItemTimeoutError)
     assert "2.5" in failed.failure.message
-
-
-def test_hopeless_errors_are_those_of_the_specification():
-    expected = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO}
-    assert expected <= set(verdict.HOPELESS_ERRNOS)
-    assert errno.EAGAIN not in verdict.HOPELESS_ERRNOS
-    assert errno.ENOENT not in verdict.HOPELESS_ERRNOS
 
 
 class _NoRepr:

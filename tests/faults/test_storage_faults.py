@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.core.errors import UsageError
+from gristmill.core.errors import CorruptStreamError, FolderLockedError, UsageError
 from gristmill.storage import local_files
 from gristmill.storage.commit import PendingFile, free_bytes, remove_temporaries, write_file
-from gristmill.storage.compression import CorruptStreamError, compress_frame, decompressed
-from gristmill.storage.lock import FolderLock, FolderLockedError
+from gristmill.storage.compression import compress_frame, decompressed
+from gristmill.storage.lock import FolderLock
 from gristmill.storage.paths import find_files
 
 CODECS = ("gzip", "zstd", "bz2", "xz", "lz4")
@@ -235,7 +235,7 @@ def test_a_lock_is_never_held_twice(tmp_path):
     """Four processes take and drop it as fast as they can; each checks that it is alone."""
     script = (
         "import os, sys\n"
-        "from gristmill.storage.lock import FolderLock, FolderLockedError\n"
+        "from gristmill.core.errors import FolderLockedError\nfrom gristmill.storage.lock import FolderLock\n"
         "alone = sys.argv[1] + '/alone'\n"
         "taken = 0\n"
         "while taken < 200:\n"

@@ -7,9 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.books import unbalanced
+from gristmill.core.errors import QuarantineError, TooManyBadError
 from gristmill.core.recipe import Source
-from gristmill.pipeline.publish import QuarantineError
-from gristmill.pipeline.work import TooManyBadError
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps import Filter, Length, Limit, Map, Read, Shuffle, Split, Write
 

@@ -5,13 +5,11 @@ import os
 
 import pytest
 
-from gristmill.core.errors import GristmillError, UsageError
+from gristmill.core.errors import FolderLockedError, GristmillError, NotUpToDateError, SourceChangedError, UsageError
 from gristmill.pipeline import legs, plan, run, units
-from gristmill.pipeline.run import NotUpToDateError
-from gristmill.pipeline.work import SourceChangedError
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps import Length, Limit, Map, Read, Sample, Shuffle, Split, Write
-from gristmill.storage.lock import FolderLock, FolderLockedError
+from gristmill.storage.lock import FolderLock
 
 
 @pytest.fixture(autouse=True)

@@ -40,11 +40,20 @@ STEPS = [
 ]
 
 ERRORS = {
+    "BooksError": RuntimeError,
+    "CorruptStreamError": ValueError,
+    "DamagedDatasetError": RuntimeError,
+    "FolderLockedError": RuntimeError,
     "GristmillError": Exception,
     "ItemTimeoutError": TimeoutError,
+    "NotUpToDateError": RuntimeError,
     "OutOfMemoryError": MemoryError,
+    "QuarantineError": RuntimeError,
     "RemoteError": RuntimeError,
     "SetupError": RuntimeError,
+    "SourceChangedError": RuntimeError,
+    "StoppedError": RuntimeError,
+    "TooManyBadError": RuntimeError,
     "UnpicklableError": TypeError,
     "UsageError": ValueError,
     "WorkerDiedError": RuntimeError,

@@ -5,9 +5,8 @@ import pickle
 import pyarrow as pa
 import pytest
 
-from gristmill.core.errors import UsageError
+from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.shards.dataset import Origin, open_dataset
-from gristmill.shards.manifest import DamagedDatasetError
 
 
 def test_records_by_number_and_in_order(dataset, records):

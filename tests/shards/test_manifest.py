@@ -4,8 +4,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from gristmill.core.errors import UsageError
-from gristmill.shards.manifest import DamagedDatasetError, Schema, dataset_hash, dump_manifest, load_manifest
+from gristmill.core.errors import DamagedDatasetError, UsageError
+from gristmill.shards.manifest import Schema, dataset_hash, dump_manifest, load_manifest
 
 
 @pytest.fixture

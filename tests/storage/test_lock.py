@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from gristmill.core.errors import GristmillError
-from gristmill.storage.lock import FolderLock, FolderLockedError
+from gristmill.core.errors import FolderLockedError, GristmillError
+from gristmill.storage.lock import FolderLock
 
 
 def test_a_second_taker_is_told_who_holds_the_folder(tmp_path):

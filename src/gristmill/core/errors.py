@@ -7,7 +7,16 @@
     ├── OutOfMemoryError      (MemoryError)   an item needs more memory than there is
     ├── ItemTimeoutError      (TimeoutError)  an item took longer than its timeout
     ├── UnpicklableError      (TypeError)     something cannot be sent to or from a worker
-    └── RemoteError           (RuntimeError)  stands for a worker's exception that could not travel
+    ├── RemoteError           (RuntimeError)  stands for a worker's exception that could not travel
+    ├── CorruptStreamError    (ValueError)    a compressed stream ends too early or is damaged
+    ├── DamagedDatasetError   (RuntimeError)  what is on disk is not what the manifest says
+    ├── FolderLockedError     (RuntimeError)  another run works in the folder
+    ├── NotUpToDateError      (RuntimeError)  the output holds a dataset of another recipe or of other inputs
+    └── StoppedError          (RuntimeError)  a run was stopped on purpose; what it had finished is kept
+        ├── SourceChangedError                an input file is not what it was when the run was planned
+        ├── TooManyBadError                   one record after another cannot be used
+        ├── QuarantineError                   more records were set aside than the recipe allows
+        └── BooksError                        records went in that did not come out anywhere
 
 The message comes first and context as keywords, so that an error survives pickling (an exception whose
 `__init__` takes anything else breaks the process that unpickles it).
@@ -60,3 +69,45 @@ class UnpicklableError(GristmillError, TypeError):
 
 class RemoteError(GristmillError, RuntimeError):
     """Stands for an exception raised in a worker that could not itself be sent; named in the message."""
+
+
+class CorruptStreamError(GristmillError, ValueError):
+    """A compressed stream ends too early (`context["truncated"]`) or is damaged.
+
+    `context["num_bytes"]` were read well before that.
+    """
+
+
+class DamagedDatasetError(GristmillError, RuntimeError):
+    """What is on disk is not what the manifest says."""
+
+
+class FolderLockedError(GristmillError, RuntimeError):
+    """Another run works in the folder."""
+
+
+class NotUpToDateError(GristmillError, RuntimeError):
+    """The output holds a dataset of another recipe or of other inputs."""
+
+
+class StoppedError(GristmillError, RuntimeError):
+    """A run was stopped on purpose: trying again would find the same. What it had finished is kept."""
+
+    is_final = True
+    """The engine does not try a task again that raised this."""
+
+
+class SourceChangedError(StoppedError):
+    """An input file is not what it was when the run was planned."""
+
+
+class TooManyBadError(StoppedError):
+    """One record after another cannot be used: something is wrong with the input or a step, not with a record."""
+
+
+class QuarantineError(StoppedError):
+    """More records were set aside than the recipe allows."""
+
+
+class BooksError(StoppedError):
+    """Records went in that did not come out anywhere."""

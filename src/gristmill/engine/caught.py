@@ -6,6 +6,8 @@ arguments than its message would otherwise break the process that unpickles it, 
 
 from __future__ import annotations
 
+import errno
+
 from gristmill.engine import pickling
 
 TYPE_CHECKING = False  # a worker does without the typing module
@@ -13,12 +15,14 @@ if TYPE_CHECKING:
     from gristmill.engine.failure import Kind
 
 _MAX_TEXT = 64 * 1024
+# The disk is full, read-only or broken, or the folder is not ours: trying again changes nothing.
+HOPELESS_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO})
 
 
 class Caught:
     """One caught exception; `raised` is the object itself where it never left the process."""
 
-    __slots__ = ("_pickled", "error_number", "error_type", "kind", "message", "raised", "traceback")
+    __slots__ = ("_pickled", "error_type", "hopeless", "kind", "message", "raised", "traceback")
 
     def __init__(
         self, error: BaseException, kind: Kind = "exception", *, about: str = "", travels: bool = False
@@ -29,8 +33,7 @@ class Caught:
         self.kind: Kind = "out_of_memory" if isinstance(error, MemoryError) and kind == "exception" else kind
         self.error_type = _name(type(error))
         self.message = f"{about}: {_text(error)}" if about else _text(error)
-        number = error.errno if isinstance(error, OSError) else None
-        self.error_number: int | None = number if isinstance(number, int) else None
+        self.hopeless = _is_hopeless(error)
         try:
             # The first frame is the engine's own.
             inner = error.__traceback__ and error.__traceback__.tb_next
@@ -57,11 +60,18 @@ class Caught:
         return RemoteError(f"{self.error_type}: {self.message}")
 
     def __getstate__(self) -> tuple[object, ...]:
-        return self.kind, self.error_type, self.message, self.error_number, self.traceback, self._pickled
+        return self.kind, self.error_type, self.message, self.hopeless, self.traceback, self._pickled
 
     def __setstate__(self, state: tuple[object, ...]) -> None:
         self.raised = None
-        self.kind, self.error_type, self.message, self.error_number, self.traceback, self._pickled = state  # type: ignore[assignment]
+        self.kind, self.error_type, self.message, self.hopeless, self.traceback, self._pickled = state  # type: ignore[assignment]
+
+
+def _is_hopeless(error: BaseException) -> bool:
+    """Whether trying again cannot help."""
+    if isinstance(error, OSError):
+        return isinstance(error.errno, int) and error.errno in HOPELESS_ERRNOS
+    return bool(getattr(type(error), "is_final", False))
 
 
 def _name(error_type: type[BaseException]) -> str:

@@ -142,7 +142,7 @@ class Court:
     def take_exception(self, index: int, item: Any, caught: Caught) -> None:
         record = self._record(index)
         failed = verdict.of_exception(index, item, caught, record.attempts)
-        hopeless = caught.kind == "unpicklable" or caught.error_number in verdict.HOPELESS_ERRNOS
+        hopeless = caught.kind == "unpicklable" or caught.hopeless
         self._try_again(index, item, record, failed, hopeless=hopeless)
 
     def take_timeout(self, index: int, item: Any, position: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import reprlib
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,9 +13,6 @@ from gristmill.engine.failure import Failure
 if TYPE_CHECKING:
     from gristmill.engine.backend import Died
     from gristmill.engine.caught import Caught
-
-# The disk is full, read-only or broken, or the folder is not ours: trying again changes nothing.
-HOPELESS_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO})
 
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = 120

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gristmill.core.books import Account, unbalanced
-from gristmill.core.errors import GristmillError
+from gristmill.core.errors import BooksError, QuarantineError
 from gristmill.core.recipe import recipe_data
 from gristmill.pipeline.moves import files_of, manifest_in, swap
 from gristmill.pipeline.output import WORK
@@ -40,14 +40,6 @@ if TYPE_CHECKING:
 _UNSHAPING = ("slice_bytes", "max_quarantine")
 MIN_QUARANTINE = 10
 """So few records may always be set aside."""
-
-
-class BooksError(GristmillError, RuntimeError):
-    """Records went in that did not come out anywhere."""
-
-
-class QuarantineError(GristmillError, RuntimeError):
-    """More records were set aside than the recipe allows."""
 
 
 @dataclass(frozen=True, slots=True)

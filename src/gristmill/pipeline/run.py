@@ -13,7 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.books import Account
-from gristmill.core.errors import GristmillError
+from gristmill.core.errors import NotUpToDateError
 from gristmill.engine.tasks import Task
 from gristmill.pipeline import barriers, fingerprint, moves, output, publish
 from gristmill.pipeline.join import add_books
@@ -45,10 +45,6 @@ if TYPE_CHECKING:
     from gristmill.shards.manifest import Manifest, StoredFile
 
 _log = logging.getLogger("gristmill")
-
-
-class NotUpToDateError(GristmillError, RuntimeError):
-    """The output holds a dataset of another recipe or of other inputs."""
 
 
 @dataclass(frozen=True, slots=True)

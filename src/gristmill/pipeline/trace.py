@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from gristmill.core.errors import UsageError
+from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.core.records import ORIGIN, RECORD, SourceFile
-from gristmill.shards.manifest import DamagedDatasetError
 from gristmill.steps.read import CELL_BYTES, Read, file_format, open_reader, plan_schema
 from gristmill.storage.files import current_version
 

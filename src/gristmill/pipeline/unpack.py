@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gristmill.core.errors import CorruptStreamError
 from gristmill.pipeline.units import CELLS_PER_UNIT, Span
 from gristmill.steps.read import StreamDamage, UnpackedPiece, unpacked_cells
 from gristmill.storage.commit import PendingFile
-from gristmill.storage.compression import CorruptStreamError
 
 if TYPE_CHECKING:
     from pathlib import Path

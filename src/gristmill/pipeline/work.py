@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.books import Account
-from gristmill.core.errors import GristmillError
+from gristmill.core.errors import SourceChangedError, TooManyBadError
 from gristmill.pipeline import quarantine
 from gristmill.pipeline.sink import Part, Sink
 from gristmill.pipeline.units import Span
@@ -102,14 +102,6 @@ class PartResult(msgspec.Struct, frozen=True, kw_only=True):
     books: list[dict[str, Any]]
     num_blank: int = 0
     quarantine: list[StoredFile] = []
-
-
-class SourceChangedError(GristmillError, RuntimeError):
-    """An input file is not what it was when the run was planned."""
-
-
-class TooManyBadError(GristmillError, RuntimeError):
-    """One record after another cannot be used: something is wrong with the input or a step, not with a record."""
 
 
 def run_part(task: Task, context: Context) -> PartResult | int:

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
-from gristmill.core.errors import UsageError
+from gristmill.core.errors import CorruptStreamError, DamagedDatasetError, UsageError
 from gristmill.core.names import one_of
 from gristmill.core.records import ORIGIN
-from gristmill.shards.manifest import DamagedDatasetError, Manifest, Shard, StoredFile, file_key, load_manifest
+from gristmill.shards.manifest import Manifest, Shard, StoredFile, file_key, load_manifest
 from gristmill.shards.readers import READ_ERRORS, Record, open_shard, without_origin
 from gristmill.shards.verify import Verification, verify
-from gristmill.storage.compression import CorruptStreamError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

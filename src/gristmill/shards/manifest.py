@@ -16,17 +16,13 @@ import pyarrow as pa
 import xxhash
 
 from gristmill.core.books import Account
-from gristmill.core.errors import GristmillError, UsageError
+from gristmill.core.errors import DamagedDatasetError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
-
-
-class DamagedDatasetError(GristmillError, RuntimeError):
-    """What is on disk is not what the manifest says."""
 
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gristmill.core.books import unbalanced
+from gristmill.core.errors import CorruptStreamError
 from gristmill.shards.hugging_face import side_files
 from gristmill.shards.manifest import MANIFEST, Manifest, Shard, StoredFile, dataset_hash, file_key, load_manifest
 from gristmill.shards.readers import READ_ERRORS, open_origins, open_shard
 from gristmill.storage.checksums import file_checksum
-from gristmill.storage.compression import CorruptStreamError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

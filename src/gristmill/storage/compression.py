@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import zstandard
 
-from gristmill.core.errors import UsageError
-from gristmill.storage.damage import CorruptStreamError
+from gristmill.core.errors import CorruptStreamError, UsageError
 from gristmill.storage.members import member_pieces
 from gristmill.storage.zstd_frames import zstd_pieces
 

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gristmill.core.errors import GristmillError
-
 if TYPE_CHECKING:
     from typing import BinaryIO
 
 _FETCH_BYTES = 2**20
-
-
-class CorruptStreamError(GristmillError, ValueError):
-    """A compressed stream ends too early (`context["truncated"]`) or is damaged.
-
-    `context["num_bytes"]` were read well before that.
-    """
 
 
 class ByteSource:

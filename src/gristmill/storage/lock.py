@@ -9,17 +9,13 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gristmill.core.errors import GristmillError
+from gristmill.core.errors import FolderLockedError
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
 LOCK_NAME = ".gristmill-lock"
-
-
-class FolderLockedError(GristmillError, RuntimeError):
-    """Another run works in the folder."""
 
 
 class FolderLock:

@@ -7,7 +7,8 @@ import lzma
 import zlib
 from typing import TYPE_CHECKING, Protocol
 
-from gristmill.storage.damage import ByteSource, CorruptStreamError
+from gristmill.core.errors import CorruptStreamError
+from gristmill.storage.damage import ByteSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

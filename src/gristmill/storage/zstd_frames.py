@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import zstandard
 
-from gristmill.storage.damage import ByteSource, CorruptStreamError
+from gristmill.core.errors import CorruptStreamError
+from gristmill.storage.damage import ByteSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

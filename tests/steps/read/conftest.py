@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from gristmill.core.errors import CorruptStreamError
 from gristmill.core.records import SourceFile
 from gristmill.steps.read import CELL_BYTES, StreamDamage, UnpackedPiece, open_reader, plan_schema, unpacked_cells
-from gristmill.storage.compression import CorruptStreamError
 
 
 @dataclass

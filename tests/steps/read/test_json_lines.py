@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gristmill.core.errors import CorruptStreamError
 from gristmill.core.records import ORIGIN_TYPE
 from gristmill.steps.read import CELL_BYTES, Read, open_reader, plan_schema
-from gristmill.storage.compression import CorruptStreamError, compress_frame, decompressed
+from gristmill.storage.compression import compress_frame, decompressed
 
 TEXT_ONLY = pa.schema([("origin", ORIGIN_TYPE), ("text", pa.large_string())])
 WITH_RECORD = TEXT_ONLY.append(pa.field("record", pa.large_binary()))

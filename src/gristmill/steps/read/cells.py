@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from gristmill.storage.compression import CorruptStreamError
+from gristmill.core.errors import CorruptStreamError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

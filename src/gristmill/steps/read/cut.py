@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from gristmill.storage.compression import CorruptStreamError
+from gristmill.core.errors import CorruptStreamError
 from gristmill.storage.files import open_input
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from gristmill.core.errors import UsageError
+from gristmill.core.errors import CorruptStreamError, UsageError
 from gristmill.core.records import ORIGIN, ORIGIN_TYPE, RECORD, RECORD_TYPE, TEXT, TEXT_TYPE
 from gristmill.steps.read.arrow import arrow_schema
 from gristmill.steps.read.cells import CELL_BYTES
@@ -20,7 +20,6 @@ from gristmill.steps.read.members import KEY, MemberPath, Sample, SampleWalk
 from gristmill.steps.read.parquet import parquet_schema
 from gristmill.steps.read.separated import BYTE_ORDER_MARK, unpacked_chunks
 from gristmill.steps.read.tar import TarStream
-from gristmill.storage.compression import CorruptStreamError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

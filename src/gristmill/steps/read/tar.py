@@ -9,8 +9,8 @@ from __future__ import annotations
 import tarfile
 from typing import TYPE_CHECKING, Any, cast
 
+from gristmill.core.errors import CorruptStreamError
 from gristmill.steps.read.cells import StreamDamage
-from gristmill.storage.compression import CorruptStreamError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from gristmill.core.errors import CorruptStreamError
 from gristmill.core.records import RECORD_TYPE, TEXT, TEXT_TYPE, BadRecord
 from gristmill.steps.read.batches import build_batch, is_utf8
 from gristmill.steps.read.cells import CellBatch, StreamDamage
 from gristmill.steps.read.records import cut_records
 from gristmill.steps.read.separated import BYTE_ORDER_MARK, unpacked_chunks
-from gristmill.storage.compression import CorruptStreamError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
