@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.books import unbalanced
-from gristmill.core.errors import QuarantineError, TooManyBadError
+from gristmill.core.errors import QuarantineError, TooManyBadError, UsageError
 from gristmill.core.recipe import Source
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps import Filter, Length, Limit, Map, Read, Shuffle, Split, Write
@@ -21,6 +21,12 @@ def rarely_fails(record):
 
 def always_fails(record):
     raise RuntimeError("out of order")
+
+
+def fails_behind_the_sample(record):
+    if record["n"] >= 100:
+        raise RuntimeError("out of order")
+    return record
 
 
 def fails_at_bad(record):
@@ -81,12 +87,30 @@ def test_a_function_that_raises_now_and_then(mill, tmp_path, calls):
     assert json.loads(entry["record"])["n"] == 500
 
 
-def test_a_function_that_always_raises_stops_the_run_early(mill, tmp_path, calls):
+def test_a_function_that_always_raises_is_refused_by_the_plan(mill, tmp_path, calls):
     (tmp_path / "a.jsonl").write_bytes(b"\n".join(good(10_000)))
     recipe = mill.recipe({"web": Read(read=f"{tmp_path}/*.jsonl")}, [Map(call=calls("always_fails"))])
-    with pytest.raises(TooManyBadError, match="out of order"):
+    with pytest.raises(UsageError, match=r"none of 100 sample records could be used.*out of order"):
         mill.run(recipe)
+    assert not mill.output.exists()
+
+
+def test_a_function_that_nearly_always_raises_stops_the_run_early(mill, tmp_path, calls):
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(good(100)))  # the smallest file is the one that is tried
+    (tmp_path / "b.jsonl").write_bytes(b"\n".join(good(20_000)[10_000:]))
+    recipe = mill.recipe({"web": Read(read=f"{tmp_path}/*.jsonl")}, [Map(call=calls("fails_behind_the_sample"))])
+    with pytest.raises(TooManyBadError, match="out of order") as caught:
+        mill.run(recipe)
+    assert "attempt" not in "".join(caught.value.__notes__)  # trying again would find the same
     assert not (mill.output / "manifest.json").exists()
+
+
+def test_all_records_may_be_set_aside_where_the_recipe_says_so(mill, tmp_path, calls):
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(good(500)))
+    recipe = mill.recipe(
+        {"web": Read(read=f"{tmp_path}/*.jsonl")}, [Map(call=calls("always_fails"))], max_quarantine=1.0
+    )
+    assert mill.run(recipe).manifest.quarantine.counts == {"web": {"exception": 500}}
 
 
 def test_a_function_that_always_raises_on_tiny_files_too(mill, tmp_path, calls):

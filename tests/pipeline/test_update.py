@@ -75,6 +75,33 @@ def test_a_second_run_does_nothing(mill, data, tasks_run):
     }
 
 
+@pytest.mark.parametrize("damage", ["removed", "cut"])
+def test_a_dataset_with_a_damaged_shard_is_not_up_to_date(mill, data, damage, tasks_run):
+    recipe = recipe_of(mill, data)
+    expected = mill.fresh_files(recipe)
+    shard = next((mill.output / "train" / "web").glob("shard-00002*"))
+    if damage == "removed":
+        shard.unlink()
+    else:
+        shard.write_bytes(shard.read_bytes()[:-1])
+    with pytest.raises(NotUpToDateError, match=f"{shard.name}.*missing or has another size"):
+        mill.run(recipe)
+    tasks_run.clear()
+    mill.run(recipe, update=True)
+    assert sum(tasks_run) == 1
+    assert sorted(content for path, content in mill.files().items() if "shard" in path) == sorted(
+        content for path, content in expected.items() if "shard" in path
+    )
+
+
+def test_another_mixture_makes_no_work(mill, data, tasks_run):
+    mill.run(recipe_of(mill, data))
+    tasks_run.clear()
+    result = mill.run(recipe_of(mill, data, mixture={"web": 2.0}), update=True)
+    assert sum(tasks_run) == 0
+    assert result.manifest.mixture == {"web": 2.0}
+
+
 def test_what_does_not_shape_the_output_may_change(mill, data):
     mill.run(recipe_of(mill, data))
     assert mill.run(recipe_of(mill, data, slice_bytes=1, max_quarantine=0.5)).was_up_to_date
@@ -87,6 +114,7 @@ def test_what_does_not_shape_the_output_may_change(mill, data):
         {"steps": [Write(format="jsonl", compression="gzip")]},
         {"steps": [Write(format="arrow")]},
         {"settings": {"seed": 1}},
+        {"settings": {"mixture": {"web": 2.0}}},
         {"limit": 5},
     ],
     ids=str,

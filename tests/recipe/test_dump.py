@@ -1,5 +1,3 @@
-import os
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,11 +66,9 @@ def test_function_files_stay_relative(tmp_path):
     path.write_text("output: out\nsources: {a: {read: x}}\nsteps: [filter: {call: lib/functions.py:f}]\n")
     recipe = load_recipe(path)
     text = dump_recipe(recipe)
-    assert f"call: lib{os.sep}functions.py:f" in text
+    assert "call: lib/functions.py:f" in text
     path.write_text(text)
     assert load_recipe(path) == recipe
-    (tmp_path / "sub").mkdir()
-    assert "call: ../lib/functions.py:f" in dump_recipe(recipe, folder=str(tmp_path / "sub"))
 
 
 def test_a_python_object_cannot_be_written():

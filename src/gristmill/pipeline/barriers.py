@@ -13,7 +13,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from gristmill.core.step import LocalStep
 from gristmill.engine.tasks import Task
 from gristmill.pipeline import fingerprint
 from gristmill.pipeline.legs import UnitWork
@@ -21,29 +20,18 @@ from gristmill.pipeline.output import WORK
 from gristmill.pipeline.sink import Part, Sink
 from gristmill.pipeline.stored import StoredBlock, StoredBucket, StoredInput
 from gristmill.shards.canonical import canonical_schema
-from gristmill.steps.split import Split  # noqa: TC001  (msgspec looks at the types of fields)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from gristmill.core.records import Applied
     from gristmill.engine.tasks import Context
     from gristmill.pipeline.legs import LegRunner
     from gristmill.pipeline.work import PartResult, Stage
     from gristmill.steps.limit import Limit
     from gristmill.steps.shuffle import Shuffle
+    from gristmill.steps.split import Split
 
 BUCKET_BYTES = 64 << 20
-
-
-class AssignSplit(LocalStep, tag="split", frozen=True, kw_only=True):
-    """A `split` by numbers, once the bounds are known."""
-
-    split: Split
-    bounds: tuple[int, int]
-
-    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:
-        return self.split.assign(batch, seed, self.bounds)
 
 
 def stored_inputs(result: PartResult) -> list[StoredInput]:

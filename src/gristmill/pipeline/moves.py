@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from gristmill.shards.manifest import StoredFile
+
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
     """What a run is about to do to its output folder."""
@@ -85,15 +87,31 @@ def manifest_in(root: Path) -> Manifest | None:
 
 
 def files_of(manifest: Manifest | None) -> Iterator[str]:
+    """The paths of all that the manifest names."""
+    if manifest is not None:
+        for file in _stored_files(manifest):
+            yield file.path
+
+
+def first_damaged(root: Path, manifest: Manifest) -> str | None:
+    """The first file that is missing or has another size than it should."""
+    for file in _stored_files(manifest):
+        try:
+            num_bytes = (root / file.path).stat().st_size
+        except FileNotFoundError:
+            return file.path
+        if num_bytes != file.bytes:
+            return file.path
+    return None
+
+
+def _stored_files(manifest: Manifest) -> Iterator[StoredFile]:
     """Shards, their origins and what was set aside."""
-    if manifest is None:
-        return
     for _, _, shard in manifest.shards():
-        yield shard.path
+        yield shard
         if shard.origins is not None:
-            yield shard.origins.path
-    for file in manifest.quarantine.files:
-        yield file.path
+            yield shard.origins
+    yield from manifest.quarantine.files
 
 
 def _move(root: Path, moves: Iterable[tuple[str, str]]) -> None:

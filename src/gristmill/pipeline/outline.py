@@ -38,6 +38,7 @@ class SourceOutline:
     num_tasks: int
     """Of the first pass."""
     columns: dict[str, str]
+    notes: tuple[str, ...] = ()
 
     def needed_bytes(self, write_format: str, *, compressed: bool) -> int:
         """Disk space at the end of the run, before the work folder goes."""
@@ -115,6 +116,7 @@ def _source_lines(source: SourceOutline) -> Iterator[str]:
     yield f"source {source.name}: {counted(source.num_files, 'file')}, {amount(source.num_bytes)}, {source.format}"
     columns = ", ".join(f"{name} {kind}" for name, kind in source.columns.items())
     yield f"├── columns: {columns}"
+    yield from (f"├── note: {note}" for note in source.notes)
     if source.num_unpacked_files:
         files = counted(source.num_unpacked_files, "large compressed file")
         yield f"├── unpack: {files}, about {amount(source.pieces_bytes)}"

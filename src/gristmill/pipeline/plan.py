@@ -17,7 +17,9 @@ from gristmill.core.recipe import step_parameters
 from gristmill.core.records import ORIGIN, RECORD, SPLIT, TEXT
 from gristmill.core.step import GlobalStep, LocalStep
 from gristmill.pipeline import fingerprint
+from gristmill.pipeline.leg import cut_into_legs, leg_schemas, sample_steps, with_steps
 from gristmill.pipeline.outline import Outline, SourceOutline, unpacked_bytes
+from gristmill.pipeline.sample import Sample, try_sample
 from gristmill.pipeline.units import CELLS_PER_UNIT, UNIT_BYTES, Span, cut_for_tasks, make_units
 from gristmill.steps.columns import value_columns
 from gristmill.steps.limit import Limit
@@ -36,19 +38,11 @@ if TYPE_CHECKING:
     from gristmill.core.recipe import Recipe
     from gristmill.core.records import SourceFile
     from gristmill.core.step import Step
+    from gristmill.pipeline.leg import Leg
     from gristmill.steps.read import Read
 
 # A compressed file from this size on is unpacked first, so that all workers can share it.
 UNPACK_BYTES = 16 << 20
-_SAMPLE_RECORDS = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Leg:
-    """Local steps that run in one pass, and the barrier that they end at (None: the output)."""
-
-    steps: tuple[LocalStep, ...]
-    barrier: Step | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +58,8 @@ class SourcePlan:
     """After each leg's local steps."""
     steps_code: list[Any] | None
     """The steps' fingerprint; None: the code of a function cannot be known."""
+    notes: tuple[str, ...] = ()
+    """What the user should know before the run."""
 
     @property
     def num_bytes(self) -> int:
@@ -112,6 +108,7 @@ class SourcePlan:
             num_units=len(units),
             num_tasks=sum(len(cut_for_tasks(unit, slice_bytes, self.cell_sizes)) for unit in units),
             columns={field.name: str(field.type) for field in value_columns(self.output_schema)},
+            notes=self.notes,
         )
 
     def _unpacked_bytes(self, file: SourceFile) -> int:
@@ -148,7 +145,7 @@ class Plan:
             files = [file.identity for file in source.files]
             sources.append([source.name, source.read_code, files, source.steps_code])
         write = fingerprint.of_steps([self.write])
-        return fingerprint.of(self.recipe.seed, sources, write, self.versions)
+        return fingerprint.of(self.recipe.seed, sources, write, self.versions, self.recipe.mixture)
 
     def outline(self) -> Outline:
         """What the run will do, in numbers."""
@@ -166,12 +163,16 @@ class Plan:
         return str(self.outline())
 
 
-def make_plan(recipe: Recipe, *, limit: int | None = None) -> Plan:
-    """Check a recipe against the files that it names. Raises `UsageError` for whatever would fail later."""
+def make_plan(recipe: Recipe, *, limit: int | None = None, backend: str = "processes") -> Plan:
+    """Check a recipe against the files that it names. Raises `UsageError` for whatever would fail later.
+
+    Where the run will use processes, so does the plan for the user's functions.
+    """
     if "://" in recipe.output:
         raise UsageError(f"the output must be a local folder, not {recipe.output}", help="copy it there afterwards")
     steps, write = _writer(recipe)
-    sources = tuple(_plan_source(recipe, name, steps, write, limit) for name in recipe.sources)
+    apart = backend == "processes"
+    sources = tuple(_plan_source(recipe, name, steps, write, limit, apart=apart) for name in recipe.sources)
     _check_same_columns(sources)
     output = Path(recipe.path(recipe.output))
     _check_writable(output)
@@ -189,25 +190,30 @@ def _writer(recipe: Recipe) -> tuple[tuple[Step, ...], Write]:
     return tuple(recipe.steps), Write()
 
 
-def _plan_source(recipe: Recipe, name: str, common: Sequence[Step], write: Write, limit: int | None) -> SourcePlan:
+def _plan_source(
+    recipe: Recipe, name: str, common: Sequence[Step], write: Write, limit: int | None, *, apart: bool
+) -> SourcePlan:
     source = recipe.sources[name]
     first = () if limit is None else (Limit(max_records=limit),)
-    steps = (*first, *source.steps, *common)
-    read = _with_columns(source.read, steps)
     try:
+        steps = tuple(step.resolved(recipe.path(".")) for step in (*first, *source.steps, *common))
+        read = _with_columns(source.read, steps)
         files = tuple(source_files(name, read, find_files(read.read, base=recipe.folder)))
         if recipe.identity == "content":
             files = tuple(replace(file, content=file_checksum(file.path)) for file in files)
         schema = plan_schema(read, files, keeps_record=_keeps_record(steps, write))
-        legs = tuple(_legs(steps))
-        schemas = _schemas(schema, legs)
+        legs = cut_into_legs(steps)
+        schemas = leg_schemas(schema, legs)
         open_encoder(write, schemas[-1])
-        plan = SourcePlan(name, read, files, schema, legs, schemas, fingerprint.of_steps(steps))
-        _try_sample(plan, recipe.seed)
+        file = min(files, key=lambda file: file.num_bytes or UNIT_BYTES)
+        tried = Sample(read, file, schema, sample_steps(legs), schemas[-1], recipe.seed, recipe.max_quarantine)
+        settled, notes = try_sample(tried, apart=apart)
+        legs = with_steps(legs, settled)
+        code = fingerprint.of_steps(step for leg in legs for step in leg.all_steps)
+        return SourcePlan(name, read, files, schema, legs, schemas, code, tuple(notes))
     except UsageError as error:
         error.add_note(f"in source {name}")
         raise
-    return plan
 
 
 def _with_columns(read: Read, steps: Sequence[Step]) -> Read:
@@ -224,45 +230,6 @@ def _with_columns(read: Read, steps: Sequence[Step]) -> Read:
 def _keeps_record(steps: Sequence[Step], write: Write) -> bool:
     """Whole records are needed to write them out again, and for the user's own functions."""
     return write.keeps_record or any(isinstance(step, LocalStep) and step.whole_record for step in steps)
-
-
-def _legs(steps: Sequence[Step]) -> list[Leg]:
-    legs: list[Leg] = []
-    local: list[LocalStep] = []
-    for step in steps:
-        if step.is_global:
-            legs.append(Leg(tuple(local), step))
-            local = []
-        elif isinstance(step, LocalStep):
-            local.append(step)
-        else:
-            raise UsageError(f"step {step.name} cannot stand here")
-    return [*legs, Leg(tuple(local), None)]
-
-
-def _schemas(schema: pa.Schema, legs: Sequence[Leg]) -> tuple[pa.Schema, ...]:
-    schemas = []
-    for leg in legs:
-        for step in leg.steps:
-            schema = step.output_schema(schema)
-        schemas.append(schema)
-        if leg.barrier is not None:
-            schema = leg.barrier.output_schema(schema)  # type: ignore[attr-defined]
-    return tuple(schemas)
-
-
-def _try_sample(plan: SourcePlan, seed: int) -> None:
-    """Send a few real records through the local steps up to the first barrier, and check what comes out."""
-    file = min(plan.files, key=lambda file: file.num_bytes or UNIT_BYTES)
-    for cell in open_reader(plan.read, file, plan.schema).read_cells(0, 1):
-        batch = cell.batch.slice(0, _SAMPLE_RECORDS)
-        for step in plan.legs[0].steps:
-            batch = step.apply(batch, seed).batch
-            expected = plan.leg_schemas[0] if step is plan.legs[0].steps[-1] else None
-            if expected is not None and not batch.schema.equals(expected):
-                raise UsageError(
-                    f"step {step.name} gives other columns than it should: {batch.schema.names}, not {expected.names}"
-                )
 
 
 def _check_same_columns(sources: Sequence[SourcePlan]) -> None:

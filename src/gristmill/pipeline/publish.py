@@ -14,7 +14,7 @@ from gristmill.core.errors import BooksError, QuarantineError
 from gristmill.core.recipe import recipe_data
 from gristmill.pipeline.moves import files_of, manifest_in, swap
 from gristmill.pipeline.output import WORK
-from gristmill.pipeline.quarantine import ENVIRONMENT_REASONS, name_file
+from gristmill.pipeline.quarantine import ENVIRONMENT_REASONS, name_file, num_allowed
 from gristmill.pipeline.receipts import Receipt
 from gristmill.pipeline.sink import ONLY_SPLIT, Part
 from gristmill.shards.manifest import (
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from gristmill.pipeline.work import PartResult
 
 _UNSHAPING = ("slice_bytes", "max_quarantine")
-MIN_QUARANTINE = 10
-"""So few records may always be set aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +55,7 @@ def check_quarantine(plan: Plan, source: str, books: Sequence[dict[str, Any]]) -
     accounts = [Account.from_dict(state) for state in books]
     num_bad = sum(account.quarantined.total() for account in accounts)
     num_records = accounts[0].taken if accounts else 0
-    allowed = max(MIN_QUARANTINE, plan.recipe.max_quarantine * num_records)
-    if num_bad > allowed:
+    if num_bad > num_allowed(num_records, plan.recipe.max_quarantine):
         reasons = sum((account.quarantined for account in accounts), Counter[str]())
         listed = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
         raise QuarantineError(
@@ -192,6 +189,7 @@ def _manifest(
         quarantine=Quarantine(counts={name: found for name, found in counts.items() if found}, files=quarantined),
         recipe=_plain({key: value for key, value in recipe_data(plan.recipe).items() if key not in _UNSHAPING}),
         versions=plan.versions,
+        mixture=dict(plan.recipe.mixture) if plan.recipe.mixture else None,
         files=files,
     ).sealed()
 

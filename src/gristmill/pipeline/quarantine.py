@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 MAX_KEPT_BYTES = 1 << 20
 # Reasons that lie in the machine and not in the record: another run might keep it.
 ENVIRONMENT_REASONS = frozenset({"worker_died", "timeout", "out_of_memory"})
+MIN_ALLOWED = 10
+"""So few records may always be set aside."""
+
+
+def num_allowed(num_records: int, max_quarantine: float) -> float:
+    """How many of a source's records may be set aside."""
+    return max(MIN_ALLOWED, max_quarantine * num_records)
 
 
 def to_line(source: str, path: str | None, step: str, bad: BadRecord) -> bytes:

@@ -9,38 +9,35 @@ from __future__ import annotations
 import logging
 import secrets
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.books import Account
 from gristmill.core.errors import NotUpToDateError
-from gristmill.engine.tasks import Task
 from gristmill.pipeline import barriers, fingerprint, moves, output, publish
+from gristmill.pipeline.inputs import Inputs
 from gristmill.pipeline.join import add_books
 from gristmill.pipeline.legs import LegRunner, UnitResults, UnitWork
 from gristmill.pipeline.options import RunOptions
 from gristmill.pipeline.plan import make_plan
 from gristmill.pipeline.publish import Finished
 from gristmill.pipeline.receipts import Receipts
-from gristmill.pipeline.units import make_units
-from gristmill.pipeline.unpack import UnpackResult, UnpackTask, run_unpack
 from gristmill.pipeline.work import PartResult, SourceLeg, Stage
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps.limit import Limit
 from gristmill.steps.shuffle import Shuffle
-from gristmill.steps.split import Split
+from gristmill.steps.split import AssignSplit, Split
 from gristmill.storage.commit import make_folder, remove_temporaries
 from gristmill.storage.lock import FolderLock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from gristmill.core.recipe import Recipe
-    from gristmill.core.records import SourceFile
     from gristmill.core.step import LocalStep, Step
-    from gristmill.pipeline.plan import Leg, Plan, SourcePlan
-    from gristmill.pipeline.units import Span
+    from gristmill.pipeline.leg import Leg
+    from gristmill.pipeline.plan import Plan, SourcePlan
     from gristmill.shards.dataset import Dataset
     from gristmill.shards.manifest import Manifest, StoredFile
 
@@ -68,7 +65,7 @@ class RunResult:
 def run_recipe(recipe: Recipe, options: RunOptions | None = None, *, limit: int | None = None) -> RunResult:
     """Plan and run a recipe. The same call goes on where a stopped one ended."""
     options = options or RunOptions()
-    return run_plan(make_plan(recipe, limit=limit), options)
+    return run_plan(make_plan(recipe, limit=limit, backend=options.backend), options)
 
 
 def run_plan(plan: Plan, options: RunOptions) -> RunResult:
@@ -89,16 +86,25 @@ def _finished(plan: Plan, options: RunOptions) -> Manifest | None:
     manifest = moves.manifest_in(plan.output)
     if manifest is None or options.overwrite:
         return None
-    if manifest.fingerprint and manifest.fingerprint == plan.fingerprint:
+    changed = _what_has_changed(plan, manifest)
+    if changed is None:
         return manifest
     if not options.update:
-        unknown = plan.fingerprint is None
-        changed = "the code of a function cannot be known" if unknown else "the recipe or its inputs have changed"
         raise NotUpToDateError(
             f"{plan.output} holds a finished dataset, and {changed}",
             help="--update makes it anew from what still fits, --overwrite from nothing",
         )
     return None
+
+
+def _what_has_changed(plan: Plan, manifest: Manifest) -> str | None:
+    """Why the dataset is not what the plan would make, in words."""
+    if plan.fingerprint is None:
+        return "the code of a function cannot be known"
+    if manifest.fingerprint != plan.fingerprint:
+        return "the recipe or its inputs have changed"
+    damaged = moves.first_damaged(plan.output, manifest)
+    return None if damaged is None else f"its file {damaged} is missing or has another size"
 
 
 @dataclass(slots=True)
@@ -156,8 +162,12 @@ class _Execution:
 
     def _run_legs(self) -> list[_Flow]:
         stage = self._stage([_Flow(source, []) for source in self._plan.sources])
-        self._unpack(stage)
-        flows = [_Flow(source, self._first_units(source)) for source in self._plan.sources]
+        inputs = Inputs(self._plan, self._runner, stage, self._salt)
+        inputs.unpack()
+        flows = [
+            _Flow(source, self._enough(inputs.units(source), stage, source.legs[0].barrier))
+            for source in self._plan.sources
+        ]
         # Sources with fewer barriers start later, so that all come to a common one together.
         num_rounds = max(len(source.legs) for source in self._plan.sources)
         for number in range(num_rounds):
@@ -172,6 +182,22 @@ class _Execution:
                 flow.number += 1
         return flows
 
+    def _enough(self, units: Iterator[UnitWork], stage: Stage, barrier: Step | None) -> list[UnitWork]:
+        """All units; where the records come to a `limit` first, those that it needs. They are run to know that."""
+        if not isinstance(barrier, Limit):
+            return list(units)
+        taken: list[UnitWork] = []
+        num_left = barrier.max_records
+        wave_size = 1
+        while num_left > 0 and (wave := list(islice(units, wave_size))):
+            self._runner.run(stage, wave, "first records")
+            for unit, result in zip(wave, UnitResults(self._runner, wave), strict=True):
+                if num_left > 0:
+                    taken.append(unit)
+                    num_left -= sum(part.rows for part in result.parts)
+            wave_size *= 2
+        return taken
+
     def _stage(self, flows: Sequence[_Flow]) -> Stage:
         legs = {}
         for flow in flows:
@@ -180,43 +206,8 @@ class _Execution:
             schema = flow.plan.leg_schemas[flow.number]
             steps = (*flow.assigned, *leg.steps)
             legs[flow.plan.name] = SourceLeg(flow.plan.read, flow.plan.schema, steps, schema, write, flow.opening)
-        return Stage(self._plan.output, self._run_id, self._plan.recipe.seed, legs)
-
-    def _unpack(self, stage: Stage) -> None:
-        tasks = [
-            Task(name, UnpackTask(source.name, file, f"{output.WORK}/work/{name}"))
-            for source in self._plan.sources
-            for file in source.files
-            if source.is_to_unpack(file)
-            and self._runner.receipt(name := self._unpack_name(source, file), UnpackResult) is None
-        ]
-        self._runner.run_all(run_unpack, lambda: stage, tasks, "unpacking")
-
-    def _unpack_name(self, source: SourcePlan, file: SourceFile) -> str:
-        return fingerprint.of("unpack", source.read_code, file.identity, self._plan.versions)
-
-    def _unpacked(self, source: SourcePlan, file: SourceFile) -> list[Span] | None:
-        if not source.is_to_unpack(file):
-            return None
-        result = self._runner.receipt(self._unpack_name(source, file), UnpackResult)
-        return result.spans(file, self._plan.output) if result is not None else None
-
-    def _first_units(self, source: SourcePlan) -> list[UnitWork]:
-        common = fingerprint.of(
-            self._salt,
-            self._plan.recipe.seed,
-            source.name,
-            source.read_code,
-            source.schema.to_string(),
-            fingerprint.of_steps(source.legs[0].steps),
-            fingerprint.of_steps([self._plan.write]) if source.legs[0].barrier is None else None,
-            self._plan.versions,
-        )
-        units = make_units(source.files, source.cell_sizes, lambda file: self._unpacked(source, file))
-        return [
-            UnitWork(source, fingerprint.of(common, [span.identity() for span in unit.spans]), unit.spans)
-            for unit in units
-        ]
+        recipe = self._plan.recipe
+        return Stage(self._plan.output, self._run_id, recipe.seed, recipe.max_quarantine, legs)
 
     def _account(self, flow: _Flow) -> None:
         """Take down what a leg's units have said."""
@@ -247,7 +238,7 @@ class _Execution:
         bounds = barriers.split_bounds(split, self._runner, stage, units, results)
         for flow in flows:
             flow.units = barriers.after_split(flow.units, flow.results)
-            flow.opening, flow.assigned = None, (barriers.AssignSplit(split=split, bounds=bounds),)
+            flow.opening, flow.assigned = None, (AssignSplit(split=split, bounds=bounds),)
             self._rename(flow, flow.assigned[0])
 
     def _rename(self, flow: _Flow, barrier: Step) -> None:

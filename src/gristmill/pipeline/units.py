@@ -55,24 +55,26 @@ class Unit:
 def make_units(
     files: Iterable[SourceFile],
     cell_sizes: Callable[[SourceFile], Sequence[int] | None],
-    unpacked: Callable[[SourceFile], Sequence[Span] | None],
+    unpacked: Callable[[SourceFile], Iterable[Span] | None],
 ) -> Iterator[Unit]:
-    """Units in path order. `cell_sizes` gives None for a file that cannot be cut, `unpacked` what became of it if that
-    was done.
+    """Units in path order. `cell_sizes` gives None for a file that cannot be cut, `unpacked` what became of one that is
+    unpacked first: each piece is a unit.
     """
     group: list[Span] = []
     group_bytes = 0
     for file in files:
-        spans = unpacked(file) or _cut(file, cell_sizes)
-        if len(spans) > 1:
+        pieces = unpacked(file)
+        if pieces is None:
+            pieces = _cut(file, cell_sizes)
+        if pieces is not None:
             if group:
                 yield Unit(tuple(group))
                 group, group_bytes = [], 0
-            for span in spans:
+            for span in pieces:
                 yield Unit((span,))
             continue
-        group += spans
-        group_bytes += spans[0].num_bytes
+        group.append(Span(file, num_bytes=file.num_bytes))
+        group_bytes += file.num_bytes
         if _ends_group(file, group_bytes):
             yield Unit(tuple(group))
             group, group_bytes = [], 0
@@ -80,10 +82,11 @@ def make_units(
         yield Unit(tuple(group))
 
 
-def _cut(file: SourceFile, cell_sizes: Callable[[SourceFile], Sequence[int] | None]) -> list[Span]:
+def _cut(file: SourceFile, cell_sizes: Callable[[SourceFile], Sequence[int] | None]) -> list[Span] | None:
+    """A large file in spans of one unit each; None for one that is read whole."""
     sizes = cell_sizes(file) if file.num_bytes > UNIT_BYTES else None
     if sizes is None or len(sizes) <= CELLS_PER_UNIT:
-        return [Span(file, num_bytes=file.num_bytes)]
+        return None
     return [
         Span(file, first, min(first + CELLS_PER_UNIT, len(sizes)), sum(sizes[first : first + CELLS_PER_UNIT]))
         for first in range(0, len(sizes), CELLS_PER_UNIT)

@@ -31,6 +31,8 @@ class UnpackTask:
     source: str
     file: SourceFile
     stem: str
+    max_cells: int | None = None
+    """Only so much of it."""
 
 
 class PieceFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +78,8 @@ def run_unpack(task: Task, context: Context) -> UnpackResult:
     with ExitStack() as files:
         try:
             for cell, data in unpacked_cells(stage.legs[unpack.source].read, unpack.file):
+                if unpack.max_cells is not None and cell >= unpack.max_cells:
+                    break
                 writer.write(files, cell, data)
                 context.count(bytes=len(data))
                 context.at(cell)

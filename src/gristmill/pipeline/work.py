@@ -62,6 +62,7 @@ class Stage:
     root: Path
     run_id: str
     seed: int
+    max_quarantine: float
     legs: Mapping[str, SourceLeg]
     """By source."""
 
@@ -219,7 +220,8 @@ class _PartRun:
             self._quarantine_file().write(line)
         if not num_good:
             self._bad_in_a_row[id(account)] += len(bad)
-        if self._bad_in_a_row[id(account)] >= MAX_BAD_IN_A_ROW:
+        # Where all records may be set aside, none of them in a row means anything.
+        if self._bad_in_a_row[id(account)] >= MAX_BAD_IN_A_ROW and self._stage.max_quarantine < 1:
             last = bad[-1]
             raise TooManyBadError(
                 f"step {account.step}: {self._bad_in_a_row[id(account)]} records in a row could not be used; "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -31,8 +30,8 @@ _Dumper.add_representer(str, _text)
 add_number_forms(_Dumper)  # so that the text "5e-3", which PyYAML takes for a word, is quoted
 
 
-def dump_recipe(recipe: Recipe, folder: str | None = None) -> str:
-    """The recipe as YAML text. Files of functions are written relative to `folder`, by default the recipe's own.
+def dump_recipe(recipe: Recipe) -> str:
+    """The recipe as YAML text. Paths are written as they are: relative ones start at the recipe's folder.
 
     >>> from gristmill.recipe.load import parse_recipe
     >>> recipe = parse_recipe("{output: out, sources: {web: {read: a.jsonl}}, steps: [{length: {}}]}")
@@ -44,23 +43,22 @@ def dump_recipe(recipe: Recipe, folder: str | None = None) -> str:
     steps:
     - length
     """
-    data = _written(recipe_data(recipe), folder or recipe.folder)
+    data = _written(recipe_data(recipe))
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=120)
 
 
-def _written(data: Any, folder: str | None) -> Any:
+def _written(data: Any) -> Any:
     if isinstance(data, dict):
-        return {key: _written(value, folder) for key, value in data.items()}
+        return {key: _written(value) for key, value in data.items()}
     if isinstance(data, list):
-        return [_written(value, folder) for value in data]
-    return _call(data, folder) if isinstance(data, Function) else data
+        return [_written(value) for value in data]
+    return _call(data) if isinstance(data, Function) else data
 
 
-def _call(function: Function, folder: str | None) -> str:
+def _call(function: Function) -> str:
     if function.path is None:
         raise UsageError(
             f"{function.name} is a Python object, which a recipe file cannot hold",
             help="put the function in a file and give it as call='functions.py:my_function'",
         )
-    path = os.path.relpath(function.path, folder) if folder and os.path.isabs(function.path) else function.path  # noqa: PTH117
-    return f"{path}:{function.name}"
+    return str(function)

@@ -10,7 +10,6 @@ import msgspec
 
 from gristmill import steps
 from gristmill.core.errors import UsageError
-from gristmill.core.function import Function
 from gristmill.core.names import nearest
 from gristmill.core.recipe import Recipe, Source
 from gristmill.recipe.catalog import step_class
@@ -123,9 +122,6 @@ class _Reader:
         fields = [field.encode_name for field in msgspec.structs.fields(step_type)]
         self._check_keys(path, parameters, [*fields, *extra], what)
         made: Step = self._convert(path, parameters, step_type)
-        function = getattr(made, "call", None)
-        if isinstance(function, Function) and self._folder is not None:
-            made = msgspec.structs.replace(made, call=function.in_folder(self._folder))
         return made
 
     def _mapping(self, path: TreePath, data: Any, what: str) -> dict[str, Any]:

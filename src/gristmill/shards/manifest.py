@@ -101,6 +101,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     quarantine: Quarantine = Quarantine()
     recipe: dict[str, object] = {}
     versions: dict[str, str] = {}
+    mixture: dict[str, float] | None = None
+    """Weights of the sources in training, where the recipe names them; None: as many rows as each has."""
     files: dict[str, InputFile] = {}
     """`file_key(id)` -> the input file that the records' origins mean."""
 

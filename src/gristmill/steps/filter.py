@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
-import msgspec
 import numpy as np
 import pyarrow as pa
 
-from gristmill.core.function import Function
 from gristmill.core.records import Applied, BadRecord
-from gristmill.core.step import LocalStep
+from gristmill.steps.function_step import FunctionStep
 from gristmill.steps.record_functions import Refused, call_each
 
 
-class Filter(LocalStep, tag="filter", frozen=True, kw_only=True):
+class Filter(FunctionStep, tag="filter", frozen=True, kw_only=True):
     """Keep the records for which the function returns true.
 
     The function gets a record as a dict and returns True or False; the others are dropped as `rejected`. In a recipe:
@@ -26,19 +22,6 @@ class Filter(LocalStep, tag="filter", frozen=True, kw_only=True):
     >>> texts(applied.batch), applied.dropped
     (['hello'], {'rejected': 1})
     """
-
-    whole_record: ClassVar[bool] = True
-
-    call: Any
-    """`file.py:function`, or in Python any callable."""
-
-    def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "call", Function.of(self.call))
-
-    @property
-    def function(self) -> Function:
-        function: Function = self.call
-        return function
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:  # noqa: ARG002
         keep = np.zeros(batch.num_rows, dtype=bool)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-from gristmill.core.function import Function
 from gristmill.core.records import ORIGIN, RECORD, SPLIT, TEXT, Applied, BadRecord
-from gristmill.core.step import LocalStep
 from gristmill.steps.columns import add_columns, path_in_record, value_columns
+from gristmill.steps.function_step import FunctionStep
 from gristmill.steps.record_functions import Refused, call_each
 
 _STRING_TYPES = (pa.large_string(), pa.string())
 
 
-class Map(LocalStep, tag="map", frozen=True, kw_only=True):
+class Map(FunctionStep, tag="map", frozen=True, kw_only=True):
     """Change each record with a function that gets it as a dict and returns a dict.
 
     In a recipe: `- map: {call: functions.py:clean}`, with the file beside the recipe. A JSON record may get any new
@@ -30,20 +29,8 @@ class Map(LocalStep, tag="map", frozen=True, kw_only=True):
     ['HI']
     """
 
-    whole_record: ClassVar[bool] = True
-
-    call: Any
-    """`file.py:function`, or in Python any callable."""
     columns: dict[str, str] = msgspec.field(default_factory=dict)
     """New columns and their types."""
-
-    def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "call", Function.of(self.call))
-
-    @property
-    def function(self) -> Function:
-        function: Function = self.call
-        return function
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         return add_columns(self.name, schema, self.columns)

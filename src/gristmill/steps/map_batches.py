@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 
 from gristmill.core.errors import UsageError
-from gristmill.core.function import Function
 from gristmill.core.records import ORIGIN, RECORD, TEXT, Applied
-from gristmill.core.step import LocalStep
 from gristmill.steps.columns import add_columns, path_in_record, value_columns
+from gristmill.steps.function_step import FunctionStep
 from gristmill.steps.json_records import with_values
 from gristmill.steps.record_functions import exception_record
 
 
-class MapBatches(LocalStep, tag="map_batches", frozen=True, kw_only=True):
+class MapBatches(FunctionStep, tag="map_batches", frozen=True, kw_only=True):
     """Change whole batches: the function gets a `pyarrow.RecordBatch` and returns one.
 
     The column `origin` says which record is which and must come back with its rows. Rows may be left out (dropped as
@@ -33,20 +32,8 @@ class MapBatches(LocalStep, tag="map_batches", frozen=True, kw_only=True):
     ['HI', 'HELLO']
     """
 
-    whole_record: ClassVar[bool] = True
-
-    call: Any
-    """`file.py:function`, or in Python any callable."""
     columns: dict[str, str] = msgspec.field(default_factory=dict)
     """New columns and their types."""
-
-    def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "call", Function.of(self.call))
-
-    @property
-    def function(self) -> Function:
-        function: Function = self.call
-        return function
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         return add_columns(self.name, schema, self.columns)

@@ -118,3 +118,13 @@ class Split(LocalStep, tag="split", frozen=True, kw_only=True):
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:
         return self.assign(batch, seed, self.bounds())
+
+
+class AssignSplit(LocalStep, tag="split", frozen=True, kw_only=True):
+    """A `split` by numbers, once the bounds are known."""
+
+    split: Split
+    bounds: tuple[int, int]
+
+    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:
+        return self.split.assign(batch, seed, self.bounds)

@@ -1,0 +1,74 @@
+"""A recipe's steps cut into legs: what runs in one pass, from barrier to barrier."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from gristmill.core.errors import UsageError
+from gristmill.core.step import LocalStep
+from gristmill.steps.split import AssignSplit, Split
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from gristmill.core.step import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """Local steps that run in one pass, and the barrier that they end at (None: the output)."""
+
+    steps: tuple[LocalStep, ...]
+    barrier: Step | None
+
+    @property
+    def all_steps(self) -> tuple[Step, ...]:
+        return self.steps if self.barrier is None else (*self.steps, self.barrier)
+
+
+def cut_into_legs(steps: Sequence[Step]) -> tuple[Leg, ...]:
+    """The steps in order, cut behind each barrier."""
+    legs: list[Leg] = []
+    local: list[LocalStep] = []
+    for step in steps:
+        if step.is_global:
+            legs.append(Leg(tuple(local), step))
+            local = []
+        elif isinstance(step, LocalStep):
+            local.append(step)
+        else:
+            raise UsageError(f"step {step.name} cannot stand here")
+    return (*legs, Leg(tuple(local), None))
+
+
+def leg_schemas(schema: pa.Schema, legs: Sequence[Leg]) -> tuple[pa.Schema, ...]:
+    """The columns after each leg's local steps, from those that are read."""
+    schemas = []
+    for leg in legs:
+        for step in leg.steps:
+            schema = step.output_schema(schema)
+        schemas.append(schema)
+        if leg.barrier is not None:
+            schema = leg.barrier.output_schema(schema)  # type: ignore[attr-defined]
+    return tuple(schemas)
+
+
+def sample_steps(legs: Sequence[Leg]) -> tuple[LocalStep, ...]:
+    """What sample records go through: local steps, and what barriers do where that shows in the columns."""
+    return tuple(step for leg in legs for step in _sample_steps(leg))
+
+
+def with_steps(legs: Sequence[Leg], steps: Sequence[LocalStep]) -> tuple[Leg, ...]:
+    """The legs with these `sample_steps` in place of their own."""
+    found = iter(steps)
+    given = [[next(found) for _ in _sample_steps(leg)] for leg in legs]
+    return tuple(replace(leg, steps=tuple(some[: len(leg.steps)])) for leg, some in zip(legs, given, strict=True))
+
+
+def _sample_steps(leg: Leg) -> tuple[LocalStep, ...]:
+    if isinstance(leg.barrier, Split):
+        return (*leg.steps, AssignSplit(split=leg.barrier, bounds=(0, 0)))
+    return leg.steps
