@@ -1,7 +1,7 @@
 """Loops over numbers, compiled to machine code at their first call and kept in the user's cache folder.
 
-`@kernel` is the one door to numba. Importing a module of kernels loads nothing: numba comes with the first call (0.3 s), the
-machine code from a file (some ms) or, where there is no such file yet, from the compiler (a second or so).
+`@kernel` is the one door to numba. Importing a module of kernels loads nothing. With the first call numba is loaded
+(0.3 s) and the machine code read from a file (some ms), or compiled where there is no such file yet (about a second).
 
 One compiled function is one file. Its name is a hash of all that shapes the code: the content of the kernel's module,
 the types of its arguments, the processor, the versions of Python and numba. Therefore
