@@ -30,6 +30,7 @@ STEPS = [
     "Limit",
     "Map",
     "MapBatches",
+    "Pack",
     "Read",
     "Rename",
     "Sample",

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from gristmill.steps.limit import Limit
     from gristmill.steps.map import Map
     from gristmill.steps.map_batches import MapBatches
+    from gristmill.steps.pack.pack import Pack
     from gristmill.steps.read.read import Read
     from gristmill.steps.rename import Rename
     from gristmill.steps.sample import Sample
@@ -25,6 +26,7 @@ __all__ = [
     "Limit",
     "Map",
     "MapBatches",
+    "Pack",
     "Read",
     "Rename",
     "Sample",
@@ -40,6 +42,7 @@ _HOMES = {
     "Limit": "gristmill.steps.limit",
     "Map": "gristmill.steps.map",
     "MapBatches": "gristmill.steps.map_batches",
+    "Pack": "gristmill.steps.pack.pack",
     "Read": "gristmill.steps.read.read",
     "Rename": "gristmill.steps.rename",
     "Sample": "gristmill.steps.sample",

@@ -1,0 +1,1 @@
+"""`pack`: documents of all lengths into training rows of one."""

@@ -1,0 +1,150 @@
+"""The loops of packing, compiled: best-fit decreasing in O(n log L), and the copying of pieces into rows.
+
+Best-fit decreasing takes pieces from the longest to the shortest and puts each into the row that it fills best, that
+is the one with the least space that is enough; only where none has enough does it open a new row. So at most one row
+can end up half empty or more: had two, the first piece of the later one would have had space in the earlier.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gristmill.core.kernels import kernel
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@kernel
+def _sort_longest_first(
+    lengths: NDArray[np.int32], row_length: int, places: NDArray[np.int64], order: NDArray[np.int64]
+) -> None:
+    """Counting sort of piece numbers, equal lengths in their order. `places` is room for row_length + 2 zeros."""
+    for length in lengths:
+        places[row_length - length + 1] += 1
+    for index in range(1, row_length + 2):
+        places[index] += places[index - 1]
+    for piece in range(len(lengths)):
+        key = row_length - lengths[piece]
+        order[places[key]] = piece
+        places[key] += 1
+
+
+@kernel
+def _choose_rows(
+    lengths: NDArray[np.int32],
+    order: NDArray[np.int64],
+    row_length: int,
+    filled: NDArray[np.bool_],
+    top: NDArray[np.int64],
+    below: NDArray[np.int64],
+    row_of: NDArray[np.int64],
+) -> int:
+    """Write the row of each piece, rows numbered as they are opened; gives how many there are.
+
+    Open rows stand in one stack for each amount of free space: `top[free]`, and `below` each row the next one. `filled`
+    is a binary tree over the amounts, its leaves a power of two: a node is set when a stack under it holds a row. The
+    best row for a piece is in the first stack at or right of its length, found by climbing until a right neighbour is
+    set and then descending to that one's left end.
+    """
+    leaves = len(filled) // 2
+    num_rows = 0
+    for piece in order:
+        length = lengths[piece]
+        node = leaves + length
+        if not filled[node]:
+            while node > 1 and (node % 2 == 1 or not filled[node + 1]):
+                node //= 2
+            if node > 1:
+                node += 1
+                while node < leaves:
+                    node = 2 * node if filled[2 * node] else 2 * node + 1
+        if node > 1:
+            free = node - leaves
+            row = top[free]
+            top[free] = below[row]
+            if top[free] < 0:
+                filled[node] = False
+                while node > 1 and not filled[node ^ 1]:
+                    node //= 2
+                    filled[node] = False
+        else:
+            free = row_length
+            row = num_rows
+            num_rows += 1
+        row_of[piece] = row
+        free -= length
+        if free > 0:
+            below[row] = top[free]
+            top[free] = row
+            node = leaves + free
+            while node >= 1 and not filled[node]:
+                filled[node] = True
+                node //= 2
+    return num_rows
+
+
+@kernel
+def _group_by_row(
+    row_of: NDArray[np.int64], rank: NDArray[np.int64], row_ends: NDArray[np.int64], pieces: NDArray[np.int64]
+) -> None:
+    """Write piece numbers row after row, and where each row ends; rows are ranked by their first pieces.
+
+    `rank` comes as -1 and `row_ends` as 0 for each row.
+    """
+    num_seen = 0
+    for row in row_of:
+        if rank[row] < 0:
+            rank[row] = num_seen
+            num_seen += 1
+        row_ends[rank[row]] += 1
+    place = 0
+    for row in range(len(row_ends)):  # counts become starts, and the filling below moves each start to its end
+        count = row_ends[row]
+        row_ends[row] = place
+        place += count
+    for piece in range(len(row_of)):
+        row = rank[row_of[piece]]
+        pieces[row_ends[row]] = piece
+        row_ends[row] += 1
+
+
+def best_fit(lengths: NDArray[np.int32], row_length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Piece numbers row after row, and the end of each row among them.
+
+    Rows stand in the order of their first pieces, and pieces in a row in theirs.
+    """
+    num_pieces = len(lengths)
+    order = np.empty(num_pieces, dtype=np.int64)
+    _sort_longest_first(lengths, row_length, np.zeros(row_length + 2, dtype=np.int64), order)
+    filled = np.zeros(2 << row_length.bit_length(), dtype=np.bool_)
+    top = np.full(row_length + 1, -1, dtype=np.int64)
+    row_of = np.empty(num_pieces, dtype=np.int64)
+    num_rows = _choose_rows(lengths, order, row_length, filled, top, np.empty(num_pieces, dtype=np.int64), row_of)
+    row_ends = np.zeros(num_rows, dtype=np.int64)
+    pieces = order  # its room is free again
+    _group_by_row(row_of, np.full(num_rows, -1, dtype=np.int64), row_ends, pieces)
+    return pieces, row_ends
+
+
+@kernel
+def copy_pieces(
+    ids: NDArray[np.unsignedinteger],
+    first: NDArray[np.int64],
+    lengths: NDArray[np.int32],
+    row_ends: NDArray[np.int64],
+    row_length: int,
+    rows: NDArray[np.unsignedinteger],
+) -> None:
+    """Write the pieces that begin at `first` into rows, one after the other; what they do not fill is left as it is."""
+    piece = 0
+    for row in range(len(row_ends)):
+        place = row * row_length
+        while piece < row_ends[row]:
+            start = first[piece]
+            for index in range(lengths[piece]):
+                rows[place + index] = ids[start + index]
+            place += lengths[piece]
+            piece += 1

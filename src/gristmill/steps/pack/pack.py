@@ -1,0 +1,54 @@
+"""`pack`: how documents are laid into rows. The step is a description; `rows` plans them and `fill` writes them."""
+
+from __future__ import annotations
+
+import math
+
+from gristmill.core.errors import UsageError
+from gristmill.core.names import one_of
+from gristmill.core.step import Step
+
+BEST_FIT = "best_fit"
+CONCAT = "concat"
+PAD = "pad"
+SPLIT = "split"
+TRUNCATE = "truncate"
+DROP = "drop"
+
+STRATEGIES = (BEST_FIT, CONCAT, PAD)
+LONG_DOCUMENTS = (SPLIT, TRUNCATE, DROP)
+
+_MAX_ROW_LENGTH = 2**31 - 1  # lengths in rows are int32
+
+
+class Pack(Step, tag="pack", frozen=True, kw_only=True):
+    """Lay tokenized documents into rows of `row_length` tokens.
+
+    `strategy` is `best_fit` (no document is cut unless it is longer than a row, almost no padding), `concat` (one
+    stream of tokens cut into rows: no padding, but most long documents are cut) or `pad` (one document a row).
+    `long_documents` says what becomes of a document that is longer than a row: `split` it over several, `truncate` it
+    to one, or `drop` it. A run whose rows hold less than `min_utilisation` of tokens fails.
+
+    >>> import numpy as np
+    >>> from gristmill.steps.pack.rows import plan_rows
+    >>> plan_rows(Pack(row_length=8), np.array([5, 4, 3, 4])).rows()
+    [[0, 2], [1, 3]]
+    """
+
+    row_length: int
+    strategy: str = BEST_FIT
+    long_documents: str = SPLIT
+    min_utilisation: float | None = None
+    """The share of all places in rows that must hold tokens; None: no matter."""
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.row_length <= _MAX_ROW_LENGTH:
+            raise UsageError(
+                f"row_length must be at least 2 and below 2 147 483 648, not {self.row_length}",
+                help="use the length of your model's context, such as 2048",
+            )
+        one_of("strategy", self.strategy, STRATEGIES)
+        one_of("long_documents", self.long_documents, LONG_DOCUMENTS)
+        share = self.min_utilisation
+        if share is not None and not (0 <= share <= 1 and math.isfinite(share)):
+            raise UsageError(f"min_utilisation is a share from 0 to 1, not {share}", help="for 95 % write 0.95")

@@ -1,0 +1,20 @@
+import pytest
+
+from gristmill.core.errors import UsageError
+from gristmill.steps.pack.pack import Pack
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"row_length": 1}, "at least 2"),
+        ({"row_length": 2**31}, "below 2 147 483 648"),
+        ({"row_length": 8, "strategy": "bestfit"}, "best_fit"),
+        ({"row_length": 8, "long_documents": "cut"}, "truncate"),
+        ({"row_length": 8, "min_utilisation": 95}, "0.95"),
+        ({"row_length": 8, "min_utilisation": float("nan")}, "from 0 to 1"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(parameters, message):
+    with pytest.raises(UsageError, match=message):
+        Pack(**parameters)
