@@ -7,7 +7,7 @@ import click
 
 from gristmill.cli.options import dataset_argument, json_option
 from gristmill.cli.printing import one_line
-from gristmill.pipeline.trace import trace
+from gristmill.pipeline.trace import Place, trace
 from gristmill.shards.dataset import open_dataset
 
 
@@ -26,17 +26,22 @@ def command(out: str, number: int, split: str | None, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(asdict(found), indent=2, default=str))
         return
-    origin = found.origin
     click.echo(f"record {number}")
     for name, value in found.record.items():
         click.echo(f"  {one_line(name)}: {one_line(value)}")
+    for place in found.places:
+        _print_place(place)
+
+
+def _print_place(place: Place) -> None:
+    origin = place.origin
     click.echo(f"came from source {origin.source}")
     part = f", part {origin.part}" if origin.part else ""
-    click.echo(f"  {origin.path}, {found.unit} {origin.position:,}{part}")
-    if found.state != "unchanged":
-        gone = "is not there any more" if found.state == "missing" else "has changed since"
+    click.echo(f"  {origin.path}, {place.unit} {origin.position:,}{part}")
+    if place.state != "unchanged":
+        gone = "is not there any more" if place.state == "missing" else "has changed since"
         click.echo(f"  the file {gone}, so the record cannot be read from it again")
-    elif found.original is None:
+    elif place.original is None:
         click.echo("  there is no record at that place now")
     else:
-        click.echo(f"was read as\n  {one_line(found.original, max_chars=2000)}")
+        click.echo(f"was read as\n  {one_line(place.original, max_chars=2000)}")

@@ -64,6 +64,15 @@ class Account:
         )
 
 
+def _token_problems(account: Account) -> list[str]:
+    """Where documents become rows, every token is in one or was counted out: `in = in rows + truncated + dropped`."""
+    count = account.measures
+    accounted = count["row_tokens"] + count["truncated_tokens"] + count["dropped_tokens"]
+    if "row_tokens" not in count or count["tokens"] == accounted:
+        return []
+    return [f"{account.step}: {count['tokens']} tokens came in, {accounted} are in rows or counted out"]
+
+
 def unbalanced(accounts: Iterable[Account]) -> list[str]:
     """What is wrong with a chain of accounts, in words; empty if nothing is lost."""
     problems = []
@@ -71,6 +80,7 @@ def unbalanced(accounts: Iterable[Account]) -> list[str]:
     for account in accounts:
         if not account.balances:
             problems.append(f"{account.step}: {account.to_dict()} does not balance")
+        problems += _token_problems(account)
         if previous is not None and previous.given != account.taken:
             problems.append(f"{previous.step} gave {previous.given} records, but {account.step} took {account.taken}")
         previous = account

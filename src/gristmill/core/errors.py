@@ -16,6 +16,7 @@
         ├── SourceChangedError                an input file is not what it was when the run was planned
         ├── TooManyBadError                   one record after another cannot be used
         ├── QuarantineError                   more records were set aside than the recipe allows
+        ├── LowUtilisationError               packed rows hold more padding than the recipe allows
         └── BooksError                        records went in that did not come out anywhere
 
 The message comes first and context as keywords, so that an error survives pickling (an exception whose
@@ -107,6 +108,10 @@ class TooManyBadError(StoppedError):
 
 class QuarantineError(StoppedError):
     """More records were set aside than the recipe allows."""
+
+
+class LowUtilisationError(StoppedError):
+    """Packed rows hold more padding than the recipe allows."""
 
 
 class BooksError(StoppedError):

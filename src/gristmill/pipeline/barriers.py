@@ -17,7 +17,7 @@ from gristmill.engine.tasks import Task
 from gristmill.pipeline import fingerprint
 from gristmill.pipeline.legs import UnitWork
 from gristmill.pipeline.output import WORK
-from gristmill.pipeline.sink import Part, Sink
+from gristmill.pipeline.sink import Part, Place, Sink
 from gristmill.pipeline.stored import StoredBlock, StoredBucket, StoredInput
 from gristmill.shards.canonical import canonical_schema
 
@@ -136,10 +136,10 @@ def run_deal(task: Task, context: Context) -> Dealt:
     order = np.argsort(buckets, kind="stable")
     batch, buckets = batch.take(pa.array(order)), buckets[order]
     found, starts = np.unique(buckets, return_index=True)
-    with Sink(None, batch.schema, stage.root, deal.stem, stage.run_id, complete=False) as sink:
+    with Sink(None, batch.schema, Place(stage.root, deal.stem, stage.run_id), complete=False) as sink:
         for start, stop in zip(starts, [*starts[1:], len(buckets)], strict=True):
             sink.add(batch.slice(start, stop - start))
-        [part] = sink.commit()
+        [part] = sink.commit().parts
     return Dealt(part=part, buckets=found.tolist())
 
 

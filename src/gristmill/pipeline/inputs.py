@@ -54,7 +54,7 @@ class Inputs:
             source.read_code,
             source.schema.to_string(),
             fingerprint.of_steps(source.legs[0].steps),
-            fingerprint.of_steps([self._plan.write]) if source.legs[0].barrier is None else None,
+            fingerprint.of_steps(self._plan.output_steps) if source.legs[0].barrier is None else None,
             self._plan.versions,
         )
         for unit in make_units(source.files, source.cell_sizes, lambda file: self._pieces(source, file)):

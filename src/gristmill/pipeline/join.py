@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from gristmill.core.books import Account
-from gristmill.pipeline.sink import Part
+from gristmill.pipeline.packing import PackingSink
+from gristmill.pipeline.sink import Part, Place, Written
+from gristmill.pipeline.stored import StoredInput
 from gristmill.pipeline.work import PartResult
 from gristmill.shards.manifest import StoredFile
 from gristmill.steps.write import encode_whole, open_encoder, origins_footer, origins_header
@@ -36,6 +38,8 @@ class JoinTask:
     source: str
     results: tuple[PartResult, ...]
     stem: str
+    is_tail: bool = False
+    """They are what packed units have left over: no row is kept back for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,9 @@ def run_join(task: Task, context: Context) -> PartResult:
     leg = stage.legs[join.source]
     if leg.write is None:
         raise ValueError("what a later leg reads is not joined")
+    if leg.pack is not None:
+        place = Place(stage.root, join.stem, stage.run_id)
+        return _pack(join, PackingSink(leg.pack, leg.pad_id, leg.write, place, last=join.is_tail))
     joiner = _Joiner(stage.root, stage.run_id, leg.write, leg.output_schema)
     parts: list[Part] = []
     for split in sorted({part.split for result in join.results for part in result.parts}):
@@ -65,14 +72,26 @@ def run_join(task: Task, context: Context) -> PartResult:
         ]
         for number, shard in enumerate(_cut(blocks, leg.write.max_shard_bytes)):
             parts.append(joiner.join(split, f"{join.stem}-{split}-{number}", shard))
-    return merge_results(join.results, parts)
+    return merge_results(join.results, Written(parts))
 
 
-def merge_results(results: Sequence[PartResult], parts: list[Part]) -> PartResult:
+def _pack(join: JoinTask, sink: PackingSink) -> PartResult:
+    """Rows from the documents of all parts."""
+    with sink:
+        for result in join.results:
+            for part in result.parts:
+                for batch in StoredInput(part.data.path, part.rows).batches(sink.place.root):
+                    sink.add(batch, part.split)
+        return merge_results(join.results, sink.commit())
+
+
+def merge_results(results: Sequence[PartResult], written: Written) -> PartResult:
     """The account of a unit from those of its tasks, with what became of their files."""
+    books = add_books(result.books for result in results)
     return PartResult(
-        parts=parts,
-        books=add_books([result.books for result in results]),
+        parts=written.parts,
+        leftovers=written.leftovers,
+        books=[*books, *(account.to_dict() for account in written.accounts)],
         num_blank=sum(result.num_blank for result in results),
         quarantine=[file for result in results for file in result.quarantine],
     )

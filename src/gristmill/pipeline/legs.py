@@ -15,6 +15,7 @@ from gristmill.pipeline import fingerprint
 from gristmill.pipeline.join import JoinTask, merge_results, run_join
 from gristmill.pipeline.output import WORK
 from gristmill.pipeline.poison import find_poison
+from gristmill.pipeline.sink import Written
 from gristmill.pipeline.units import Span, Unit, cut_for_tasks
 from gristmill.pipeline.unpack import UnpackResult
 from gristmill.pipeline.work import PartResult, PartTask, run_part
@@ -69,7 +70,8 @@ class LegRunner:
             if self.result(unit) is None:
                 parts = self._parts(slices[unit.fingerprint])
                 if stage.legs[unit.source.name].write is None:
-                    self._receipts.add(unit.fingerprint, merge_results(parts, [p for r in parts for p in r.parts]))
+                    stored = Written([part for result in parts for part in result.parts])
+                    self._receipts.add(unit.fingerprint, merge_results(parts, stored))
                 else:
                     joins.append(Task(unit.fingerprint, JoinTask(unit.source.name, parts, unit.stem)))
         self.run_all(run_join, lambda: stage, joins, f"{desc}, joining")
@@ -158,7 +160,7 @@ def _is_there(root: Path, result: object) -> bool:
     """Whether a result's files have the sizes that it says."""
     files: list[tuple[str, int]] = []
     if isinstance(result, PartResult):
-        for part in result.parts:
+        for part in (*result.parts, *result.leftovers):
             files += [(file.path, file.bytes) for file in (part.data, part.origins) if file is not None]
         files += [(file.path, file.bytes) for file in result.quarantine]
     elif isinstance(result, UnpackResult):

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from gristmill.shards.manifest import StoredFile
-
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
     """What a run is about to do to its output folder."""
@@ -75,9 +73,12 @@ def forget(root: Path) -> None:
 def remove_leftovers(root: Path) -> None:
     """Empty the work folder, but for what an update of the finished dataset can use."""
     units = Receipts(root / UNITS)
-    quarantine = {file.path for unit in units.values(PartResult) for file in unit.quarantine}
+    kept = {UNITS, MOVES}
+    for unit in units.values(PartResult):
+        kept.update(file.path for file in unit.quarantine)
+        kept.update(part.data.path for part in unit.leftovers)
     units.close()
-    remove_work(root, {UNITS, MOVES} | quarantine)
+    remove_work(root, kept)
     forget(root)
 
 
@@ -89,13 +90,13 @@ def manifest_in(root: Path) -> Manifest | None:
 def files_of(manifest: Manifest | None) -> Iterator[str]:
     """The paths of all that the manifest names."""
     if manifest is not None:
-        for file in _stored_files(manifest):
+        for file in manifest.stored_files():
             yield file.path
 
 
 def first_damaged(root: Path, manifest: Manifest) -> str | None:
     """The first file that is missing or has another size than it should."""
-    for file in _stored_files(manifest):
+    for file in manifest.stored_files():
         try:
             num_bytes = (root / file.path).stat().st_size
         except FileNotFoundError:
@@ -103,15 +104,6 @@ def first_damaged(root: Path, manifest: Manifest) -> str | None:
         if num_bytes != file.bytes:
             return file.path
     return None
-
-
-def _stored_files(manifest: Manifest) -> Iterator[StoredFile]:
-    """Shards, their origins and what was set aside."""
-    for _, _, shard in manifest.shards():
-        yield shard
-        if shard.origins is not None:
-            yield shard.origins
-    yield from manifest.quarantine.files
 
 
 def _move(root: Path, moves: Iterable[tuple[str, str]]) -> None:

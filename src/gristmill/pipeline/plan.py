@@ -14,16 +14,19 @@ import msgspec
 
 from gristmill.core.errors import UsageError
 from gristmill.core.recipe import step_parameters
-from gristmill.core.records import ORIGIN, RECORD, SPLIT, TEXT
+from gristmill.core.records import INPUT_IDS, ORIGIN, RECORD, SPLIT, TEXT
 from gristmill.core.step import GlobalStep, LocalStep
 from gristmill.pipeline import fingerprint
 from gristmill.pipeline.leg import cut_into_legs, leg_schemas, sample_steps, with_steps
 from gristmill.pipeline.outline import Outline, SourceOutline, unpacked_bytes
 from gristmill.pipeline.sample import Sample, try_sample
 from gristmill.pipeline.units import CELLS_PER_UNIT, UNIT_BYTES, Span, cut_for_tasks, make_units
+from gristmill.shards.token_rows import id_type_of, rows_schema
 from gristmill.steps.columns import value_columns
 from gristmill.steps.limit import Limit
+from gristmill.steps.pack.pack import Pack
 from gristmill.steps.read import file_format, open_reader, plan_schema, source_files
+from gristmill.steps.tokenize.encode import Encode
 from gristmill.steps.write import Write, open_encoder
 from gristmill.storage.checksums import file_checksum
 from gristmill.storage.commit import free_bytes
@@ -74,6 +77,11 @@ class SourcePlan:
     @property
     def output_schema(self) -> pa.Schema:
         return self.leg_schemas[-1]
+
+    @property
+    def tokenizer(self) -> Encode | None:
+        """Its step that makes tokens, if it has one."""
+        return next((step for leg in self.legs for step in leg.steps if isinstance(step, Encode)), None)
 
     def is_to_unpack(self, file: SourceFile) -> bool:
         """Whether a large compressed file is turned into plain pieces first."""
@@ -133,7 +141,33 @@ class Plan:
     output: Path
     sources: tuple[SourcePlan, ...]
     write: Write
+    pack: Pack | None
     versions: dict[str, str]
+
+    @property
+    def output_steps(self) -> tuple[Step, ...]:
+        """What is done to records when they are written."""
+        return (self.write,) if self.pack is None else (self.pack, self.write)
+
+    @property
+    def tokenizer(self) -> Encode | None:
+        """The step that makes tokens, in a recipe that has one."""
+        return self.sources[0].tokenizer
+
+    @property
+    def pad_id(self) -> int:
+        """What fills rows up; which it is does not matter, since a row knows its documents' lengths."""
+        step = self.tokenizer
+        ids = (step.pad_id, step.eos_id) if step is not None else ()
+        return next((token for token in ids if token is not None), 0)
+
+    @property
+    def shard_schema(self) -> pa.Schema:
+        """The columns of the shards."""
+        schema = self.sources[0].output_schema
+        if INPUT_IDS in schema.names:
+            schema = rows_schema(id_type_of(schema), self.pack.row_length if self.pack else None)
+        return open_encoder(self.write, schema).schema
 
     @property
     def fingerprint(self) -> str | None:
@@ -144,7 +178,7 @@ class Plan:
                 return None
             files = [file.identity for file in source.files]
             sources.append([source.name, source.read_code, files, source.steps_code])
-        write = fingerprint.of_steps([self.write])
+        write = fingerprint.of_steps(self.output_steps)
         return fingerprint.of(self.recipe.seed, sources, write, self.versions, self.recipe.mixture)
 
     def outline(self) -> Outline:
@@ -170,24 +204,52 @@ def make_plan(recipe: Recipe, *, limit: int | None = None, backend: str = "proce
     """
     if "://" in recipe.output:
         raise UsageError(f"the output must be a local folder, not {recipe.output}", help="copy it there afterwards")
-    steps, write = _writer(recipe)
+    steps, pack, write = _output_steps(recipe)
+    steps = tuple(step.resolved(recipe.path(".")) for step in steps)
     apart = backend == "processes"
     sources = tuple(_plan_source(recipe, name, steps, write, limit, apart=apart) for name in recipe.sources)
     _check_same_columns(sources)
+    _check_tokens(sources, pack, write)
     output = Path(recipe.path(recipe.output))
     _check_writable(output)
-    return Plan(recipe, output, sources, write, fingerprint.versions())
+    return Plan(recipe, output, sources, write, pack, fingerprint.versions())
 
 
-def _writer(recipe: Recipe) -> tuple[tuple[Step, ...], Write]:
-    """The common steps without the last, if that says how to write."""
-    last = recipe.steps[-1] if recipe.steps else None
+def _output_steps(recipe: Recipe) -> tuple[tuple[Step, ...], Pack | None, Write]:
+    """The common steps without the last ones, if these say how to pack and to write."""
+    steps = list(recipe.steps)
+    write = steps.pop() if steps and isinstance(steps[-1], Write) else Write()
+    pack = steps.pop() if steps and isinstance(steps[-1], Pack) else None
     for place, step in recipe.all_steps():
-        if isinstance(step, Write) and step is not last:
+        if isinstance(step, Write) and step is not write:
             raise UsageError(f"{place}: write must be the last of the common steps")
-    if isinstance(last, Write):
-        return tuple(recipe.steps[:-1]), last
-    return tuple(recipe.steps), Write()
+        if isinstance(step, Pack) and step is not pack:
+            raise UsageError(f"{place}: pack must be the last of the common steps; only write may follow it")
+    return tuple(steps), pack, write  # type: ignore[return-value]
+
+
+def _check_tokens(sources: Sequence[SourcePlan], pack: Pack | None, write: Write) -> None:
+    """What only tokens can do, and what they cannot."""
+    if INPUT_IDS not in sources[0].output_schema.names:
+        if pack is not None:
+            raise UsageError("pack needs token ids", help="put a tokenize step before it")
+        return
+    if write.format != "arrow":
+        raise UsageError(
+            f"rows of tokens are written as arrow, not as {write.format}",
+            help=f"leave the step out, and make {write.format} of the finished dataset with gristmill export",
+        )
+    first = sources[0]
+    for other in sources[1:]:
+        if _content(other) != _content(first):
+            raise UsageError(
+                f"sources {first.name} and {other.name} have different tokenizers: their ids cannot be mixed",
+                help="use one tokenize step for all sources",
+            )
+
+
+def _content(source: SourcePlan) -> str | None:
+    return source.tokenizer.content if source.tokenizer is not None else None
 
 
 def _plan_source(
@@ -196,7 +258,8 @@ def _plan_source(
     source = recipe.sources[name]
     first = () if limit is None else (Limit(max_records=limit),)
     try:
-        steps = tuple(step.resolved(recipe.path(".")) for step in (*first, *source.steps, *common))
+        own = tuple(step.resolved(recipe.path(".")) for step in source.steps)
+        steps = (*first, *own, *common)
         read = _with_columns(source.read, steps)
         files = tuple(source_files(name, read, find_files(read.read, base=recipe.folder)))
         if recipe.identity == "content":
@@ -204,7 +267,8 @@ def _plan_source(
         schema = plan_schema(read, files, keeps_record=_keeps_record(steps, write))
         legs = cut_into_legs(steps)
         schemas = leg_schemas(schema, legs)
-        open_encoder(write, schemas[-1])
+        if INPUT_IDS not in schemas[-1].names:
+            open_encoder(write, schemas[-1])
         file = min(files, key=lambda file: file.num_bytes or UNIT_BYTES)
         tried = Sample(read, file, schema, sample_steps(legs), schemas[-1], recipe.seed, recipe.max_quarantine)
         settled, notes = try_sample(tried, apart=apart)

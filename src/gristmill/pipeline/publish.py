@@ -24,6 +24,7 @@ from gristmill.shards.manifest import (
     Schema,
     Shard,
     StoredFile,
+    TokenizerIdentity,
     file_key,
 )
 from gristmill.steps.write import encode_whole, open_encoder, origins_footer, origins_header
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.legs import UnitWork
     from gristmill.pipeline.plan import Plan, SourcePlan
     from gristmill.pipeline.work import PartResult
+    from gristmill.steps.tokenize.encode import Encode
 
 _UNSHAPING = ("slice_bytes", "max_quarantine")
 
@@ -88,7 +90,8 @@ def publish(plan: Plan, finished: Mapping[str, Finished], run_id: str) -> Manife
         for source in plan.sources
         if finished[source.name].quarantine
     ]
-    manifest = _manifest(plan, finished, _ordered(splits), quarantined)
+    tokenizer = _tokenizer(plan.tokenizer, plan.output, names, run_id) if plan.tokenizer is not None else None
+    manifest = _manifest(plan, finished, _ordered(splits), quarantined, tokenizer)
     swap(plan.output, manifest, names.moves, names.receipts(plan, finished), run_id)
     return manifest
 
@@ -100,7 +103,7 @@ class _Names:
         self._root = root
         self._suffix = suffix
         self._taken = set(files_of(old))
-        self._old_quarantine = list(old.quarantine.files) if old is not None else []
+        self._old = [*old.stored_files()] if old is not None else []
         self._numbers: defaultdict[str, Iterator[int]] = defaultdict(count)
         """For each folder, those not yet tried."""
         self.moves: list[tuple[str, str]] = []
@@ -113,15 +116,34 @@ class _Names:
             data = self._moved(data, stem + self._suffix)
             origins = self._moved(origins, f"origins/{stem}.arrow") if origins is not None else None
         tasks = [fingerprint] if fingerprint is not None else []
-        return Shard(path=data.path, bytes=data.bytes, xxh3=data.xxh3, rows=part.rows, tasks=tasks, origins=origins)
+        return Shard(
+            path=data.path,
+            bytes=data.bytes,
+            xxh3=data.xxh3,
+            rows=part.rows,
+            tokens=part.tokens or None,
+            tasks=tasks,
+            origins=origins,
+        )
 
     def quarantine(self, source: str, file: StoredFile) -> StoredFile:
-        for old in self._old_quarantine:
-            if (old.bytes, old.xxh3) == (file.bytes, file.xxh3):
+        for old in self._old:
+            if old.path.startswith("quarantine/") and (old.bytes, old.xxh3) == (file.bytes, file.xxh3):
                 return old
         stem = f"quarantine/{source}"
         others = (f"{stem}-{number}" for number in count(1))
         return self._moved(file, self._free(chain([stem], others), ".jsonl") + ".jsonl")
+
+    def tokenizer(self, files: Mapping[str, StoredFile]) -> list[StoredFile]:
+        """Files by their names, all in one folder: the one they are in already, or a new one."""
+        for folder in chain(["tokenizer"], (f"tokenizer-{number}" for number in count(2))):
+            there = {old.path: old for old in self._old}
+            places = {f"{folder}/{name}": file for name, file in files.items()}
+            if all(place in there and there[place].xxh3 == file.xxh3 for place, file in places.items()):
+                return [there[place] for place in places]
+            if not any(self._is_taken(place) for place in places):
+                return [self._moved(file, place) for place, file in places.items()]
+        raise AssertionError("numbers do not end")
 
     def receipts(self, plan: Plan, finished: Mapping[str, Finished]) -> bytes:
         """The units of sources without barriers, as they are now: for an update."""
@@ -169,6 +191,7 @@ def _manifest(
     finished: Mapping[str, Finished],
     splits: dict[str, dict[str, list[Shard]]],
     quarantined: list[StoredFile],
+    tokenizer: TokenizerIdentity | None,
 ) -> Manifest:
     counts = {name: _reasons(source.books) for name, source in finished.items()}
     files = {
@@ -179,19 +202,32 @@ def _manifest(
         for file in source.files
     }
     return Manifest(
-        kind="documents",
+        kind="documents" if tokenizer is None else "tokens",
         format=plan.write.format,
         fingerprint=plan.fingerprint or "",
         environment_dependent=any(ENVIRONMENT_REASONS & set(reasons) for reasons in counts.values()),
-        schema=Schema.of(open_encoder(plan.write, plan.sources[0].output_schema).schema),
+        schema=Schema.of(plan.shard_schema),
         splits=splits,
         books={name: source.books for name, source in finished.items()},
         quarantine=Quarantine(counts={name: found for name, found in counts.items() if found}, files=quarantined),
         recipe=_plain({key: value for key, value in recipe_data(plan.recipe).items() if key not in _UNSHAPING}),
         versions=plan.versions,
+        row_length=plan.pack.row_length if plan.pack is not None else None,
+        tokenizer=tokenizer,
         mixture=dict(plan.recipe.mixture) if plan.recipe.mixture else None,
         files=files,
     ).sealed()
+
+
+def _tokenizer(step: Encode, root: Path, names: _Names, run_id: str) -> TokenizerIdentity:
+    """What made the ids, with a copy of its files."""
+    files = {}
+    for name in step.files.files:
+        path = f"{WORK}/work/{name}"
+        content = step.files.location(name).read_bytes()
+        checksum = write_file(root / path, content, run_id)
+        files[name] = StoredFile(path=path, bytes=len(content), xxh3=checksum)
+    return msgspec.convert({**step.identity(), "files": names.tokenizer(files)}, TokenizerIdentity, from_attributes=True)
 
 
 def _plain(data: Any) -> Any:
@@ -218,11 +254,10 @@ def _join_quarantine(root: Path, source: SourcePlan, pieces: Sequence[StoredFile
 
 def _empty_part(plan: Plan, run_id: str) -> Part:
     """A dataset without records still has a shard, so that every reader finds its columns."""
-    source = plan.sources[0]
-    encoder = open_encoder(plan.write, source.output_schema)
+    encoder = open_encoder(plan.write, plan.shard_schema)
     path = f"{WORK}/work/empty{encoder.suffix}"
     with PendingFile(plan.output / path, run_id) as file:
-        encode_whole(plan.write, source.output_schema, [], file)
+        encode_whole(plan.write, plan.shard_schema, [], file)
         file.commit()
     origins = None
     if not encoder.holds_origins:

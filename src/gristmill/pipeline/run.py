@@ -19,9 +19,11 @@ from gristmill.pipeline.inputs import Inputs
 from gristmill.pipeline.join import add_books
 from gristmill.pipeline.legs import LegRunner, UnitResults, UnitWork
 from gristmill.pipeline.options import RunOptions
+from gristmill.pipeline.packing import check_utilisation
 from gristmill.pipeline.plan import make_plan
 from gristmill.pipeline.publish import Finished
 from gristmill.pipeline.receipts import Receipts
+from gristmill.pipeline.tails import pack_leftovers
 from gristmill.pipeline.work import PartResult, SourceLeg, Stage
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps.limit import Limit
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.plan import Plan, SourcePlan
     from gristmill.shards.dataset import Dataset
     from gristmill.shards.manifest import Manifest, StoredFile
+    from gristmill.steps.pack.pack import Pack
 
 _log = logging.getLogger("gristmill")
 
@@ -177,6 +180,8 @@ class _Execution:
             for flow in going:
                 self._account(flow)
                 publish.check_quarantine(self._plan, flow.plan.name, flow.books)
+                if flow.leg.barrier is None and self._plan.pack is not None:
+                    self._pack_leftovers(flow, self._plan.pack, stage)
             self._pass_barriers(going, stage)
             for flow in going:
                 flow.number += 1
@@ -205,7 +210,16 @@ class _Execution:
             write = self._plan.write if leg.barrier is None else None
             schema = flow.plan.leg_schemas[flow.number]
             steps = (*flow.assigned, *leg.steps)
-            legs[flow.plan.name] = SourceLeg(flow.plan.read, flow.plan.schema, steps, schema, write, flow.opening)
+            legs[flow.plan.name] = SourceLeg(
+                flow.plan.read,
+                flow.plan.schema,
+                steps,
+                schema,
+                write,
+                self._plan.pack if write is not None else None,
+                self._plan.pad_id,
+                flow.opening,
+            )
         recipe = self._plan.recipe
         return Stage(self._plan.output, self._run_id, recipe.seed, recipe.max_quarantine, legs)
 
@@ -246,11 +260,21 @@ class _Execution:
         leg = flow.plan.legs[flow.number + 1]
         described = fingerprint.of(
             fingerprint.of_steps([barrier, *leg.steps]),
-            fingerprint.of_steps([self._plan.write]) if leg.barrier is None else None,
+            fingerprint.of_steps(self._plan.output_steps) if leg.barrier is None else None,
         )
         flow.units = [
             UnitWork(unit.source, fingerprint.of(unit.fingerprint, described), unit.inputs) for unit in flow.units
         ]
+
+    def _pack_leftovers(self, flow: _Flow, pack: Pack, stage: Stage) -> None:
+        """The rows that units have left unfinished, as more units of the source."""
+        tails, measures = pack_leftovers(self._runner, stage, flow.units, flow.results)
+        account = Account.from_dict(flow.books[-1])
+        account.measures.update(measures)
+        flow.books[-1] = account.to_dict()
+        flow.units = [*flow.units, *tails]
+        flow.results = UnitResults(self._runner, flow.units)
+        check_utilisation(pack, flow.plan.name, account)
 
     def _finish(self, flow: _Flow) -> Finished:
         return Finished(flow.books, flow.units, flow.results, flow.quarantine)

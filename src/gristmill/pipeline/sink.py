@@ -1,21 +1,24 @@
 """Where a task's records go: for each split a file of blocks, which is a complete shard where the task is a whole unit.
 
 A block holds what came of one input cell, encoded on its own, so files may be cut or joined between blocks without
-changing a byte inside them. That is why the size of tasks never shows in the output.
+changing a byte inside them. That is why the size of tasks never shows in the output. Rows of packed tokens are the
+exception: their documents are kept as they are until the unit is whole (`packing`).
 """
 
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.core.records import SPLIT
+from gristmill.core.records import INPUT_IDS, SPLIT
 from gristmill.shards.canonical import canonical_schema
 from gristmill.shards.manifest import StoredFile
+from gristmill.shards.token_rows import LENGTHS, id_type_of, num_tokens, one_document_a_row, rows_schema
 from gristmill.steps.write import open_encoder, origins_block, origins_footer, origins_header
 from gristmill.steps.write.arrow import ArrowEncoder
 from gristmill.storage.commit import PendingFile
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from gristmill.core.books import Account
     from gristmill.steps.write import Encoder, Write
 
 ONLY_SPLIT = "train"
@@ -34,6 +38,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
     split: str
     rows: int
+    tokens: int = 0
+    """In rows of tokens, without padding."""
     data: StoredFile
     data_blocks: list[int]
     """Bytes of each block, without header and footer."""
@@ -43,44 +49,89 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sink:
-    """Takes the batches of one task, cell by cell. `root` is the output folder, `stem` the path of its files below it.
+    """Takes the batches of one task, cell by cell; `place` is where its files go.
 
     Without `write` it keeps batches for a later leg: one Arrow stream, the split a column like others.
     """
 
-    def __init__(
-        self, write: Write | None, schema: pa.Schema, root: Path, stem: str, run_id: str, *, complete: bool
-    ) -> None:
-        self._encoder = ArrowEncoder(canonical_schema(schema)) if write is None else open_encoder(write, schema)
+    def __init__(self, write: Write | None, schema: pa.Schema, place: Place, *, complete: bool) -> None:
         self._separates = write is not None
+        self._makes_rows = write is not None and INPUT_IDS in schema.names
+        if self._makes_rows:
+            schema = rows_schema(id_type_of(schema), None)
+        encoder = ArrowEncoder(canonical_schema(schema)) if write is None else open_encoder(write, schema)
         # A shard that is joined later is cut later.
-        self._max_bytes = write.max_shard_bytes if write is not None and complete else float("inf")
-        self._root = root
-        self._stem = stem
-        self._run_id = run_id
-        # Parquet cannot be joined from blocks, so even a whole unit waits for that.
-        self._complete = complete and self._encoder.concatenates
-        self._files = ExitStack()
-        self._open: dict[str, _OpenPart] = {}
-        self._parts: list[Part] = []
+        max_bytes = write.max_shard_bytes if write is not None and complete else float("inf")
+        self._parts = PartWriter(encoder, place, complete=complete, max_bytes=max_bytes)
 
     def __enter__(self) -> Sink:
-        self._files.__enter__()
+        self._parts.__enter__()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._files.__exit__(None, None, None)
+        self._parts.__exit__()
 
     def add(self, batch: pa.RecordBatch) -> None:
         """The records of one cell."""
         for split, records in by_split(batch) if self._separates else _as_one(batch):
-            part = self._open.get(split)
-            if part is None:
-                name = f"{self._stem}-{split}-{len(self._parts)}"
-                part = self._open[split] = _OpenPart(self, split, name)
-            part.add(records)
-            if part.num_bytes >= self._max_bytes:
-                self._parts.append(self._open.pop(split).commit())
+            self._parts.add(split, one_document_a_row(records) if self._makes_rows else records)
+
+    def commit(self) -> Written:
+        """Sync and name all files."""
+        return Written(self._parts.commit())
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a sink has made of a task's records."""
+
+    parts: list[Part]
+    leftovers: list[Part] = field(default_factory=list)
+    """Documents of rows that others are to fill (`packing`)."""
+    accounts: list[Account] = field(default_factory=list)
+    """Of the steps that the sink itself has done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a task's files go."""
+
+    root: Path
+    """The output folder."""
+    stem: str
+    """The start of their paths below it."""
+    run_id: str
+
+
+class PartWriter:
+    """Writes blocks of several splits, each to its own files."""
+
+    def __init__(self, encoder: Encoder, place: Place, *, complete: bool, max_bytes: float = float("inf")) -> None:
+        self.encoder = encoder
+        self.place = place
+        # Parquet cannot be joined from blocks, so even a whole unit waits for that.
+        self.complete = complete and encoder.concatenates
+        self.files = ExitStack()
+        self._max_bytes = max_bytes
+        self._open: dict[str, _OpenPart] = {}
+        self._parts: list[Part] = []
+
+    def __enter__(self) -> PartWriter:
+        self.files.__enter__()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.files.__exit__(None, None, None)
+
+    def add(self, split: str, records: pa.RecordBatch) -> None:
+        """One block."""
+        part = self._open.get(split)
+        if part is None:
+            name = f"{self.place.stem}-{split}-{len(self._parts)}"
+            part = self._open[split] = _OpenPart(self, split, name)
+        part.add(records)
+        if part.num_bytes >= self._max_bytes:
+            self._parts.append(self._open.pop(split).commit())
 
     def commit(self) -> list[Part]:
         """Sync and name all files."""
@@ -90,19 +141,17 @@ class Sink:
 
 
 class _OpenPart:
-    def __init__(self, sink: Sink, split: str, name: str) -> None:
+    def __init__(self, writer: PartWriter, split: str, name: str) -> None:
         self._split = split
-        self._encoder: Encoder = sink._encoder
+        self._encoder = encoder = writer.encoder
         self._row_blocks: list[int] = []
-        encoder = sink._encoder
-        complete = sink._complete
-        self._data = _BlockFile(
-            sink, name + encoder.suffix, encoder.header() if complete else b"", encoder.footer() if complete else b""
-        )
+        self._num_tokens = 0
+        header, footer = (encoder.header(), encoder.footer()) if writer.complete else (b"", b"")
+        self._data = _BlockFile(writer, name + encoder.suffix, header, footer)
         self._origins: _BlockFile | None = None
         if not encoder.holds_origins:
-            header, footer = (origins_header(), origins_footer()) if complete else (b"", b"")
-            self._origins = _BlockFile(sink, name + ".origins.arrow", header, footer)
+            header, footer = (origins_header(), origins_footer()) if writer.complete else (b"", b"")
+            self._origins = _BlockFile(writer, name + ".origins.arrow", header, footer)
 
     @property
     def num_bytes(self) -> int:
@@ -111,6 +160,8 @@ class _OpenPart:
 
     def add(self, records: pa.RecordBatch) -> None:
         self._row_blocks.append(records.num_rows)
+        if LENGTHS in records.schema.names and INPUT_IDS in records.schema.names:
+            self._num_tokens += num_tokens(records)
         self._data.add(self._encoder.block(records))
         if self._origins is not None:
             self._origins.add(origins_block(records))
@@ -120,6 +171,7 @@ class _OpenPart:
         return Part(
             split=self._split,
             rows=sum(self._row_blocks),
+            tokens=self._num_tokens,
             data=self._data.commit(),
             data_blocks=self._data.blocks,
             row_blocks=self._row_blocks,
@@ -129,9 +181,10 @@ class _OpenPart:
 
 
 class _BlockFile:
-    def __init__(self, sink: Sink, path: str, header: bytes, footer: bytes) -> None:
+    def __init__(self, writer: PartWriter, path: str, header: bytes, footer: bytes) -> None:
         self._path = path
-        self._file = sink._files.enter_context(PendingFile(sink._root / path, sink._run_id))
+        place = writer.place
+        self._file = writer.files.enter_context(PendingFile(place.root / path, place.run_id))
         self._footer = footer
         self.blocks: list[int] = []
         self._file.write(header)
@@ -146,12 +199,12 @@ class _BlockFile:
         return StoredFile(path=self._path, bytes=self._file.num_bytes, xxh3=self._file.checksum)
 
 
-def by_split(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+def by_split(batch: pa.RecordBatch, otherwise: str = ONLY_SPLIT) -> Iterator[tuple[str, pa.RecordBatch]]:
     """The batch's records by the split they belong to, in their order; no empty batches."""
     if not batch.num_rows:
         return
     if SPLIT not in batch.schema.names:
-        yield ONLY_SPLIT, batch
+        yield otherwise, batch
         return
     splits = batch.column(SPLIT)
     rest = batch.drop_columns([SPLIT])

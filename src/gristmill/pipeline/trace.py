@@ -30,9 +30,16 @@ State = Literal["unchanged", "changed", "missing"]
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A record and its past."""
+    """A record and its past: one place, or for a row of tokens that of each document in it."""
 
     record: dict[str, Any]
+    places: list[Place]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a document came from."""
+
     origin: Origin
     unit: str
     """What the origin's position counts: byte, row or member."""
@@ -49,12 +56,16 @@ def trace(dataset: Dataset, number: int) -> Trace:
             f"there is no record {number}: {dataset.folder} has {len(dataset):,}",
             help=f"numbers go from 0 to {len(dataset) - 1}" if len(dataset) else "it is empty",
         )
-    [origin] = dataset.origins(number)
-    file = _input_file(dataset.manifest, origin)
-    read = _read_of(dataset.manifest, origin.source)
+    record = {"text": dataset.decode(number)} if dataset.manifest.kind == "tokens" else dataset[number]
+    return Trace(record, [_place(dataset.manifest, origin) for origin in dataset.origins(number)])
+
+
+def _place(manifest: Manifest, origin: Origin) -> Place:
+    file = _input_file(manifest, origin)
+    read = _read_of(manifest, origin.source)
     state = _state(file)
     original = _original(read, file, origin.position) if state == "unchanged" else None
-    return Trace(dataset[number], origin, _unit(read, file), state, original)
+    return Place(origin, _unit(read, file), state, original)
 
 
 def _input_file(manifest: Manifest, origin: Origin) -> InputFile:

@@ -17,7 +17,8 @@ import pyarrow as pa
 from gristmill.core.books import Account
 from gristmill.core.errors import SourceChangedError, TooManyBadError
 from gristmill.pipeline import quarantine
-from gristmill.pipeline.sink import Part, Sink
+from gristmill.pipeline.packing import PackingSink
+from gristmill.pipeline.sink import Part, Place, Sink
 from gristmill.pipeline.units import Span
 from gristmill.shards.manifest import StoredFile
 from gristmill.steps.limit import OVER_LIMIT
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from gristmill.core.step import Kernel, LocalStep
     from gristmill.engine.tasks import Context, Task
     from gristmill.pipeline.stored import StoredBucket, StoredInput
+    from gristmill.steps.pack.pack import Pack
     from gristmill.steps.read import Read
     from gristmill.steps.write import Write
 
@@ -51,6 +53,9 @@ class SourceLeg:
     output_schema: pa.Schema
     write: Write | None
     """None: for a later leg."""
+    pack: Pack | None = None
+    """How documents become rows, in the last leg of a recipe that packs."""
+    pad_id: int = 0
     opening: str | None = "read"
     """The name of the account for what comes in: `read`, or the barrier that the records have passed."""
 
@@ -100,6 +105,8 @@ class PartResult(msgspec.Struct, frozen=True, kw_only=True):
     """A task's account of itself; becomes its receipt."""
 
     parts: list[Part]
+    leftovers: list[Part] = []
+    """Documents of rows that others are to fill (`packing`)."""
     books: list[dict[str, Any]]
     num_blank: int = 0
     quarantine: list[StoredFile] = []
@@ -130,19 +137,28 @@ class _PartRun:
         self._quarantine: PendingFile | None = None
 
     def run(self) -> PartResult:
-        leg, stage, part = self._leg, self._stage, self._part
-        sink = Sink(leg.write, leg.output_schema, stage.root, part.stem, stage.run_id, complete=part.complete)
-        with self._files, sink:
+        with self._files, self._open_sink() as sink:
             for cell in self._cells():
                 sink.add(self._through_steps(self._take(cell)))
-            parts = sink.commit()
+            written = sink.commit()
             set_aside = self._commit_quarantine()
+        accounts = [account for account in (self._opening, *self._accounts) if account.step]
         return PartResult(
-            parts=parts,
-            books=[account.to_dict() for account in (self._opening, *self._accounts) if account.step],
+            parts=written.parts,
+            leftovers=written.leftovers,
+            books=[account.to_dict() for account in (*accounts, *written.accounts)],
             num_blank=self._num_blank,
             quarantine=set_aside,
         )
+
+    def _open_sink(self) -> Sink | PackingSink:
+        leg, part = self._leg, self._part
+        place = Place(self._stage.root, part.stem, self._stage.run_id)
+        if leg.pack is None or leg.write is None:
+            return Sink(leg.write, leg.output_schema, place, complete=part.complete)
+        if part.complete:
+            return PackingSink(leg.pack, leg.pad_id, leg.write, place)
+        return Sink(None, leg.output_schema, place, complete=True)  # packed when the unit is joined
 
     def trial(self, number: int, first: int, stop: int) -> int:
         """Send some rows of one cell through the steps, to see whether that kills; gives the cell's number of rows."""

@@ -10,6 +10,7 @@ import operator
 from collections import OrderedDict
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -17,17 +18,20 @@ import numpy as np
 
 from gristmill.core.errors import CorruptStreamError, DamagedDatasetError, UsageError
 from gristmill.core.names import one_of
-from gristmill.core.records import ORIGIN
+from gristmill.core.records import INPUT_IDS, ORIGIN
 from gristmill.shards.manifest import Manifest, Shard, StoredFile, file_key, load_manifest
 from gristmill.shards.readers import READ_ERRORS, Record, open_shard, without_origin
+from gristmill.shards.token_rows import LENGTHS, ORIGINS
 from gristmill.shards.verify import Verification, verify
+from gristmill.text.tokenizers import find_tokenizer, load_engine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
 
     from gristmill.shards.readers import ShardReader
+    from gristmill.text.tokenizers import Engine
 
 _MAX_OPEN_SHARDS = 8
 
@@ -76,7 +80,7 @@ class Dataset:
         for _, _, shard in self._shards:
             with _naming(shard):
                 num_rows = 0
-                for record in self._reader(shard, self.manifest.format).rows():
+                for record in self._reader(shard, self.manifest.format, self.manifest.kind).rows():
                     yield without_origin(record)
                     num_rows += 1
                 if num_rows != shard.rows:
@@ -105,20 +109,26 @@ class Dataset:
         return Dataset(self.folder, self.manifest, split=name)
 
     def origins(self, index: SupportsIndex) -> list[Origin]:
-        """Where the record came from."""
+        """Where the record came from; of a row of tokens, each of its documents."""
         shard, row = self._find(index)
         if shard.origins is None:
-            origin = self._read(shard, row)[ORIGIN]
+            record = self._read(shard, row)
+            found = record[ORIGINS] if ORIGINS in record else [record[ORIGIN]]
         else:
             with _naming(shard):
-                origin = self._reader(shard.origins, "arrow").row(row)[ORIGIN]
-        file = self.manifest.files.get(file_key(origin["file"]))
-        if file is None:
-            raise DamagedDatasetError(
-                f"{shard.path}, row {row}: the manifest names no input file {file_key(origin['file'])}",
-                help=f"run: gristmill verify {self.folder}",
-            )
-        return [Origin(file.source, file.path, origin["position"], origin["part"])]
+                found = [self._reader(shard.origins, "arrow").row(row)[ORIGIN]]
+        return [self._origin(origin, shard, row) for origin in found]
+
+    def decode(self, index: SupportsIndex) -> str:
+        """The text of a row of tokens, without padding; special tokens are shown."""
+        record = self[index]
+        if self.manifest.kind != "tokens":
+            raise UsageError(f"{self.folder} holds {self.manifest.kind}, not tokens", help='their text is ds[i]["text"]')
+        return self._tokenizer.decode(record[INPUT_IDS][: int(record[LENGTHS].sum())])
+
+    @cached_property
+    def _tokenizer(self) -> Engine:
+        return load_engine(find_tokenizer(str(self.folder / self.manifest.tokenizer_folder)))
 
     def quarantine(self) -> Iterator[dict[str, Any]]:
         """What was set aside, one by one: origin, step, reason, the record itself where it was small enough."""
@@ -131,7 +141,9 @@ class Dataset:
         return verify(self.folder)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": OrderedDict()}
+        state = {**self.__dict__, "_open": OrderedDict()}
+        state.pop("_tokenizer", None)
+        return state
 
     def _find(self, index: SupportsIndex) -> tuple[Shard, int]:
         wanted = number = operator.index(index)
@@ -143,15 +155,24 @@ class Dataset:
         shard = self._shards[position][2]
         return shard, number - int(self._ends[position]) + shard.rows
 
+    def _origin(self, origin: Mapping[str, int], shard: Shard, row: int) -> Origin:
+        file = self.manifest.files.get(file_key(origin["file"]))
+        if file is None:
+            raise DamagedDatasetError(
+                f"{shard.path}, row {row}: the manifest names no input file {file_key(origin['file'])}",
+                help=f"run: gristmill verify {self.folder}",
+            )
+        return Origin(file.source, file.path, origin["position"], origin["part"])
+
     def _read(self, shard: Shard, row: int) -> Record:
         with _naming(shard):
-            return self._reader(shard, self.manifest.format).row(row)
+            return self._reader(shard, self.manifest.format, self.manifest.kind).row(row)
 
-    def _reader(self, file: StoredFile, format: str) -> ShardReader:
+    def _reader(self, file: StoredFile, format: str, kind: str = "documents") -> ShardReader:
         """The open reader of a file; the ones used last stay open."""
         reader = self._open.pop(file.path, None)
         if reader is None:
-            reader = open_shard(self._checked_path(file), format)
+            reader = open_shard(self._checked_path(file), format, kind)
         self._open[file.path] = reader
         if len(self._open) > _MAX_OPEN_SHARDS:
             self._open.popitem(last=False)

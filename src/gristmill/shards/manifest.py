@@ -8,7 +8,7 @@ account is noticed too. Cost: about 250 bytes a shard and an input file.
 from __future__ import annotations
 
 import base64
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -38,6 +38,8 @@ class Shard(StoredFile, frozen=True, kw_only=True):
     """A file of records."""
 
     rows: int
+    tokens: int | None = None
+    """In rows of tokens, without padding."""
     tasks: list[str] = []
     """Fingerprints of the tasks that made it."""
     origins: StoredFile | None = None
@@ -78,6 +80,27 @@ class Quarantine(msgspec.Struct, frozen=True, kw_only=True):
     """JSON lines, one a record."""
 
 
+class TokenizerIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """What made the token ids."""
+
+    name: str
+    """As the recipe has it."""
+    content: str
+    """xxh3 of all that shapes ids."""
+    files: list[StoredFile]
+    """`tokenizer.json` and what belongs to it, all in one folder of the dataset."""
+    vocab_size: int
+    eos_id: int | None
+    bos_id: int | None
+    pad_id: int | None
+    engine: str
+    engine_version: str
+    why: str
+    """Why this engine."""
+    parity: dict[str, int]
+    """On how much text the engine was compared with the reference before the run; the books say how much in it."""
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """See the module."""
 
@@ -101,6 +124,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     quarantine: Quarantine = Quarantine()
     recipe: dict[str, object] = {}
     versions: dict[str, str] = {}
+    row_length: int | None = None
+    """Tokens in each row of a packed dataset."""
+    tokenizer: TokenizerIdentity | None = None
     mixture: dict[str, float] | None = None
     """Weights of the sources in training, where the recipe names them; None: as many rows as each has."""
     files: dict[str, InputFile] = {}
@@ -112,6 +138,23 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             for source, shards in sources.items():
                 for shard in shards:
                     yield split, source, shard
+
+    @property
+    def tokenizer_folder(self) -> str:
+        """Relative to the dataset's folder."""
+        if self.tokenizer is None:
+            raise UsageError("the dataset has no tokenizer: it holds no tokens")
+        return str(PurePosixPath(self.tokenizer.files[0].path).parent)
+
+    def stored_files(self) -> Iterator[StoredFile]:
+        """Every file that the manifest names: shards, their origins, what was set aside, the tokenizer."""
+        for _, _, shard in self.shards():
+            yield shard
+            if shard.origins is not None:
+                yield shard.origins
+        yield from self.quarantine.files
+        if self.tokenizer is not None:
+            yield from self.tokenizer.files
 
     def accounts(self, source: str) -> list[Account]:
         return [Account.from_dict(state) for state in self.books.get(source, [])]
@@ -138,7 +181,8 @@ def dataset_hash(manifest: Manifest) -> str:
         [split, [[source, [shard.xxh3 for shard in shards]] for source, shards in sources.items()]]
         for split, sources in manifest.splits.items()
     ]
-    content = [manifest.kind, manifest.format, list(manifest.schema.columns.items()), splits]
+    tokenizer = manifest.tokenizer.content if manifest.tokenizer is not None else None
+    content = [manifest.kind, manifest.format, list(manifest.schema.columns.items()), tokenizer, splits]
     return xxhash.xxh3_128_hexdigest(msgspec.json.encode(content))
 
 

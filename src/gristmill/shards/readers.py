@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from gristmill.core.names import one_of
 from gristmill.core.records import ORIGIN, TEXT
 from gristmill.shards.arrow_stream import mapped_batches
+from gristmill.shards.token_rows import ORIGINS
 from gristmill.storage.compression import codec_of, decompressed
 from gristmill.storage.files import open_input
 
@@ -50,7 +51,10 @@ READ_ERRORS = (OSError, EOFError, pa.ArrowException, msgspec.DecodeError, ValueE
 """What reading a damaged shard may raise, besides `CorruptStreamError`."""
 
 
-def open_shard(path: Path, format: str) -> ShardReader:
+def open_shard(path: Path, format: str, kind: str = "documents") -> ShardReader:
+    """A shard of a dataset of this format and kind."""
+    if kind == "tokens":
+        return TokenShard(path)
     one_of("format", format, ("arrow", "parquet", "jsonl", "webdataset"))
     if format == "arrow":
         return ArrowShard(path)
@@ -61,8 +65,10 @@ def open_shard(path: Path, format: str) -> ShardReader:
     return SequentialShard(lambda: _samples(path), _sample_record)
 
 
-def open_origins(path: Path, format: str) -> Iterator[pa.StructArray]:
+def open_origins(path: Path, format: str, kind: str = "documents") -> Iterator[pa.StructArray]:
     """The origins in a shard that holds them, or in a side file (`arrow`)."""
+    if kind == "tokens":
+        return (batch.column(ORIGINS).flatten() for batch in mapped_batches(path))
     if format == "parquet":
         batches = pq.ParquetFile(str(path), buffer_size=1 << 20).iter_batches(columns=[ORIGIN])
     else:
@@ -78,17 +84,32 @@ class ArrowShard:
         self._ends = list(itertools.accumulate(batch.num_rows for batch in self._batches))
 
     def row(self, index: int) -> Record:
-        number = bisect.bisect_right(self._ends, index)
-        batch = self._batches[number]
-        record: Record = batch.slice(index - self._ends[number] + batch.num_rows, 1).to_pylist()[0]
+        record: Record = self._batch(index).to_pylist()[0]
         return record
 
     def rows(self) -> Iterator[Record]:
         for batch in self._batches:
             yield from _batch_rows(batch)
 
+    def _batch(self, index: int) -> pa.RecordBatch:
+        number = bisect.bisect_right(self._ends, index)
+        batch = self._batches[number]
+        return batch.slice(index - self._ends[number] + batch.num_rows, 1)
+
     def count_rows(self) -> int:
         return self._ends[-1] if self._ends else 0
+
+
+class TokenShard(ArrowShard):
+    """Rows of tokens, as NumPy arrays that look at the mapped file."""
+
+    def row(self, index: int) -> Record:
+        return _arrays(self._batch(index))
+
+    def rows(self) -> Iterator[Record]:
+        for batch in self._batches:
+            for row in range(batch.num_rows):
+                yield _arrays(batch.slice(row, 1))
 
 
 class ParquetShard:
@@ -145,6 +166,13 @@ class SequentialShard:
 
     def count_rows(self) -> int:
         return sum(map(len, self._chunks()))
+
+
+def _arrays(row: pa.RecordBatch) -> Record:
+    """A row of lists, each as an array; origins stay a list of dicts."""
+    record: Record = {name: row.column(name).flatten().to_numpy() for name in row.schema.names if name != ORIGINS}
+    record[ORIGINS] = row.column(ORIGINS)[0].as_py()
+    return record
 
 
 def _batch_rows(batch: pa.RecordBatch) -> Iterator[Record]:
@@ -215,4 +243,5 @@ def _sample_record(sample: dict[str, bytes]) -> Record:
 
 def without_origin(record: Record) -> Record:
     record.pop(ORIGIN, None)
+    record.pop(ORIGINS, None)
     return record

@@ -97,13 +97,15 @@ def plan_rows(pack: Pack, lengths: NDArray[np.int64]) -> Packing:
 
 
 def unfinished_rows(pack: Pack, packing: Packing) -> NDArray[np.int64]:
-    """The rows that are at most half full: worth packing again together with those of other units.
+    """The rows that are worth packing again together with those of other units: at most one.
 
-    At most one for `best_fit` (see `kernels`) and for `concat` (its last row). None for `pad`: its rows are not shared.
+    For `best_fit` the one that is at most half full (see `kernels`), for `concat` the last if it is not full. None for
+    `pad`: its rows are not shared.
     """
     if pack.strategy == PAD:
         return np.empty(0, dtype=np.int64)
-    return np.flatnonzero(2 * packing.tokens_in_rows() <= pack.row_length)
+    enough = pack.row_length if pack.strategy == CONCAT else pack.row_length // 2 + 1
+    return np.flatnonzero(packing.tokens_in_rows() < enough)
 
 
 def fill_rows(

@@ -1,0 +1,117 @@
+"""Tokenized documents of a unit into packed rows, and what its last row lacks from other units.
+
+A unit keeps back the row that is at most half full (best fit) or not full (concat). These few documents of all units of
+a source are packed once more, unit by unit in order, into the source's last shards. So utilisation depends neither on
+the size of tasks nor on that of units.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gristmill.core.books import Account
+from gristmill.core.errors import LowUtilisationError
+from gristmill.pipeline.sink import ONLY_SPLIT, PartWriter, Written, by_split
+from gristmill.shards.canonical import canonical_schema
+from gristmill.shards.token_rows import id_type_of, rows_schema
+from gristmill.steps.pack.documents import pack_documents
+from gristmill.steps.write import open_encoder
+from gristmill.steps.write.arrow import ArrowEncoder
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from gristmill.pipeline.sink import Place
+    from gristmill.steps.pack.documents import PackedDocuments
+    from gristmill.steps.pack.pack import Pack
+    from gristmill.steps.write import Write
+
+
+class PackingSink:
+    """Takes documents with their ids; writes rows when all are there. `last`: nothing is kept back."""
+
+    def __init__(self, pack: Pack, pad_id: int, write: Write, place: Place, *, last: bool = False) -> None:
+        self._pack = pack
+        self._pad_id = pad_id
+        self._write = write
+        self.place = place
+        self._last = last
+        self._documents: defaultdict[str, list[pa.RecordBatch]] = defaultdict(list)
+
+    def __enter__(self) -> PackingSink:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._documents.clear()
+
+    def add(self, batch: pa.RecordBatch, split: str = ONLY_SPLIT) -> None:
+        """Some documents; of this split, if they do not say it themselves."""
+        for found, documents in by_split(batch, split):
+            self._documents[found].append(documents)
+
+    def commit(self) -> Written:
+        """Pack, write, sync and name all files."""
+        account = Account(step=self._pack.name)
+        if not self._documents:
+            return Written([], accounts=[account])
+        schema = next(iter(self._documents.values()))[0].schema
+        encoder = open_encoder(self._write, rows_schema(id_type_of(schema), self._pack.row_length))
+        kept = ArrowEncoder(canonical_schema(schema))
+        leftover_place = replace(self.place, stem=f"{self.place.stem}-leftover")
+        with ExitStack() as stack:
+            rows = stack.enter_context(
+                PartWriter(encoder, self.place, complete=True, max_bytes=self._write.max_shard_bytes)
+            )
+            leftovers = stack.enter_context(PartWriter(kept, leftover_place, complete=True))
+            for split in sorted(self._documents):
+                packed = self._packed(self._documents.pop(split))
+                for batch in packed.rows():
+                    rows.add(split, batch)
+                if packed.leftover.num_rows:
+                    leftovers.add(split, packed.leftover_documents())
+                self._take_down(packed, account)
+            return Written(rows.commit(), leftovers.commit(), [account])
+
+    def _packed(self, documents: list[pa.RecordBatch]) -> PackedDocuments:
+        return pack_documents(self._pack, self._pad_id, documents, keeps_unfinished=self._last)
+
+    def _take_down(self, packed: PackedDocuments, account: Account) -> None:
+        """Documents and their tokens count where they are first packed, rows where they are written."""
+        packing = packed.packing
+        num_row_tokens = packing.num_tokens
+        account.measures.update(
+            rows=packing.num_rows,
+            row_tokens=num_row_tokens,
+            padding=packing.num_rows * self._pack.row_length - num_row_tokens,
+        )
+        if self._last:
+            return
+        num_dropped = packing.num_dropped_documents + packing.num_empty
+        account.taken += len(packed.offsets) - 1
+        account.given += len(packed.offsets) - 1 - num_dropped
+        account.dropped.update(too_long=packing.num_dropped_documents, empty=packing.num_empty)
+        account.dropped += type(account.dropped)()  # without zeros
+        account.measures.update(
+            tokens=int(packed.offsets[-1]),
+            dropped_tokens=packing.dropped_tokens,
+            truncated_tokens=packing.truncated_tokens,
+            split_documents=packing.num_split_documents,
+            truncated_documents=packing.num_truncated_documents,
+        )
+
+
+def check_utilisation(pack: Pack, source: str, account: Account) -> None:
+    """Refuse rows that hold too much padding."""
+    num_places = account.measures["rows"] * pack.row_length
+    if pack.min_utilisation is None or not num_places:
+        return
+    utilisation = account.measures["row_tokens"] / num_places
+    if utilisation < pack.min_utilisation:
+        raise LowUtilisationError(
+            f"source {source}: {utilisation:.2%} of the places in rows hold tokens; min_utilisation asks for "
+            f"{pack.min_utilisation:.2%}",
+            help="choose strategy: concat or best_fit, or rows that suit the documents' lengths",
+        )

@@ -1,0 +1,53 @@
+"""Training rows on disk: token ids, the lengths of the documents in them, and where each of these came from.
+
+What trainers want besides (labels, positions, document numbers) follows from the lengths when batches are made.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.records import INPUT_IDS, ORIGIN, ORIGIN_TYPE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+LENGTHS = "lengths"
+"""Of the documents in the row, in their order; what they leave of a row of fixed length is padding."""
+ORIGINS = "origins"
+"""Of the documents in the row."""
+
+
+def rows_schema(id_type: pa.DataType, row_length: int | None) -> pa.Schema:
+    """Rows of one length, or (None) of one document each."""
+    ids = pa.list_(id_type) if row_length is None else pa.list_(id_type, row_length)
+    return pa.schema([(INPUT_IDS, ids), (LENGTHS, pa.list_(pa.int32())), (ORIGINS, pa.list_(ORIGIN_TYPE))])
+
+
+def id_type_of(schema: pa.Schema) -> pa.DataType:
+    """Of the token ids in documents or rows."""
+    return schema.field(INPUT_IDS).type.value_type
+
+
+def one_document_a_row(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Tokenized documents (`origin`, `input_ids`) as rows."""
+    ids = batch.column(INPUT_IDS)
+    ends = np.arange(batch.num_rows + 1, dtype=np.int32)
+    lengths = pa.ListArray.from_arrays(pa.array(ends), document_lengths(ids).astype(np.int32))
+    origins = pa.ListArray.from_arrays(pa.array(ends), batch.column(ORIGIN))
+    schema = rows_schema(ids.type.value_type, None)
+    return pa.RecordBatch.from_arrays([ids, lengths.cast(schema.field(LENGTHS).type), origins], schema=schema)
+
+
+def document_lengths(ids: pa.ListArray) -> NDArray[np.int64]:
+    """How many tokens each document has."""
+    offsets: NDArray[np.int32] = ids.offsets.to_numpy()
+    return np.diff(offsets).astype(np.int64)
+
+
+def num_tokens(rows: pa.RecordBatch) -> int:
+    """Tokens in rows, without padding."""
+    return int(rows.column(LENGTHS).flatten().to_numpy().sum(dtype=np.int64))
