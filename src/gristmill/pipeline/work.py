@@ -1,6 +1,6 @@
 """What a worker does with one task: read cells, run the fused steps on each, write blocks, keep the books.
 
-One cell is in memory at a time (about 4 MiB of input), whatever the size of the file.
+One cell is in memory at a time (about 4 MiB of input), whatever the size of the file. Small files share one.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from gristmill.core.books import Account
 from gristmill.core.errors import GristmillError
 from gristmill.pipeline import quarantine
 from gristmill.pipeline.sink import Part, Sink
-from gristmill.pipeline.units import Span
+from gristmill.pipeline.units import Span, clusters
 from gristmill.shards.manifest import StoredFile
 from gristmill.steps.limit import OVER_LIMIT
-from gristmill.steps.read import CellBatch, open_reader
+from gristmill.steps.read import CellBatch, open_reader, read_together
 from gristmill.steps.record_functions import bad_record
 from gristmill.storage.commit import PendingFile
 from gristmill.storage.files import current_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from gristmill.core.records import BadRecord
+    from gristmill.core.records import BadRecord, SourceFile
     from gristmill.core.step import LocalStep
     from gristmill.engine.tasks import Context, Task
     from gristmill.pipeline.stored import StoredBucket, StoredInput
@@ -117,6 +117,8 @@ class _PartRun:
         self._bad_in_a_row: Counter[int] = Counter()
         """By account."""
         self._paths: dict[int, str] = {}
+        self._cell_number = 0
+        """Of the cell that is being read or has been read last."""
         self._files = ExitStack()
         self._quarantine: PendingFile | None = None
 
@@ -146,15 +148,22 @@ class _PartRun:
         return 0
 
     def _cells(self) -> Iterator[CellBatch]:
-        number = 0
-        for source in self._part.inputs:
-            cells = self._span_cells(source) if isinstance(source, Span) else self._stored_cells(source)
-            for cell in cells:
-                self._context.at(number)
-                if self._part.excluded:
-                    self._exclude(cell, number)
-                yield cell
-                number += 1
+        for cell in self._input_cells():
+            self._context.at(self._cell_number)
+            if self._part.excluded:
+                self._exclude(cell, self._cell_number)
+            yield cell
+            self._cell_number += 1
+
+    def _input_cells(self) -> Iterator[CellBatch]:
+        for stored in self._part.inputs:
+            if not isinstance(stored, Span):
+                yield from self._stored_cells(stored)
+        for cluster in clusters(source for source in self._part.inputs if isinstance(source, Span)):
+            if len(cluster) > 1:
+                yield from read_together(self._leg.read, self._checked(cluster), self._leg.schema)
+            else:
+                yield from self._span_cells(*cluster)
 
     def _span_cells(self, span: Span) -> Iterator[CellBatch]:
         self._paths[span.file.id] = span.file.relative
@@ -162,6 +171,14 @@ class _PartRun:
             _check_unchanged(span)
         reader = open_reader(self._leg.read, span.file, self._leg.schema, piece=span.piece)
         yield from reader.read_cells(span.first, span.stop)
+
+    def _checked(self, cluster: Iterable[Span]) -> Iterator[SourceFile]:
+        """Each file when its turn comes to be read."""
+        for span in cluster:
+            self._context.at(self._cell_number)  # the timeout is for one file, not for thousands
+            self._paths[span.file.id] = span.file.relative
+            _check_unchanged(span)
+            yield span.file
 
     def _stored_cells(self, stored: StoredInput | StoredBucket) -> Iterator[CellBatch]:
         if stored.num_over_limit:
