@@ -7,6 +7,7 @@ afterwards. Either way its receipt is kept under the unit's own fingerprint, whi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gristmill.core.errors import GristmillError
@@ -17,7 +18,7 @@ from gristmill.pipeline.output import WORK
 from gristmill.pipeline.poison import find_poison
 from gristmill.pipeline.units import Span, Unit, cut_for_tasks
 from gristmill.pipeline.unpack import UnpackResult
-from gristmill.pipeline.work import PartResult, PartTask, run_part
+from gristmill.pipeline.work import PartResult, PartTask, run_part, set_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -94,7 +95,7 @@ class LegRunner:
             tasks,
             workers=options.workers,
             backend=options.backend,
-            setup=lambda: stage,
+            setup=partial(set_up, stage),
             timeout=options.timeout,
             on_poison=on_poison if options.backend == "processes" else None,
             desc=desc,

@@ -16,7 +16,9 @@ import msgspec
 import xxhash
 
 from gristmill.core.records import SourceFile  # noqa: TC001  (msgspec looks at the types of fields)
+from gristmill.pipeline.outline import unpacked_bytes
 from gristmill.steps.read import CELL_BYTES, UnpackedPiece
+from gristmill.storage.compression import codec_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -79,7 +81,7 @@ def make_units(
             continue
         group += spans
         group_bytes += spans[0].num_bytes + OPENING_BYTES
-        if _ends_group(file, group_bytes):
+        if _ends_group(spans[0], group_bytes):
             yield Unit(tuple(group))
             group, group_bytes = [], 0
     if group:
@@ -89,19 +91,21 @@ def make_units(
 def _cut(file: SourceFile, cell_sizes: Callable[[SourceFile], Sequence[int] | None]) -> list[Span]:
     sizes = cell_sizes(file) if file.num_bytes > UNIT_BYTES else None
     if sizes is None or len(sizes) <= CELLS_PER_UNIT:
-        return [Span(file, num_bytes=file.num_bytes)]
+        # Of what a compressed file holds it can only be told how much it probably is.
+        num_bytes = unpacked_bytes(file.num_bytes, "jsonl", compressed=codec_of(file.relative) is not None)
+        return [Span(file, num_bytes=num_bytes)]
     return [
         Span(file, first, min(first + CELLS_PER_UNIT, len(sizes)), sum(sizes[first : first + CELLS_PER_UNIT]))
         for first in range(0, len(sizes), CELLS_PER_UNIT)
     ]
 
 
-def _ends_group(file: SourceFile, group_bytes: int) -> bool:
+def _ends_group(span: Span, group_bytes: int) -> bool:
     if group_bytes >= UNIT_BYTES:
         return True
     # A file ends a group with a chance of its size in 16 MiB, so groups above the minimum are about that much longer.
-    chance = min(1.0, (file.num_bytes + OPENING_BYTES) / MIN_GROUP_BYTES)
-    return group_bytes >= MIN_GROUP_BYTES and xxhash.xxh3_64_intdigest(file.relative.encode()) < chance * 2**64
+    chance = min(1.0, (span.num_bytes + OPENING_BYTES) / MIN_GROUP_BYTES)
+    return group_bytes >= MIN_GROUP_BYTES and xxhash.xxh3_64_intdigest(span.file.relative.encode()) < chance * 2**64
 
 
 def clusters(spans: Iterable[Span]) -> Iterator[tuple[Span, ...]]:

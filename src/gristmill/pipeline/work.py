@@ -16,6 +16,10 @@ import pyarrow as pa
 
 from gristmill.core.books import Account
 from gristmill.core.errors import GristmillError
+from gristmill.core.function import Function
+from gristmill.core.pandas_free import keep_pandas_out
+from gristmill.core.recipe import step_parameters
+from gristmill.engine import nesting
 from gristmill.pipeline import quarantine
 from gristmill.pipeline.sink import Part, Sink
 from gristmill.pipeline.units import Span, clusters
@@ -97,6 +101,14 @@ class SourceChangedError(GristmillError, RuntimeError):
 
 class TooManyBadError(GristmillError, RuntimeError):
     """One record after another cannot be used: something is wrong with the input or a step, not with a record."""
+
+
+def set_up(stage: Stage) -> Stage:
+    """What a worker does before its first task."""
+    steps = [step for leg in stage.legs.values() for step in leg.steps]
+    if nesting.is_worker_process() and not any(isinstance(value, Function) for value in _parameters(steps)):
+        keep_pandas_out()
+    return stage
 
 
 def run_part(task: Task, context: Context) -> PartResult | int:
@@ -248,6 +260,10 @@ class _PartRun:
         file.commit()
         path = file.path.relative_to(self._stage.root).as_posix()
         return [StoredFile(path=path, bytes=file.num_bytes, xxh3=file.checksum)]
+
+
+def _parameters(steps: Iterable[LocalStep]) -> Iterator[Any]:
+    return (value for step in steps for value in step_parameters(step).values())
 
 
 def _check_unchanged(span: Span) -> None:
