@@ -16,6 +16,7 @@ from gristmill.storage.lock import FolderLock
 def tiny_units(monkeypatch):
     monkeypatch.setattr(units, "UNIT_BYTES", 4000)
     monkeypatch.setattr(units, "MIN_GROUP_BYTES", 1500)
+    monkeypatch.setattr(units, "OPENING_BYTES", 0)
 
 
 @pytest.fixture

@@ -12,6 +12,11 @@ def mark_process_as_worker() -> None:
     _process["is_worker"] = True
 
 
+def is_worker_process() -> bool:
+    """Whether this process was started for nothing but running tasks."""
+    return _process["is_worker"]
+
+
 def enter_worker_thread() -> None:
     _worker_threads.add(get_ident())
 

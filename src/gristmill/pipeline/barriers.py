@@ -100,9 +100,7 @@ def split_bounds(
         for unit, result in zip(units, results, strict=True)
         if result.parts
     ]
-    runner.run_all(
-        run_keys, lambda: stage, [task for task in tasks if runner.receipt(task.id, Keys) is None], "split: keys"
-    )
+    runner.run_all(run_keys, stage, [task for task in tasks if runner.receipt(task.id, Keys) is None], "split: keys")
     found = [keys for task in tasks if (keys := runner.receipt(task.id, Keys)) is not None]
     smallest = split.smallest(np.array(keys.smallest, dtype=np.uint64) for keys in found)
     return split.bounds(smallest, sum(keys.num_records for keys in found))
@@ -159,9 +157,7 @@ def after_shuffle(
         name = fingerprint.of(unit.fingerprint, "deal", num_buckets)
         inputs = tuple(stored_inputs(result))
         tasks.append(Task(name, DealTask(unit.source.name, shuffle, inputs, num_buckets, f"{WORK}/work/{name}")))
-    runner.run_all(
-        run_deal, lambda: stage, [task for task in tasks if runner.receipt(task.id, Dealt) is None], "shuffle"
-    )
+    runner.run_all(run_deal, stage, [task for task in tasks if runner.receipt(task.id, Dealt) is None], "shuffle")
     blocks: dict[int, list[StoredBlock]] = {}
     for task in tasks:
         dealt = runner.receipt(task.id, Dealt)

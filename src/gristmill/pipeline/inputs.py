@@ -82,7 +82,7 @@ class Inputs:
 
     def _unpack(self, tasks: list[Task]) -> None:
         undone = [task for task in tasks if self._runner.receipt(task.id, UnpackResult) is None]
-        self._runner.run_all(run_unpack, lambda: self._stage, undone, "unpacking")
+        self._runner.run_all(run_unpack, self._stage, undone, "unpacking")
 
 
 def is_limited(source: SourcePlan) -> bool:

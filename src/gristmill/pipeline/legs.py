@@ -7,6 +7,7 @@ afterwards. Either way its receipt is kept under the unit's own fingerprint, whi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gristmill.core.errors import GristmillError
@@ -18,7 +19,7 @@ from gristmill.pipeline.poison import find_poison
 from gristmill.pipeline.sink import Written
 from gristmill.pipeline.units import Span, Unit, cut_for_tasks
 from gristmill.pipeline.unpack import UnpackResult
-from gristmill.pipeline.work import PartResult, PartTask, run_part
+from gristmill.pipeline.work import PartResult, PartTask, run_part, set_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -64,7 +65,7 @@ class LegRunner:
         undone = [unit for unit in units if self.result(unit) is None]
         slices = {unit.fingerprint: list(self._slices(unit, stage.legs[unit.source.name])) for unit in undone}
         tasks = [task for parts in slices.values() for task in parts if self.receipt(task.id, PartResult) is None]
-        self.run_all(run_part, stage.load, tasks, desc, on_poison=find_poison)
+        self.run_all(run_part, stage, tasks, desc, on_poison=find_poison)
         joins = []
         for unit in undone:
             if self.result(unit) is None:
@@ -74,7 +75,7 @@ class LegRunner:
                     self._receipts.add(unit.fingerprint, merge_results(parts, stored))
                 else:
                     joins.append(Task(unit.fingerprint, JoinTask(unit.source.name, parts, unit.stem)))
-        self.run_all(run_join, lambda: stage, joins, f"{desc}, joining")
+        self.run_all(run_join, stage, joins, f"{desc}, joining")
 
     def result(self, unit: UnitWork) -> PartResult | None:
         return self.receipt(unit.fingerprint, PartResult)
@@ -82,7 +83,7 @@ class LegRunner:
     def run_all(
         self,
         function: Callable[..., Any],
-        setup: Callable[[], Any],
+        stage: Stage,
         tasks: Sequence[Task],
         desc: str,
         on_poison: Callable[..., Any] | None = None,
@@ -96,7 +97,7 @@ class LegRunner:
             tasks,
             workers=options.workers,
             backend=options.backend,
-            setup=setup,
+            setup=partial(set_up, stage, loads=function is run_part),
             timeout=options.timeout,
             on_poison=on_poison if options.backend == "processes" else None,
             desc=desc,

@@ -6,7 +6,7 @@ Cost: one listing of the inputs, the metadata of large files, and a few records 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -263,7 +263,7 @@ def _plan_source(
         read = _with_columns(source.read, steps)
         files = tuple(source_files(name, read, find_files(read.read, base=recipe.folder)))
         if recipe.identity == "content":
-            files = tuple(replace(file, content=file_checksum(file.path)) for file in files)
+            files = tuple(msgspec.structs.replace(file, content=file_checksum(file.path)) for file in files)
         schema = plan_schema(read, files, keeps_record=_keeps_record(steps, write))
         legs = cut_into_legs(steps)
         schemas = leg_schemas(schema, legs)

@@ -227,7 +227,7 @@ def _tokenizer(step: Encode, root: Path, names: _Names, run_id: str) -> Tokenize
         content = step.files.location(name).read_bytes()
         checksum = write_file(root / path, content, run_id)
         files[name] = StoredFile(path=path, bytes=len(content), xxh3=checksum)
-    return msgspec.convert({**step.identity(), "files": names.tokenizer(files)}, TokenizerIdentity, from_attributes=True)
+    return TokenizerIdentity(**{**step.identity(), "files": names.tokenizer(files)})
 
 
 def _plain(data: Any) -> Any:

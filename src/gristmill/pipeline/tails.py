@@ -36,7 +36,7 @@ def pack_leftovers(
         if runner.result(tail) is None:
             leftovers = tuple(PartResult(parts=parts, books=[]) for _, parts in some)
             tasks.append(Task(tail.fingerprint, JoinTask(source.name, leftovers, tail.stem, is_tail=True)))
-    runner.run_all(run_join, lambda: stage, tasks, "packing what is left over")
+    runner.run_all(run_join, stage, tasks, "packing what is left over")
     measures: Counter[str] = Counter()
     for result in UnitResults(runner, tails):
         measures.update(Account.from_dict(result.books[-1]).measures)

@@ -2,8 +2,9 @@
 
 A **unit** is what ends up as one shard (in each split). Where units begin and end depends on the files alone: a large
 file is cut every 16 cells (64 MiB), small files are grouped in path order. A group ends at 64 MiB, or above 16 MiB at a
-file whose own path says so; an added file therefore changes its own group and few others. A **task** is a part of one
-unit that a worker reads in one go; its size (`slice_bytes`) never shows in the output.
+file whose own path says so; an added file therefore changes its own group and few others. In a group, consecutive
+files that fit into one cell together are a **cluster** and are read as one. A **task** is a part of one unit that a
+worker reads in one go, cut between cells and clusters; its size (`slice_bytes`) never shows in the output.
 """
 
 from __future__ import annotations
@@ -11,23 +12,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import xxhash
 
-from gristmill.steps.read import CELL_BYTES
+from gristmill.core.records import SourceFile  # noqa: TC001  (msgspec looks at the types of fields)
+from gristmill.pipeline.outline import unpacked_bytes
+from gristmill.steps.read import CELL_BYTES, UnpackedPiece
+from gristmill.storage.compression import codec_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from gristmill.core.records import SourceFile
-    from gristmill.steps.read import UnpackedPiece
-
 CELLS_PER_UNIT = 16
 UNIT_BYTES = 64 << 20
 MIN_GROUP_BYTES = 16 << 20
+# Opening a file takes as long as reading so much of it: groups of tiny files end early enough to share the work.
+OPENING_BYTES = 4 << 10
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(msgspec.Struct, frozen=True, gc=False):
     """Consecutive cells of one file; `stop` None: to its end."""
 
     file: SourceFile
@@ -35,6 +38,11 @@ class Span:
     stop: int | None = None
     num_bytes: int = 0
     piece: UnpackedPiece | None = None
+
+    @property
+    def is_small(self) -> bool:
+        """A whole file of less than a cell."""
+        return self.num_bytes < CELL_BYTES and self.first == 0 and self.stop is None and self.piece is None
 
     def identity(self) -> tuple[object, ...]:
         """What of it shapes the output."""
@@ -73,9 +81,11 @@ def make_units(
             for span in pieces:
                 yield Unit((span,))
             continue
-        group.append(Span(file, num_bytes=file.num_bytes))
-        group_bytes += file.num_bytes
-        if _ends_group(file, group_bytes):
+        # Of what a compressed file holds it can only be told how much it probably is.
+        num_bytes = unpacked_bytes(file.num_bytes, "jsonl", compressed=codec_of(file.relative) is not None)
+        group.append(Span(file, num_bytes=num_bytes))
+        group_bytes += num_bytes + OPENING_BYTES
+        if _ends_group(group[-1], group_bytes):
             yield Unit(tuple(group))
             group, group_bytes = [], 0
     if group:
@@ -93,43 +103,67 @@ def _cut(file: SourceFile, cell_sizes: Callable[[SourceFile], Sequence[int] | No
     ]
 
 
-def _ends_group(file: SourceFile, group_bytes: int) -> bool:
+def _ends_group(span: Span, group_bytes: int) -> bool:
     if group_bytes >= UNIT_BYTES:
         return True
     # A file ends a group with a chance of its size in 16 MiB, so groups above the minimum are about that much longer.
-    chance = min(1.0, file.num_bytes / MIN_GROUP_BYTES)
-    return group_bytes >= MIN_GROUP_BYTES and xxhash.xxh3_64_intdigest(file.relative.encode()) < chance * 2**64
+    chance = min(1.0, (span.num_bytes + OPENING_BYTES) / MIN_GROUP_BYTES)
+    return group_bytes >= MIN_GROUP_BYTES and xxhash.xxh3_64_intdigest(span.file.relative.encode()) < chance * 2**64
+
+
+def clusters(spans: Iterable[Span]) -> Iterator[tuple[Span, ...]]:
+    """Consecutive small files as long as all fit into a cell, every other span alone.
+
+    From the start of any cluster on the rest is cut in the same way, so a worker that has a run of them finds their
+    borders by itself.
+    """
+    cluster: list[Span] = []
+    size = 0
+    for span in spans:
+        if cluster and not (span.is_small and size + span.num_bytes <= CELL_BYTES):
+            yield tuple(cluster)
+            cluster, size = [], 0
+        if span.is_small:
+            cluster.append(span)
+            size += span.num_bytes
+        else:
+            yield (span,)
+    if cluster:
+        yield tuple(cluster)
 
 
 def cut_for_tasks(
     unit: Unit, slice_bytes: int, cell_sizes: Callable[[SourceFile], Sequence[int] | None]
 ) -> list[tuple[Span, ...]]:
-    """The unit's spans in runs of about `slice_bytes`."""
+    """The unit's spans in runs of about `slice_bytes`; a cluster stays in one piece."""
     parts: list[tuple[Span, ...]] = []
     current: list[Span] = []
     size = 0
-    for span in unit.spans:
-        for piece in _slices(span, slice_bytes, cell_sizes):
-            if current and size + piece.num_bytes > slice_bytes:
+    for cluster in clusters(unit.spans):
+        for piece in [cluster] if len(cluster) > 1 else _slices(cluster[0], slice_bytes, cell_sizes):
+            num_bytes = sum(span.num_bytes for span in piece)
+            if current and size + num_bytes > slice_bytes:
                 parts.append(tuple(current))
                 current, size = [], 0
-            current.append(piece)
-            size += piece.num_bytes
+            current += piece
+            size += num_bytes
     if current:
         parts.append(tuple(current))
     return parts
 
 
-def _slices(span: Span, slice_bytes: int, cell_sizes: Callable[[SourceFile], Sequence[int] | None]) -> Iterator[Span]:
-    if span.num_bytes <= slice_bytes:
-        yield span
+def _slices(
+    span: Span, slice_bytes: int, cell_sizes: Callable[[SourceFile], Sequence[int] | None]
+) -> Iterator[tuple[Span]]:
+    if span.num_bytes <= slice_bytes or span.is_small:
+        yield (span,)
         return
     offset = 0
     sizes = cell_sizes(span.file) if span.piece is None else None
     if span.piece is not None:
         offset, sizes = span.piece.first_cell, [CELL_BYTES] * span.piece.num_cells
     if sizes is None:
-        yield span
+        yield (span,)
         return
     last = span.stop if span.stop is not None else offset + len(sizes)
     first = span.first
@@ -138,5 +172,5 @@ def _slices(span: Span, slice_bytes: int, cell_sizes: Callable[[SourceFile], Seq
         while stop < last and (stop == first or size + sizes[stop - offset] <= slice_bytes):
             size += sizes[stop - offset]
             stop += 1
-        yield Span(span.file, first, stop, size, span.piece)
+        yield (Span(span.file, first, stop, size, span.piece),)
         first = stop

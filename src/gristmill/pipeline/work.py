@@ -1,6 +1,6 @@
 """What a worker does with one task: read cells, run the fused steps on each, write blocks, keep the books.
 
-One cell is in memory at a time (about 4 MiB of input), whatever the size of the file.
+One cell is in memory at a time (about 4 MiB of input), whatever the size of the file. Small files share one.
 """
 
 from __future__ import annotations
@@ -16,22 +16,24 @@ import pyarrow as pa
 
 from gristmill.core.books import Account
 from gristmill.core.errors import SourceChangedError, TooManyBadError
+from gristmill.core.pandas_free import keep_pandas_out
+from gristmill.engine import nesting
 from gristmill.pipeline import quarantine
 from gristmill.pipeline.packing import PackingSink
 from gristmill.pipeline.sink import Part, Place, Sink
-from gristmill.pipeline.units import Span
+from gristmill.pipeline.units import Span, clusters
 from gristmill.shards.manifest import StoredFile
 from gristmill.steps.limit import OVER_LIMIT
-from gristmill.steps.read import CellBatch, open_reader
+from gristmill.steps.read import CellBatch, open_reader, read_together
 from gristmill.steps.record_functions import bad_record
 from gristmill.storage.commit import PendingFile
 from gristmill.storage.files import current_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from gristmill.core.records import BadRecord
+    from gristmill.core.records import BadRecord, SourceFile
     from gristmill.core.step import Kernel, LocalStep
     from gristmill.engine.tasks import Context, Task
     from gristmill.pipeline.stored import StoredBucket, StoredInput
@@ -70,6 +72,10 @@ class Stage:
     max_quarantine: float
     legs: Mapping[str, SourceLeg]
     """By source."""
+
+    @property
+    def runs_user_code(self) -> bool:
+        return any(step.whole_record for leg in self.legs.values() for step in leg.steps)
 
     def load(self) -> LoadedStage:
         """With the kernels of all steps: what a worker holds from task to task."""
@@ -112,6 +118,13 @@ class PartResult(msgspec.Struct, frozen=True, kw_only=True):
     quarantine: list[StoredFile] = []
 
 
+def set_up(stage: Stage, *, loads: bool) -> Stage | LoadedStage:
+    """What a worker does before its first task; `loads` where it will run the steps."""
+    if nesting.is_worker_process() and not stage.runs_user_code:
+        keep_pandas_out()
+    return stage.load() if loads else stage
+
+
 def run_part(task: Task, context: Context) -> PartResult | int:
     """The function of every leg's tasks; `context.state` is the `LoadedStage`."""
     run = _PartRun(context.state, task.payload, context)
@@ -133,6 +146,8 @@ class _PartRun:
         self._bad_in_a_row: Counter[int] = Counter()
         """By account."""
         self._paths: dict[int, str] = {}
+        self._cell_number = 0
+        """Of the cell that is being read or has been read last."""
         self._files = ExitStack()
         self._quarantine: PendingFile | None = None
 
@@ -171,15 +186,22 @@ class _PartRun:
         return 0
 
     def _cells(self) -> Iterator[CellBatch]:
-        number = 0
-        for source in self._part.inputs:
-            cells = self._span_cells(source) if isinstance(source, Span) else self._stored_cells(source)
-            for cell in cells:
-                self._context.at(number)
-                if self._part.excluded:
-                    self._exclude(cell, number)
-                yield cell
-                number += 1
+        for cell in self._input_cells():
+            self._context.at(self._cell_number)
+            if self._part.excluded:
+                self._exclude(cell, self._cell_number)
+            yield cell
+            self._cell_number += 1
+
+    def _input_cells(self) -> Iterator[CellBatch]:
+        for stored in self._part.inputs:
+            if not isinstance(stored, Span):
+                yield from self._stored_cells(stored)
+        for cluster in clusters(source for source in self._part.inputs if isinstance(source, Span)):
+            if len(cluster) > 1:
+                yield from read_together(self._leg.read, self._checked(cluster), self._leg.schema)
+            else:
+                yield from self._span_cells(*cluster)
 
     def _span_cells(self, span: Span) -> Iterator[CellBatch]:
         self._paths[span.file.id] = span.file.relative
@@ -187,6 +209,14 @@ class _PartRun:
             _check_unchanged(span)
         reader = open_reader(self._leg.read, span.file, self._leg.schema, piece=span.piece)
         yield from reader.read_cells(span.first, span.stop)
+
+    def _checked(self, cluster: Iterable[Span]) -> Iterator[SourceFile]:
+        """Each file when its turn comes to be read."""
+        for span in cluster:
+            self._context.at(self._cell_number)  # the timeout is for one file, not for thousands
+            self._paths[span.file.id] = span.file.relative
+            _check_unchanged(span)
+            yield span.file
 
     def _stored_cells(self, stored: StoredInput | StoredBucket) -> Iterator[CellBatch]:
         if stored.num_over_limit:

@@ -123,7 +123,9 @@ class Dataset:
         """The text of a row of tokens, without padding; special tokens are shown."""
         record = self[index]
         if self.manifest.kind != "tokens":
-            raise UsageError(f"{self.folder} holds {self.manifest.kind}, not tokens", help='their text is ds[i]["text"]')
+            raise UsageError(
+                f"{self.folder} holds {self.manifest.kind}, not tokens", help='their text is ds[i]["text"]'
+            )
         return self._tokenizer.decode(record[INPUT_IDS][: int(record[LENGTHS].sum())])
 
     @cached_property

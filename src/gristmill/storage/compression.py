@@ -56,7 +56,7 @@ def codec_of(path: str) -> Codec | None:
     >>> codec_of("part-0.jsonl.ZST"), codec_of("part-0.jsonl")
     ('zstd', None)
     """
-    return next((codec for suffix, codec in _SUFFIXES.items() if path.lower().endswith(suffix)), None)
+    return _SUFFIXES.get(path[path.rfind(".") :].lower()) if "." in path else None
 
 
 def strip_codec(path: str) -> str:
@@ -65,8 +65,7 @@ def strip_codec(path: str) -> str:
     >>> strip_codec("part-0.jsonl.gz"), strip_codec("part-0.jsonl")
     ('part-0.jsonl', 'part-0.jsonl')
     """
-    suffix = next((suffix for suffix in _SUFFIXES if path.lower().endswith(suffix)), "")
-    return path.removesuffix(path[len(path) - len(suffix) :]) if suffix else path
+    return path if codec_of(path) is None else path[: path.rfind(".")]
 
 
 def decompressed(stream: BinaryIO, codec: Codec) -> Iterator[bytes]:

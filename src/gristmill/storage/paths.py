@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from stat import S_ISDIR
 from typing import TYPE_CHECKING
 
@@ -60,7 +59,8 @@ def list_files(patterns: str | Sequence[str], *, base: str | None = None) -> Lis
     given = [patterns] if isinstance(patterns, str) else list(patterns)
     if not given or not all(given):
         raise UsageError("there is no path to read from", help="name a file, a folder or a pattern")
-    searches = [_Search(pattern, base) for pattern in given]
+    real_folders: dict[str, str] = {}
+    searches = [_Search(pattern, base, real_folders) for pattern in given]
     root = _common_root([search.root for search in searches], given)
     found: dict[str, tuple[str, int, str]] = {}
     for search in searches:
@@ -76,12 +76,13 @@ def list_files(patterns: str | Sequence[str], *, base: str | None = None) -> Lis
 class _Search:
     """One pattern and where it starts."""
 
-    def __init__(self, pattern: str, base: str | None) -> None:
+    def __init__(self, pattern: str, base: str | None, real_folders: dict[str, str]) -> None:
+        """Several searches share what they have found out about folders in `real_folders`."""
         self.given = pattern
         self.protocol = remote_files.protocol_of(pattern)
         self.links_outside: list[str] = []
         self._folders: list[str] = []
-        self._real_folders: dict[str, str] = {}
+        self._real_folders = real_folders
         self._remote_folders: dict[str, dict[str, remote_files.RemoteFile | None]] = {}
         self._is_named = False
         if self.protocol is None:
@@ -109,9 +110,10 @@ class _Search:
 
     def _place_locally(self, pattern: str, base: str | None) -> None:
         path = os.path.join(base or "", os.path.expanduser(remote_files.local_path(pattern)))  # noqa: PTH118, PTH111
-        self._is_named = local_files.stat_named(path) is not None
-        if self._is_named:  # a file may be called `[1].txt`
-            is_folder = Path(path).is_dir()
+        named = local_files.stat_named(path)
+        self._is_named = named is not None
+        if named is not None:  # a file may be called `[1].txt`
+            is_folder = S_ISDIR(named.st_mode)
             folder = path if is_folder else path[: path.rfind("/") + 1]
             self.rest = "" if is_folder else path[len(folder) :]
         else:

@@ -17,6 +17,8 @@ MAX_NAMES = 10_000_000
 """A range that would make more names than this is a slip of the finger."""
 
 _WILD = re.compile(r"[*?\[]")
+_BRACE = re.compile(r"[{}]")
+_BRACE_OR_COMMA = re.compile(r"[{},]")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
@@ -72,28 +74,29 @@ def _alternatives(pattern: str, inside: str) -> list[str]:
     pieces = _split_at_commas(inside)
     if len(pieces) == 1:
         return [f"{{{inside}}}"]  # {x} stands for itself
-    return [name for piece in pieces for name in expand_braces(piece)]
+    return [name for piece in pieces for name in (expand_braces(piece) if "{" in piece else (piece,))]
 
 
 def _closing(pattern: str, start: int) -> int:
     """Where the brace that opens at `start` is closed; -1 if nowhere."""
     depth = 0
-    for position in range(start, len(pattern)):
-        depth += {"{": 1, "}": -1}.get(pattern[position], 0)
+    for brace in _BRACE.finditer(pattern, start):
+        depth += 1 if brace.group() == "{" else -1
         if depth == 0:
-            return position
+            return brace.start()
     return -1
 
 
 def _split_at_commas(inside: str) -> list[str]:
-    pieces, depth = [""], 0
-    for character in inside:
-        depth += {"{": 1, "}": -1}.get(character, 0)
-        if character == "," and depth == 0:
-            pieces.append("")
-        else:
-            pieces[-1] += character
-    return pieces
+    if "{" not in inside and "}" not in inside:
+        return inside.split(",")
+    pieces, depth, start = [], 0, 0
+    for mark in _BRACE_OR_COMMA.finditer(inside):
+        depth += {"{": 1, "}": -1, ",": 0}[mark.group()]
+        if mark.group() == "," and depth == 0:
+            pieces.append(inside[start : mark.start()])
+            start = mark.end()
+    return [*pieces, inside[start:]]
 
 
 def _check_number(pattern: str, num_names: int) -> None:

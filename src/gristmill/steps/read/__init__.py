@@ -1,7 +1,7 @@
 """Files to batches: readers of JSON lines, Parquet, Arrow, Hugging Face folders, text and WebDataset tars.
 
 A source's files (`source_files`) are planned together (`plan_schema`) and then read one by one (`open_reader`), cell
-by cell.
+by cell; small ones many at a time (`read_together`).
 """
 
 from gristmill.steps.read.cells import CELL_BYTES, CellBatch, FileReader, StreamDamage, UnpackedPiece
@@ -9,6 +9,7 @@ from gristmill.steps.read.formats import file_format
 from gristmill.steps.read.read import Read
 from gristmill.steps.read.schema import plan_schema
 from gristmill.steps.read.source import open_reader, source_files, unpacked_cells
+from gristmill.steps.read.together import read_together
 
 __all__ = [
     "CELL_BYTES",
@@ -20,6 +21,7 @@ __all__ = [
     "file_format",
     "open_reader",
     "plan_schema",
+    "read_together",
     "source_files",
     "unpacked_cells",
 ]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def build_batch(
-    schema: pa.Schema, file: int, positions: NDArray[np.int64], columns: Mapping[str, pa.Array]
+    schema: pa.Schema, file: int | pa.Array, positions: NDArray[np.int64], columns: Mapping[str, pa.Array]
 ) -> pa.RecordBatch:
     """A batch in the order of the schema; `origin` is made here."""
     arrays = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
+import posixpath
 
 from gristmill.core.errors import UsageError
 from gristmill.core.names import one_of
@@ -34,7 +34,7 @@ def file_format(path: str, declared: str | None = None) -> str:
     >>> file_format("notes.log", declared="text")
     'text'
     """
-    suffix = PurePosixPath(strip_codec(path)).suffix.lower()
+    suffix = posixpath.splitext(strip_codec(path))[1].lower()
     if declared is not None:
         one_of("format", declared, FORMATS)
         found = declared

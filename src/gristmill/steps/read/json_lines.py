@@ -45,9 +45,10 @@ class JsonLinesReader:
 
     def read_cells(self, first: int = 0, stop: int | None = None) -> Iterator[CellBatch]:
         for raw in self._cells.raw_cells(first, stop):
-            yield self._parse(raw)
+            yield self.parse(raw)
 
-    def _parse(self, raw: RawCell) -> CellBatch:
+    def parse(self, raw: RawCell) -> CellBatch:
+        """The records of a raw cell."""
         cut = cut_records(raw, self._cells.file.id, LINE_END, self._read.max_record_bytes)
         decode = self._fields.decode
         rows: list[Any] = []

@@ -1,0 +1,197 @@
+"""Many small files read as one cell: a hundred thousand of them would else be as many batches, and as many blocks.
+
+Lines of JSON files are put one after another and decoded in one go, texts that are files of their own likewise: 20 to
+30 µs a file, most of it the system's. What does not fit in there (a damaged stream, a file that unpacks to more than a
+cell, any other format) is read by the file's own reader, and its batches are joined with those around it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.records import ORIGIN, TEXT, TEXT_TYPE, origins
+from gristmill.steps.read.batches import build_batch
+from gristmill.steps.read.cells import CELL_BYTES, CellBatch
+from gristmill.steps.read.formats import file_format
+from gristmill.steps.read.json_lines import LINE_END, JsonLinesReader
+from gristmill.steps.read.separated import BYTE_ORDER_MARK, RawCell, SeparatedFile, unpacked_chunks
+from gristmill.steps.read.source import open_reader
+from gristmill.storage.compression import CorruptStreamError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from gristmill.core.records import BadRecord, SourceFile
+    from gristmill.steps.read.read import Read
+
+_BATCH_BYTES = 2 * CELL_BYTES
+
+
+def read_together(read: Read, files: Iterable[SourceFile], schema: pa.Schema) -> Iterator[CellBatch]:
+    """The records of small files in order, as one cell, or several where they are more than two cells of memory.
+
+    Args:
+        read: The source.
+        files: Each is opened right after it is taken from here.
+        schema: The source's schema, from `plan_schema`.
+    """
+    gathered: list[CellBatch] = []
+    num_bytes = 0
+    for cell in _cells(read, files, schema):
+        if gathered and num_bytes + cell.batch.nbytes > _BATCH_BYTES:
+            yield _joined(gathered)
+            gathered, num_bytes = [], 0
+        gathered.append(cell)
+        num_bytes += cell.batch.nbytes
+    if gathered:
+        yield _joined(gathered)
+
+
+def _cells(read: Read, files: Iterable[SourceFile], schema: pa.Schema) -> Iterator[CellBatch]:
+    contents: _Contents | None = None
+    for file in files:
+        if contents is None:
+            contents = _contents(read, file, schema)
+        data = None if contents is None else _small_content(file)
+        if contents is not None and data is not None:
+            if contents.num_bytes + len(data) > CELL_BYTES:
+                yield contents.take()
+            if contents.add(file.id, data):
+                continue
+        if contents is not None and contents.num_bytes:
+            yield contents.take()
+        yield from open_reader(read, file, schema).read_cells()
+    if contents is not None and contents.num_bytes:
+        yield contents.take()
+
+
+def _joined(cells: list[CellBatch]) -> CellBatch:
+    if len(cells) == 1:
+        return cells[0]
+    bad = [record for cell in cells for record in cell.bad]
+    batch = pa.concat_batches([cell.batch for cell in cells])
+    return CellBatch(cells[0].cell, batch, sum(cell.num_blank for cell in cells), bad)
+
+
+def _small_content(file: SourceFile) -> bytes | None:
+    """All of a file, unpacked; None if it is more than a cell or cannot be read to its end."""
+    pieces: list[bytes] = []
+    num_bytes = 0
+    try:
+        with closing(unpacked_chunks(file.path)) as chunks:
+            for chunk in chunks:
+                pieces.append(chunk)
+                num_bytes += len(chunk)
+                if num_bytes > CELL_BYTES:
+                    return None
+    except CorruptStreamError:
+        return None
+    return b"".join(pieces)
+
+
+class _Contents(Protocol):
+    """The contents of some files, until they are decoded together."""
+
+    num_bytes: int
+
+    def add(self, file: int, data: bytes) -> bool:
+        """Whether this was done; else the file needs its own reader."""
+
+    def take(self) -> CellBatch:
+        """The records of all that was added since the last time."""
+
+
+def _contents(read: Read, file: SourceFile, schema: pa.Schema) -> _Contents | None:
+    kind = file_format(file.path, read.format)
+    if kind == "jsonl":
+        return _Lines(read, file, schema)
+    return _Texts(read, schema) if kind == "text" and read.separator is None else None
+
+
+class _Lines:
+    def __init__(self, read: Read, file: SourceFile, schema: pa.Schema) -> None:
+        cells = SeparatedFile(file, LINE_END, read.max_record_bytes)
+        self._reader = JsonLinesReader(read, cells, schema)
+        self._clear()
+
+    def add(self, file: int, data: bytes) -> bool:
+        mark = len(BYTE_ORDER_MARK) if data.startswith(BYTE_ORDER_MARK) else 0
+        self._files.append(file)
+        self._starts.append(self.num_bytes)
+        self._shifts.append(self.num_bytes - mark)
+        lines = data[mark:] if mark else data
+        if lines and not lines.endswith(LINE_END):
+            lines += LINE_END
+        self._pieces.append(lines)
+        self.num_bytes += len(lines)
+        return True
+
+    def take(self) -> CellBatch:
+        data = memoryview(b"".join(self._pieces))
+        cell = self._reader.parse(RawCell(0, 0, data, is_terminated=True, num_left_out=0))
+        place = cell.batch.schema.get_field_index(ORIGIN)
+        positions = cell.batch.column(place).field("position").to_numpy().astype(np.int64)
+        # Which file a line came from: the last one that begins at or before it.
+        numbers = np.searchsorted(self._starts, positions, side="right") - 1
+        files = pa.array(np.array(self._files, np.uint64)[numbers])
+        positions -= np.array(self._shifts, np.int64)[numbers]
+        column = origins(files, pa.array(positions, pa.uint64()))
+        batch = cell.batch.set_column(place, cell.batch.schema.field(place), column)
+        found = CellBatch(0, batch, cell.num_blank, [self._in_its_file(record) for record in cell.bad])
+        self._clear()
+        return found
+
+    def _in_its_file(self, record: BadRecord) -> BadRecord:
+        number = bisect_right(self._starts, record.position) - 1
+        return replace(record, file=self._files[number], position=record.position - self._shifts[number])
+
+    def _clear(self) -> None:
+        self.num_bytes = 0
+        self._files: list[int] = []
+        self._starts: list[int] = []
+        self._shifts: list[int] = []
+        """What to take off from a place in the whole to have the place in the file."""
+        self._pieces: list[bytes] = []
+
+
+class _Texts:
+    def __init__(self, read: Read, schema: pa.Schema) -> None:
+        self._max_record_bytes = read.max_record_bytes
+        self._schema = schema
+        self._clear()
+
+    def add(self, file: int, data: bytes) -> bool:
+        text = data.removeprefix(BYTE_ORDER_MARK)
+        if len(text) > self._max_record_bytes:
+            return False
+        try:
+            decoded = text.decode()
+        except UnicodeDecodeError:
+            return False
+        self.num_bytes += len(data) + 1  # an empty file is something that was added, too
+        if not text or text.isspace():
+            self._num_blank += 1
+        else:
+            self._files.append(file)
+            self._texts.append(decoded)
+        return True
+
+    def take(self) -> CellBatch:
+        columns = {TEXT: pa.array(self._texts, TEXT_TYPE)}
+        positions = np.zeros(len(self._texts), np.int64)
+        batch = build_batch(self._schema, pa.array(self._files, pa.uint64()), positions, columns)
+        found = CellBatch(0, batch, self._num_blank)
+        self._clear()
+        return found
+
+    def _clear(self) -> None:
+        self.num_bytes = 0
+        self._num_blank = 0
+        self._files: list[int] = []
+        self._texts: list[str] = []
