@@ -51,3 +51,22 @@ def document_lengths(ids: pa.ListArray) -> NDArray[np.int64]:
 def num_tokens(rows: pa.RecordBatch) -> int:
     """Tokens in rows, without padding."""
     return int(rows.column(LENGTHS).flatten().to_numpy().sum(dtype=np.int64))
+
+
+def rows_problem(rows: pa.RecordBatch, vocab_size: int | None) -> str | None:
+    """What is wrong with rows, in words."""
+    lengths = rows.column(LENGTHS)
+    ends = lengths.offsets.to_numpy()
+    totals = np.concatenate([[0], np.cumsum(lengths.values.to_numpy(), dtype=np.int64)])
+    filled = totals[ends[1:]] - totals[ends[:-1]]
+    ids = rows.column(INPUT_IDS)
+    if pa.types.is_fixed_size_list(ids.type):
+        wrong = filled > ids.type.list_size
+    else:
+        wrong = filled != document_lengths(ids)
+    if wrong.any():
+        return f"row {int(np.argmax(wrong))} of a batch does not hold as many tokens as its lengths say"
+    flat = ids.flatten().to_numpy()
+    if vocab_size is not None and len(flat) and int(flat.max()) >= vocab_size:
+        return f"holds the id {int(flat.max())}, but the vocabulary ends at {vocab_size}"
+    return None

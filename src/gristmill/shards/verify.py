@@ -15,15 +15,19 @@ import numpy as np
 
 from gristmill.core.books import unbalanced
 from gristmill.core.errors import CorruptStreamError
+from gristmill.shards.arrow_stream import mapped_batches
 from gristmill.shards.hugging_face import side_files
 from gristmill.shards.manifest import MANIFEST, Manifest, Shard, StoredFile, dataset_hash, file_key, load_manifest
 from gristmill.shards.readers import READ_ERRORS, open_origins, open_shard
+from gristmill.shards.token_rows import num_tokens, rows_problem
 from gristmill.storage.checksums import file_checksum
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
+
+    from gristmill.core.books import Account
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ class Problem:
     path: str
     """The damaged file, relative to the dataset's folder."""
     kind: str
-    """`missing`, `size`, `checksum`, `rows`, `origins`, `unreadable`, `unexpected`, `edited` or `books`."""
+    """`missing`, `size`, `checksum`, `rows`, `tokens`, `origins`, `unreadable`, `unexpected`, `edited` or `books`."""
     message: str
 
     def __str__(self) -> str:
@@ -60,7 +64,7 @@ def verify(folder: str | Path) -> Verification:
     result = Verification(problems=check_manifest(folder, manifest))
     known = known_files(manifest)
     for _, _, shard in manifest.shards():
-        result.problems += check_shard(folder, shard, manifest.format, known)
+        result.problems += check_shard(folder, shard, manifest, known)
         result.num_shards += 1
         result.num_rows += shard.rows
         result.num_bytes += shard.bytes
@@ -76,6 +80,8 @@ def check_manifest(folder: Path, manifest: Manifest) -> list[Problem]:
         problems.append(Problem(MANIFEST, "edited", "its dataset_hash is not that of the shards it names"))
     problems += [Problem(MANIFEST, "books", message) for message in _book_problems(manifest)]
     problems += _quarantine_problems(folder, manifest)
+    tokenizer = manifest.tokenizer.files if manifest.tokenizer is not None else []
+    problems += [problem for file in tokenizer if (problem := _file_problem(folder, file))]
     for path, content in side_files(manifest).items():
         file = folder / path
         if not file.exists():
@@ -91,11 +97,13 @@ def known_files(manifest: Manifest) -> NDArray[np.uint64]:
     return np.sort(np.array([int(key, 16) for key in manifest.files], dtype=np.uint64))
 
 
-def check_shard(folder: Path, shard: Shard, format: str, known: NDArray[np.uint64]) -> list[Problem]:
+def check_shard(folder: Path, shard: Shard, manifest: Manifest, known: NDArray[np.uint64]) -> list[Problem]:
     """What is wrong with one shard and its origins."""
-    problem = _file_problem(folder, shard) or _row_problem(folder, shard, shard.rows, format)
+    problem = _file_problem(folder, shard) or _row_problem(folder, shard, shard.rows, manifest.format)
+    if manifest.kind == "tokens":
+        problem = problem or _token_problem(folder, shard, manifest)
     if shard.origins is None:
-        problem = problem or _origin_problem(folder, shard, format, known)
+        problem = problem or _origin_problem(folder, shard, manifest.format, known, manifest.kind)
         return [problem] if problem else []
     side = shard.origins
     side_problem = _file_problem(folder, side) or _row_problem(folder, side, shard.rows, "arrow")
@@ -130,9 +138,24 @@ def _row_problem(folder: Path, file: StoredFile, rows: int, format: str) -> Prob
     return None
 
 
-def _origin_problem(folder: Path, file: StoredFile, format: str, known: NDArray[np.uint64]) -> Problem | None:
+def _token_problem(folder: Path, shard: Shard, manifest: Manifest) -> Problem | None:
+    """Do rows hold as many tokens as they say, and only tokens of the vocabulary?"""
+    total = 0
+    for rows in mapped_batches(folder / shard.path):
+        message = rows_problem(rows, manifest.tokenizer.vocab_size if manifest.tokenizer is not None else None)
+        if message:
+            return Problem(shard.path, "tokens", message)
+        total += num_tokens(rows)
+    if total != (shard.tokens or 0):
+        return Problem(shard.path, "tokens", f"holds {total} tokens, but the manifest says {shard.tokens or 0}")
+    return None
+
+
+def _origin_problem(
+    folder: Path, file: StoredFile, format: str, known: NDArray[np.uint64], kind: str = "documents"
+) -> Problem | None:
     """Does every record come from an input file that the manifest names?"""
-    for origins in open_origins(folder / file.path, format):
+    for origins in open_origins(folder / file.path, format, kind):
         unknown = _first_unknown(np.unique(origins.field("file").to_numpy(zero_copy_only=False)), known)
         if unknown is not None:
             message = f"has records of the input file {file_key(unknown)}, which the manifest does not name"
@@ -161,7 +184,7 @@ def _book_problems(manifest: Manifest) -> Iterator[str]:
             continue
         for message in unbalanced(accounts):
             yield f"source {source}: {message}"
-        given = accounts[-1].given if accounts else 0
+        given = _num_rows(accounts[-1]) if accounts else 0
         if given != num_rows[source]:
             yield f"source {source}: the books end with {given} records, but its shards hold {num_rows[source]}"
         quarantined: Counter[str] = Counter()
@@ -169,6 +192,11 @@ def _book_problems(manifest: Manifest) -> Iterator[str]:
             quarantined.update(account.quarantined)
         if quarantined != Counter(manifest.quarantine.counts.get(source, {})):
             yield f"source {source}: the books and the quarantine do not agree on what was set aside"
+
+
+def _num_rows(account: Account) -> int:
+    """What the last step has left: records, or the rows that it laid them into."""
+    return account.measures["rows"] if "rows" in account.measures else account.given
 
 
 def _quarantine_problems(folder: Path, manifest: Manifest) -> Iterator[Problem]:
