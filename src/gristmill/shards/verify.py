@@ -196,7 +196,7 @@ def _book_problems(manifest: Manifest) -> Iterator[str]:
 
 def _num_rows(account: Account) -> int:
     """What the last step has left: records, or the rows that it laid them into."""
-    return account.measures["rows"] if "rows" in account.measures else account.given
+    return account.measures.get("rows", account.given)
 
 
 def _quarantine_problems(folder: Path, manifest: Manifest) -> Iterator[Problem]:
