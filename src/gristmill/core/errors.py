@@ -7,6 +7,7 @@
     ├── OutOfMemoryError      (MemoryError)   an item needs more memory than there is
     ├── ItemTimeoutError      (TimeoutError)  an item took longer than its timeout
     ├── UnpicklableError      (TypeError)     something cannot be sent to or from a worker
+    ├── ParityError           (RuntimeError)  the fast tokenizer engine gave other ids than the reference
     └── RemoteError           (RuntimeError)  stands for a worker's exception that could not travel
 
 The message comes first and context as keywords, so that an error survives pickling (an exception whose
@@ -56,6 +57,10 @@ class ItemTimeoutError(GristmillError, TimeoutError):
 
 class UnpicklableError(GristmillError, TypeError):
     """A function, an argument or a result cannot be sent between processes."""
+
+
+class ParityError(GristmillError, RuntimeError):
+    """The fast tokenizer engine gave other ids than the reference for a document. Nothing of its task is kept."""
 
 
 class RemoteError(GristmillError, RuntimeError):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gristmill.steps.select import Select
     from gristmill.steps.shuffle import Shuffle
     from gristmill.steps.split import Split
+    from gristmill.steps.tokenize.tokenize import Tokenize
     from gristmill.steps.write.write import Write
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "Select",
     "Shuffle",
     "Split",
+    "Tokenize",
     "Write",
 ]
 
@@ -46,6 +48,7 @@ _HOMES = {
     "Select": "gristmill.steps.select",
     "Shuffle": "gristmill.steps.shuffle",
     "Split": "gristmill.steps.split",
+    "Tokenize": "gristmill.steps.tokenize.tokenize",
     "Write": "gristmill.steps.write.write",
 }
 
