@@ -17,6 +17,7 @@
         ├── TooManyBadError                   one record after another cannot be used
         ├── QuarantineError                   more records were set aside than the recipe allows
         ├── LowUtilisationError               packed rows hold more padding than the recipe allows
+        ├── ParityError                       the fast tokenizer engine gave other ids than the reference
         └── BooksError                        records went in that did not come out anywhere
 
 The message comes first and context as keywords, so that an error survives pickling (an exception whose
@@ -112,6 +113,10 @@ class QuarantineError(StoppedError):
 
 class LowUtilisationError(StoppedError):
     """Packed rows hold more padding than the recipe allows."""
+
+
+class ParityError(StoppedError):
+    """The fast tokenizer engine gave other ids than the reference for a document. Nothing of its task is kept."""
 
 
 class BooksError(StoppedError):

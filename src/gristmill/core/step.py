@@ -24,6 +24,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     version: ClassVar[int] = 1
     """Raised whenever the same parameters would give other output."""
 
+    not_shaping: ClassVar[tuple[str, ...]] = ()
+    """Fields that no output depends on, such as the path of a file whose content is in another field."""
+
     @property
     def name(self) -> str:
         """Its name in recipes."""

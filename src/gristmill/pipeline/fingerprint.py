@@ -39,7 +39,7 @@ def of_steps(steps: Iterable[Step]) -> list[Any] | None:
     """The steps' names, versions, parameters and code; None if the code of a function cannot be known."""
     described = []
     for step in steps:
-        parameters = step_parameters(step)
+        parameters = {name: value for name, value in step_parameters(step).items() if name not in step.not_shaping}
         for name, value in parameters.items():
             if isinstance(value, Function):
                 parameters[name] = value.fingerprint()

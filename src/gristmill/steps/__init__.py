@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gristmill.steps.select import Select
     from gristmill.steps.shuffle import Shuffle
     from gristmill.steps.split import Split
+    from gristmill.steps.tokenize.tokenize import Tokenize
     from gristmill.steps.write.write import Write
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "Select",
     "Shuffle",
     "Split",
+    "Tokenize",
     "Write",
 ]
 
@@ -49,6 +51,7 @@ _HOMES = {
     "Select": "gristmill.steps.select",
     "Shuffle": "gristmill.steps.shuffle",
     "Split": "gristmill.steps.split",
+    "Tokenize": "gristmill.steps.tokenize.tokenize",
     "Write": "gristmill.steps.write.write",
 }
 

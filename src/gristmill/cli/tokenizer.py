@@ -1,0 +1,141 @@
+"""`gristmill tokenizer`: train a tokenizer on any source, try one before a run depends on it."""
+
+import re
+from typing import Any
+
+import click
+import msgspec
+
+from gristmill.cli.options import json_option
+from gristmill.cli.printing import one_line
+from gristmill.core.errors import UsageError
+from gristmill.pipeline.outline import amount, counted
+from gristmill.pipeline.tokenizers import Trained, check, train
+from gristmill.steps.read import Read
+from gristmill.text.tokenizers import TokenizerReport
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_SHOWN_SPECIALS = 6
+
+
+class Size(click.ParamType[int]):
+    """A number of bytes, as people write it."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """`1GB` is 10^9."""
+        if isinstance(value, int):
+            return value
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", str(value).strip().upper())
+        if not found or not float(found[1]):
+            self.fail(f"{value!r} is not a size: write 500MB or 2GB", param, ctx)
+        return round(float(found[1]) * _UNITS[found[2]])
+
+
+@click.group()
+def command() -> None:
+    """Train a tokenizer, or try one."""
+
+
+@command.command(
+    "train", epilog='Example: gristmill tokenizer train tokenizers/mine "data/*.jsonl.zst" --vocab-size 32768'
+)
+@click.argument("out", type=click.Path())
+@click.argument("files", nargs=-1, required=True)
+@click.option("--vocab-size", type=click.IntRange(min=257), default=16384, show_default=True, help="Tokens in all.")
+@click.option("--text", default="text", show_default=True, help="The field that holds the text.")
+@click.option("--format", "format_name", help="The files' format, if their names do not say it.")
+@click.option(
+    "--special",
+    "specials",
+    multiple=True,
+    default=("<|endoftext|>",),
+    show_default=True,
+    help="A special token. May be repeated; the first one ends documents.",
+)
+@click.option(
+    "--max-bytes", type=Size(), default="1GB", show_default=True, help="Of a larger input, a part is taken by hash."
+)
+@click.option("--overwrite", is_flag=True, help="Replace a tokenizer that is there.")
+@json_option
+def train_command(
+    out: str,
+    files: tuple[str, ...],
+    vocab_size: int,
+    text: str,
+    format_name: str | None,
+    specials: tuple[str, ...],
+    max_bytes: int,
+    *,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Train a byte-level BPE tokenizer on the texts in FILES and write it into the folder OUT.
+
+    FILES are paths, folders, patterns or URLs, in any format that recipes read. The same files and options give the
+    same tokenizer.
+    """
+    read = Read(read=list(files), text=text, format=format_name)
+    trained = train(out, read, vocab_size=vocab_size, special_tokens=specials, max_bytes=max_bytes, overwrite=overwrite)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(trained)).decode())
+    else:
+        _print_trained(trained)
+
+
+@command.command("check", epilog="Example: gristmill tokenizer check tokenizers/gpt2 data/web.jsonl")
+@click.argument("tokenizer")
+@click.argument("files", nargs=-1)
+@click.option("--text", default="text", show_default=True, help="The field that holds the text.")
+@click.option("--format", "format_name", help="The files' format, if their names do not say it.")
+@json_option
+def check_command(tokenizer: str, files: tuple[str, ...], text: str, format_name: str | None, *, as_json: bool) -> None:
+    """Try TOKENIZER on the texts in FILES (default: Python's own library).
+
+    TOKENIZER is a folder with tokenizer.json, such a file, or a name on the Hugging Face Hub.
+    """
+    if format_name is not None and not files:
+        raise UsageError("--format is for FILES, and there are none")
+    read = Read(read=list(files), text=text, format=format_name) if files else None
+    report = check(tokenizer, read)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
+    else:
+        _print_report(report)
+
+
+def _print_trained(trained: Trained) -> None:
+    click.echo(f"wrote {trained.folder}/tokenizer.json and tokenizer_config.json")
+    click.echo(f"trained on {counted(trained.num_documents, 'document')}, {amount(trained.num_bytes)}")
+    if trained.num_left_out:
+        click.echo(
+            f"left out {counted(trained.num_left_out, 'document')}, chosen by hash: the input is over --max-bytes"
+        )
+    if trained.num_unusable:
+        click.echo(f"{counted(trained.num_unusable, 'record')} had no text that can be used")
+    click.echo(f"next: gristmill tokenizer check {trained.folder}")
+
+
+def _print_report(report: TokenizerReport) -> None:
+    specials = list(report.special_tokens)
+    shown = one_line(" ".join(specials[:_SHOWN_SPECIALS])) + (" …" if len(specials) > _SHOWN_SPECIALS else "")
+    roles = {"end": report.eos_id, "begin": report.bos_id, "padding": report.pad_id}
+    rows = [
+        ("tokenizer", report.path),
+        ("content", report.content),
+        ("vocabulary", f"{report.vocab_size:,} tokens, ids as {report.id_type}"),
+        ("special tokens", f"{report.num_special_tokens:,}: {shown}" if specials else "none"),
+        ("roles", ", ".join(f"{role} {'none' if token is None else token}" for role, token in roles.items())),
+        ("round trip", f"{report.num_round_trips} of {report.num_adversarial} adversarial texts come back unchanged"),
+        (
+            "bytes a token",
+            f"{report.bytes_per_token:.2f} on {counted(report.num_texts, 'text')}, {amount(report.num_bytes)}",
+        ),
+        ("engine: auto", f"{report.engine}: {one_line(report.why, max_chars=1000)}"),
+    ]
+    for name, engine in report.engines.items():
+        rows.append((f"{name} {engine.version}", f"{engine.megabytes_per_second:,.1f} MB/s on one core"))
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        click.echo(f"{name:<{width}}  {value}")

@@ -1,0 +1,123 @@
+"""Jobs around a tokenizer: train one on the texts of any source, try one on texts."""
+
+from __future__ import annotations
+
+import sysconfig
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gristmill.core.errors import UsageError
+from gristmill.core.records import ORIGIN, TEXT
+from gristmill.core.seeds import below, hash_origins
+from gristmill.engine.parallel_map import parallel_map
+from gristmill.pipeline.outline import unpacked_bytes
+from gristmill.steps.read import Read, file_format, open_reader, plan_schema, source_files
+from gristmill.storage.compression import codec_of
+from gristmill.storage.paths import find_files
+from gristmill.text.tokenizers import check_tokenizer, find_tokenizer, save_tokenizer, train_tokenizer
+from gristmill.text.tokenizers.train import check_free
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gristmill.core.records import SourceFile
+    from gristmill.steps.read import CellBatch
+    from gristmill.text.tokenizers import TokenizerReport
+
+_SOURCE = "tokenizer"
+_CHECK_BYTES = 16 << 20
+_OWN_FILES = 400
+
+
+@dataclass(slots=True)
+class Trained:
+    """What a tokenizer was trained on."""
+
+    folder: str
+    num_documents: int = 0
+    num_bytes: int = 0
+    num_left_out: int = 0
+    """Documents not taken, so as to stay near `max_bytes`: chosen by the hash of their place."""
+    num_unusable: int = 0
+    """Records without a text that can be used."""
+
+
+def train(
+    folder: str,
+    read: Read,
+    *,
+    vocab_size: int,
+    special_tokens: Sequence[str],
+    max_bytes: int,
+    overwrite: bool = False,
+) -> Trained:
+    """Train a tokenizer on the texts of a source and write it into a folder.
+
+    Documents are read one cell at a time. Of a source that is larger than `max_bytes` a part is taken, by hash, so the
+    same files always give the same tokenizer.
+    """
+    check_free(folder, overwrite=overwrite)
+    trained = Trained(folder)
+    texts = _sampled_texts(read, max_bytes, trained)
+    first = list(islice(texts, 1))
+    if not first:
+        raise UsageError("there are no documents to train on", help="check the files and the name of the text field")
+    files = train_tokenizer(chain(first, texts), vocab_size=vocab_size, special_tokens=special_tokens)
+    save_tokenizer(files, folder, overwrite=overwrite)
+    return trained
+
+
+def check(name: str, read: Read | None) -> TokenizerReport:
+    """Try a tokenizer on texts: of a source, or of Python's own library. Runs in a worker, with one thread."""
+    files = find_tokenizer(name)
+    texts = _own_texts() if read is None else list(_first_texts(read))
+    if not texts:
+        raise UsageError("there are no documents to try the tokenizer on", help="check the files and the text field")
+    report: TokenizerReport
+    [report] = parallel_map(lambda given: check_tokenizer(files, given), [texts], workers=1, progress=False)
+    return report
+
+
+def _sampled_texts(read: Read, max_bytes: int, trained: Trained) -> Iterator[str]:
+    files = source_files(_SOURCE, read, find_files(read.read))
+    size = sum(
+        unpacked_bytes(file.num_bytes, file_format(file.path, read.format), compressed=codec_of(file.path) is not None)
+        for file in files
+    )
+    bound = below(min(1.0, max_bytes / max(1, size)))
+    for cell in _cells(read, files):
+        trained.num_unusable += len(cell.bad)
+        batch = cell.batch
+        if bound < 2**64:
+            keep = hash_origins(0, "tokenizer", batch.column(ORIGIN)) < bound
+            trained.num_left_out += int(batch.num_rows - keep.sum())
+            batch = batch.filter(keep)
+        for text in batch.column(TEXT).to_pylist():
+            trained.num_documents += 1
+            trained.num_bytes += len(text.encode())
+            yield text
+
+
+def _first_texts(read: Read) -> Iterator[str]:
+    files = source_files(_SOURCE, read, find_files(read.read))
+    taken = 0
+    for cell in _cells(read, files):
+        for text in cell.batch.column(TEXT).to_pylist():
+            taken += len(text)
+            if taken > _CHECK_BYTES:
+                return
+            yield text
+
+
+def _cells(read: Read, files: Sequence[SourceFile]) -> Iterator[CellBatch]:
+    schema = plan_schema(read, files, keeps_record=False)
+    for file in files:
+        yield from open_reader(read, file, schema).read_cells()
+
+
+def _own_texts() -> list[str]:
+    """Text that every machine has."""
+    paths = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[:_OWN_FILES]
+    return [path.read_text(encoding="utf-8", errors="replace") for path in paths]

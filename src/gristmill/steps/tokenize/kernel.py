@@ -1,0 +1,147 @@
+"""Texts to ids in a worker.
+
+On the way of every document: one Python string (the fast engine takes nothing else), then flat buffers only. Now and
+then a document is encoded again with the reference, which is loaded when the first of them comes.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.core.errors import GristmillError, ParityError
+from gristmill.core.records import INPUT_IDS, ORIGIN, SPLIT, TEXT, Applied
+from gristmill.core.seeds import below, hash_origins
+from gristmill.steps.tokenize.ends import with_ends
+from gristmill.text.tokenizers import REFERENCE, Engine, SpecialLiterals, compare, id_type, load_engine
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gristmill.text.tokenizers import TokenizerFiles
+
+AS_TEXT, AS_TOKEN, REJECT = POLICIES = ("text", "token", "reject")
+CHECKED_SHARE = 1 / 10_000
+CHECKED_BYTES = 256 << 10
+"""A longer document would take the reference too long."""
+
+
+def token_schema(schema: pa.Schema, vocab_size: int) -> pa.Schema:
+    """What is left of a document's columns, and its ids in the smallest type that holds them all."""
+    kept = [schema.field(name) for name in (ORIGIN, SPLIT) if name in schema.names]
+    ids = pa.list_(pa.type_for_alias(id_type(vocab_size)))
+    return pa.schema([*kept, pa.field(INPUT_IDS, ids)], schema.metadata)
+
+
+class EncodeKernel:
+    """An engine, and the reference to check it with."""
+
+    def __init__(
+        self, files: TokenizerFiles, engine: str, policy: str, *, vocab_size: int, begin: int | None, end: int | None
+    ) -> None:
+        self._files = files
+        self._policy = policy
+        self._vocab_size = vocab_size
+        self._begin = begin
+        self._end = end
+        self._engine = self._load(engine)
+        self._literals = SpecialLiterals(self._engine.special_tokens)
+        self._dtype = np.uint16 if id_type(vocab_size) == "uint16" else np.uint32
+        self._checks_next = False
+
+    def begin_task(self) -> None:
+        """The first document of each task is checked, whatever its hash."""
+        self._checks_next = True
+
+    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:
+        """Ids for texts."""
+        literals = self._literals.count(batch.column(TEXT))
+        num_literals, num_rejected = int(literals.sum()), 0
+        if num_literals and self._policy == REJECT:
+            num_rejected = int(np.count_nonzero(literals))
+            batch = batch.filter(pa.array(literals == 0))
+        texts = batch.column(TEXT)
+        ids, offsets = self._engine.encode(texts)
+        sizes = pc.binary_length(texts).to_numpy(zero_copy_only=False)
+        num_checked = self._check(batch, ids, offsets, sizes, seed)
+        self._refuse_unknown(ids)
+        tokens, offsets = with_ends(ids, offsets, self._dtype, begin=self._begin, end=self._end)
+        measures = {
+            "tokens": len(tokens),
+            "bytes": int(sizes.sum()),
+            "special_literals": num_literals,
+            "parity_checked": num_checked,
+        }
+        dropped = {"special_token": num_rejected} if num_rejected else {}
+        return Applied(self._batch(batch, tokens, offsets), dropped, measures=measures)
+
+    def _batch(
+        self, batch: pa.RecordBatch, ids: NDArray[np.unsignedinteger], offsets: NDArray[np.int64]
+    ) -> pa.RecordBatch:
+        if len(ids) >= 2**31:
+            raise GristmillError(
+                f"a batch of {batch.num_rows} documents has {len(ids):,} tokens; the most is 2^31",
+                help="cut the documents into smaller ones first",
+            )
+        schema = token_schema(batch.schema, self._vocab_size)
+        column = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(ids))
+        columns = {**{name: batch.column(name) for name in schema.names if name != INPUT_IDS}, INPUT_IDS: column}
+        return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+    def _refuse_unknown(self, ids: NDArray[np.uint32]) -> None:
+        """An id above the vocabulary would silently become another one in a smaller type."""
+        if len(ids) and int(ids.max()) >= self._vocab_size:
+            raise GristmillError(
+                f"engine {self._engine.name} gave id {ids.max()}, but the vocabulary ends at {self._vocab_size}",
+                help="use engine: tokenizers, and report this",
+            )
+
+    @cached_property
+    def _reference(self) -> Engine:
+        return self._load(REFERENCE)
+
+    def _load(self, engine: str) -> Engine:
+        return load_engine(self._files, engine, specials_as_text=self._policy != AS_TOKEN)
+
+    def _check(
+        self,
+        batch: pa.RecordBatch,
+        ids: NDArray[np.uint32],
+        offsets: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        seed: int,
+    ) -> int:
+        """Encode some documents again with the reference; gives their number."""
+        if self._engine.name == REFERENCE or not batch.num_rows:
+            return 0
+        chosen = hash_origins(seed, "tokenize/parity", batch.column(ORIGIN)) < np.uint64(below(CHECKED_SHARE))
+        short = sizes <= CHECKED_BYTES
+        if self._checks_next and short.any():
+            chosen[np.argmax(short)] = True
+            self._checks_next = False
+        rows = np.flatnonzero(chosen & short)
+        for row in rows.tolist():
+            expected, _ = self._reference.encode(batch.column(TEXT).slice(row, 1))
+            if not np.array_equal(ids[offsets[row] : offsets[row + 1]], expected):
+                self._fail(batch, row)
+        return len(rows)
+
+    def _fail(self, batch: pa.RecordBatch, row: int) -> None:
+        origin = batch.column(ORIGIN)[row].as_py()
+        mismatch = compare(self._engine, self._reference, batch.column(TEXT).slice(row, 1).to_pylist())
+        where = f"file {origin['file']:016x}, position {origin['position']}, part {origin['part']}"
+        about = (
+            str(mismatch)
+            if mismatch
+            else "it did so once, and not again: the engine's ids depend on what it saw before"
+        )
+        raise ParityError(
+            f"{self._engine.name} {self._engine.version} gives other ids than {REFERENCE} {self._reference.version} "
+            f"for the document at {where}: {about}",
+            help="set engine: tokenizers in the recipe, which is slower and always right",
+            **origin,
+        )

@@ -1,0 +1,65 @@
+"""`tokenize`, as recipes write it."""
+
+from __future__ import annotations
+
+from gristmill.core.errors import UsageError
+from gristmill.core.names import one_of
+from gristmill.core.step import Step
+from gristmill.steps.tokenize.encode import Encode
+from gristmill.steps.tokenize.kernel import AS_TEXT, AS_TOKEN, POLICIES
+from gristmill.text.tokenizers import AUTO, ENGINES, choose_engine, find_tokenizer, read_facts
+
+
+class Tokenize(Step, tag="tokenize", frozen=True, kw_only=True):
+    """Turn each document's text into token ids; the text and all other columns end here.
+
+    `tokenizer` is a folder with `tokenizer.json`, such a file, or a name on the Hugging Face Hub. Ids are those of the
+    reference (`tokenizers`), whatever the engine: `auto` takes the fast one where it is proved to be equal. The
+    tokenizer's post-processor is not run: a document gets the end token that `add_eos` says, and never two of them.
+
+    >>> Tokenize(tokenizer="tokenizers/gpt2").add_eos
+    True
+
+    A special token that is written out in a text is a risk: text from the web would end a document, or begin a chat.
+    `special_tokens_in_text` says what becomes of it: `text` (its letters are encoded as any others), `token`, or
+    `reject` (the document is dropped as `special_token`). They are counted in each case.
+    """
+
+    tokenizer: str
+    engine: str = AUTO
+    add_eos: bool = True
+    add_bos: bool = False
+    special_tokens_in_text: str = AS_TEXT
+
+    def __post_init__(self) -> None:
+        if not self.tokenizer:
+            raise UsageError("tokenizer: must name a folder, a file or a name on the Hugging Face Hub")
+        one_of("engine", self.engine, [AUTO, *ENGINES])
+        one_of("special_tokens_in_text", self.special_tokens_in_text, POLICIES)
+
+    def resolved(self, folder: str) -> Encode:
+        """The step with its tokenizer looked up, tried, and an engine chosen. Takes a second or two."""
+        files = find_tokenizer(self.tokenizer, folder)
+        choice = choose_engine(files, self.engine, specials_as_text=self.special_tokens_in_text != AS_TOKEN)
+        facts = read_facts(files)
+        for role, token_id, wanted in (("eos", facts.eos_id, self.add_eos), ("bos", facts.bos_id, self.add_bos)):
+            if wanted and token_id is None:
+                raise UsageError(
+                    f"add_{role}: {files.path} does not say which token that is",
+                    help=f'name it in tokenizer_config.json beside it ("{role}_token": "…"), or set add_{role}: false',
+                )
+        return Encode(
+            tokenizer=self.tokenizer,
+            files=files,
+            choice=choice,
+            engine_asked=self.engine,
+            add_eos=self.add_eos,
+            add_bos=self.add_bos,
+            special_tokens_in_text=self.special_tokens_in_text,
+            vocab_size=facts.vocab_size,
+            eos_id=facts.eos_id,
+            bos_id=facts.bos_id,
+            pad_id=facts.pad_id,
+            eos_token=facts.eos_token,
+            eos_by_name=facts.eos_by_name,
+        )

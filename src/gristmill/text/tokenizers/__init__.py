@@ -1,0 +1,36 @@
+"""Tokenizers: where their files are, the two engines that run them, the proof that both give the same ids, training.
+
+`tokenizers` is the reference, `fastokens` the fast one (50 to 100 times). Both are imported when an engine is loaded.
+"""
+
+from gristmill.text.tokenizers.check import TokenizerReport, check_tokenizer, id_type
+from gristmill.text.tokenizers.choose import AUTO, Choice, choose_engine, confirm_on_sample
+from gristmill.text.tokenizers.engine import ENGINES, REFERENCE, Engine, load_engine
+from gristmill.text.tokenizers.facts import Facts, read_facts
+from gristmill.text.tokenizers.files import TokenizerFiles, find_tokenizer
+from gristmill.text.tokenizers.literals import SpecialLiterals
+from gristmill.text.tokenizers.parity import Mismatch, compare
+from gristmill.text.tokenizers.train import save_tokenizer, train_tokenizer
+
+__all__ = [
+    "AUTO",
+    "ENGINES",
+    "REFERENCE",
+    "Choice",
+    "Engine",
+    "Facts",
+    "Mismatch",
+    "SpecialLiterals",
+    "TokenizerFiles",
+    "TokenizerReport",
+    "check_tokenizer",
+    "choose_engine",
+    "compare",
+    "confirm_on_sample",
+    "find_tokenizer",
+    "id_type",
+    "load_engine",
+    "read_facts",
+    "save_tokenizer",
+    "train_tokenizer",
+]

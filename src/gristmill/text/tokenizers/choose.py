@@ -1,0 +1,103 @@
+"""Which engine runs a tokenizer, proved before any output is written: the fast one only where it equals the reference.
+
+The proof takes 1 to 2 seconds, most of them for a mebibyte of spaces and for loading both engines.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gristmill.core.errors import UsageError
+from gristmill.text.tokenizers.adversarial import adversarial_texts
+from gristmill.text.tokenizers.engine import FAST, REFERENCE, Engine, engine_version, load_engine
+from gristmill.text.tokenizers.files import TokenizerFiles
+from gristmill.text.tokenizers.parity import Mismatch, compare
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+AUTO = "auto"
+_SAMPLE_CHARS = 1 << 19
+"""Of the user's records, for the proof: a third of a second for the reference."""
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine, and what it was chosen for."""
+
+    engine: str
+    version: str
+    why: str
+    num_texts: int = 0
+    """Adversarial texts on which it was compared with the reference."""
+    num_records: int = 0
+    """Records of the user on which it was."""
+
+
+def choose_engine(files: TokenizerFiles, asked: str, *, specials_as_text: bool) -> Choice:
+    """`auto`: the fast engine if it can load the tokenizer and equals the reference, else the reference.
+
+    Raises:
+        UsageError: The fast engine was asked for by name and cannot be had.
+    """
+    if asked == REFERENCE:
+        load_engine(files, REFERENCE)
+        return reference_choice("the recipe asks for it")
+    choice = _proved(msgspec.json.encode(files), specials_as_text)
+    if asked == FAST and choice.engine != FAST:
+        raise UsageError(f"{files.path}: {choice.why}", help="use engine: auto, which takes the reference then")
+    return choice
+
+
+def reference_choice(why: str) -> Choice:
+    return Choice(engine=REFERENCE, version=engine_version(REFERENCE), why=why)
+
+
+def confirm_on_sample(files: TokenizerFiles, choice: Choice, texts: Sequence[str], *, specials_as_text: bool) -> Choice:
+    """The choice after a look at some of the user's own records: the reference, if the fast engine fails on them."""
+    if choice.engine != FAST:
+        return choice
+    fast, reference = _engines(msgspec.json.encode(files), specials_as_text)
+    taken = list(_first(texts))
+    mismatch = compare(fast, reference, taken)
+    if mismatch is not None:
+        return reference_choice(_differs(fast, mismatch))
+    return msgspec.structs.replace(choice, num_records=len(taken))
+
+
+# A plan with several sources asks for the same proof again, and for the same engines to look at its records.
+@lru_cache(maxsize=8)
+def _proved(encoded_files: bytes, specials_as_text: bool) -> Choice:  # noqa: FBT001
+    try:
+        fast, reference = _engines(encoded_files, specials_as_text)
+    except UsageError as error:
+        if "reason" not in error.context:  # not even the reference can
+            raise
+        return reference_choice(f"{FAST} {engine_version(FAST)} cannot load it ({error.context['reason']})")
+    texts = adversarial_texts(reference.special_tokens)
+    mismatch = compare(fast, reference, texts)
+    if mismatch is not None:
+        return reference_choice(_differs(fast, mismatch))
+    why = f"it gives the same ids as {REFERENCE} {reference.version}"
+    return Choice(engine=FAST, version=fast.version, why=why, num_texts=len(texts))
+
+
+@lru_cache(maxsize=1)
+def _engines(encoded_files: bytes, specials_as_text: bool) -> tuple[Engine, Engine]:  # noqa: FBT001
+    files = msgspec.json.decode(encoded_files, type=TokenizerFiles)
+    reference = load_engine(files, REFERENCE, specials_as_text=specials_as_text)
+    return load_engine(files, FAST, specials_as_text=specials_as_text), reference
+
+
+def _differs(fast: Engine, mismatch: Mismatch) -> str:
+    return f"{FAST} {fast.version} gives other ids than {REFERENCE}, {mismatch}"
+
+
+def _first(texts: Sequence[str]) -> Iterator[str]:
+    taken = 0
+    for text in texts:
+        if taken + len(text) <= _SAMPLE_CHARS:
+            taken += len(text)
+            yield text

@@ -1,0 +1,107 @@
+"""One interface to both engines: texts in, flat ids and offsets out.
+
+The reference makes a Python list of ids a document; the fast engine two buffers for all, and takes `list[str]` only
+(not bytes, not Arrow). Neither runs the tokenizer's post-processor: which tokens begin and end a document is decided by
+the step, once.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING, ClassVar
+
+import pyarrow as pa
+
+from gristmill.core.names import one_of
+from gristmill.text.tokenizers.facts import Facts, read_facts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from gristmill.text.tokenizers.files import TokenizerFiles
+
+REFERENCE = "tokenizers"
+FAST = "fastokens"
+ENGINES = {
+    REFERENCE: ("gristmill.text.tokenizers.reference", "ReferenceEngine"),
+    FAST: ("gristmill.text.tokenizers.fast", "FastEngine"),
+}
+
+
+class Engine:
+    """A loaded tokenizer."""
+
+    name: ClassVar[str]
+    version: str
+
+    def __init__(self, files: TokenizerFiles, *, specials_as_text: bool) -> None:
+        self._files = files
+        self._specials_as_text = specials_as_text
+
+    def encode(self, texts: Sequence[str] | pa.Array) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """The ids of all texts, one after the other, and where each text begins and ends among them.
+
+        >>> ids, offsets = engine.encode(["one", "two"])   # doctest: +SKIP
+        >>> ids[offsets[1] : offsets[2]]                   # doctest: +SKIP
+        """
+        return self._encode(texts.to_pylist() if isinstance(texts, pa.Array) else list(texts))
+
+    def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
+        """The text of some ids; special tokens are shown."""
+        raise NotImplementedError
+
+    def _encode(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        raise NotImplementedError
+
+    @cached_property
+    def facts(self) -> Facts:
+        return read_facts(self._files)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.facts.vocab_size
+
+    @property
+    def special_tokens(self) -> dict[str, int]:
+        return self.facts.special_tokens
+
+    @property
+    def eos_id(self) -> int | None:
+        return self.facts.eos_id
+
+    @property
+    def bos_id(self) -> int | None:
+        return self.facts.bos_id
+
+    @property
+    def pad_id(self) -> int | None:
+        return self.facts.pad_id
+
+
+def load_engine(files: TokenizerFiles, engine: str = REFERENCE, *, specials_as_text: bool = True) -> Engine:
+    """Load a tokenizer.
+
+    Args:
+        files: From `find_tokenizer`.
+        engine: `tokenizers` or `fastokens`.
+        specials_as_text: A special token that is written in a text is taken for the characters that it is written with,
+            not for the token.
+
+    Raises:
+        UsageError: The files are no tokenizer, or not one that this engine knows.
+    """
+    one_of("engine", engine, ENGINES)
+    module, name = ENGINES[engine]
+    loaded: Engine = getattr(import_module(module), name)(files, specials_as_text=specials_as_text)
+    return loaded
+
+
+def engine_version(engine: str) -> str:
+    """The version of an engine's library, without importing it."""
+    from importlib.metadata import version  # noqa: PLC0415
+
+    return version(engine)

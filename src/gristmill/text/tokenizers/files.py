@@ -1,0 +1,138 @@
+"""Where a tokenizer's files are: a folder, a file, or a name on the Hugging Face Hub; and what identifies them.
+
+A tokenizer is its `tokenizer.json`. `tokenizer_config.json` beside it says which tokens begin, end and pad a document.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import xxhash
+
+from gristmill.core.errors import GristmillError, UsageError
+
+TOKENIZER = "tokenizer.json"
+CONFIG = "tokenizer_config.json"
+_CARRIED = (TOKENIZER, CONFIG, "special_tokens_map.json", "chat_template.jinja", "chat_template.json")
+"""What belongs to a tokenizer and goes along with a dataset."""
+_ROLES = ("bos_token", "eos_token", "pad_token")
+_OTHER_KINDS = ("vocab.json", "vocab.txt", "tokenizer.model", "tiktoken.model", "spiece.model")
+_HUB_SECONDS = 10
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+
+class TokenizerFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """A tokenizer that was found."""
+
+    path: str
+    """Of `tokenizer.json`, whatever the file is called; the others lie beside it."""
+    files: dict[str, str]
+    """The xxh3 of each file, by its usual name."""
+    roles: dict[str, str]
+    """`bos_token`, `eos_token` and `pad_token`, as far as `tokenizer_config.json` names them."""
+    content: str
+    """One hash over all that shapes ids: `tokenizer.json` and the roles."""
+
+    def location(self, name: str) -> Path:
+        """Where one of its `files` is."""
+        return Path(self.path) if name == TOKENIZER else Path(self.path).parent / name
+
+    def read(self) -> bytes:
+        """The content of `tokenizer.json`, if it still is what was found."""
+        data = Path(self.path).read_bytes()
+        if xxhash.xxh3_64_hexdigest(data) != self.files[TOKENIZER]:
+            raise GristmillError(
+                f"{self.path} has changed since the run was planned",
+                help="run the same command again: it plans anew, and what has not changed is kept",
+            )
+        return data
+
+
+def find_tokenizer(name: str, folder: str = ".") -> TokenizerFiles:
+    """The tokenizer that is meant by a name: a path (relative ones start at `folder`), else a name on the Hub.
+
+    The Hub is asked only for what the local Hugging Face cache does not hold.
+    """
+    path = Path(folder, Path(name).expanduser())
+    if path.is_dir():
+        found = path / TOKENIZER
+        if not found.is_file():
+            raise _no_tokenizer_in(path)
+    elif path.is_file():
+        found = path
+    elif _HUB_NAME.fullmatch(name) and not name.endswith(".json"):
+        found = _from_hub(name, path)
+    else:
+        raise UsageError(
+            f"there is no tokenizer {name}: looked for {path}", help=f"name a folder that holds {TOKENIZER}"
+        )
+    return _described(found.absolute())
+
+
+def _described(path: Path) -> TokenizerFiles:
+    files = {}
+    for name in _CARRIED:
+        file = path if name == TOKENIZER else path.parent / name
+        if file.is_file():
+            files[name] = xxhash.xxh3_64_hexdigest(file.read_bytes())
+    roles = _roles(path.parent / CONFIG) if CONFIG in files else {}
+    content = xxhash.xxh3_64_hexdigest(msgspec.json.encode([files[TOKENIZER], roles], order="sorted"))
+    return TokenizerFiles(path=str(path), files=files, roles=roles, content=content)
+
+
+def _roles(config: Path) -> dict[str, str]:
+    try:
+        values = msgspec.json.decode(config.read_bytes(), type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{config} is not a JSON object: {error}", help="mend it, or fetch it again") from error
+    roles = {}
+    for role in _ROLES:
+        value = values.get(role)
+        if isinstance(value, dict):  # written by older versions of transformers
+            value = value.get("content")
+        if isinstance(value, str):
+            roles[role] = value
+    return roles
+
+
+def _no_tokenizer_in(folder: Path) -> UsageError:
+    other = next((name for name in _OTHER_KINDS if (folder / name).exists()), None)
+    if other is None:
+        return UsageError(f"{folder} holds no {TOKENIZER}", help="name the folder that does")
+    return UsageError(
+        f"{folder} holds {other} but no {TOKENIZER}",
+        help=f'let transformers make one: AutoTokenizer.from_pretrained("{folder}").save_pretrained("{folder}")',
+    )
+
+
+def _from_hub(name: str, path: Path) -> Path:
+    # Slow to import, and needed for names only.
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url  # noqa: PLC0415
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError  # noqa: PLC0415
+
+    try:
+        try:
+            return Path(hf_hub_download(name, TOKENIZER, local_files_only=True))
+        except LocalEntryNotFoundError:
+            # A download tries for half a minute before it gives up; this one fails at once.
+            get_hf_file_metadata(hf_hub_url(name, TOKENIZER), timeout=_HUB_SECONDS)
+        for other in _CARRIED[1:]:
+            try:
+                hf_hub_download(name, other)
+            except EntryNotFoundError:
+                continue
+        return Path(hf_hub_download(name, TOKENIZER))
+    except Exception as error:  # of the name, the network, the server, the disk: a dozen types of three libraries
+        raise UsageError(
+            f"there is no tokenizer {name}: {path} does not exist, the local Hugging Face cache does not hold it, "
+            f"and it cannot be fetched from the Hub ({_first_line(error)})",
+            help=f"download it elsewhere and name its folder: tokenizer: path/to/folder (it must hold {TOKENIZER})",
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]:.200}" if lines else type(error).__name__

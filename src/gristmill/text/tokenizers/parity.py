@@ -1,0 +1,59 @@
+"""Whether two engines give the same ids, and where they do not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gristmill.text.tokenizers.engine import Engine
+
+_IDS_AROUND = 8
+_CHARS_AROUND = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """The first text on which two engines differ."""
+
+    index: int
+    """Of the text."""
+    token: int
+    """Of the first token that differs."""
+    ids: list[int]
+    """Around that place, by the engine under test."""
+    expected: list[int]
+    """The same by the reference."""
+    text: str
+    """Around that place."""
+
+    def __str__(self) -> str:
+        return f"from token {self.token} on: {self.ids}, not {self.expected}, at {self.text!r}"
+
+
+def compare(engine: Engine, reference: Engine, texts: Sequence[str]) -> Mismatch | None:
+    """Encode all texts with both; None if all ids are equal."""
+    ids, offsets = engine.encode(texts)
+    for index, text in enumerate(texts):
+        found = ids[offsets[index] : offsets[index + 1]]
+        expected, _ = reference.encode([text])
+        if not np.array_equal(found, expected):
+            return _mismatch(reference, index, text, found, expected)
+    return None
+
+
+def _mismatch(
+    reference: Engine, index: int, text: str, ids: np.typing.NDArray[np.uint32], expected: np.typing.NDArray[np.uint32]
+) -> Mismatch:
+    common = min(len(ids), len(expected))
+    different = np.flatnonzero(ids[:common] != expected[:common])
+    token = int(different[0]) if len(different) else common
+    first, stop = max(0, token - _IDS_AROUND), token + _IDS_AROUND
+    # Where in the text that is: as far as the tokens before it reach.
+    place = min(len(reference.decode(expected[:token])), len(text))
+    around = text[max(0, place - _CHARS_AROUND) : place + _CHARS_AROUND]
+    return Mismatch(index, token, ids[first:stop].tolist(), expected[first:stop].tolist(), around)

@@ -1,0 +1,59 @@
+"""The reference: Hugging Face's `tokenizers`. Always there, loads every `tokenizer.json`, 1 to 2 MB/s.
+
+It needs about 150 bytes of memory for each byte of a text. So it gets one text at a time, and a long one in pieces.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from gristmill.text.tokenizers.engine import REFERENCE, Engine
+from gristmill.text.tokenizers.facts import not_a_tokenizer
+from gristmill.text.tokenizers.pieces import encode_in_pieces
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from gristmill.text.tokenizers.files import TokenizerFiles
+
+
+class ReferenceEngine(Engine):
+    """`tokenizers`."""
+
+    name: ClassVar[str] = REFERENCE
+
+    def __init__(self, files: TokenizerFiles, *, specials_as_text: bool) -> None:
+        import tokenizers  # noqa: PLC0415
+
+        super().__init__(files, specials_as_text=specials_as_text)
+        self.version = tokenizers.__version__
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_buffer(files.read())
+        except ValueError as error:
+            raise not_a_tokenizer(files, error) from error
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._tokenizer.encode_special_tokens = specials_as_text
+
+    def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
+        text: str = self._tokenizer.decode([int(number) for number in ids], skip_special_tokens=False)
+        return text
+
+    def _encode(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        parts: list[NDArray[np.uint32]] = []
+        offsets = np.zeros(len(texts) + 1, dtype=np.int64)
+        for index, text in enumerate(texts):
+            pieces = encode_in_pieces(self._encode_one, text)
+            parts += pieces
+            offsets[index + 1] = sum(len(piece) for piece in pieces)
+        ids = np.concatenate(parts) if parts else np.empty(0, dtype=np.uint32)
+        return ids, np.cumsum(offsets)
+
+    def _encode_one(self, text: str) -> NDArray[np.uint32]:
+        # The batch form with one text: the other one also works out the offsets of all tokens.
+        [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        return np.array(encoding.ids, dtype=np.uint32)

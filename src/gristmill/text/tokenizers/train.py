@@ -1,0 +1,94 @@
+"""Training a tokenizer: byte-level BPE, the same result for the same texts in the same order.
+
+Memory grows with the number of distinct words, not with the length of the input: about 1 GB for 1 GB of web text. The
+texts are taken from an iterator, one at a time.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gristmill.core.errors import UsageError
+from gristmill.storage.commit import write_file
+from gristmill.text.tokenizers.files import CONFIG, TOKENIZER
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Sequence
+
+END_OF_TEXT = "<|endoftext|>"
+_NUM_BYTES = 256
+# Words as most current models cut them: contractions, letters with one sign before them, up to three digits, signs,
+# line ends, spaces.
+_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+
+
+def train_tokenizer(
+    texts: Iterable[str], *, vocab_size: int = 16384, special_tokens: Sequence[str] = (END_OF_TEXT,)
+) -> dict[str, bytes]:
+    """The files of a new tokenizer, by name. The first special token ends documents.
+
+    >>> files = train_tokenizer(["one fish two fish"], vocab_size=260)
+    >>> sorted(files)
+    ['tokenizer.json', 'tokenizer_config.json']
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers  # noqa: PLC0415
+
+    _check(vocab_size, special_tokens)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_WORDS), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(special_tokens),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": special_tokens[0],
+        "bos_token": special_tokens[0],
+        "clean_up_tokenization_spaces": False,
+    }
+    return {
+        TOKENIZER: tokenizer.to_str(pretty=True).encode(),
+        CONFIG: msgspec.json.format(msgspec.json.encode(config, order="sorted")),
+    }
+
+
+def save_tokenizer(files: dict[str, bytes], folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    """Write a tokenizer's files. `tokenizer.json` comes last: without it the folder is no tokenizer."""
+    check_free(folder, overwrite=overwrite)
+    for name in sorted(files, key=lambda name: name == TOKENIZER):
+        write_file(Path(folder, name), files[name], "tokenizer")
+
+
+def check_free(folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    """Refuse a folder that holds a tokenizer already, or cannot hold one."""
+    path = Path(folder)
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{path} is a file", help="name a folder")
+    if (path / TOKENIZER).exists() and not overwrite:
+        raise UsageError(f"{path / TOKENIZER} is there already", help="choose another folder, or use --overwrite")
+
+
+def _check(vocab_size: int, special_tokens: Sequence[str]) -> None:
+    if not special_tokens:
+        raise UsageError("a tokenizer needs a special token that ends documents")
+    if not all(special_tokens) or len(set(special_tokens)) < len(special_tokens):
+        raise UsageError(f"special tokens must differ and not be empty: {', '.join(map(repr, special_tokens))}")
+    least = _NUM_BYTES + len(special_tokens)
+    if vocab_size < least:
+        raise UsageError(f"vocab_size must be at least {least} (256 bytes and the special tokens), not {vocab_size}")
