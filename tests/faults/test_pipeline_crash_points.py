@@ -20,7 +20,8 @@ from gristmill.pipeline.options import RunOptions
 from gristmill.pipeline.run import run_recipe
 from gristmill.shards.manifest import load_manifest
 from gristmill.shards.verify import verify
-from gristmill.steps import Length, Limit, Map, Read, Shuffle, Split, Write
+from gristmill.steps import Length, Limit, Map, Pack, Read, Shuffle, Split, Tokenize, Write
+from gristmill.text.tokenizers import save_tokenizer, train_tokenizer
 
 root, scenario = Path(sys.argv[1]), sys.argv[2]
 units.UNIT_BYTES = 400  # several shards from a few lines
@@ -37,6 +38,7 @@ def hook(event, arguments):
 sys.addaudithook(hook)
 data = root / "in"
 data.mkdir(parents=True)
+save_tokenizer(train_tokenizer(["a b c"], vocab_size=257), root / "tokenizer")
 (root / "f.py").write_text("def shout(record):\\n    return {**record, 'text': record['text'].upper()}\\n")
 
 def lines(name, count):
@@ -51,6 +53,7 @@ STEPS = {
     "jsonl": [Length(min_chars=5), Split(validation=0.3), Write(format="jsonl", compression="gzip")],
     "parquet": [Map(call=f"{root}/f.py:shout"), Write(format="parquet")],
     "barriers": [Limit(max_records=30), Shuffle(), Split(validation=5), Write(format="arrow")],
+    "tokens": [Split(validation=0.3), Tokenize(tokenizer=f"{root}/tokenizer"), Pack(row_length=16)],
     "nothing": [Length(min_chars=5000), Write(format="jsonl")],
 }
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gristmill.core.errors import UsageError
 from gristmill.core.step import LocalStep
+from gristmill.steps.columns import require_column
 from gristmill.steps.split import AssignSplit, Split
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ def leg_schemas(schema: pa.Schema, legs: Sequence[Leg]) -> tuple[pa.Schema, ...]
     schemas = []
     for leg in legs:
         for step in leg.steps:
+            for column in step.columns_needed():
+                require_column(step.name, column, schema)
             schema = step.output_schema(schema)
         schemas.append(schema)
         if leg.barrier is not None:

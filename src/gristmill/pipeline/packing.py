@@ -1,13 +1,13 @@
 """Tokenized documents of a unit into packed rows, and what its last row lacks from other units.
 
-A unit keeps back the row that is at most half full (best fit) or not full (concat). These few documents of all units of
-a source are packed once more, unit by unit in order, into the source's last shards. So utilisation depends neither on
-the size of tasks nor on that of units.
+A unit keeps back its emptiest rows (best fit) or its last one (concat). These few documents of all units of a source
+are packed once more, unit by unit in order, into the source's last shards. So utilisation depends neither on the size
+of tasks nor on that of units.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -54,7 +54,7 @@ class PackingSink:
 
     def commit(self) -> Written:
         """Pack, write, sync and name all files."""
-        account = Account(step=self._pack.name)
+        account = empty_account(self._pack)
         if not self._documents:
             return Written([], accounts=[account])
         schema = next(iter(self._documents.values()))[0].schema
@@ -101,6 +101,11 @@ class PackingSink:
             split_documents=packing.num_split_documents,
             truncated_documents=packing.num_truncated_documents,
         )
+
+
+def empty_account(pack: Pack) -> Account:
+    """Before the first document."""
+    return Account(step=pack.name, measures=Counter(tokens=0, rows=0, row_tokens=0, padding=0))
 
 
 def check_utilisation(pack: Pack, source: str, account: Account) -> None:

@@ -19,7 +19,7 @@ from gristmill.pipeline.inputs import Inputs
 from gristmill.pipeline.join import add_books
 from gristmill.pipeline.legs import LegRunner, UnitResults, UnitWork
 from gristmill.pipeline.options import RunOptions
-from gristmill.pipeline.packing import check_utilisation
+from gristmill.pipeline.packing import check_utilisation, empty_account
 from gristmill.pipeline.plan import make_plan
 from gristmill.pipeline.publish import Finished
 from gristmill.pipeline.receipts import Receipts
@@ -226,7 +226,7 @@ class _Execution:
     def _account(self, flow: _Flow) -> None:
         """Take down what a leg's units have said."""
         flow.results = UnitResults(self._runner, flow.units)
-        flow.books += add_books(result.books for result in flow.results) or _empty_books(flow)
+        flow.books += add_books(result.books for result in flow.results) or self._empty_books(flow)
         flow.quarantine += [file for result in flow.results for file in result.quarantine]
 
     def _pass_barriers(self, flows: Sequence[_Flow], stage: Stage) -> None:
@@ -279,10 +279,10 @@ class _Execution:
     def _finish(self, flow: _Flow) -> Finished:
         return Finished(flow.books, flow.units, flow.results, flow.quarantine)
 
-
-def _empty_books(flow: _Flow) -> list[dict[str, Any]]:
-    """Of a leg to which no record came."""
-    opening = [flow.opening] if flow.opening else []
-    return [
-        Account(step=name).to_dict() for name in (*opening, *(step.name for step in (*flow.assigned, *flow.leg.steps)))
-    ]
+    def _empty_books(self, flow: _Flow) -> list[dict[str, Any]]:
+        """Of a leg to which no record came."""
+        names = [*([flow.opening] if flow.opening else []), *(step.name for step in (*flow.assigned, *flow.leg.steps))]
+        accounts = [Account(step=name) for name in names]
+        if self._plan.pack is not None and flow.leg.barrier is None:
+            accounts.append(empty_account(self._plan.pack))
+        return [account.to_dict() for account in accounts]

@@ -13,13 +13,14 @@ from gristmill.pipeline.legs import UnitResults, UnitWork
 from gristmill.pipeline.work import PartResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from gristmill.pipeline.legs import LegRunner
+    from gristmill.pipeline.sink import Part
     from gristmill.pipeline.work import Stage
 
-_UNITS_PER_TAIL = 4096
-"""The leftovers of so many units are packed by one task: at most as many rows, half full."""
+_TAIL_BYTES = 64 << 20
+"""So many leftovers are packed by one task."""
 
 
 def pack_leftovers(
@@ -28,8 +29,7 @@ def pack_leftovers(
     """More units of the same source, made and with their receipts, and what they add to the account of `pack`."""
     carried = [(unit, result.leftovers) for unit, result in zip(units, results, strict=True) if result.leftovers]
     tails, tasks = [], []
-    for first in range(0, len(carried), _UNITS_PER_TAIL):
-        some = carried[first : first + _UNITS_PER_TAIL]
+    for some in _groups(carried):
         source = some[0][0].source
         tail = UnitWork(source, fingerprint.of([unit.fingerprint for unit, _ in some], "tail"), ())
         tails.append(tail)
@@ -41,3 +41,17 @@ def pack_leftovers(
     for result in UnitResults(runner, tails):
         measures.update(Account.from_dict(result.books[-1]).measures)
     return tails, measures
+
+
+def _groups(carried: Sequence[tuple[UnitWork, list[Part]]]) -> Iterator[list[tuple[UnitWork, list[Part]]]]:
+    """Consecutive units with about `_TAIL_BYTES` of leftovers."""
+    group: list[tuple[UnitWork, list[Part]]] = []
+    num_bytes = 0
+    for unit, parts in carried:
+        group.append((unit, parts))
+        num_bytes += sum(part.data.bytes for part in parts)
+        if num_bytes >= _TAIL_BYTES:
+            yield group
+            group, num_bytes = [], 0
+    if group:
+        yield group

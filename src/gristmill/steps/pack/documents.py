@@ -54,7 +54,7 @@ class PackedDocuments:
         first = self.offsets[taken.documents] + taken.starts
         ends = np.cumsum(taken.lengths, dtype=np.int64)
         ids = np.empty(int(ends[-1]) if len(ends) else 0, dtype=self.ids.dtype)
-        for start, length, end in zip(first, taken.lengths, ends, strict=True):  # of a row or two
+        for start, length, end in zip(first, taken.lengths, ends, strict=True):  # of a few rows
             ids[end - length : end] = self.ids[start : start + length]
         offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
         lists = pa.ListArray.from_arrays(offsets, pa.array(ids))

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from gristmill.steps.pack.pack import Pack
 
 
+_MAX_UNFINISHED = 16
+_WELL_FILLED = 15 / 16
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Packing:
     """Rows of pieces of documents. Rows are in the order of their first pieces, pieces in that of documents and starts.
@@ -97,15 +101,18 @@ def plan_rows(pack: Pack, lengths: NDArray[np.int64]) -> Packing:
 
 
 def unfinished_rows(pack: Pack, packing: Packing) -> NDArray[np.int64]:
-    """The rows that are worth packing again together with those of other units: at most one.
+    """The rows that are worth packing again together with those of other units, in order.
 
-    For `best_fit` the one that is at most half full (see `kernels`), for `concat` the last if it is not full. None for
-    `pad`: its rows are not shared.
+    For `best_fit` the least filled ones, at most `_MAX_UNFINISHED` and only with space worth filling; for `concat` the
+    last one if it is not full. None for `pad`: its rows are not shared.
     """
     if pack.strategy == PAD:
         return np.empty(0, dtype=np.int64)
-    enough = pack.row_length if pack.strategy == CONCAT else pack.row_length // 2 + 1
-    return np.flatnonzero(packing.tokens_in_rows() < enough)
+    filled = packing.tokens_in_rows()
+    if pack.strategy == CONCAT:
+        return np.flatnonzero(filled < pack.row_length)
+    emptiest = np.argsort(filled, kind="stable")[:_MAX_UNFINISHED]
+    return np.sort(emptiest[filled[emptiest] < _WELL_FILLED * pack.row_length])
 
 
 def fill_rows(
