@@ -19,6 +19,8 @@ TEXT = "text"
 RECORD = "record"
 """The record as it was read (a JSON line), carried along so that it can be written out again unchanged."""
 SPLIT = "split"
+PATH = b"path"
+"""Metadata of a field: where its value stands in the JSON record, `payload.body`. Without it, where its name says."""
 
 ORIGIN_TYPE = pa.struct([("file", pa.uint64()), ("position", pa.uint64()), ("part", pa.uint32())])
 TEXT_TYPE = pa.large_string()

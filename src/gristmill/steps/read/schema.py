@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import ORIGIN, ORIGIN_TYPE, RECORD, RECORD_TYPE, TEXT, TEXT_TYPE
+from gristmill.core.records import ORIGIN, ORIGIN_TYPE, PATH, RECORD, RECORD_TYPE, TEXT, TEXT_TYPE
 from gristmill.steps.read.arrow import arrow_schema
 from gristmill.steps.read.cells import CELL_BYTES
 from gristmill.steps.read.columns import carried_columns, check_text_column, column_type, joined_schema
@@ -56,7 +56,10 @@ def plan_schema(read: Read, files: Sequence[SourceFile], *, keeps_record: bool) 
         columns = _member_columns(read, sampled)
     else:
         columns = _stored_columns(read, sampled, kind, carries_all=keeps_record)
-    return pa.schema([(ORIGIN, ORIGIN_TYPE), (TEXT, TEXT_TYPE), *columns.items()])
+    text = pa.field(TEXT, TEXT_TYPE)
+    if RECORD in columns and read.text != TEXT:
+        text = text.with_metadata({PATH: read.text})
+    return pa.schema([pa.field(ORIGIN, ORIGIN_TYPE), text, *(pa.field(*column) for column in columns.items())])
 
 
 def source_format(read: Read, files: Sequence[SourceFile]) -> str:

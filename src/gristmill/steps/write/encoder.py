@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, cast
 
-from gristmill.core.records import RECORD, SPLIT
+from gristmill.core.records import PATH, RECORD, SPLIT
 from gristmill.shards.canonical import canonical_schema
 from gristmill.steps.write.arrow import ArrowEncoder
 from gristmill.steps.write.jsonl import JsonlEncoder
@@ -60,7 +60,7 @@ class Encoder(Protocol):
 def open_encoder(write: Write, schema: pa.Schema) -> Encoder:
     """The encoder for batches of this schema. The column `split` is not written: the folder says it."""
     has_record = RECORD in schema.names
-    columns = canonical_schema(_without(_without(schema, SPLIT), RECORD))
+    columns = canonical_schema(_without_paths(_without(_without(schema, SPLIT), RECORD)))
     if write.format == "arrow":
         return ArrowEncoder(columns)
     if write.format == "parquet":
@@ -86,3 +86,12 @@ def encode_whole(write: Write, schema: pa.Schema, batches: Iterable[pa.RecordBat
 def _without(schema: pa.Schema, name: str) -> pa.Schema:
     index = schema.get_field_index(name)
     return schema if index < 0 else schema.remove(index)
+
+
+def _without_paths(schema: pa.Schema) -> pa.Schema:
+    """Where a value stood in the record that was read says nothing of the shard."""
+    for index, field in enumerate(schema):
+        if PATH in (field.metadata or {}):
+            kept = {key: value for key, value in field.metadata.items() if key != PATH}
+            schema = schema.set(index, field.with_metadata(kept or None))
+    return schema
