@@ -8,7 +8,9 @@ import pytest
 from gristmill.core.errors import UsageError
 from gristmill.steps import Map, MapBatches, Read, Rename, Shuffle, Write
 
-LINES = [{"id": 1.50, "payload": {"lang": "en", "body": f"text {n}"}, "text": "not the text", "n": n} for n in range(20)]
+LINES = [
+    {"id": 1.50, "payload": {"lang": "en", "body": f"text {n}"}, "text": "not the text", "n": n} for n in range(20)
+]
 
 
 def edit(record):
