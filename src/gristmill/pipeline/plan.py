@@ -6,27 +6,26 @@ Cost: one listing of the inputs, the metadata of large files, and a few records 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gristmill.core.errors import UsageError
+from gristmill.core.errors import GristmillError, UsageError
 from gristmill.core.recipe import step_parameters
 from gristmill.core.records import ORIGIN, RECORD, SPLIT, TEXT
 from gristmill.core.step import GlobalStep, LocalStep
 from gristmill.pipeline import fingerprint
+from gristmill.pipeline.inputs import find_inputs
 from gristmill.pipeline.outline import Outline, SourceOutline, unpacked_bytes
 from gristmill.pipeline.units import CELLS_PER_UNIT, UNIT_BYTES, Span, cut_for_tasks, make_units
 from gristmill.steps.columns import value_columns
 from gristmill.steps.limit import Limit
-from gristmill.steps.read import file_format, open_reader, plan_schema, source_files
+from gristmill.steps.read import file_format, open_reader, plan_schema
 from gristmill.steps.write import Write, open_encoder
-from gristmill.storage.checksums import file_checksum
 from gristmill.storage.commit import free_bytes
 from gristmill.storage.compression import codec_of
-from gristmill.storage.paths import find_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -195,16 +194,14 @@ def _plan_source(recipe: Recipe, name: str, common: Sequence[Step], write: Write
     steps = (*first, *source.steps, *common)
     read = _with_columns(source.read, steps)
     try:
-        files = tuple(source_files(name, read, find_files(read.read, base=recipe.folder)))
-        if recipe.identity == "content":
-            files = tuple(replace(file, content=file_checksum(file.path)) for file in files)
+        read, files = find_inputs(recipe, name, read)
         schema = plan_schema(read, files, keeps_record=_keeps_record(steps, write))
         legs = tuple(_legs(steps))
         schemas = _schemas(schema, legs)
         open_encoder(write, schemas[-1])
         plan = SourcePlan(name, read, files, schema, legs, schemas, fingerprint.of_steps(steps))
         _try_sample(plan, recipe.seed)
-    except UsageError as error:
+    except GristmillError as error:
         error.add_note(f"in source {name}")
         raise
     return plan

@@ -198,10 +198,19 @@ def _manifest(
         splits=splits,
         books={name: source.books for name, source in finished.items()},
         quarantine=Quarantine(counts={name: found for name, found in counts.items() if found}, files=quarantined),
-        recipe=_plain({key: value for key, value in recipe_data(plan.recipe).items() if key not in _UNSHAPING}),
+        recipe=_plain(_recipe_as_run(plan)),
         versions=plan.versions,
         files=files,
     ).sealed()
+
+
+def _recipe_as_run(plan: Plan) -> dict[str, Any]:
+    """The recipe, with the formats of the sources that were recognized by their content."""
+    data = {key: value for key, value in recipe_data(plan.recipe).items() if key not in _UNSHAPING}
+    for source in plan.sources:
+        if source.read.format is not None:
+            data["sources"][source.name]["format"] = source.read.format
+    return data
 
 
 def _plain(data: Any) -> Any:

@@ -1,4 +1,5 @@
-"""Files to batches: readers of JSON lines, Parquet, Arrow, Hugging Face folders, text and WebDataset tars.
+"""Files to batches: readers of JSON lines, Parquet, Arrow, Hugging Face folders, text, WebDataset tars and datasets of
+ours.
 
 A source's files (`source_files`) are planned together (`plan_schema`) and then read one by one (`open_reader`), cell
 by cell.
@@ -6,9 +7,10 @@ by cell.
 
 from gristmill.steps.read.cells import CELL_BYTES, CellBatch, FileReader, StreamDamage, UnpackedPiece
 from gristmill.steps.read.formats import file_format
+from gristmill.steps.read.gristmill_dataset import refuse_unfinished
 from gristmill.steps.read.read import Read
 from gristmill.steps.read.schema import plan_schema
-from gristmill.steps.read.source import open_reader, source_files, unpacked_cells
+from gristmill.steps.read.source import open_reader, recognized, source_files, unpacked_cells
 
 __all__ = [
     "CELL_BYTES",
@@ -20,6 +22,8 @@ __all__ = [
     "file_format",
     "open_reader",
     "plan_schema",
+    "recognized",
+    "refuse_unfinished",
     "source_files",
     "unpacked_cells",
 ]

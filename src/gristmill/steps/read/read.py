@@ -9,7 +9,7 @@ from gristmill.core.names import one_of
 from gristmill.core.records import ORIGIN, RECORD, TEXT
 from gristmill.core.step import Step
 
-FORMATS = ("jsonl", "parquet", "arrow", "hugging_face", "text", "webdataset")
+FORMATS = ("jsonl", "parquet", "arrow", "hugging_face", "text", "webdataset", "gristmill")
 
 
 class Read(Step, frozen=True, kw_only=True, tag="read"):
@@ -27,6 +27,8 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
     * `jsonl`: one object a line, in any compression. Each line is judged alone.
     * `parquet`, `arrow` (file and stream), `hugging_face` (a folder written by `save_to_disk`).
     * `text`: a document a file, or one between each two `separator`s (`separator: "\n\n"`).
+    * `gristmill`: the folder of a finished dataset, whatever its shards are; found by its manifest. `split` names one
+      split of it, or of a `hugging_face` folder.
     * `webdataset`: tar files; `text: txt` names a member's extension, `text: json.content` a field of a JSON member.
     """
 
@@ -34,6 +36,7 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
     format: str | None = None
     text: str = TEXT
     columns: list[str] = msgspec.field(default_factory=list)
+    split: str | None = None
     separator: str | None = None
     max_record_bytes: int = 64 << 20
     """Larger records are set aside by reference, never held in memory."""

@@ -22,7 +22,7 @@ from gristmill.steps.read.columns import (
 )
 from gristmill.steps.read.formats import file_format
 from gristmill.steps.read.json_types import column_types, no_such_field, values_at
-from gristmill.steps.read.members import KEY, MemberPath, Sample, SampleWalk
+from gristmill.steps.read.members import KEY, Sample, SampleWalk, member_path
 from gristmill.steps.read.parquet import check_ends, parquet_schema
 from gristmill.steps.read.separated import BYTE_ORDER_MARK, unpacked_chunks
 from gristmill.steps.read.tar import TarStream
@@ -65,6 +65,8 @@ def plan_schema(read: Read, files: Sequence[SourceFile], *, keeps_record: bool) 
         columns = {}
     elif kind == "webdataset":
         columns = _member_columns(read, sampled)
+        if keeps_record and read.format == "gristmill":
+            columns[RECORD] = RECORD_TYPE
     else:
         columns = _stored_columns(read, sampled, kind, carries_all=keeps_record)
     text = pa.field(TEXT, TEXT_TYPE)
@@ -152,7 +154,7 @@ def _sampled_objects(file: SourceFile) -> Iterator[dict[str, Any]]:
 
 
 def _member_columns(read: Read, files: Sequence[SourceFile]) -> dict[str, pa.DataType]:
-    text, paths = MemberPath.parse(read.text), {name: MemberPath.parse(name) for name in read.columns}
+    text, paths = member_path(read, read.text), {name: member_path(read, name) for name in read.columns}
     needed = frozenset(path.member for path in (text, *paths.values()))
     samples = [sample for file in files for sample in _sampled_members(file, read, needed)]
     if samples and not any(text.member in (*sample.members, *sample.too_large) for sample in samples):

@@ -1,0 +1,47 @@
+"""The files of a source, looked at before anything is planned: are they there, and not this recipe's own output?"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gristmill.core.errors import UsageError
+from gristmill.steps.read import recognized, refuse_unfinished, source_files
+from gristmill.storage.checksums import file_checksum
+from gristmill.storage.paths import find_files
+from gristmill.storage.remote_files import local_path, protocol_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gristmill.core.recipe import Recipe
+    from gristmill.core.records import SourceFile
+    from gristmill.steps.read import Read
+
+
+def find_inputs(recipe: Recipe, name: str, read: Read) -> tuple[Read, tuple[SourceFile, ...]]:
+    """The files of a source; and how they are read, with the format of a folder that is a dataset."""
+    patterns = [read.read] if isinstance(read.read, str) else read.read
+    local = [local_path(pattern) for pattern in patterns if protocol_of(pattern) is None]
+    _refuse_own_output(recipe, map(recipe.path, local))
+    refuse_unfinished(patterns, recipe.folder)
+    found = find_files(read.read, base=recipe.folder)
+    folders = {file.path.rpartition("/")[0] for file in found if protocol_of(file.path) is None}
+    _refuse_own_output(recipe, folders)
+    read = recognized(read, found)
+    files = tuple(source_files(name, read, found))
+    if recipe.identity == "content":
+        files = tuple(replace(file, content=file_checksum(file.path)) for file in files)
+    return read, files
+
+
+def _refuse_own_output(recipe: Recipe, folders: Iterable[str]) -> None:
+    output = Path(os.path.realpath(recipe.path(recipe.output)))
+    for folder in folders:
+        if Path(os.path.realpath(folder)).is_relative_to(output):
+            raise UsageError(
+                f"{folder} is the output of this same recipe, and cannot be read by it",
+                help="choose another output, or name the files to read more exactly",
+            )
