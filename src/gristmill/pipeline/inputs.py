@@ -21,8 +21,15 @@ if TYPE_CHECKING:
     from gristmill.steps.read import Read
 
 
-def find_inputs(recipe: Recipe, name: str, read: Read) -> tuple[Read, tuple[SourceFile, ...]]:
-    """The files of a source; and how they are read, with the format of a folder that is a dataset."""
+def find_inputs(
+    recipe: Recipe, name: str, read: Read, *, is_spooled: bool = False
+) -> tuple[Read, tuple[SourceFile, ...]]:
+    """The files of a source; and how they are read, with the format of a folder that is a dataset.
+
+    Files that the run has spooled itself lie in its output, and are known by their content.
+    """
+    if is_spooled:
+        return read, _with_content(source_files(name, read, find_files(read.read)))
     patterns = [read.read] if isinstance(read.read, str) else read.read
     local = [local_path(pattern) for pattern in patterns if protocol_of(pattern) is None]
     _refuse_own_output(recipe, map(recipe.path, local))
@@ -31,10 +38,12 @@ def find_inputs(recipe: Recipe, name: str, read: Read) -> tuple[Read, tuple[Sour
     folders = {file.path.rpartition("/")[0] for file in found if protocol_of(file.path) is None}
     _refuse_own_output(recipe, folders)
     read = recognized(read, found)
-    files = tuple(source_files(name, read, found))
-    if recipe.identity == "content":
-        files = tuple(replace(file, content=file_checksum(file.path)) for file in files)
-    return read, files
+    files = source_files(name, read, found)
+    return read, _with_content(files) if recipe.identity == "content" else tuple(files)
+
+
+def _with_content(files: Iterable[SourceFile]) -> tuple[SourceFile, ...]:
+    return tuple(replace(file, content=file_checksum(file.path)) for file in files)
 
 
 def _refuse_own_output(recipe: Recipe, folders: Iterable[str]) -> None:

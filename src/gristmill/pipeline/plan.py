@@ -5,8 +5,7 @@ Cost: one listing of the inputs, the metadata of large files, and a few records 
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,8 @@ from gristmill.core.step import GlobalStep, LocalStep
 from gristmill.pipeline import fingerprint
 from gristmill.pipeline.inputs import find_inputs
 from gristmill.pipeline.outline import Outline, SourceOutline, unpacked_bytes
+from gristmill.pipeline.output import check_writable
+from gristmill.pipeline.spool import sampled_reads
 from gristmill.pipeline.units import CELLS_PER_UNIT, UNIT_BYTES, Span, cut_for_tasks, make_units
 from gristmill.steps.columns import value_columns
 from gristmill.steps.limit import Limit
@@ -28,7 +29,7 @@ from gristmill.storage.commit import free_bytes
 from gristmill.storage.compression import codec_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
@@ -63,6 +64,8 @@ class SourcePlan:
     """After each leg's local steps."""
     steps_code: list[Any] | None
     """The steps' fingerprint; None: the code of a function cannot be known."""
+    is_sample: bool = False
+    """Only the first records of a Python object were looked at."""
 
     @property
     def num_bytes(self) -> int:
@@ -111,6 +114,7 @@ class SourcePlan:
             num_units=len(units),
             num_tasks=sum(len(cut_for_tasks(unit, slice_bytes, self.cell_sizes)) for unit in units),
             columns={field.name: str(field.type) for field in value_columns(self.output_schema)},
+            is_sample=self.is_sample,
         )
 
     def _unpacked_bytes(self, file: SourceFile) -> int:
@@ -165,15 +169,21 @@ class Plan:
         return str(self.outline())
 
 
-def make_plan(recipe: Recipe, *, limit: int | None = None) -> Plan:
-    """Check a recipe against the files that it names. Raises `UsageError` for whatever would fail later."""
+def make_plan(recipe: Recipe, *, limit: int | None = None, spooled: Mapping[str, Read] | None = None) -> Plan:
+    """Check a recipe against the files that it names. Raises `UsageError` for whatever would fail later.
+
+    Records from Python are read from where a run has `spooled` them; without that, only the first of them.
+    """
     if "://" in recipe.output:
         raise UsageError(f"the output must be a local folder, not {recipe.output}", help="copy it there afterwards")
     steps, write = _writer(recipe)
-    sources = tuple(_plan_source(recipe, name, steps, write, limit) for name in recipe.sources)
+    reads = sampled_reads(recipe) if spooled is None else spooled
+    sources = tuple(_plan_source(recipe, name, steps, write, limit, reads.get(name)) for name in recipe.sources)
+    if spooled is None:
+        sources = tuple(replace(source, is_sample=source.name in reads) for source in sources)
     _check_same_columns(sources)
     output = Path(recipe.path(recipe.output))
-    _check_writable(output)
+    check_writable(output)
     return Plan(recipe, output, sources, write, fingerprint.versions())
 
 
@@ -188,13 +198,15 @@ def _writer(recipe: Recipe) -> tuple[tuple[Step, ...], Write]:
     return tuple(recipe.steps), Write()
 
 
-def _plan_source(recipe: Recipe, name: str, common: Sequence[Step], write: Write, limit: int | None) -> SourcePlan:
+def _plan_source(
+    recipe: Recipe, name: str, common: Sequence[Step], write: Write, limit: int | None, spooled: Read | None
+) -> SourcePlan:
     source = recipe.sources[name]
     first = () if limit is None else (Limit(max_records=limit),)
     steps = (*first, *source.steps, *common)
-    read = _with_columns(source.read, steps)
+    read = _with_columns(spooled or source.read, steps)
     try:
-        read, files = find_inputs(recipe, name, read)
+        read, files = find_inputs(recipe, name, read, is_spooled=spooled is not None)
         schema = plan_schema(read, files, keeps_record=_keeps_record(steps, write))
         legs = tuple(_legs(steps))
         schemas = _schemas(schema, legs)
@@ -276,13 +288,3 @@ def _check_same_columns(sources: Sequence[SourcePlan]) -> None:
 
 def _columns(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema if field.name not in (RECORD, SPLIT))
-
-
-def _check_writable(output: Path) -> None:
-    folder = output
-    while not folder.exists():
-        folder = folder.parent
-    if not folder.is_dir():
-        raise UsageError(f"{output} cannot be made: {folder} is a file", help="choose another output")
-    if not os.access(folder, os.W_OK):
-        raise UsageError(f"{output} cannot be written: no permission in {folder}", help="choose another output")

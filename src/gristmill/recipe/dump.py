@@ -9,6 +9,7 @@ import yaml
 
 from gristmill.core.errors import UsageError
 from gristmill.core.function import Function
+from gristmill.core.python_records import PythonRecords
 from gristmill.core.recipe import recipe_data
 from gristmill.recipe.yaml_tree import add_number_forms
 
@@ -53,6 +54,11 @@ def _written(data: Any, folder: str | None) -> Any:
         return {key: _written(value, folder) for key, value in data.items()}
     if isinstance(data, list):
         return [_written(value, folder) for value in data]
+    if isinstance(data, PythonRecords):
+        raise UsageError(
+            f"{data} is a Python object, which a recipe file cannot hold",
+            help="write the records to a file, and name it in read",
+        )
     return _call(data, folder) if isinstance(data, Function) else data
 
 

@@ -8,6 +8,7 @@ by cell.
 from gristmill.steps.read.cells import CELL_BYTES, CellBatch, FileReader, StreamDamage, UnpackedPiece
 from gristmill.steps.read.formats import file_format
 from gristmill.steps.read.gristmill_dataset import refuse_unfinished
+from gristmill.steps.read.python_values import json_line
 from gristmill.steps.read.read import Read
 from gristmill.steps.read.schema import plan_schema
 from gristmill.steps.read.source import open_reader, recognized, source_files, unpacked_cells
@@ -20,6 +21,7 @@ __all__ = [
     "StreamDamage",
     "UnpackedPiece",
     "file_format",
+    "json_line",
     "open_reader",
     "plan_schema",
     "recognized",
