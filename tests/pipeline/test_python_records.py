@@ -16,6 +16,7 @@ from gristmill.core.recipe import Recipe, Source
 from gristmill.pipeline import legs, run
 from gristmill.pipeline.plan import make_plan
 from gristmill.pipeline.run import NotUpToDateError
+from gristmill.pipeline.trace import trace
 from gristmill.recipe.dump import dump_recipe
 from gristmill.recipe.load import parse_recipe
 from gristmill.shards.dataset import open_dataset
@@ -41,6 +42,8 @@ def test_any_iterable_of_dicts(mill, make):
     assert (file.source, file.relative) == ("py", "records.jsonl")
     assert result.manifest.recipe["sources"]["py"]["read"].endswith("from Python>")
     assert not list(mill.output.rglob("records*"))
+    traced = trace(result.dataset(), 5)
+    assert (traced.state, traced.record["n"]) == ("missing", 5)
 
 
 def test_through_the_public_face(tmp_path):

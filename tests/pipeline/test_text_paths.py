@@ -42,7 +42,6 @@ def test_the_record_is_written_with_the_edited_body_in_place(mill, source, befor
 
 
 def test_the_text_column_follows_the_edit(mill, source):
-    mill.run(mill.recipe(source, [Map(call=edit), Write(format="arrow")]))
     records = list(mill.run(mill.recipe(source, [Map(call=edit), Write(format="arrow")])).dataset())
     assert [record["text"] for record in records] == [f"TEXT {n}" for n in range(20)]
 
