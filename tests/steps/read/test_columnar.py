@@ -259,6 +259,10 @@ def test_saved_datasets(tmp_path, read_all):
     assert len({file.id for file in files}) == 4
     texts = [text for file in files for text in read_all(read, file, keeps_record=True).texts]
     assert texts == [*rows["text"][3:10], *rows["text"]]
+    [test] = source_files("web", Read(read="x", split="test"), find_files(str(tmp_path / "both")))
+    assert read_all(read, test).texts == rows["text"][3:10]
+    with pytest.raises(UsageError, match="did you mean"):
+        source_files("web", Read(read="x", split="tests"), find_files(str(tmp_path / "both")))
     train = source_files("web", Read(read="x", format="hugging_face"), find_files(str(tmp_path / "both" / "train")))
     outcome = read_all(Read(read="x", format="hugging_face"), train[0], keeps_record=True)
     assert [record["label"] for record in outcome.records] == outcome.positions

@@ -99,8 +99,9 @@ class ParquetReader:
                 batch, bad_rows = self._columns.batch(run.rows, run.first_row)
                 batches.append(batch)
                 bad += bad_rows
-        batch = pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], self._columns.planned)
-        return CellBatch(number, batch, 0, bad)
+        if len(batches) != 1:
+            batches = [pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], self._columns.planned)]
+        return CellBatch(number, batches[0], 0, bad)
 
     def _runs(self, start: int, stop: int) -> Iterator[_Run]:
         """The rows from `start` to `stop`, in runs of one row group each."""
