@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from gristmill.pipeline import inputs, plan, unpack
+from gristmill.pipeline import first_units, plan, unpack
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps import Length, Limit, Read, Shuffle, Write
 
@@ -17,7 +17,7 @@ def json_lines(name, count):
 @pytest.fixture
 def corpus_of_many_units(small_units, monkeypatch, tmp_path):
     """Two plain files of 3 units each and a compressed one of 6, in this order."""
-    for module in (inputs, unpack):
+    for module in (first_units, unpack):
         monkeypatch.setattr(module, "CELLS_PER_UNIT", 2)
     monkeypatch.setattr(plan, "UNPACK_BYTES", 1 << 10)
     (tmp_path / "a.jsonl").write_bytes(json_lines("a", 18_000))
@@ -54,13 +54,13 @@ def test_what_is_not_needed_is_not_read(mill, corpus_of_many_units):
 
 def test_of_a_compressed_file_only_the_first_unit_is_unpacked(mill, corpus_of_many_units, monkeypatch):
     unpacked = []
-    real = inputs.run_unpack
+    real = first_units.run_unpack
 
     def noting(task, context):
         unpacked.append(result := real(task, context))
         return result
 
-    monkeypatch.setattr(inputs, "run_unpack", noting)
+    monkeypatch.setattr(first_units, "run_unpack", noting)
     run(mill, corpus_of_many_units, "c*", [], limit=10, backend="serial")
     assert [len(result.pieces) for result in unpacked] == [1]
     assert ids(mill) == [f"c-{n}" for n in range(10)]

@@ -6,9 +6,9 @@ import os
 import pyarrow as pa
 import pytest
 
+from gristmill.core.errors import SourceChangedError
 from gristmill.pipeline import units
 from gristmill.pipeline.trace import trace
-from gristmill.pipeline.work import SourceChangedError
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps import Length, Map, Read, Shuffle, Split, Write
 

@@ -12,6 +12,7 @@ import msgspec
 from gristmill.core.errors import UsageError
 from gristmill.core.function import Function
 from gristmill.core.names import nearest
+from gristmill.core.python_records import PythonRecords
 from gristmill.core.step import Step
 
 DEFAULT_SLICE_BYTES = 64 << 20
@@ -79,18 +80,19 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def step_parameters(step: Step) -> dict[str, Any]:
-    """A step's fields that differ from their defaults, as plain data; functions stay `Function` objects."""
+    """A step's fields that differ from their defaults, as plain data; functions and records stay objects."""
     parameters = {}
     for field in msgspec.structs.fields(step):
         value = getattr(step, field.name)
         default = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
         if value != default or type(value) is not type(default):
-            parameters[field.encode_name] = value if isinstance(value, Function) else msgspec.to_builtins(value)
+            is_object = isinstance(value, (Function, PythonRecords))
+            parameters[field.encode_name] = value if is_object else msgspec.to_builtins(value)
     return parameters
 
 
 def recipe_data(recipe: Recipe) -> dict[str, Any]:
-    """A recipe as plain data in the layout of its YAML form; functions stay `Function` objects."""
+    """A recipe as plain data in the layout of its YAML form; functions and records stay objects."""
     data: dict[str, Any] = {"output": recipe.output}
     for name, default in (
         ("seed", 0),
@@ -137,7 +139,10 @@ def _source(name: object, given: object) -> Source:
         return given
     if isinstance(given, Step):
         return Source(given)
-    raise UsageError(f"source {name} must be a Read, not {given!r}", help='write Read(read="data/*.jsonl")')
+    raise UsageError(
+        f"source {name} must be a Read, not {given!r:.100}",
+        help='write Read(read="data/*.jsonl") or Read(read=records)',
+    )
 
 
 def _check_numbers(recipe: Recipe) -> None:
@@ -171,7 +176,11 @@ def _check_mixture(recipe: Recipe) -> None:
 def _check_step(place: str, step: object) -> None:
     """A step made in Python has had no types checked yet."""
     if not isinstance(step, Step):
-        raise UsageError(f"{place} must be a step, not {step!r}")
+        is_read = place.count(".") == 1 and place.startswith("sources.")
+        raise UsageError(
+            f"{place} must be a {'Read' if is_read else 'step'}, not {step!r:.100}",
+            help="write Source(Read(read=...))" if is_read else None,
+        )
     try:
         msgspec.convert(msgspec.structs.asdict(step), type(step))
     except msgspec.ValidationError as error:

@@ -22,6 +22,10 @@ RECORD = "record"
 SPLIT = "split"
 INPUT_IDS = "input_ids"
 """A document's token ids: `list<uint16>` or `list<uint32>`."""
+PATH = b"path"
+"""Metadata of a field: where its value stands in the JSON record, `payload.body`. Without it, where its name says."""
+CARRIES_ALL = b"carries_all"
+"""Metadata of a schema: all columns of the files are in it, so that a file with one more of them must be refused."""
 
 ORIGIN_TYPE = pa.struct([("file", pa.uint64()), ("position", pa.uint64()), ("part", pa.uint32())])
 TEXT_TYPE = pa.large_string()
@@ -42,6 +46,8 @@ class BadRecord:
     """The record itself; None when it is too large, and then only its origin and size are kept."""
     num_bytes: int = 0
     traceback: str = ""
+    num_records: int = 1
+    """How many it stands for: of rows that cannot be read, nothing but their number is known."""
 
 
 @dataclass(slots=True)

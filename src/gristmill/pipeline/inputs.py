@@ -1,90 +1,57 @@
-"""From a source's files to the units of its first leg. Large compressed files are unpacked on the way.
-
-Where a `limit` will take the first records only, files are unpacked and read as far as it needs them and no further.
-"""
+"""The files of a source, looked at before anything is planned: are they there, and not this recipe's own output?"""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gristmill.engine.tasks import Task
-from gristmill.pipeline import fingerprint
-from gristmill.pipeline.legs import UnitWork
-from gristmill.pipeline.output import WORK
-from gristmill.pipeline.units import CELLS_PER_UNIT, make_units
-from gristmill.pipeline.unpack import UnpackResult, UnpackTask, run_unpack
-from gristmill.steps.limit import Limit
+import msgspec
+
+from gristmill.core.errors import UsageError
+from gristmill.steps.read import recognized, refuse_unfinished, source_files
+from gristmill.storage.checksums import file_checksum
+from gristmill.storage.paths import find_files
+from gristmill.storage.remote_files import local_path, protocol_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
+    from gristmill.core.recipe import Recipe
     from gristmill.core.records import SourceFile
-    from gristmill.pipeline.legs import LegRunner
-    from gristmill.pipeline.plan import Plan, SourcePlan
-    from gristmill.pipeline.units import Span
-    from gristmill.pipeline.work import Stage
+    from gristmill.steps.read import Read
 
 
-class Inputs:
-    """The units of all sources; `stage` is that of the first leg."""
+def find_inputs(
+    recipe: Recipe, name: str, read: Read, *, is_spooled: bool = False
+) -> tuple[Read, tuple[SourceFile, ...]]:
+    """The files of a source; and how they are read, with the format of a folder that is a dataset.
 
-    def __init__(self, plan: Plan, runner: LegRunner, stage: Stage, salt: str) -> None:
-        self._plan = plan
-        self._runner = runner
-        self._stage = stage
-        self._salt = salt
-
-    def unpack(self) -> None:
-        """All large compressed files of sources that are read to their end."""
-        self._unpack(
-            [
-                self._task(source, file, None)
-                for source in self._plan.sources
-                for file in source.files
-                if source.is_to_unpack(file) and not is_limited(source)
-            ]
-        )
-
-    def units(self, source: SourcePlan) -> Iterator[UnitWork]:
-        """In path order; those of a limited source are made ready one by one."""
-        common = fingerprint.of(
-            self._salt,
-            self._plan.recipe.seed,
-            source.name,
-            source.read_code,
-            source.schema.to_string(),
-            fingerprint.of_steps(source.legs[0].steps),
-            fingerprint.of_steps(self._plan.output_steps) if source.legs[0].barrier is None else None,
-            self._plan.versions,
-        )
-        for unit in make_units(source.files, source.cell_sizes, lambda file: self._pieces(source, file)):
-            yield UnitWork(source, fingerprint.of(common, [span.identity() for span in unit.spans]), unit.spans)
-
-    def _pieces(self, source: SourcePlan, file: SourceFile) -> Iterator[Span] | None:
-        """What a compressed file was unpacked to; None if it is not."""
-        return self._spans(source, file) if source.is_to_unpack(file) else None
-
-    def _spans(self, source: SourcePlan, file: SourceFile) -> Iterator[Span]:
-        num_given = 0
-        # The first unit alone is often all that a limit asks for.
-        for max_cells in (CELLS_PER_UNIT, None) if is_limited(source) else (None,):
-            task = self._task(source, file, max_cells)
-            self._unpack([task])
-            result = self._runner.receipt(task.id, UnpackResult)
-            if result is not None:
-                spans = result.spans(file, self._plan.output)
-                yield from spans[num_given:]
-                num_given = len(spans)
-
-    def _task(self, source: SourcePlan, file: SourceFile, max_cells: int | None) -> Task:
-        name = fingerprint.of("unpack", source.read_code, file.identity, self._plan.versions, max_cells)
-        return Task(name, UnpackTask(source.name, file, f"{WORK}/work/{name}", max_cells))
-
-    def _unpack(self, tasks: list[Task]) -> None:
-        undone = [task for task in tasks if self._runner.receipt(task.id, UnpackResult) is None]
-        self._runner.run_all(run_unpack, self._stage, undone, "unpacking")
+    Files that the run has spooled itself lie in its output, and are known by their content.
+    """
+    if is_spooled:
+        return read, _with_content(source_files(name, read, find_files(read.read)))
+    patterns = [read.read] if isinstance(read.read, str) else read.read
+    local = [local_path(pattern) for pattern in patterns if protocol_of(pattern) is None]
+    _refuse_own_output(recipe, map(recipe.path, local))
+    refuse_unfinished(patterns, recipe.folder)
+    found = find_files(read.read, base=recipe.folder)
+    folders = {file.path.rpartition("/")[0] for file in found if protocol_of(file.path) is None}
+    _refuse_own_output(recipe, folders)
+    read = recognized(read, found)
+    files = source_files(name, read, found)
+    return read, _with_content(files) if recipe.identity == "content" else tuple(files)
 
 
-def is_limited(source: SourcePlan) -> bool:
-    """Whether its first leg ends at a `limit`."""
-    return isinstance(source.legs[0].barrier, Limit)
+def _with_content(files: Iterable[SourceFile]) -> tuple[SourceFile, ...]:
+    return tuple(msgspec.structs.replace(file, content=file_checksum(file.path)) for file in files)
+
+
+def _refuse_own_output(recipe: Recipe, folders: Iterable[str]) -> None:
+    output = Path(os.path.realpath(recipe.path(recipe.output)))
+    for folder in folders:
+        if Path(os.path.realpath(folder)).is_relative_to(output):
+            raise UsageError(
+                f"{folder} is the output of this same recipe, and cannot be read by it",
+                help="choose another output, or name the files to read more exactly",
+            )

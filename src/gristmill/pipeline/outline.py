@@ -39,6 +39,8 @@ class SourceOutline:
     """Of the first pass."""
     columns: dict[str, str]
     notes: tuple[str, ...] = ()
+    is_sample: bool = False
+    """All numbers are of the first records of a Python object, which only the run reads to its end."""
 
     def needed_bytes(self, write_format: str, *, compressed: bool) -> int:
         """Disk space at the end of the run, before the work folder goes."""
@@ -113,7 +115,10 @@ def counted(number: int, word: str) -> str:
 
 
 def _source_lines(source: SourceOutline) -> Iterator[str]:
-    yield f"source {source.name}: {counted(source.num_files, 'file')}, {amount(source.num_bytes)}, {source.format}"
+    if source.is_sample:
+        yield f"source {source.name}: records from Python, of which the first were looked at, {source.format}"
+    else:
+        yield f"source {source.name}: {counted(source.num_files, 'file')}, {amount(source.num_bytes)}, {source.format}"
     columns = ", ".join(f"{name} {kind}" for name, kind in source.columns.items())
     yield f"├── columns: {columns}"
     yield from (f"├── note: {note}" for note in source.notes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from gristmill.core.errors import UsageError
@@ -34,6 +35,17 @@ def check_is_ours(output: Path) -> None:
             f"the output folder {output} is not empty and was not made by gristmill (it holds {shown})",
             help="choose another output folder, or empty this one yourself",
         )
+
+
+def check_writable(output: Path) -> None:
+    """Refuse a place where no folder can be made."""
+    folder = output
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        raise UsageError(f"{output} cannot be made: {folder} is a file", help="choose another output")
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"{output} cannot be written: no permission in {folder}", help="choose another output")
 
 
 def remove_files(output: Path, paths: Iterable[str]) -> None:

@@ -5,36 +5,36 @@ Cost: one listing of the inputs, the metadata of large files, and a few records 
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gristmill.core.errors import UsageError
+from gristmill.core.errors import GristmillError, UsageError
 from gristmill.core.recipe import step_parameters
 from gristmill.core.records import INPUT_IDS, ORIGIN, RECORD, SPLIT, TEXT
 from gristmill.core.step import GlobalStep, LocalStep
 from gristmill.pipeline import fingerprint
+from gristmill.pipeline.inputs import find_inputs
 from gristmill.pipeline.leg import cut_into_legs, leg_schemas, sample_steps, with_steps
 from gristmill.pipeline.outline import Outline, SourceOutline, unpacked_bytes
+from gristmill.pipeline.output import check_writable
 from gristmill.pipeline.sample import Sample, try_sample
+from gristmill.pipeline.spool import sampled_reads
 from gristmill.pipeline.units import CELLS_PER_UNIT, UNIT_BYTES, Span, cut_for_tasks, make_units
 from gristmill.shards.token_rows import id_type_of, rows_schema
 from gristmill.steps.columns import value_columns
 from gristmill.steps.limit import Limit
 from gristmill.steps.pack.pack import Pack
-from gristmill.steps.read import file_format, open_reader, plan_schema, source_files
+from gristmill.steps.read import file_format, open_reader, plan_schema
 from gristmill.steps.tokenize.encode import Encode
 from gristmill.steps.write import Write, open_encoder
-from gristmill.storage.checksums import file_checksum
 from gristmill.storage.commit import free_bytes
 from gristmill.storage.compression import codec_of
-from gristmill.storage.paths import find_files
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
@@ -63,6 +63,8 @@ class SourcePlan:
     """The steps' fingerprint; None: the code of a function cannot be known."""
     notes: tuple[str, ...] = ()
     """What the user should know before the run."""
+    is_sample: bool = False
+    """Only the first records of a Python object were looked at."""
 
     @property
     def num_bytes(self) -> int:
@@ -117,6 +119,7 @@ class SourcePlan:
             num_tasks=sum(len(cut_for_tasks(unit, slice_bytes, self.cell_sizes)) for unit in units),
             columns={field.name: str(field.type) for field in value_columns(self.output_schema)},
             notes=self.notes,
+            is_sample=self.is_sample,
         )
 
     def _unpacked_bytes(self, file: SourceFile) -> int:
@@ -197,21 +200,33 @@ class Plan:
         return str(self.outline())
 
 
-def make_plan(recipe: Recipe, *, limit: int | None = None, backend: str = "processes") -> Plan:
+def make_plan(
+    recipe: Recipe,
+    *,
+    limit: int | None = None,
+    backend: str = "processes",
+    spooled: Mapping[str, Read] | None = None,
+) -> Plan:
     """Check a recipe against the files that it names. Raises `UsageError` for whatever would fail later.
 
-    Where the run will use processes, so does the plan for the user's functions.
+    Where the run will use processes, so does the plan for the user's functions. Records from Python are read from where
+    a run has `spooled` them; without that, only the first of them.
     """
     if "://" in recipe.output:
         raise UsageError(f"the output must be a local folder, not {recipe.output}", help="copy it there afterwards")
     steps, pack, write = _output_steps(recipe)
     steps = tuple(step.resolved(recipe.path(".")) for step in steps)
+    reads = sampled_reads(recipe) if spooled is None else spooled
     apart = backend == "processes"
-    sources = tuple(_plan_source(recipe, name, steps, write, limit, apart=apart) for name in recipe.sources)
+    sources = tuple(
+        _plan_source(recipe, name, steps, write, limit, reads.get(name), apart=apart) for name in recipe.sources
+    )
+    if spooled is None:
+        sources = tuple(replace(source, is_sample=source.name in reads) for source in sources)
     _check_same_columns(sources)
     _check_tokens(sources, pack, write)
     output = Path(recipe.path(recipe.output))
-    _check_writable(output)
+    check_writable(output)
     return Plan(recipe, output, sources, write, pack, fingerprint.versions())
 
 
@@ -253,17 +268,22 @@ def _content(source: SourcePlan) -> str | None:
 
 
 def _plan_source(
-    recipe: Recipe, name: str, common: Sequence[Step], write: Write, limit: int | None, *, apart: bool
+    recipe: Recipe,
+    name: str,
+    common: Sequence[Step],
+    write: Write,
+    limit: int | None,
+    spooled: Read | None,
+    *,
+    apart: bool,
 ) -> SourcePlan:
     source = recipe.sources[name]
     first = () if limit is None else (Limit(max_records=limit),)
     try:
         own = tuple(step.resolved(recipe.path(".")) for step in source.steps)
         steps = (*first, *own, *common)
-        read = _with_columns(source.read, steps)
-        files = tuple(source_files(name, read, find_files(read.read, base=recipe.folder)))
-        if recipe.identity == "content":
-            files = tuple(msgspec.structs.replace(file, content=file_checksum(file.path)) for file in files)
+        read = _with_columns(spooled or source.read, steps)
+        read, files = find_inputs(recipe, name, read, is_spooled=spooled is not None)
         schema = plan_schema(read, files, keeps_record=_keeps_record(steps, write))
         legs = cut_into_legs(steps)
         schemas = leg_schemas(schema, legs)
@@ -275,7 +295,7 @@ def _plan_source(
         legs = with_steps(legs, settled)
         code = fingerprint.of_steps(step for leg in legs for step in leg.all_steps)
         return SourcePlan(name, read, files, schema, legs, schemas, code, tuple(notes))
-    except UsageError as error:
+    except GristmillError as error:
         error.add_note(f"in source {name}")
         raise
 
@@ -310,13 +330,3 @@ def _check_same_columns(sources: Sequence[SourcePlan]) -> None:
 
 def _columns(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema if field.name not in (RECORD, SPLIT))
-
-
-def _check_writable(output: Path) -> None:
-    folder = output
-    while not folder.exists():
-        folder = folder.parent
-    if not folder.is_dir():
-        raise UsageError(f"{output} cannot be made: {folder} is a file", help="choose another output")
-    if not os.access(folder, os.W_OK):
-        raise UsageError(f"{output} cannot be written: no permission in {folder}", help="choose another output")

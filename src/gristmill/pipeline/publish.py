@@ -210,7 +210,7 @@ def _manifest(
         splits=splits,
         books={name: source.books for name, source in finished.items()},
         quarantine=Quarantine(counts={name: found for name, found in counts.items() if found}, files=quarantined),
-        recipe=_plain({key: value for key, value in recipe_data(plan.recipe).items() if key not in _UNSHAPING}),
+        recipe=_plain(_recipe_as_run(plan)),
         versions=plan.versions,
         row_length=plan.pack.row_length if plan.pack is not None else None,
         tokenizer=tokenizer,
@@ -228,6 +228,15 @@ def _tokenizer(step: Encode, root: Path, names: _Names, run_id: str) -> Tokenize
         checksum = write_file(root / path, content, run_id)
         files[name] = StoredFile(path=path, bytes=len(content), xxh3=checksum)
     return TokenizerIdentity(**{**step.identity(), "files": names.tokenizer(files)})
+
+
+def _recipe_as_run(plan: Plan) -> dict[str, Any]:
+    """The recipe, with the formats of the sources that were recognized by their content."""
+    data = {key: value for key, value in recipe_data(plan.recipe).items() if key not in _UNSHAPING}
+    for source in plan.sources:
+        if source.read.format is not None:
+            data["sources"][source.name]["format"] = source.read.format
+    return data
 
 
 def _plain(data: Any) -> Any:

@@ -39,6 +39,8 @@ def to_line(source: str, path: str | None, step: str, bad: BadRecord) -> bytes:
         "error": bad.message,
         "bytes": bad.num_bytes or len(bad.raw or b""),
     }
+    if bad.num_records > 1:
+        entry["records"] = bad.num_records
     if bad.traceback:
         entry["traceback"] = bad.traceback
     if bad.raw is not None and len(bad.raw) <= MAX_KEPT_BYTES:

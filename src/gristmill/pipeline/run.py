@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from gristmill.core.books import Account
 from gristmill.core.errors import NotUpToDateError
 from gristmill.pipeline import barriers, fingerprint, moves, output, publish
-from gristmill.pipeline.inputs import Inputs
+from gristmill.pipeline.claim import claimed
+from gristmill.pipeline.first_units import FirstUnits
 from gristmill.pipeline.join import add_books
 from gristmill.pipeline.legs import LegRunner, UnitResults, UnitWork
 from gristmill.pipeline.options import RunOptions
@@ -23,14 +24,14 @@ from gristmill.pipeline.packing import check_utilisation, empty_account
 from gristmill.pipeline.plan import make_plan
 from gristmill.pipeline.publish import Finished
 from gristmill.pipeline.receipts import Receipts
+from gristmill.pipeline.spool import has_python_records, spooled_reads
 from gristmill.pipeline.tails import pack_leftovers
 from gristmill.pipeline.work import PartResult, SourceLeg, Stage
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps.limit import Limit
 from gristmill.steps.shuffle import Shuffle
 from gristmill.steps.split import AssignSplit, Split
-from gristmill.storage.commit import make_folder, remove_temporaries
-from gristmill.storage.lock import FolderLock
+from gristmill.storage.commit import remove_temporaries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -68,20 +69,29 @@ class RunResult:
 def run_recipe(recipe: Recipe, options: RunOptions | None = None, *, limit: int | None = None) -> RunResult:
     """Plan and run a recipe. The same call goes on where a stopped one ended."""
     options = options or RunOptions()
-    return run_plan(make_plan(recipe, limit=limit, backend=options.backend), options)
+    plan = make_plan(recipe, limit=limit, backend=options.backend)
+    if not has_python_records(recipe):
+        return run_plan(plan, options)
+    # Planned by the first records, so that what is wrong shows before a generator is spent; then by all.
+    with (
+        claimed(plan.output) as run_id,
+        spooled_reads(recipe, plan.output, run_id, keep=options.keep_work) as spooled,
+    ):
+        plan = make_plan(recipe, limit=limit, backend=options.backend, spooled=spooled)
+        return _run_claimed(plan, options, run_id)
 
 
 def run_plan(plan: Plan, options: RunOptions) -> RunResult:
     """Run what was just planned."""
-    output.check_is_ours(plan.output)
-    make_folder(plan.output)
-    with FolderLock(plan.output):
-        run_id = secrets.token_hex(6)
-        moves.settle(plan.output, run_id)
-        finished = _finished(plan, options)
-        if finished is not None:
-            return RunResult(finished, plan.output, was_up_to_date=True)
-        return RunResult(_Execution(plan, options, run_id).run(), plan.output, was_up_to_date=False)
+    with claimed(plan.output) as run_id:
+        return _run_claimed(plan, options, run_id)
+
+
+def _run_claimed(plan: Plan, options: RunOptions, run_id: str) -> RunResult:
+    finished = _finished(plan, options)
+    if finished is not None:
+        return RunResult(finished, plan.output, was_up_to_date=True)
+    return RunResult(_Execution(plan, options, run_id).run(), plan.output, was_up_to_date=False)
 
 
 def _finished(plan: Plan, options: RunOptions) -> Manifest | None:
@@ -138,7 +148,7 @@ class _Execution:
         # Where a function's code cannot be known, no fingerprint may ever match another run's.
         self._salt = secrets.token_hex(8) if plan.fingerprint is None else ""
         if options.overwrite:
-            output.remove_work(plan.output)
+            output.remove_work(plan.output, kept=_spooled_files(plan))
         remove_temporaries(plan.output, None)
         self._receipts = Receipts(plan.output / output.RECEIPTS)
         self._finished = Receipts(plan.output / output.UNITS)
@@ -165,7 +175,7 @@ class _Execution:
 
     def _run_legs(self) -> list[_Flow]:
         stage = self._stage([_Flow(source, []) for source in self._plan.sources])
-        inputs = Inputs(self._plan, self._runner, stage, self._salt)
+        inputs = FirstUnits(self._plan, self._runner, stage, self._salt)
         inputs.unpack()
         flows = [
             _Flow(source, self._enough(inputs.units(source), stage, source.legs[0].barrier))
@@ -286,3 +296,9 @@ class _Execution:
         if self._plan.pack is not None and flow.leg.barrier is None:
             accounts.append(empty_account(self._plan.pack))
         return [account.to_dict() for account in accounts]
+
+
+def _spooled_files(plan: Plan) -> set[str]:
+    """No source may read its recipe's output, so what lies there was put there for this run."""
+    root = f"{plan.output}/"
+    return {file.path.removeprefix(root) for source in plan.sources for file in source.files}

@@ -235,7 +235,7 @@ class _PartRun:
             cell.batch = cell.batch.filter(pa.array(keep))
 
     def _take(self, cell: CellBatch) -> pa.RecordBatch:
-        self._opening.taken += cell.batch.num_rows + len(cell.bad)
+        self._opening.taken += cell.batch.num_rows + sum(bad.num_records for bad in cell.bad)
         self._opening.given += cell.batch.num_rows
         self._num_blank += cell.num_blank
         self._set_aside(self._opening, cell.bad, cell.batch.num_rows)
@@ -259,8 +259,8 @@ class _PartRun:
             self._bad_in_a_row[id(account)] = 0
         if not bad:
             return
-        account.quarantined.update(record.reason for record in bad)
         for record in bad:
+            account.quarantined[record.reason] += record.num_records
             path = self._paths.get(record.file)
             line = quarantine.to_line(self._part.source, path, account.step, record)
             self._quarantine_file().write(line)

@@ -8,6 +8,7 @@ import yaml
 
 from gristmill.core.errors import UsageError
 from gristmill.core.function import Function
+from gristmill.core.python_records import PythonRecords
 from gristmill.core.recipe import recipe_data
 from gristmill.recipe.yaml_tree import add_number_forms
 
@@ -52,6 +53,11 @@ def _written(data: Any) -> Any:
         return {key: _written(value) for key, value in data.items()}
     if isinstance(data, list):
         return [_written(value) for value in data]
+    if isinstance(data, PythonRecords):
+        raise UsageError(
+            f"{data} is a Python object, which a recipe file cannot hold",
+            help="write the records to a file, and name it in read",
+        )
     return _call(data) if isinstance(data, Function) else data
 
 

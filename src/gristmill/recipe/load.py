@@ -88,7 +88,11 @@ class _Reader:
             raise self._tree.error(path, f"source {path[-1]} needs a key read", help=f"write {path[-1]}: {{read: …}}")
         parameters = dict(self._mapping(path, data, f"source {path[-1]}"))
         own = self._steps((*path, "steps"), parameters.pop("steps", None))
-        return Source(self._struct(path, parameters, steps.Read, f"source {path[-1]}", extra=("steps",)), own)
+        named = parameters.get("read")
+        if isinstance(named, list) and not all(isinstance(item, str) for item in named):
+            raise self._tree.error((*path, "read"), "read must be a path or a list of paths", help="as data/*.jsonl")
+        read = self._struct(path, parameters, steps.Read, f"source {path[-1]}", extra=("steps",))
+        return Source(read, own)
 
     def _steps(self, path: TreePath, data: Any) -> list[Step]:
         if data is None:

@@ -202,6 +202,11 @@ def load_manifest(folder: str | Path) -> Manifest:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise _not_a_dataset(Path(folder)) from None
+    return parse_manifest(data, str(path))
+
+
+def parse_manifest(data: bytes, path: str) -> Manifest:
+    """A manifest from the content of its file."""
     version = _format_version(path, data)
     if version != FORMAT_VERSION:
         raise UsageError(
@@ -214,7 +219,7 @@ def load_manifest(folder: str | Path) -> Manifest:
         raise DamagedDatasetError(f"{path} is damaged: {error}", help="make the dataset again") from error
 
 
-def _format_version(path: Path, data: bytes) -> int:
+def _format_version(path: str, data: bytes) -> int:
     class Head(msgspec.Struct):
         format_version: int
 

@@ -206,7 +206,8 @@ def _quarantine_problems(folder: Path, manifest: Manifest) -> Iterator[Problem]:
     yield from problems
     if problems:
         return
-    num_kept = sum(open_shard(folder / file.path, "jsonl").count_rows() for file in quarantine.files)
+    entries = (entry for file in quarantine.files for entry in open_shard(folder / file.path, "jsonl").rows())
+    num_kept = sum(entry.get("records", 1) for entry in entries)
     num_counted = sum(sum(counts.values()) for counts in quarantine.counts.values())
     if num_kept != num_counted:
         path = quarantine.files[0].path if quarantine.files else MANIFEST

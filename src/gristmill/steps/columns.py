@@ -8,13 +8,10 @@ import pyarrow as pa
 
 from gristmill.core.errors import UsageError
 from gristmill.core.names import nearest
-from gristmill.core.records import ORIGIN, RECORD, SPLIT, TEXT
+from gristmill.core.records import ORIGIN, PATH, RECORD, SPLIT, TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-PATH = b"path"
-"""Metadata of a field: where its value stands in the JSON record, `payload.body`. Without it, where its name says."""
 
 
 def require_column(step: str, column: str, schema: pa.Schema) -> None:

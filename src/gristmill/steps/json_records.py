@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gristmill.core.records import TEXT
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -22,6 +24,20 @@ def with_values(line: bytes, changes: Iterable[tuple[Sequence[str], Any]]) -> by
     for path, value in changes:
         _put(record, path, value)
     return msgspec.json.encode(record)
+
+
+def with_text(line: bytes, text: str) -> bytes:
+    """The record with its text under `text`; `ValueError` if another value stands there.
+
+    >>> with_text(b'{"id": 1.50}', "a"), with_text(b'{"text": "a", "id": 1.50}', "a")
+    (b'{"id":1.50,"text":"a"}', b'{"text": "a", "id": 1.50}')
+    """
+    record = _decode(line)
+    if TEXT not in record:
+        return with_values(line, [((TEXT,), text)])
+    if msgspec.json.decode(record[TEXT]) != text:
+        raise ValueError("the record has another value under text: name the field that holds the text, `text: ...`")
+    return line
 
 
 def with_names(line: bytes, names: Mapping[str, str]) -> bytes:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import ORIGIN, RECORD, SPLIT, Applied, BadRecord
+from gristmill.core.records import ORIGIN, PATH, RECORD, SPLIT, Applied, BadRecord
 from gristmill.core.step import LocalStep
-from gristmill.steps.columns import PATH, path_in_record, require_column
+from gristmill.steps.columns import path_in_record, require_column
 from gristmill.steps.json_records import with_names
 from gristmill.steps.record_functions import bad_record
 

@@ -56,6 +56,14 @@ def file_system(url: str) -> tuple[Any, str]:
         raise UsageError(f"{url}: {error}", help="use a local path or a URL that fsspec knows, as s3://…") from error
 
 
+def keep_in_memory(path: str, content: bytes) -> str:
+    """Hold a small file in this process, for as long as it lives; its URL."""
+    url = f"memory://gristmill/{path}"
+    fs, inner = file_system(url)
+    fs.pipe(inner, content)
+    return url
+
+
 def version_of(info: Mapping[str, Any]) -> str:
     """What the store says that changes with the content; empty if it says nothing."""
     for key in _VERSION_KEYS:

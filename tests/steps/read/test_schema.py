@@ -70,3 +70,17 @@ def test_one_source_has_one_format(new_file):
         plan_schema(Read(read="x", columns=["a"]), files[1:], keeps_record=False)
     with pytest.raises(UsageError, match="no files"):
         plan_schema(Read(read="x"), [], keeps_record=False)
+
+
+def test_json_files_that_differ(new_file, read_all):
+    """A field that is missing is null; a value that does not fit is set aside with its reason, never made null."""
+    read = Read(read="x", columns=["n"])
+    first = json_file(new_file, [{"text": "a", "n": 1}])
+    others = [{"text": "b"}, {"text": "c", "n": None}, {"text": "d", "n": "7"}, {"text": "e", "n": 2.5}]
+    second = json_file(new_file, [*others, {"text": "f", "n": 2**70}, {"text": "g", "n": {"n": 1}}])
+    schema = plan_schema(read, [first], keeps_record=False)  # as if the second file were not in the sample
+    outcome = read_all(read, second, schema=schema)
+    assert [(record["text"], record["n"]) for record in outcome.records] == [("b", None), ("c", None)]
+    assert outcome.reasons == ["column_type"] * 4
+    with pytest.raises(UsageError, match="different types"):
+        plan_schema(read, [first, json_file(new_file, [{"text": "d", "n": "7"}])], keeps_record=False)

@@ -1,4 +1,5 @@
-"""Files to batches: readers of JSON lines, Parquet, Arrow, Hugging Face folders, text and WebDataset tars.
+"""Files to batches: readers of JSON lines, Parquet, Arrow, Hugging Face folders, text, WebDataset tars and datasets of
+ours.
 
 A source's files (`source_files`) are planned together (`plan_schema`) and then read one by one (`open_reader`), cell
 by cell; small ones many at a time (`read_together`).
@@ -6,9 +7,11 @@ by cell; small ones many at a time (`read_together`).
 
 from gristmill.steps.read.cells import CELL_BYTES, CellBatch, FileReader, StreamDamage, UnpackedPiece
 from gristmill.steps.read.formats import file_format
+from gristmill.steps.read.gristmill_dataset import refuse_unfinished
+from gristmill.steps.read.python_values import json_line
 from gristmill.steps.read.read import Read
 from gristmill.steps.read.schema import plan_schema
-from gristmill.steps.read.source import open_reader, source_files, unpacked_cells
+from gristmill.steps.read.source import open_reader, recognized, source_files, unpacked_cells
 from gristmill.steps.read.together import read_together
 
 __all__ = [
@@ -19,9 +22,12 @@ __all__ = [
     "StreamDamage",
     "UnpackedPiece",
     "file_format",
+    "json_line",
     "open_reader",
     "plan_schema",
     "read_together",
+    "recognized",
+    "refuse_unfinished",
     "source_files",
     "unpacked_cells",
 ]

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from gristmill.core.errors import UsageError
 from gristmill.core.names import nearest
-from gristmill.core.records import ORIGIN, TEXT, TEXT_TYPE, BadRecord
+from gristmill.core.records import CARRIES_ALL, ORIGIN, TEXT, TEXT_TYPE, BadRecord
 from gristmill.steps.read.batches import build_batch, extra_columns
 
 if TYPE_CHECKING:
@@ -49,26 +49,31 @@ def is_textual(arrow_type: pa.DataType) -> bool:
     return any(test(kind) for test in (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary))
 
 
-def column_type(schema: pa.Schema, path: str, where: str) -> pa.DataType:
+def find_type(schema: pa.Schema, path: str) -> pa.DataType | None:
     """The type of a column, or of a field in it: `payload.body`. A column may also have dots in its own name."""
     if path in schema.names:
         return plain_type(schema.field(path).type)
     name, *inner = path.split(".")
-    if name in schema.names:
-        found = schema.field(name).type
-        for step in inner:
-            if not pa.types.is_struct(found) or found.get_field_index(step) < 0:
-                break
-            found = found.field(step).type
-        else:
-            return plain_type(found)
+    if name not in schema.names:
+        return None
+    found = schema.field(name).type
+    for step in inner:
+        if not pa.types.is_struct(found) or found.get_field_index(step) < 0:
+            return None
+        found = found.field(step).type
+    return plain_type(found)
+
+
+def no_such_column(schema: pa.Schema, path: str, where: str) -> UsageError:
     meant = nearest(path, schema.names)
     hint = f'did you mean "{meant}"?' if meant else f"its columns are {', '.join(schema.names)}"
-    raise UsageError(f"{where}: there is no column {path!r}", help=hint)
+    return UsageError(f"{where}: there is no column {path!r}", help=hint)
 
 
 def check_text_column(schema: pa.Schema, path: str, where: str) -> None:
-    found = column_type(schema, path, where)
+    found = find_type(schema, path)
+    if found is None:
+        raise no_such_column(schema, path, where)
     if not is_textual(found):
         raise UsageError(
             f"{where}: column {path!r} holds {found}, not text", help="name the column that holds the text: `text: ...`"
@@ -86,20 +91,20 @@ class ColumnMapper:
     def __init__(self, read: Read, file: SourceFile, found: pa.Schema, planned: pa.Schema) -> None:
         self._read = read
         self._file = file
-        self._planned = planned
+        self.planned = planned
         self._extra = extra_columns(planned)
-        carries_all = set(self._extra) != set(read.columns)
         check_text_column(found, read.text, file.path)
-        present = {name for name in self._extra if name.split(".")[0] in found.names or name in found.names}
-        self._absent = set(self._extra) - present if carries_all else set()
+        carries_all = CARRIES_ALL in (planned.metadata or {})
         if carries_all and (surplus := set(carried_columns(found, read)) - set(self._extra)):
             raise UsageError(
                 f"{file.path}: columns {', '.join(sorted(surplus))} are not in the files that the plan was made from",
                 help="name the columns you want: `columns: [...]`",
             )
-        for name in set(self._extra) - self._absent:
-            kind = column_type(found, name, file.path)
-            if joined_type(kind, self._extra[name]) != self._extra[name]:
+        kinds = {name: find_type(found, name) for name in self._extra}
+        self._absent = {name for name, kind in kinds.items() if kind is None}
+        """They are null in this file, as a field that a JSON record lacks."""
+        for name, kind in kinds.items():
+            if kind is not None and joined_type(kind, self._extra[name]) != self._extra[name]:
                 raise UsageError(
                     f"{file.path}: column {name!r} holds {kind}, but {self._extra[name]} in other files",
                     help="give it one type in all files, or read them as two sources",
@@ -117,26 +122,49 @@ class ColumnMapper:
             arrays[name] = pa.nulls(len(rows), planned) if is_absent else _column(rows, name).cast(planned)
         positions = np.arange(first_row, first_row + len(rows))
         if not reasons:
-            return build_batch(self._planned, self._file.id, positions, arrays), []
+            return build_batch(self.planned, self._file.id, positions, arrays), []
         kept = np.setdiff1d(np.arange(len(rows)), list(reasons))
         bad = [
             BadRecord(self._file.id, first_row + row, 0, reason, message, raw_text, num_bytes)
             for row, (reason, message, raw_text, num_bytes) in sorted(reasons.items())
         ]
         arrays = {name: array.take(pa.array(kept)) for name, array in arrays.items()}
-        return build_batch(self._planned, self._file.id, positions[kept], arrays), bad
+        return build_batch(self.planned, self._file.id, positions[kept], arrays), bad
 
 
 def joined_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The type that holds the values of both; None if there is none."""
+    """The type that holds every value of both exactly; None if there is none.
+
+    >>> joined_type(pa.int32(), pa.int64()), joined_type(pa.uint32(), pa.int32()), joined_type(pa.int64(), pa.float64())
+    (DataType(int64), DataType(int64), None)
+    """
     if one == other or pa.types.is_null(other):
         return one
     if pa.types.is_null(one):
         return other
-    for small, large in ((pa.string(), pa.large_string()), (pa.binary(), pa.large_binary())):
-        if {one, other} == {small, large}:
-            return large
+    for wider in _WIDER:
+        if one in wider and other in wider:
+            return max(one, other, key=wider.index)
+    types = pa.types
+    if types.is_integer(one) and types.is_integer(other):  # one with a sign, one without
+        signed, unsigned = (one, other) if types.is_signed_integer(one) else (other, one)
+        width = max(signed.bit_width, 2 * unsigned.bit_width)
+        return {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}.get(width)
+    for test, make in ((types.is_list, pa.list_), (types.is_large_list, pa.large_list)):
+        if test(one) and test(other):
+            inner = joined_type(one.value_type, other.value_type)
+            return None if inner is None else make(inner)
     return None
+
+
+_WIDER = (
+    (pa.string(), pa.large_string()),
+    (pa.binary(), pa.large_binary()),
+    (pa.int8(), pa.int16(), pa.int32(), pa.int64()),
+    (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+    (pa.float16(), pa.float32(), pa.float64()),
+)
+"""Each holds the values of those before it."""
 
 
 def joined_schema(schemas: Iterable[tuple[str, dict[str, pa.DataType]]]) -> dict[str, pa.DataType]:

@@ -35,7 +35,7 @@ def file_format(path: str, declared: str | None = None) -> str:
     'text'
     """
     suffix = posixpath.splitext(strip_codec(path))[1].lower()
-    if declared is not None:
+    if declared is not None and declared != "gristmill":
         one_of("format", declared, FORMATS)
         found = declared
     elif suffix in _BY_SUFFIX:

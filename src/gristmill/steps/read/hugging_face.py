@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from gristmill.core.errors import UsageError
+from gristmill.core.names import one_of
 from gristmill.storage.files import open_input
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ def is_dataset_folder(found: Sequence[FoundFile]) -> bool:
     return any(file.relative in (_STATE, _SPLITS) for file in found)
 
 
-def data_files(found: Sequence[FoundFile]) -> list[FoundFile]:
-    """The Arrow files of all datasets in a listing, by relative path."""
+def data_files(found: Sequence[FoundFile], split: str | None = None) -> list[FoundFile]:
+    """The Arrow files of all datasets in a listing, by relative path; with `split` those of the folder of that name."""
     by_relative = {file.relative: file for file in found}
     states = [file for file in found if posixpath.basename(file.relative) == _STATE]
     for file in found:
@@ -54,6 +55,10 @@ def data_files(found: Sequence[FoundFile]) -> list[FoundFile]:
             f"no {_STATE} among {len(found)} files: not a folder written by save_to_disk",
             help="name the dataset's folder itself, without a pattern",
         )
+    if split is not None:
+        folders = [posixpath.basename(posixpath.dirname(state.relative)) for state in states]
+        one_of("split", split, sorted({folder for folder in folders if folder}))
+        states = [state for state, folder in zip(states, folders, strict=True) if folder == split]
     chosen: dict[str, FoundFile] = {}
     for state in states:
         folder = posixpath.dirname(state.relative)

@@ -19,6 +19,8 @@ from gristmill.core.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+REFUSED = "\0refused"
+"""The key of an object that stands for a record which could not become JSON: reason and message."""
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _SCALARS: dict[pa.DataType, Any] = {
     pa.large_string(): str,
@@ -90,6 +92,9 @@ class JsonFields:
     def _mismatch(self, value: Any, message: str) -> tuple[str, str]:
         if not isinstance(value, dict):
             return "not_an_object", message
+        if REFUSED in value:
+            reason, told = value[REFUSED]
+            return str(reason), str(told)
         if self.text is None:
             return "column_type", message
         for name in self.text.split("."):

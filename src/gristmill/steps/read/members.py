@@ -10,15 +10,17 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from gristmill.core.records import BadRecord
+from gristmill.core.records import TEXT, BadRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from tarfile import TarInfo
 
+    from gristmill.steps.read.read import Read
     from gristmill.steps.read.tar import TarStream
 
 KEY = "__key__"
+JSON = "json"
 _KEY_AND_EXTENSION = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
 _JSON_FIELD = re.compile(r"(.*?json)\.(.+)", re.DOTALL)
 _META = re.compile(r"__[^/]*__($|/)")
@@ -39,6 +41,13 @@ class MemberPath(NamedTuple):
         """
         match = _JSON_FIELD.fullmatch(path)
         return cls(match[1].lower(), match[2]) if match else cls(path.lower(), None)
+
+
+def member_path(read: Read, column: str) -> MemberPath:
+    """Where a column of a source comes from. Tars of ours hold the text as `.txt` and the other columns in `.json`."""
+    if read.format != "gristmill":
+        return MemberPath.parse(column)
+    return MemberPath("txt", None) if column == TEXT else MemberPath(JSON, column)
 
 
 @dataclass(slots=True)

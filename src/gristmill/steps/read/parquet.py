@@ -2,35 +2,54 @@
 
 Pages are read through a buffer of 1 MiB and decoded as they are needed, so a row group of any size takes the memory of
 a cell. A range that begins inside a row group decodes that group from its start.
+
+Pages stand one after the other in a row group, so a damaged one takes the rest of its group with it, from the batch of
+rows in which it lies: these rows are set aside as `damaged`, with their number. What that is depends on the file alone,
+since batches are counted from the start of each group.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gristmill.core.errors import GristmillError, UsageError
+from gristmill.core.errors import UsageError
+from gristmill.core.records import BadRecord
 from gristmill.steps.read.cells import CELL_BYTES, CellBatch
 from gristmill.steps.read.columns import ColumnMapper
 from gristmill.storage.files import open_input
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from typing import BinaryIO
 
     from gristmill.core.records import SourceFile
     from gristmill.steps.read.read import Read
 
 _BUFFER_BYTES = 1 << 20
+_MARK = b"PAR1"
+_END_BYTES = 8
+"""The size of the footer and the mark."""
 
 
 def parquet_schema(path: str) -> pa.Schema:
     """The columns of a file, from its footer."""
     with open_input(path) as stream, _open(stream, path) as parquet:
         return parquet.schema_arrow
+
+
+def check_ends(files: Iterable[SourceFile]) -> None:
+    """Refuse a local file without a footer, as of a copy that broke off. One small read a file: all are looked at."""
+    for file in files:
+        with open_input(file.path) as stream:
+            stream.seek(max(0, file.num_bytes - _END_BYTES))
+            end = stream.read(_END_BYTES)
+        size = int.from_bytes(end[:4], "little")
+        if end[4:] != _MARK or size + _END_BYTES + len(_MARK) > file.num_bytes:
+            raise UsageError(f"{file.path}: not a whole Parquet file: it has no footer", help="copy it again")
 
 
 class ParquetReader:
@@ -58,57 +77,99 @@ class ParquetReader:
         stop = last if stop is None else min(stop, last)
         if first >= stop:
             return
-        rows = self._rows(first * self._cell_rows, min(stop * self._cell_rows, self._num_rows))
-        for cell, (first_row, batch) in enumerate(_regrouped(rows, first * self._cell_rows, self._cell_rows), first):
-            mapped, bad = self._columns.batch(batch, first_row)
-            yield CellBatch(cell, mapped, 0, bad)
+        runs = self._runs(first * self._cell_rows, min(stop * self._cell_rows, self._num_rows))
+        building: list[_Run] = []
+        cell = first
+        for run in _cut(runs, self._cell_rows):
+            if run.first_row // self._cell_rows > cell:
+                yield self._cell(cell, building)
+                building, cell = [], cell + 1
+            building.append(run)
+        yield self._cell(cell, building)
 
-    def _rows(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
-        """The rows of a range, in batches that end with row groups or cells."""
-        starts = np.concatenate(([0], np.cumsum(self._group_rows)))
-        groups = np.flatnonzero((starts[1:] > start) & (starts[:-1] < stop)).tolist()
-        row = int(starts[groups[0]])
+    def _cell(self, number: int, runs: list[_Run]) -> CellBatch:
+        batches: list[pa.RecordBatch] = []
+        bad: list[BadRecord] = []
+        for run in runs:
+            if run.rows is None:
+                message = f"rows {run.first_row} to {run.first_row + run.num_rows - 1} cannot be read: {run.damage}"
+                lost = BadRecord(self._file.id, run.first_row, 0, "damaged", message, num_records=run.num_rows)
+                bad.append(lost)
+            else:
+                batch, bad_rows = self._columns.batch(run.rows, run.first_row)
+                batches.append(batch)
+                bad += bad_rows
+        if len(batches) != 1:
+            batches = [pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], self._columns.planned)]
+        return CellBatch(number, batches[0], 0, bad)
+
+    def _runs(self, start: int, stop: int) -> Iterator[_Run]:
+        """The rows from `start` to `stop`, in runs of one row group each."""
         with open_input(self._file.path) as stream, _open(stream, self._file.path) as parquet:
-            batches = parquet.iter_batches(
-                batch_size=self._cell_rows, row_groups=groups, columns=self._columns.top_level, use_threads=False
-            )
-            for batch in _named(batches, self._file.path):
-                low, high = max(start - row, 0), min(stop - row, len(batch))
-                row += len(batch)
-                if low < high:
-                    yield batch.slice(low, high - low)
-                if row >= stop:
-                    return
+            group_start = 0
+            for group, num_rows in enumerate(self._group_rows):
+                if start < group_start + num_rows and group_start < stop:
+                    for run in self._group_runs(parquet, group, group_start):
+                        if (part := run.between(start, stop)) is not None:
+                            yield part
+                        if run.first_row + run.num_rows >= stop:
+                            return
+                group_start += num_rows
+
+    def _group_runs(self, parquet: pq.ParquetFile, group: int, row: int) -> Iterator[_Run]:
+        end = row + self._group_rows[group]
+        batches = parquet.iter_batches(
+            batch_size=self._cell_rows, row_groups=[group], columns=self._columns.top_level, use_threads=False
+        )
+        while row < end:
+            try:
+                batch = next(batches)
+            except StopIteration:
+                yield _Run(row, end - row, damage="the row group ends before them")
+                return
+            except (pa.ArrowException, OSError) as error:
+                if not _is_damage(error):
+                    error.add_note(f"while reading {self._file.path}")
+                    raise
+                yield _Run(row, end - row, damage=str(error))
+                return
+            yield _Run(row, len(batch), batch)
+            row += len(batch)
 
 
-def _regrouped(batches: Iterator[pa.RecordBatch], start: int, num_rows: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The same rows in batches of `num_rows`, with the number of each one's first row."""
-    held: list[pa.RecordBatch] = []
-    num_held = 0
-    for given in batches:
-        batch = given
-        while num_held + len(batch) >= num_rows:
-            cut = num_rows - num_held
-            yield start, pa.concat_batches([*held, batch.slice(0, cut)])
-            start += num_rows
-            held, num_held = [], 0
-            batch = batch.slice(cut)
-        if len(batch):
-            held.append(batch)
-            num_held += len(batch)
-    if held:
-        yield start, pa.concat_batches(held)
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Consecutive rows of one row group: the rows, or why they cannot be read."""
+
+    first_row: int
+    num_rows: int
+    rows: pa.RecordBatch | None = None
+    damage: str = ""
+
+    def between(self, start: int, stop: int) -> _Run | None:
+        """The part of it in a range of rows."""
+        first, last = max(self.first_row, start), min(self.first_row + self.num_rows, stop)
+        if first >= last:
+            return None
+        rows = self.rows.slice(first - self.first_row, last - first) if self.rows is not None else None
+        return _Run(first, last - first, rows, self.damage)
+
+
+def _cut(runs: Iterator[_Run], cell_rows: int) -> Iterator[_Run]:
+    """The same rows, in runs that end with cells."""
+    for run in runs:
+        for border in range(run.first_row // cell_rows * cell_rows, run.first_row + run.num_rows, cell_rows):
+            if (part := run.between(border, border + cell_rows)) is not None:
+                yield part
+
+
+def _is_damage(error: Exception) -> bool:
+    """Whether it tells of the file's content: Arrow says that with a bare OSError, the system with a number."""
+    return not isinstance(error, OSError) or (type(error) is OSError and error.errno is None)
 
 
 def _open(stream: BinaryIO, path: str) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(stream, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        return pq.ParquetFile(stream, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True)
     except (pa.ArrowInvalid, OSError) as error:
         raise UsageError(f"{path}: not a Parquet file: {error}", help="remove it, or copy it again") from error
-
-
-def _named(batches: Iterator[pa.RecordBatch], path: str) -> Iterator[pa.RecordBatch]:
-    try:
-        yield from batches
-    except (pa.ArrowException, OSError) as error:
-        raise GristmillError(f"{path}: cannot be read: {error}", help="copy it again, or leave it out") from error

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from typing import Any
+
 import msgspec
 
 from gristmill.core.errors import UsageError
 from gristmill.core.names import one_of
+from gristmill.core.python_records import PythonRecords
 from gristmill.core.records import ORIGIN, RECORD, TEXT
 from gristmill.core.step import Step
 
-FORMATS = ("jsonl", "parquet", "arrow", "hugging_face", "text", "webdataset")
+FORMATS = ("jsonl", "parquet", "arrow", "hugging_face", "text", "webdataset", "gristmill")
 
 
 class Read(Step, frozen=True, kw_only=True, tag="read"):
@@ -17,7 +21,8 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
 
     `read` names the files: paths, globs (`data/*.jsonl.zst`), brace lists and ranges (`part-{0000..0099}.parquet`),
     folders, or a list of these. `text` names the field that holds the text; a dot steps into objects (`text:
-    payload.body`). `columns` carries more fields along, typed by what the files hold when the run is planned.
+    payload.body`). `columns` carries more fields along, typed by what the files hold when the run is planned. In Python
+    `read` may also be the records themselves: an iterable of dicts, or a dataset of `datasets`.
 
     >>> Read(read="data/*.parquet", text="content", columns=["url"]).text
     'content'
@@ -27,20 +32,25 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
     * `jsonl`: one object a line, in any compression. Each line is judged alone.
     * `parquet`, `arrow` (file and stream), `hugging_face` (a folder written by `save_to_disk`).
     * `text`: a document a file, or one between each two `separator`s (`separator: "\n\n"`).
+    * `gristmill`: the folder of a finished dataset, whatever its shards are; found by its manifest. `split` names one
+      split of it, or of a `hugging_face` folder.
     * `webdataset`: tar files; `text: txt` names a member's extension, `text: json.content` a field of a JSON member.
     """
 
-    read: str | list[str]
+    read: Any
+    """Paths, or in Python records: an iterable of dicts, or a dataset of `datasets`."""
     format: str | None = None
     text: str = TEXT
     columns: list[str] = msgspec.field(default_factory=list)
+    split: str | None = None
     separator: str | None = None
     max_record_bytes: int = 64 << 20
     """Larger records are set aside by reference, never held in memory."""
 
     def __post_init__(self) -> None:
-        if not self.read:
-            raise UsageError("read: no files named", help="give a path, a glob or a list of them")
+        msgspec.structs.force_setattr(self, "read", _paths_or_records(self.read))
+        if isinstance(self.read, PythonRecords) and (self.format or self.separator):
+            raise UsageError("format and separator are of files, not of records from Python", help="leave them out")
         if self.format is not None:
             one_of("format", self.format, FORMATS)
         if not self.text:
@@ -61,3 +71,21 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
             if name in (ORIGIN, RECORD, TEXT):
                 hint = "the text is always there" if name == TEXT else "rename the field in the files"
                 raise UsageError(f"columns: {name!r} is a name that every source has already", help=hint)
+
+
+def _paths_or_records(given: Any) -> str | list[str] | PythonRecords:
+    """What `read` was given, told apart: text is a path, and a list that begins with text is of paths."""
+    if isinstance(given, PythonRecords):
+        return given
+    if isinstance(given, (str, os.PathLike)):
+        paths = [given]
+    elif isinstance(given, (list, tuple)) and (not given or isinstance(given[0], (str, os.PathLike))):
+        paths = list(given)
+    else:
+        return PythonRecords.of(given)
+    for path in paths:
+        if not isinstance(path, (str, os.PathLike)):
+            raise UsageError(f"read: {path!r:.100} stands among paths", help="give paths or records, not both")
+    if not any(map(os.fspath, paths)):
+        raise UsageError("read: no files named", help="give a path, a glob or a list of them")
+    return os.fspath(given) if isinstance(given, (str, os.PathLike)) else [os.fspath(path) for path in paths]

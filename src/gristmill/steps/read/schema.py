@@ -10,16 +10,23 @@ import msgspec
 import pyarrow as pa
 
 from gristmill.core.errors import CorruptStreamError, UsageError
-from gristmill.core.records import ORIGIN, ORIGIN_TYPE, RECORD, RECORD_TYPE, TEXT, TEXT_TYPE
+from gristmill.core.records import CARRIES_ALL, ORIGIN, ORIGIN_TYPE, PATH, RECORD, RECORD_TYPE, TEXT, TEXT_TYPE
 from gristmill.steps.read.arrow import arrow_schema
 from gristmill.steps.read.cells import CELL_BYTES
-from gristmill.steps.read.columns import carried_columns, check_text_column, column_type, joined_schema
+from gristmill.steps.read.columns import (
+    carried_columns,
+    check_text_column,
+    find_type,
+    joined_schema,
+    no_such_column,
+)
 from gristmill.steps.read.formats import file_format
 from gristmill.steps.read.json_types import column_types, no_such_field, values_at
-from gristmill.steps.read.members import KEY, MemberPath, Sample, SampleWalk
-from gristmill.steps.read.parquet import parquet_schema
+from gristmill.steps.read.members import KEY, Sample, SampleWalk, member_path
+from gristmill.steps.read.parquet import check_ends, parquet_schema
 from gristmill.steps.read.separated import BYTE_ORDER_MARK, unpacked_chunks
 from gristmill.steps.read.tar import TarStream
+from gristmill.storage.remote_files import protocol_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,7 +34,8 @@ if TYPE_CHECKING:
     from gristmill.core.records import SourceFile
     from gristmill.steps.read.read import Read
 
-_MAX_SAMPLED_FILES = 16
+_MAX_SAMPLED = 16
+_MAX_LOCAL_FOOTERS = 256
 _SAMPLE_BYTES = 256 << 10
 _MAX_SAMPLES = 200
 _RESERVED = (ORIGIN, TEXT, RECORD)
@@ -37,11 +45,14 @@ def plan_schema(read: Read, files: Sequence[SourceFile], *, keeps_record: bool) 
     """The columns of a source: `origin`, `text`, what `columns` names, and with `keeps_record` all that was read.
 
     For JSON lines that is the line itself, as `record`; for Parquet and Arrow all columns. Types come from the files'
-    metadata, or from a sample of the records (see `json_types`): of up to 16 files, spread evenly. A file that turns
-    out different stops the run by name.
+    metadata (of up to 256 local files or 16 remote ones, spread evenly), or from a sample of the records of 16 files
+    (see `json_types`). A file that turns out different stops the run by name.
     """
     kind = source_format(read, files)
-    sampled = _spread(files)
+    is_stored, is_local = kind in ("parquet", "arrow"), protocol_of(files[0].path) is None
+    if kind == "parquet" and is_local:
+        check_ends(files)
+    sampled = _spread(files, _MAX_LOCAL_FOOTERS if is_stored and is_local else _MAX_SAMPLED)
     columns: dict[str, pa.DataType]
     if kind == "jsonl":
         columns = _json_columns(read, sampled)
@@ -53,9 +64,15 @@ def plan_schema(read: Read, files: Sequence[SourceFile], *, keeps_record: bool) 
         columns = {}
     elif kind == "webdataset":
         columns = _member_columns(read, sampled)
+        if keeps_record and read.format == "gristmill":
+            columns[RECORD] = RECORD_TYPE
     else:
         columns = _stored_columns(read, sampled, kind, carries_all=keeps_record)
-    return pa.schema([(ORIGIN, ORIGIN_TYPE), (TEXT, TEXT_TYPE), *columns.items()])
+    text = pa.field(TEXT, TEXT_TYPE)
+    if RECORD in columns and read.text != TEXT:
+        text = text.with_metadata({PATH: read.text})
+    schema = pa.schema([pa.field(ORIGIN, ORIGIN_TYPE), text, *(pa.field(*column) for column in columns.items())])
+    return schema.with_metadata({CARRIES_ALL: b""}) if is_stored and keeps_record else schema
 
 
 def source_format(read: Read, files: Sequence[SourceFile]) -> str:
@@ -76,14 +93,16 @@ def source_format(read: Read, files: Sequence[SourceFile]) -> str:
     return "arrow" if kind == "hugging_face" else kind
 
 
-def _spread(files: Sequence[SourceFile]) -> list[SourceFile]:
-    """Up to 16 of the files, the first and the last among them."""
-    count = min(len(files), _MAX_SAMPLED_FILES)
+def _spread(files: Sequence[SourceFile], most: int) -> list[SourceFile]:
+    """Up to so many of the files, the first and the last among them."""
+    count = min(len(files), most)
     return [files[index * (len(files) - 1) // max(1, count - 1)] for index in range(count)]
 
 
 def _stored_columns(read: Read, files: Sequence[SourceFile], kind: str, *, carries_all: bool) -> dict[str, pa.DataType]:
+    """The columns of Parquet or Arrow files. One that some of them lack is null there; one that all lack is refused."""
     found = []
+    schema = pa.schema([])
     for file in files:
         schema = parquet_schema(file.path) if kind == "parquet" else arrow_schema(file.path)
         check_text_column(schema, read.text, file.path)
@@ -96,8 +115,13 @@ def _stored_columns(read: Read, files: Sequence[SourceFile], kind: str, *, carri
                     f"{file.path}: column {name!r} has a name that every source has already",
                     help="name the columns you want in `columns`, or rename it in the files",
                 )
-        found.append((file.path, {name: column_type(schema, name, file.path) for name in names}))
-    return joined_schema(found)
+        types = {name: find_type(schema, name) for name in names}
+        found.append((file.path, {name: each for name, each in types.items() if each is not None}))
+    joined = joined_schema(found)
+    for name in read.columns:
+        if name not in joined:
+            raise no_such_column(schema, name, files[-1].path)
+    return {name: joined[name] for name in (*read.columns, *(name for name in joined if name not in read.columns))}
 
 
 def _json_columns(read: Read, files: Sequence[SourceFile]) -> dict[str, pa.DataType]:
@@ -129,7 +153,7 @@ def _sampled_objects(file: SourceFile) -> Iterator[dict[str, Any]]:
 
 
 def _member_columns(read: Read, files: Sequence[SourceFile]) -> dict[str, pa.DataType]:
-    text, paths = MemberPath.parse(read.text), {name: MemberPath.parse(name) for name in read.columns}
+    text, paths = member_path(read, read.text), {name: member_path(read, name) for name in read.columns}
     needed = frozenset(path.member for path in (text, *paths.values()))
     samples = [sample for file in files for sample in _sampled_members(file, read, needed)]
     if samples and not any(text.member in (*sample.members, *sample.too_large) for sample in samples):

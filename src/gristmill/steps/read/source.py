@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import xxhash
 
+from gristmill.core.errors import UsageError
 from gristmill.core.records import SourceFile
 from gristmill.steps.read.arrow import ArrowReader
 from gristmill.steps.read.cells import CELL_BYTES, FileReader, UnpackedPiece
 from gristmill.steps.read.formats import file_format
+from gristmill.steps.read.gristmill_dataset import holds_datasets, shard_files
 from gristmill.steps.read.hugging_face import data_files, is_dataset_folder
 from gristmill.steps.read.json_lines import LINE_END, JsonLinesReader
 from gristmill.steps.read.parquet import ParquetReader
@@ -26,10 +29,21 @@ if TYPE_CHECKING:
     from gristmill.storage.paths import FoundFile
 
 
+def recognized(read: Read, found: Sequence[FoundFile]) -> Read:
+    """The source with its format, if that shows in the listing and not in the names of the files."""
+    if read.format is None and holds_datasets(found):
+        return msgspec.structs.replace(read, format="gristmill")
+    return read
+
+
 def source_files(source: str, read: Read, found: Sequence[FoundFile]) -> list[SourceFile]:
-    """The files of a source, from what its patterns found: the folder of a saved dataset becomes its Arrow files."""
-    if read.format == "hugging_face" or (read.format is None and is_dataset_folder(found)):
-        found = data_files(found)
+    """The files of a source, from what its patterns found: the folder of a saved dataset becomes its data files."""
+    if read.format == "gristmill":
+        found = shard_files(found, read.split)
+    elif read.format == "hugging_face" or (read.format is None and is_dataset_folder(found)):
+        found = data_files(found, read.split)
+    elif read.split is not None:
+        raise UsageError("split: only the folder of a saved dataset has splits", help="name the files you want in read")
     return [
         SourceFile(
             path=file.path,

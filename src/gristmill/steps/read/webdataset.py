@@ -13,11 +13,12 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from gristmill.core.records import TEXT, TEXT_TYPE, BadRecord
+from gristmill.core.records import RECORD, RECORD_TYPE, TEXT, TEXT_TYPE, BadRecord
+from gristmill.steps.json_records import with_text
 from gristmill.steps.read.batches import build_batch, extra_columns
 from gristmill.steps.read.cells import CELL_BYTES, CellBatch
 from gristmill.steps.read.json_fields import JsonFields
-from gristmill.steps.read.members import KEY, MemberPath, Sample, SampleWalk, Stray
+from gristmill.steps.read.members import JSON, KEY, MemberPath, Sample, SampleWalk, Stray, member_path
 from gristmill.steps.read.separated import unpacked_chunks
 from gristmill.steps.read.tar import TarStream
 
@@ -38,9 +39,11 @@ class WebDatasetReader:
         self._schema = schema
         self._max_record_bytes = read.max_record_bytes
         self._cell_bytes = cell_bytes
-        self._text = MemberPath.parse(read.text)
-        self._columns = {name: MemberPath.parse(name) for name in extra_columns(schema)}
-        self._needed = frozenset(path.member for path in (self._text, *self._columns.values()))
+        self._text = member_path(read, read.text)
+        self._columns = {name: member_path(read, name) for name in extra_columns(schema)}
+        self._keeps_record = RECORD in schema.names
+        needed = [path.member for path in (self._text, *self._columns.values())]
+        self._needed = frozenset([*needed, JSON] if self._keeps_record else needed)
         self._fields = self._json_fields(extra_columns(schema))
 
     def cell_sizes(self) -> list[int]:
@@ -92,6 +95,7 @@ class WebDatasetReader:
     def _add(self, sample: Sample, building: _CellBuilder) -> None:
         try:
             text, values = self._values(sample)
+            record = self._record(sample, text) if self._keeps_record else b""
         except _BadSample as bad:
             raw = sample.members.get(bad.member)
             size = sample.too_large.get(bad.member, len(raw or b""))
@@ -102,6 +106,7 @@ class WebDatasetReader:
         building.positions.append(sample.position)
         building.texts.append(text)
         building.values.append(values)
+        building.records.append(record)
 
     def _values(self, sample: Sample) -> tuple[str, list[Any]]:
         for member, size in sample.too_large.items():
@@ -115,6 +120,14 @@ class WebDatasetReader:
         else:
             text = self._fields[self._text.member].texts([rows[self._text.member]])[0]
         return text, [self._value(sample, path, rows) for path in self._columns.values()]
+
+    def _record(self, sample: Sample, text: str) -> bytes:
+        """The whole record of a tar of ours, as a JSON object that holds its text."""
+        raw = sample.members.get(JSON, b"{}")
+        try:
+            return raw if self._text.field is not None else with_text(raw, text)
+        except ValueError as error:  # also what msgspec raises
+            raise _BadSample(JSON, "invalid_json", str(error)) from None
 
     def _decoded(self, sample: Sample, member: str) -> Any:
         content = sample.members[member]
@@ -139,6 +152,8 @@ class WebDatasetReader:
         arrays = {TEXT: pa.array(building.texts, TEXT_TYPE)}
         for index, (name, kind) in enumerate(extra_columns(self._schema).items()):
             arrays[name] = pa.array([values[index] for values in building.values], kind)
+        if self._keeps_record:
+            arrays[RECORD] = pa.array(building.records, RECORD_TYPE)
         positions = np.array(building.positions, np.int64)
         building.bad.sort(key=lambda bad: bad.position)
         return CellBatch(building.cell, build_batch(self._schema, self._file.id, positions, arrays), 0, building.bad)
@@ -150,6 +165,7 @@ class _CellBuilder:
         self.positions: list[int] = []
         self.texts: list[str] = []
         self.values: list[list[Any]] = []
+        self.records: list[bytes] = []
         self.bad: list[BadRecord] = []
 
 

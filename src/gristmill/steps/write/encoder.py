@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, cast
 
-from gristmill.core.records import RECORD, SPLIT
+import pyarrow as pa
+
+from gristmill.core.records import CARRIES_ALL, PATH, RECORD, SPLIT
 from gristmill.shards.canonical import canonical_schema
 from gristmill.steps.write.arrow import ArrowEncoder
 from gristmill.steps.write.jsonl import JsonlEncoder
@@ -16,9 +18,7 @@ from gristmill.steps.write.parquet import ParquetEncoder, write_parquet
 from gristmill.steps.write.tar import TarEncoder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import pyarrow as pa
+    from collections.abc import Iterable, Mapping
 
     from gristmill.steps.write.write import Write
     from gristmill.storage.compression import Codec
@@ -60,7 +60,7 @@ class Encoder(Protocol):
 def open_encoder(write: Write, schema: pa.Schema) -> Encoder:
     """The encoder for batches of this schema. The column `split` is not written: the folder says it."""
     has_record = RECORD in schema.names
-    columns = canonical_schema(_without(_without(schema, SPLIT), RECORD))
+    columns = canonical_schema(_without_notes(_without(_without(schema, SPLIT), RECORD)))
     if write.format == "arrow":
         return ArrowEncoder(columns)
     if write.format == "parquet":
@@ -86,3 +86,13 @@ def encode_whole(write: Write, schema: pa.Schema, batches: Iterable[pa.RecordBat
 def _without(schema: pa.Schema, name: str) -> pa.Schema:
     index = schema.get_field_index(name)
     return schema if index < 0 else schema.remove(index)
+
+
+def _without_notes(schema: pa.Schema) -> pa.Schema:
+    """What the plan noted of the files that were read says nothing of the shard."""
+    fields = [field.with_metadata(_without_key(field.metadata, PATH)) for field in schema]
+    return pa.schema(fields, _without_key(schema.metadata, CARRIES_ALL))
+
+
+def _without_key(metadata: Mapping[bytes, bytes] | None, key: bytes) -> dict[bytes, bytes] | None:
+    return {name: value for name, value in (metadata or {}).items() if name != key} or None

@@ -1,0 +1,26 @@
+"""An output folder for one run alone."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from gristmill.pipeline import moves, output
+from gristmill.storage.commit import make_folder
+from gristmill.storage.lock import FolderLock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[str]:
+    """Make and lock the folder, and settle what a killed run left half-way; gives the new run's id."""
+    output.check_is_ours(folder)
+    make_folder(folder)
+    with FolderLock(folder):
+        run_id = secrets.token_hex(6)
+        moves.settle(folder, run_id)
+        yield run_id

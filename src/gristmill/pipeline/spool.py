@@ -1,0 +1,141 @@
+"""Records from Python as files, so that they can be cut, read again and compared like any others.
+
+A run writes them to its work folder first, in one pass: dicts as JSON lines, a Dataset as an Arrow stream. They are
+known by their content, so an equal list is up to date and a stopped run goes on with a new generator of the same
+records. A plan writes nothing: it looks at the first records only, kept in memory.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+import xxhash
+
+from gristmill.core.errors import UsageError
+from gristmill.core.python_records import PythonRecords
+from gristmill.pipeline.output import WORK, remove_files
+from gristmill.shards.arrow_stream import STREAM_END, stream_block, stream_header
+from gristmill.shards.canonical import canonical_schema
+from gristmill.steps.read import json_line
+from gristmill.storage.commit import PendingFile
+from gristmill.storage.remote_files import keep_in_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from gristmill.core.python_records import RecordPart
+    from gristmill.core.recipe import Recipe
+    from gristmill.steps.read import Read
+
+_SAMPLE_RECORDS = 100
+_ROWS_A_BATCH = 100
+
+
+class _Sink(Protocol):
+    def write(self, data: bytes, /) -> object: ...
+
+
+def has_python_records(recipe: Recipe) -> bool:
+    return any(isinstance(source.read.read, PythonRecords) for source in recipe.sources.values())
+
+
+def sampled_reads(recipe: Recipe) -> dict[str, Read]:
+    """For each source of records: how to read its first ones."""
+    reads = {}
+    for name, read in _python_reads(recipe):
+        urls = []
+        for part_name, part in read.read.parts(read.split).items():
+            sink = io.BytesIO()
+            with _naming(name):
+                _write(part, sink, _SAMPLE_RECORDS)
+            content = sink.getvalue()
+            digest = xxhash.xxh3_64_hexdigest(content)  # one place for equal samples, however often they are planned
+            urls.append(keep_in_memory(f"{digest}/{_file_name(part_name, part)}", content))
+        reads[name] = _of_files(read, urls)
+    return reads
+
+
+@contextmanager
+def spooled_reads(recipe: Recipe, output: Path, run_id: str, *, keep: bool) -> Iterator[dict[str, Read]]:
+    """Write all records to the work folder; gives how to read them. They go at the end, unless they are to be kept."""
+    reads = {}
+    written: list[str] = []
+    try:
+        for name, read in _python_reads(recipe):
+            paths = []
+            for part_name, part in read.read.parts(read.split).items():
+                place = f"{WORK}/records/{name}/{_file_name(part_name, part)}"
+                with _naming(name), PendingFile(output / place, run_id) as file:
+                    _write(part, file)
+                    file.commit()
+                written.append(place)
+                paths.append(str(output / place))
+            reads[name] = _of_files(read, paths)
+        yield reads
+    finally:
+        if not keep:
+            remove_files(output, written)
+
+
+def _python_reads(recipe: Recipe) -> Iterator[tuple[str, Read]]:
+    for name, source in recipe.sources.items():
+        if isinstance(source.read.read, PythonRecords):
+            yield name, source.read
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # of the user's own generator, too
+        error.add_note(f"in source {name}")
+        raise
+
+
+def _of_files(read: Read, paths: list[str]) -> Read:
+    return msgspec.structs.replace(read, read=paths, split=None)
+
+
+def _file_name(part_name: str, part: RecordPart) -> str:
+    return f"{part_name}.{'jsonl' if part.table is None else 'arrow'}"
+
+
+def _write(part: RecordPart, sink: _Sink, count: int | None = None) -> None:
+    if part.table is not None:
+        _write_table(part.table, sink, count)
+    elif count is None:
+        for record in part.take_all():
+            sink.write(json_line(record))
+    else:
+        records = part.first(count)
+        _refuse_no_dicts(records)
+        for record in records:
+            sink.write(json_line(record))
+
+
+def _refuse_no_dicts(records: list[Any]) -> None:
+    """One wrong record among others is set aside; if all are wrong, something else was meant."""
+    if records and not any(isinstance(record, Mapping) for record in records):
+        raise UsageError(
+            f"read: the records must be dicts, but the first is {records[0]!r:.100}",
+            help='make each one a dict: {"text": ...}',
+        )
+
+
+def _write_table(dataset: Any, sink: _Sink, count: int | None) -> None:
+    """A Dataset of `datasets`, rows in its own order, in canonical batches: equal rows give equal bytes."""
+    schema = canonical_schema(dataset.data.schema)
+    sink.write(stream_header(schema))
+    num_rows = 0
+    for table in dataset.with_format("arrow").iter(batch_size=_ROWS_A_BATCH):
+        for batch in table.combine_chunks().to_batches():
+            sink.write(stream_block(batch, schema))
+            num_rows += batch.num_rows
+        if count is not None and num_rows >= count:
+            break
+    sink.write(STREAM_END)
