@@ -90,6 +90,7 @@ def export(
         The files, the rows of each split, and how to use them.
     """
     one_of("to", to, FORMATS)
+    prefix = _prefix(path)
     folder = Path(dataset)
     manifest = load_manifest(folder)
     check_fits(manifest, to, folder)
@@ -104,7 +105,6 @@ def export(
     }
     if not layouts:
         raise UsageError(f"there is nothing to export in {folder}", help="`gristmill inspect` shows what it holds")
-    prefix = _prefix(path)
     files = _write(layouts, places, prefix, run, overwrite=overwrite)
     rows = {name: sum(place.rows for place in places[name]) for name in layouts}
     return Exported(files, rows, [layout.usage(str(prefix)) for layout in layouts.values()])
@@ -171,9 +171,10 @@ def _measured(places: dict[str, list[Place]], run: Run, *, with_max: bool) -> tu
     """The places with their tokens counted, those of splits without tokens left out; and the greatest id."""
     shards = [place for of_split in places.values() for place in of_split]
     sizes: dict[str, ShardSize] = {}
-    for task, size in run(
-        partial(_measure, with_max=with_max), [Task(place.path, place) for place in shards], desc="measuring"
-    ):
+    tasks = [Task(place.path, place) for place in shards]
+    # Lengths alone are 4 bytes a document, read in less time than a worker needs to start.
+    options = {} if with_max else {"backend": "serial", "workers": 1}
+    for task, size in run(partial(_measure, with_max=with_max), tasks, desc="measuring", **options):
         sizes[task.payload.path] = size
     counted: dict[str, list[Place]] = {}
     for split, of_split in places.items():
@@ -213,6 +214,8 @@ def _layout(to: str, split: str, places: list[Place], manifest: Manifest, vocab_
 
 def _prefix(path: str | os.PathLike[str]) -> Path:
     prefix = Path(path)
+    if "://" in str(path):
+        raise UsageError(f"files are written to a local disk, not to {path}", help="export, then copy them there")
     if str(path).endswith("/") or prefix.is_dir():
         raise UsageError(
             f"{path} is a folder; the path is how the files' names begin", help=f"for example {prefix / 'corpus'}"
