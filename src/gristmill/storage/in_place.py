@@ -60,8 +60,7 @@ class FilesInPlace:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            for temporary in self._temporaries.values():
-                temporary.unlink(missing_ok=True)
+            self._remove_leftovers()
         finally:
             self._lock.__exit__(kind, error, traceback)
 
@@ -107,7 +106,7 @@ class FilesInPlace:
         return self._folder / f"{self._prefix.name}{name}"
 
     def _remove_leftovers(self) -> None:
-        """What a process that was killed has left: its temporary files, or a part of what it was renaming."""
+        """What we or a process that was killed did not commit: temporary files, and what was being renamed."""
         for temporary in self._folder.glob(f".gristmill-{self._run_id}-*.tmp"):
             temporary.unlink(missing_ok=True)
         if self._note.exists():
