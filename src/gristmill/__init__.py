@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gristmill.engine.failure import Failure
     from gristmill.engine.parallel_map import parallel_imap, parallel_map
     from gristmill.pipeline.api import plan, run
+    from gristmill.pipeline.export import export
     from gristmill.recipe.load import load_recipe
     from gristmill.shards.dataset import open_dataset
 
@@ -24,6 +25,7 @@ __all__ = [
     "Source",
     "__version__",
     "errors",
+    "export",
     "load_recipe",
     "open_dataset",
     "parallel_imap",
@@ -39,6 +41,7 @@ _HOMES = {
     "Recipe": "gristmill.core.recipe",
     "Source": "gristmill.core.recipe",
     "errors": "gristmill.core.errors",
+    "export": "gristmill.pipeline.export",
     "load_recipe": "gristmill.recipe.load",
     "open_dataset": "gristmill.shards.dataset",
     "parallel_imap": "gristmill.engine.parallel_map",

@@ -14,6 +14,7 @@ NAMES = [
     "Source",
     "__version__",
     "errors",
+    "export",
     "load_recipe",
     "open_dataset",
     "parallel_imap",
@@ -83,6 +84,18 @@ PARALLEL_MAP = {
 
 EMPTY = inspect.Parameter.empty
 SIGNATURES = {
+    "export": {
+        "dataset": EMPTY,
+        "to": EMPTY,
+        "path": EMPTY,
+        "split": None,
+        "source": None,
+        "vocab_size": None,
+        "overwrite": False,
+        "workers": "auto",
+        "backend": "processes",
+        "progress": None,
+    },
     "load_recipe": {"path": EMPTY, "overrides": ()},
     "open_dataset": {"path": EMPTY},
     "plan": {"recipe": EMPTY, "limit": None},

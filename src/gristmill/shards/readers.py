@@ -61,7 +61,7 @@ def open_shard(path: Path, format: str, kind: str = "documents") -> ShardReader:
     if format == "parquet":
         return ParquetShard(path)
     if format == "jsonl":
-        return SequentialShard(lambda: _line_chunks(path), msgspec.json.Decoder().decode)
+        return SequentialShard(lambda: line_chunks(path), msgspec.json.Decoder().decode)
     return SequentialShard(lambda: _samples(path), _sample_record)
 
 
@@ -190,7 +190,7 @@ def _pieces(path: Path) -> Iterator[bytes]:
             yield piece
 
 
-def _line_chunks(path: Path) -> Iterator[list[bytes]]:
+def line_chunks(path: Path) -> Iterator[list[bytes]]:
     """Whole lines, about a piece of the stream at a time."""
     begun: list[bytes] = []
     for piece in _pieces(path):

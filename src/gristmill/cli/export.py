@@ -1,0 +1,67 @@
+"""`gristmill export`: a dataset in another format."""
+
+import json
+from pathlib import Path
+
+import click
+
+from gristmill.cli.options import dataset_argument, json_option
+from gristmill.pipeline.export import FORMATS, export
+from gristmill.pipeline.outline import amount, counted
+
+
+@click.command(epilog="Example: gristmill export out --to megatron --path bin/corpus")
+@dataset_argument
+@click.option("--to", required=True, metavar="FORMAT", help=f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}.")
+@click.option("--path", help="How the files' names begin, such as bin/corpus. Default: OUT-FORMAT/OUT.")
+@click.option("--split", help="Only this split. Default: each, in files of its own.")
+@click.option("--source", help="Only this source. Default: all, one after the other.")
+@click.option("--vocab-size", type=click.IntRange(min=1), help="For megatron, with added tokens: uint16 below 65500.")
+@click.option("--overwrite", is_flag=True, help="Replace files of these names.")
+@click.option("--workers", type=click.IntRange(min=1), help="How many. Default: as many as this machine allows.")
+@click.option("--backend", default="processes", show_default=True, help="processes, threads or serial.")
+@json_option
+def command(
+    out: str,
+    to: str,
+    path: str | None,
+    split: str | None,
+    source: str | None,
+    vocab_size: int | None,
+    workers: int | None,
+    backend: str,
+    *,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Write the dataset in OUT in another format.
+
+    megatron, nanogpt and llmc take tokens that were not packed, in the order of the documents; numpy takes
+    packed rows; webdataset, parquet and jsonl take any dataset. Files appear when all of them are whole.
+    """
+    exported = export(
+        out,
+        to=to,
+        path=path or _default_path(out, to),
+        split=split,
+        source=source,
+        vocab_size=vocab_size,
+        overwrite=overwrite,
+        workers=workers or "auto",
+        backend=backend,
+    )
+    sizes = {str(file): file.stat().st_size for file in exported.files}
+    if as_json:
+        click.echo(json.dumps({"files": sizes, "rows": exported.rows, "usage": exported.usage}, indent=2))
+        return
+    for name, num_bytes in sizes.items():
+        click.echo(f"{name}  {amount(num_bytes)}")
+    rows = ", ".join(f"{split} {count:,}" for split, count in exported.rows.items())
+    click.echo(f"done: rows {rows}; {counted(len(sizes), 'file')}, {amount(sum(sizes.values()))}")
+    for usage in exported.usage:
+        click.echo(f"use it: {usage}")
+
+
+def _default_path(out: str, to: str) -> Path:
+    folder = Path(out).absolute()
+    return Path(out).parent / f"{folder.name}-{to}" / folder.name

@@ -1,1 +1,0 @@
-"""Datasets in other formats, as range tasks over shards."""

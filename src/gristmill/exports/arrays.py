@@ -1,0 +1,97 @@
+"""NumPy arrays of packed rows, to be mapped: input, target and mask, each of shape `(rows, row_length - 1)`.
+
+    input  = ids[:, :-1]
+    target = ids[:, 1:]
+    mask   = the target is a token of the same document as the input (and one to learn, where there is a loss mask)
+
+So padding is never learnt, nor the first token of a document from the one before it.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gristmill.exports.layout import PlannedFile
+from gristmill.exports.tokens import LENGTHS, LOSS_MASK, shard_batches, token_ids
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from gristmill.exports.layout import Place, Targets
+
+_NAMES = ("input", "target", "mask")
+_ROWS_AT_A_TIME_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ArraysLayout:
+    """Three `.npy` files; ids keep their type."""
+
+    split: str
+    num_rows: int
+    row_length: int
+    id_type: str
+
+    @property
+    def files(self) -> Sequence[PlannedFile]:
+        planned = []
+        for name, dtype in zip(_NAMES, self._dtypes, strict=True):
+            head = self._head(dtype)
+            num_bytes = len(head) + self.num_rows * (self.row_length - 1) * dtype.itemsize
+            planned.append(PlannedFile(f"_{self.split}_{name}.npy", num_bytes, head))
+        return planned
+
+    def later_names(self) -> Iterator[str]:
+        return iter(())
+
+    def fill(self, place: Place, targets: Targets) -> None:
+        row = place.first_row
+        step = max(1, _ROWS_AT_A_TIME_BYTES // (4 * self.row_length))
+        for batch in shard_batches(place.path, place.rows):
+            for start in range(0, batch.num_rows, step):
+                part = batch.slice(start, step)
+                ids = token_ids(part).reshape(-1, self.row_length)
+                for number, values in enumerate((ids[:, :-1], ids[:, 1:], learnt(part, self.row_length))):
+                    dtype = self._dtypes[number]
+                    offset = len(self._head(dtype)) + row * (self.row_length - 1) * dtype.itemsize
+                    targets.write(number, offset, values.astype(dtype, copy=False))
+                row += part.num_rows
+
+    def usage(self, prefix: str) -> str:
+        return f'np.load("{prefix}_{self.split}_input.npy", mmap_mode="r")  # and _target, _mask'
+
+    @property
+    def _dtypes(self) -> tuple[np.dtype[np.generic], ...]:
+        ids = np.dtype(self.id_type).newbyteorder("<")
+        return ids, ids, np.dtype(np.bool_)
+
+    def _head(self, dtype: np.dtype[np.generic]) -> bytes:
+        head = io.BytesIO()
+        shape = (self.num_rows, self.row_length - 1)
+        description = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(head, description)
+        return head.getvalue()
+
+
+def learnt(batch: pa.RecordBatch, row_length: int) -> NDArray[np.bool_]:
+    """For each target of packed rows: is it to be learnt?"""
+    lengths = batch.column(LENGTHS)
+    documents_a_row = np.diff(lengths.offsets.to_numpy())
+    sizes = lengths.flatten().to_numpy().astype(np.int64)
+    ends = np.cumsum(sizes)
+    rows = np.repeat(np.arange(batch.num_rows), documents_a_row)
+    used = np.bincount(rows, weights=sizes, minlength=batch.num_rows).astype(np.int64)
+    mask: NDArray[np.bool_] = np.arange(row_length) < used[:, None]
+    row_starts = np.cumsum(used) - used
+    mask[rows, ends - sizes - row_starts[rows]] = False  # the first token of each document
+    if LOSS_MASK in batch.schema.names:
+        marked = batch.column(LOSS_MASK).flatten().to_numpy(zero_copy_only=False)
+        mask &= marked.reshape(-1, row_length)
+    return mask[:, 1:]

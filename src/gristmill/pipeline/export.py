@@ -1,0 +1,258 @@
+"""`gristmill.export`: a finished dataset in another format, written by all workers at once.
+
+Shards are measured where sizes are not in the manifest, the files are made at their full size under temporary names,
+each shard is written into its place by whichever worker has time, and this process syncs and renames. Nothing of the
+data passes through it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from gristmill.core.errors import UsageError
+from gristmill.core.names import one_of
+from gristmill.core.records import INPUT_IDS
+from gristmill.engine.tasks import Task, run_tasks
+from gristmill.exports.arrays import ArraysLayout
+from gristmill.exports.layout import Place, Targets
+from gristmill.exports.megatron import MegatronLayout
+from gristmill.exports.streams import LlmcLayout, NanogptLayout
+from gristmill.exports.tokens import LOSS_MASK, measure
+from gristmill.pipeline.export_tables import TablesLayout
+from gristmill.shards.manifest import load_manifest
+from gristmill.steps.write import Write
+from gristmill.storage.in_place import FilesInPlace
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+    from gristmill.engine.tasks import Context
+    from gristmill.exports.layout import Layout
+    from gristmill.exports.tokens import ShardSize
+    from gristmill.shards.manifest import Manifest
+
+_STREAMS = ("megatron", "nanogpt", "llmc")
+_TABLES = ("webdataset", "parquet", "jsonl")
+FORMATS = (*_STREAMS, "numpy", *_TABLES)
+
+Run = partial[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What an export has written."""
+
+    files: list[Path]
+    rows: dict[str, int]
+    """Of each split."""
+    usage: list[str]
+    """How to use it, a line for each split."""
+
+
+def export(
+    dataset: str | os.PathLike[str],
+    *,
+    to: str,
+    path: str | os.PathLike[str],
+    split: str | None = None,
+    source: str | None = None,
+    vocab_size: int | None = None,
+    overwrite: bool = False,
+    workers: int | Literal["auto"] = "auto",
+    backend: str = "processes",
+    progress: bool | None = None,
+) -> Exported:
+    """Write a finished dataset in another format.
+
+    `megatron`, `nanogpt` and `llmc` take documents in their order, so a dataset of tokens that was made without `pack`;
+    `numpy` takes packed rows; `webdataset`, `parquet` and `jsonl` take any dataset. Files appear when all are whole.
+
+    Args:
+        dataset: The output folder of a finished run.
+        to: megatron, nanogpt, llmc, numpy, webdataset, parquet or jsonl.
+        path: How the files' names begin: "bin/corpus" gives bin/corpus_train.bin and so on, a set for each split.
+        split: Only this split.
+        source: Only this source; by default all, one after the other.
+        vocab_size: For megatron, with added tokens: decides between uint16 and int32. Default: the greatest id + 1.
+        overwrite: Replace files of these names.
+        workers: How many; "auto": as many as this machine allows.
+        backend: "processes", "threads" or "serial".
+        progress: None: bars on a terminal, lines elsewhere; True: always bars; False: nothing.
+
+    Returns:
+        The files, the rows of each split, and how to use them.
+    """
+    one_of("to", to, FORMATS)
+    prefix = _prefix(path)
+    folder = Path(dataset)
+    manifest = load_manifest(folder)
+    check_fits(manifest, to, folder)
+    places = _chosen(manifest, folder, split, source)
+    run = partial(run_tasks, workers=workers, backend=backend, retries=0, progress=progress)
+    if to in _STREAMS:
+        known = _known_vocab_size(manifest, vocab_size)
+        places, max_id = _measured(places, run, with_max=to == "megatron" and known is None)
+        vocab_size = known or max_id + 1
+    layouts = {
+        name: _layout(to, name, of_split, manifest, vocab_size or 0) for name, of_split in places.items() if of_split
+    }
+    if not layouts:
+        raise UsageError(f"there is nothing to export in {folder}", help="`gristmill inspect` shows what it holds")
+    files = _write(layouts, places, prefix, run, overwrite=overwrite)
+    rows = {name: sum(place.rows for place in places[name]) for name in layouts}
+    return Exported(files, rows, [layout.usage(str(prefix)) for layout in layouts.values()])
+
+
+def check_fits(manifest: Manifest, to: str, folder: Path) -> None:
+    """Refuse what the format cannot hold, and say what to do instead."""
+    if to in _TABLES:
+        return
+    if manifest.kind != "tokens":
+        raise UsageError(
+            f"{folder} holds {manifest.kind}, and {to} is a format of tokens",
+            help="add a `tokenize` step to the recipe, or export to webdataset, parquet or jsonl",
+        )
+    ids = manifest.schema.to_arrow().field(INPUT_IDS).type
+    if to == "numpy" and not pa.types.is_fixed_size_list(ids):
+        raise UsageError(
+            f"{folder} is not packed: its rows have different lengths, and an array has one",
+            help="add `- pack: {row_length: 2048}` to the recipe, or export to megatron, nanogpt or llmc",
+        )
+    if to != "numpy" and pa.types.is_fixed_size_list(ids):
+        raise UsageError(
+            f"{folder} is packed into rows of {ids.list_size} tokens, and {to} takes whole documents in their order",
+            help="run the recipe without `pack` into another folder and export that; packed rows go to numpy",
+        )
+    if to != "numpy" and LOSS_MASK in manifest.schema.columns:
+        raise UsageError(
+            f"{folder} says which tokens are to be learnt (loss_mask), and {to} has no place for that",
+            help="pack it and export to numpy, or export to parquet, webdataset or jsonl",
+        )
+
+
+def _known_vocab_size(manifest: Manifest, given: int | None) -> int | None:
+    """What decides Megatron's type of ids, before the tokens are looked at."""
+    return given or (manifest.tokenizer.vocab_size if manifest.tokenizer is not None else None)
+
+
+def _chosen(manifest: Manifest, folder: Path, split: str | None, source: str | None) -> dict[str, list[Place]]:
+    """Split -> its shards in the order of the manifest."""
+    if split is not None:
+        one_of("split", split, manifest.splits)
+    if source is not None:
+        one_of("source", source, sorted({name for sources in manifest.splits.values() for name in sources}))
+    places: dict[str, list[Place]] = {}
+    for name, of_source, shard in manifest.shards():
+        if split in (None, name) and source in (None, of_source) and shard.rows:
+            of_split = places.setdefault(name, [])
+            last = of_split[-1] if of_split else None
+            origins = str(folder / shard.origins.path) if shard.origins else None
+            of_split.append(
+                Place(
+                    path=str(folder / shard.path),
+                    rows=shard.rows,
+                    number=len(of_split),
+                    first_row=last.first_row + last.rows if last else 0,
+                    origins=origins,
+                )
+            )
+    return places
+
+
+def _measured(places: dict[str, list[Place]], run: Run, *, with_max: bool) -> tuple[dict[str, list[Place]], int]:
+    """The places with their tokens counted, those of splits without tokens left out; and the greatest id."""
+    shards = [place for of_split in places.values() for place in of_split]
+    sizes: dict[str, ShardSize] = {}
+    tasks = [Task(place.path, place) for place in shards]
+    # Lengths alone are 4 bytes a document, read in less time than a worker needs to start.
+    options = {} if with_max else {"backend": "serial", "workers": 1}
+    for task, size in run(partial(_measure, with_max=with_max), tasks, desc="measuring", **options):
+        sizes[task.payload.path] = size
+    counted: dict[str, list[Place]] = {}
+    for split, of_split in places.items():
+        first_token = 0
+        placed = []
+        for place in of_split:
+            tokens = sizes[place.path].tokens
+            placed.append(
+                Place(place.path, place.rows, place.number, place.first_row, first_token, tokens, place.origins)
+            )
+            first_token += tokens
+        if first_token:  # what has no bytes cannot be mapped by those who read it
+            counted[split] = placed
+    return counted, max((size.max_id for size in sizes.values()), default=-1)
+
+
+def _measure(task: Task, context: Context, *, with_max: bool) -> ShardSize:  # noqa: ARG001
+    return measure(task.payload.path, task.payload.rows, with_max=with_max)
+
+
+def _layout(to: str, split: str, places: list[Place], manifest: Manifest, vocab_size: int) -> Layout:
+    num_rows = sum(place.rows for place in places)
+    num_tokens = sum(place.tokens for place in places)
+    schema = manifest.schema.to_arrow()
+    if to == "megatron":
+        return MegatronLayout(split, num_rows, num_tokens, vocab_size)
+    if to == "nanogpt":
+        return NanogptLayout(split, num_tokens)
+    if to == "llmc":
+        return LlmcLayout(split, num_tokens)
+    if to == "numpy":
+        ids = schema.field(INPUT_IDS).type
+        return ArraysLayout(split, num_rows, ids.list_size, str(ids.value_type))
+    is_tokens = manifest.kind == "tokens"
+    return TablesLayout(split, Write(format=to), len(places), schema, manifest.format, is_tokens)
+
+
+def _prefix(path: str | os.PathLike[str]) -> Path:
+    prefix = Path(path)
+    if "://" in str(path):
+        raise UsageError(f"files are written to a local disk, not to {path}", help="export, then copy them there")
+    if str(path).endswith("/") or prefix.is_dir():
+        raise UsageError(
+            f"{path} is a folder; the path is how the files' names begin", help=f"for example {prefix / 'corpus'}"
+        )
+    return prefix
+
+
+def _write(
+    layouts: dict[str, Layout], places: dict[str, list[Place]], prefix: Path, run: Run, *, overwrite: bool
+) -> list[Path]:
+    with FilesInPlace(prefix) as files:
+        planned = [file for layout in layouts.values() for file in layout.files]
+        existing = files.existing(file.name for file in planned)
+        for layout in layouts.values():
+            existing += itertools.takewhile(Path.exists, map(files.path, layout.later_names()))
+        if existing and not overwrite:
+            more = f" and {len(existing) - 1} more" if len(existing) > 1 else ""
+            raise UsageError(
+                f"{existing[0]}{more} would be written over", help="choose another path, or say overwrite (--overwrite)"
+            )
+        paths = {
+            split: [files.add(file.name, file.num_bytes, file.head) for file in layout.files]
+            for split, layout in layouts.items()
+        }
+        tasks = [Task(place.path, (split, place)) for split in layouts for place in places[split]]
+        for _ in run(_fill, tasks, setup=_prepared(layouts, paths), desc="exporting"):
+            pass
+        return files.commit(replaced=existing)
+
+
+def _prepared(layouts: dict[str, Layout], paths: dict[str, list[str]]) -> Callable[[], Any]:
+    """What each worker is told once."""
+    return partial(dict, {split: (layout, paths[split]) for split, layout in layouts.items()})
+
+
+def _fill(task: Task, context: Context) -> None:
+    split, place = task.payload
+    layout, paths = context.state[split]
+    with Targets(paths) as targets:
+        layout.fill(place, targets)
+    context.count(rows=place.rows)

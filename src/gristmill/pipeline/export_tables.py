@@ -1,0 +1,163 @@
+"""Export of rows as they are: Parquet, JSON lines and WebDataset, one file for each shard.
+
+Documents are written as the `write` step writes them. Token rows keep all columns in Parquet; in JSON lines and
+WebDataset, which have no good place for them, origins are left out.
+
+| token rows | a row is |
+|---|---|
+| parquet | a row of the same columns |
+| jsonl | an object of `input_ids`, `lengths` and, for chats, `loss_mask` |
+| webdataset | the members `N.input_ids.npy`, `N.lengths.npy` … where N is the row's number in the split |
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gristmill.core.errors import UsageError
+from gristmill.core.records import ORIGIN, ORIGIN_TYPE, RECORD, RECORD_TYPE, TEXT
+from gristmill.exports.layout import PlannedFile
+from gristmill.exports.tokens import counted, damaged, shard_batches
+from gristmill.shards.arrow_stream import mapped_batches
+from gristmill.shards.readers import line_chunks, open_shard
+from gristmill.steps.write import Write, encode_whole
+from gristmill.steps.write.tar import BLOCK, member
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from gristmill.exports.layout import Place, Targets
+    from gristmill.steps.write.encoder import Sink
+
+ORIGINS = "origins"
+_PIECE_BYTES = 1 << 20
+"""So much of a batch becomes Python objects at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class TablesLayout:
+    """One split as files of rows."""
+
+    split: str
+    write: Write
+    num_files: int
+    schema: pa.Schema
+    stored: str
+    """The format of the dataset's shards."""
+    is_tokens: bool
+
+    @property
+    def files(self) -> Sequence[PlannedFile]:
+        return [PlannedFile(self._name(number)) for number in range(self.num_files)]
+
+    def later_names(self) -> Iterator[str]:
+        return map(self._name, itertools.count(self.num_files))
+
+    def fill(self, place: Place, targets: Targets) -> None:
+        with Path(targets.paths[place.number]).open("wb") as file:
+            if self.is_tokens:
+                self._write_tokens(place, file)
+            else:
+                batches = counted(_document_batches(place, self.stored, self._batch_schema), place.path, place.rows)
+                encode_whole(self.write, self._batch_schema, batches, file)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def usage(self, prefix: str) -> str:
+        last = f"00000..{self.num_files - 1:05d}"
+        if self.write.format == "webdataset":
+            return f'webdataset.WebDataset("{prefix}_{self.split}-{{{last}}}.tar")'
+        kind = "json" if self.write.format == "jsonl" else "parquet"
+        return f'datasets.load_dataset("{kind}", data_files="{prefix}_{self.split}-*{self.write.suffix}")'
+
+    def _name(self, number: int) -> str:
+        return f"_{self.split}-{number:05d}{self.write.suffix}"
+
+    @property
+    def _batch_schema(self) -> pa.Schema:
+        """Of documents in flight: their columns, or where they come from JSON and become JSON, what they were."""
+        if self.stored in {"arrow", "parquet"}:
+            return self.schema
+        columns = [field for field in self.schema if field.name != ORIGIN]
+        if self.write.keeps_record:
+            columns = [field for field in columns if field.name == TEXT] + [pa.field(RECORD, RECORD_TYPE)]
+        return pa.schema([pa.field(ORIGIN, ORIGIN_TYPE), *columns])
+
+    def _write_tokens(self, place: Place, file: Sink) -> None:
+        batches = shard_batches(place.path, place.rows)
+        if self.write.format == "parquet":
+            encode_whole(self.write, self.schema, batches, file)
+            return
+        columns = [name for name in self.schema.names if name != ORIGINS]
+        pieces = (batch.select(columns) for batch in _pieces(batches))
+        if self.write.format == "jsonl":
+            encode_whole(self.write, pa.schema([self.schema.field(name) for name in columns]), pieces, file)
+            return
+        row = place.first_row
+        for piece in pieces:
+            for values in zip(*(piece.column(name) for name in columns), strict=True):
+                for name, value in zip(columns, values, strict=True):
+                    for part in member(f"{row:012d}.{name}.npy", _npy(value)):
+                        file.write(part)
+                row += 1
+        file.write(bytes(2 * BLOCK))
+
+
+def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        step = max(1, batch.num_rows * _PIECE_BYTES // max(1, batch.nbytes))
+        for start in range(0, batch.num_rows, step):
+            yield batch.slice(start, step)
+
+
+def _npy(value: pa.ListScalar) -> bytes:
+    content = io.BytesIO()
+    np.save(content, value.values.to_numpy(zero_copy_only=False), allow_pickle=False)
+    return content.getvalue()
+
+
+def _document_batches(place: Place, stored: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    if stored == "arrow":
+        return _pieces(mapped_batches(Path(place.path)))
+    if stored == "parquet":
+        batches: Iterator[pa.RecordBatch] = pq.ParquetFile(place.path, buffer_size=1 << 20).iter_batches(1024)
+        return batches
+    return _records(place, stored, schema)
+
+
+def _records(place: Place, stored: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Records of JSON lines or tars. Their origins are in the side file; its batches set the pace."""
+    lines: Iterator[bytes]
+    if stored == "jsonl":
+        lines = (line for chunk in line_chunks(Path(place.path)) for line in chunk)
+    else:
+        lines = map(msgspec.json.encode, open_shard(Path(place.path), stored).rows())
+    decode = msgspec.json.Decoder(dict).decode
+    for side in mapped_batches(Path(str(place.origins))):
+        raw = list(itertools.islice(lines, side.num_rows))
+        if len(raw) < side.num_rows:
+            raise damaged(place.path, "holds fewer records than there are origins")
+        records = [decode(line) for line in raw]
+        known = {ORIGIN: side.column(ORIGIN), RECORD: pa.array(raw, RECORD_TYPE)}
+        arrays = [known[field.name] if field.name in known else _column(field, records, place.path) for field in schema]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _column(field: pa.Field, records: list[dict[str, object]], path: str) -> pa.Array:
+    try:
+        return pa.array([record.get(field.name) for record in records], field.type)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise UsageError(
+            f'column "{field.name}" is {field.type}, which cannot be made of the JSON in {path}: {error}',
+            help="export to jsonl, or make the dataset with `write: {format: arrow}`",
+        ) from error

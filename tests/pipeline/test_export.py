@@ -1,0 +1,217 @@
+"""Rows as tables, what is refused, and what is on the disk before, during and after."""
+
+import itertools
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from gristmill_testing.token_datasets import write_tokens
+
+import gristmill as gm
+from gristmill import steps
+from gristmill.core.errors import DamagedDatasetError, GristmillError, UsageError
+from gristmill.storage.lock import FolderLock
+
+STORED = {
+    "arrow": steps.Write(format="arrow"),
+    "parquet": steps.Write(format="parquet"),
+    "jsonl.zst": steps.Write(format="jsonl", compression="zstd"),
+    "webdataset": steps.Write(format="webdataset"),
+}
+ROWS = [[[1, 2, 3], [4]], [[5, 6]], [[7], [8], [9]]]
+
+
+@pytest.fixture
+def run(tmp_path):
+    def start(dataset, to, **options):
+        options = {"backend": "serial", "progress": False} | options
+        return gm.export(dataset, to=to, path=tmp_path / "bin/corpus", **options)
+
+    return start
+
+
+@pytest.fixture
+def packed(tmp_path):
+    return write_tokens(tmp_path / "out", {("train", "web"): [ROWS[:2], ROWS[2:]]}, row_length=4)
+
+
+@pytest.fixture(params=STORED.values(), ids=STORED)
+def documents(tmp_path, request):
+    """A dataset of 30 documents in each format, and its records."""
+    records = [{"text": f"text {n} é", "n": None if n % 3 == 0 else n, "more": {"deep": n}} for n in range(30)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    recipe = gm.Recipe(
+        sources={"web": steps.Read(read="a.jsonl", columns=["n"])},
+        steps=[request.param],
+        output="out",
+        folder=str(tmp_path),
+    )
+    gm.run(recipe, backend="serial", progress=False)
+    return tmp_path / "out", records
+
+
+def lines(paths):
+    return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+
+
+def test_documents_to_json_lines(documents, run):
+    folder, records = documents
+    exported = lines(run(folder, "jsonl").files)
+    kept = exported[0].keys()
+    assert {"text", "n"} <= kept
+    assert exported == [{key: record[key] for key in kept} for record in records]
+
+
+def test_documents_to_parquet(documents, run):
+    folder, records = documents
+    [path] = run(folder, "parquet").files
+    table = pq.read_table(path)
+    assert table.column("text").to_pylist() == [record["text"] for record in records]
+    assert table.column("n").to_pylist() == [record["n"] for record in records]
+    assert table.column("origin").null_count == 0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # webdataset leaves the file open
+def test_documents_to_webdataset(documents, run):
+    import webdataset
+
+    folder, records = documents
+    [path] = run(folder, "webdataset").files
+    samples = list(webdataset.WebDataset(str(path), shardshuffle=False).decode())
+    assert [sample["txt"] for sample in samples] == [record["text"] for record in records]
+    assert [sample["json"]["n"] for sample in samples] == [record["n"] for record in records]
+    assert len({sample["__key__"] for sample in samples}) == len(records)
+
+
+def test_json_stays_as_it_was_read(tmp_path, run):
+    line = '{"text": "one",  "x": 1.50, "big": 123456789012345678901234567890}'
+    (tmp_path / "a.jsonl").write_text(line)
+    recipe = gm.Recipe(
+        sources={"web": steps.Read(read=str(tmp_path / "a.jsonl"))},
+        steps=[steps.Write(format="jsonl")],
+        output=str(tmp_path / "out"),
+    )
+    gm.run(recipe, backend="serial", progress=False)
+    [path] = run(tmp_path / "out", "jsonl").files
+    assert path.read_text() == line + "\n"
+
+
+def test_tokens_to_parquet(packed, run):
+    import datasets
+
+    exported = run(packed, "parquet")
+    assert [path.name for path in exported.files] == ["corpus_train-00000.parquet", "corpus_train-00001.parquet"]
+    table = pq.ParquetDataset(exported.files).read()
+    assert table.column("input_ids").to_pylist() == [[1, 2, 3, 4], [5, 6, 0, 0], [7, 8, 9, 0]]
+    assert table.column("lengths").to_pylist() == [[3, 1], [2], [1, 1, 1]]
+    assert table.column_names == ["input_ids", "lengths", "origins"]
+    loaded = datasets.Dataset.from_parquet([str(path) for path in exported.files], cache_dir=str(packed.parent / "c"))
+    assert loaded[2]["input_ids"] == [7, 8, 9, 0]
+
+
+def test_tokens_to_json_lines(packed, run):
+    assert lines(run(packed, "jsonl").files) == [
+        {"input_ids": [1, 2, 3, 4], "lengths": [3, 1]},
+        {"input_ids": [5, 6, 0, 0], "lengths": [2]},
+        {"input_ids": [7, 8, 9, 0], "lengths": [1, 1, 1]},
+    ]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # webdataset leaves the file open
+@pytest.mark.parametrize("loss_masks", [False, True])
+def test_tokens_to_webdataset(tmp_path, run, loss_masks):
+    import webdataset
+
+    folder = write_tokens(tmp_path / "out", {("train", "w"): [ROWS]}, row_length=4, loss_masks=loss_masks)
+    [path] = run(folder, "webdataset").files
+    samples = list(webdataset.WebDataset(str(path), shardshuffle=False).decode())
+    assert [sample["__key__"] for sample in samples] == ["000000000000", "000000000001", "000000000002"]
+    assert [sample["input_ids.npy"].tolist() for sample in samples] == [[1, 2, 3, 4], [5, 6, 0, 0], [7, 8, 9, 0]]
+    assert samples[0]["input_ids.npy"].dtype == np.uint16
+    assert samples[2]["lengths.npy"].tolist() == [1, 1, 1]
+    assert ("loss_mask.npy" in samples[0]) == loss_masks
+
+
+@pytest.mark.parametrize("to", ["jsonl", "parquet", "webdataset"])
+def test_unpacked_tokens_to_tables(tmp_path, run, to):
+    folder = write_tokens(tmp_path / "out", {("train", "web"): [[[1, 2], [], [3]]]}, id_type="uint32")
+    [path] = run(folder, to).files
+    if to == "parquet":
+        assert pq.read_table(path).column("input_ids").to_pylist() == [[1, 2], [], [3]]
+    elif to == "jsonl":
+        assert [row["input_ids"] for row in lines([path])] == [[1, 2], [], [3]]
+
+
+@pytest.mark.parametrize("to", ["numpy", "parquet", "jsonl", "webdataset"])
+def test_the_same_bytes_by_any_workers(tmp_path, to):
+    rows = [[[[n, n + 1], [n]]] * 5 for n in range(1, 9)]
+    folder = write_tokens(tmp_path / "out", {("train", "web"): rows}, row_length=4)
+    written = []
+    for name, options in {"one": {"backend": "serial"}, "many": {"workers": 3}}.items():
+        exported = gm.export(folder, to=to, path=tmp_path / name / "x", progress=False, **options)
+        written.append({path.name: path.read_bytes() for path in exported.files})
+    assert written[0] == written[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"to": "megatorn"}, "megatron"),
+        ({"to": "numpy", "split": "test"}, "split must be one of train"),
+        ({"to": "numpy", "source": "wep"}, "web"),
+        ({"to": "numpy", "path": "folder/"}, "is a folder"),
+        ({"to": "numpy", "path": "."}, "is a folder"),
+        ({"to": "numpy", "path": "s3://bucket/x"}, "local disk"),
+    ],
+)
+def test_wrong_use_is_refused(packed, tmp_path, monkeypatch, options, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=message):
+        gm.export(packed, **({"path": "x"} | options))
+
+
+def test_documents_are_no_tokens(documents, run):
+    with pytest.raises(UsageError, match="holds documents"):
+        run(documents[0], "megatron")
+
+
+def test_existing_files_stay_unless_told(packed, tmp_path, run):
+    (tmp_path / "bin").mkdir()
+    mine = tmp_path / "bin/corpus_train_mask.npy"
+    mine.write_text("mine")
+    with pytest.raises(UsageError, match=r"corpus_train_mask\.npy"):
+        run(packed, "numpy")
+    assert [path.name for path in (tmp_path / "bin").iterdir()] == [mine.name]
+    assert mine.read_text() == "mine"
+    run(packed, "numpy", overwrite=True)
+    assert np.load(mine).shape == (3, 3)
+    assert len(list((tmp_path / "bin").iterdir())) == 3
+
+
+def test_a_damaged_shard_is_named_and_leaves_nothing(packed, tmp_path, run):
+    shard = packed / "train/web/shard-00001.arrow"
+    shard.write_bytes(shard.read_bytes()[:-150])
+    for to in ("numpy", "parquet"):
+        with pytest.raises(DamagedDatasetError, match="shard-00001"):
+            run(packed, to)
+        assert list((tmp_path / "bin").iterdir()) == []
+
+
+def test_a_missing_shard_is_named(packed, run):
+    (packed / "train/web/shard-00001.arrow").unlink()
+    with pytest.raises(GristmillError, match="shard-00001"):
+        run(packed, "numpy")
+
+
+def test_one_export_at_a_time_in_a_folder(packed, tmp_path, run):
+    (tmp_path / "bin").mkdir()
+    with FolderLock(tmp_path / "bin"), pytest.raises(GristmillError, match="in use"):
+        run(packed, "numpy")
+
+
+def test_rows_of_all_sources_follow_each_other(tmp_path, run):
+    shards = {("train", "b"): [[[1]], [[2]]], ("train", "a"): [[[3]]]}
+    folder = write_tokens(tmp_path / "out", shards)
+    exported = run(folder, "jsonl")
+    assert list(itertools.chain(*(row["input_ids"] for row in lines(exported.files)))) == [1, 2, 3]

@@ -1,0 +1,93 @@
+"""Finished datasets of tokens, written by hand: no tokenizer, no pipeline."""
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.books import Account
+from gristmill.core.records import ORIGIN_TYPE
+from gristmill.shards.arrow_stream import STREAM_END, stream_block, stream_header
+from gristmill.shards.canonical import canonical_schema
+from gristmill.shards.hugging_face import side_files
+from gristmill.shards.manifest import InputFile, Manifest, Schema, Shard, dump_manifest, file_key
+from gristmill.storage.checksums import file_checksum
+from gristmill.storage.commit import write_file
+
+
+def write_tokens(folder, shards, *, id_type="uint16", row_length=None, pad_id=0, loss_masks=False, rows_a_batch=2):
+    """A dataset of `{(split, source): [[row, …] a shard, …]}`.
+
+    Without `row_length` a row is the ids of one document; with it, the list of its documents' ids, which is padded.
+    With `loss_masks` every second token of a row is to be learnt.
+    """
+    schema = _schema(pa.type_for_alias(id_type), row_length, loss_masks=loss_masks)
+    splits, num_rows = {}, {}
+    for (split, source), of_source in shards.items():
+        for number, rows in enumerate(of_source):
+            shard = _write_shard(
+                folder,
+                f"{split}/{source}/shard-{number:05d}.arrow",
+                schema,
+                source,
+                rows,
+                row_length=row_length,
+                pad_id=pad_id,
+                rows_a_batch=rows_a_batch,
+            )
+            splits.setdefault(split, {}).setdefault(source, []).append(shard)
+            num_rows[source] = num_rows.get(source, 0) + len(rows)
+    manifest = Manifest(
+        kind="tokens",
+        format="arrow",
+        schema=Schema.of(schema),
+        splits=splits,
+        books={source: [Account("read", taken=rows, given=rows).to_dict()] for source, rows in num_rows.items()},
+        files={file_key(_file(source)): _input_file(source) for source in num_rows},
+    ).sealed()
+    for path, content in side_files(manifest).items():
+        write_file(folder / path, content, "test")
+    write_file(folder / "manifest.json", dump_manifest(manifest), "test")
+    return folder
+
+
+def _schema(id_type, row_length, *, loss_masks):
+    size = -1 if row_length is None else row_length
+    fields = [
+        ("input_ids", pa.list_(id_type, size)),
+        ("lengths", pa.list_(pa.int32())),
+        ("origins", pa.list_(ORIGIN_TYPE)),
+    ]
+    if loss_masks:
+        fields.append(("loss_mask", pa.list_(pa.bool_(), size)))
+    return canonical_schema(pa.schema(fields))
+
+
+def _write_shard(folder, path, schema, source, rows, *, row_length, pad_id, rows_a_batch):
+    data = stream_header(schema)
+    for start in range(0, len(rows), rows_a_batch):
+        part = rows[start : start + rows_a_batch]
+        documents = [[row] if row_length is None else row for row in part]
+        ids = [np.concatenate([np.asarray(document) for document in row]).tolist() for row in documents]
+        if row_length is not None:
+            ids = [row + [pad_id] * (row_length - len(row)) for row in ids]
+        columns = {
+            "input_ids": ids,
+            "lengths": [[len(document) for document in row] for row in documents],
+            "origins": [
+                [{"file": _file(source), "position": start + n, "part": k} for k in range(len(row))]
+                for n, row in enumerate(documents)
+            ],
+            "loss_mask": [[place % 2 == 1 for place in range(len(row))] for row in ids],
+        }
+        arrays = [pa.array(columns[field.name], field.type) for field in schema]
+        data += stream_block(pa.RecordBatch.from_arrays(arrays, schema=schema), schema)
+    data += STREAM_END
+    write_file(folder / path, data, "test")
+    return Shard(path=path, bytes=len(data), xxh3=file_checksum(folder / path), rows=len(rows), tasks=["0" * 32])
+
+
+def _file(source):
+    return 2**63 + len(source)
+
+
+def _input_file(source):
+    return InputFile(source=source, path=f"/data/{source}.jsonl", relative=f"{source}.jsonl", bytes=9, version="1")
