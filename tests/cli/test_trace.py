@@ -5,9 +5,10 @@ def test_a_record_leads_back_to_its_line(gristmill, project):
     gristmill("run", project / "recipe.yaml", "--backend", "serial")
     found = json.loads(gristmill("trace", project / "out", 12, "--json").out)
     data = (project / "data.jsonl").read_bytes()
-    assert found["origin"]["path"] == str(project / "data.jsonl")
-    line = data[found["origin"]["position"] :].split(b"\n")[0].decode()
-    assert found["original"] == line
+    [place] = found["places"]
+    assert place["origin"]["path"] == str(project / "data.jsonl")
+    line = data[place["origin"]["position"] :].split(b"\n")[0].decode()
+    assert place["original"] == line
     assert json.loads(line) == found["record"]
 
     out = gristmill("trace", project / "out", -1).out

@@ -42,7 +42,7 @@ def test_any_iterable_of_dicts(mill, make):
     assert result.manifest.recipe["sources"]["py"]["read"].endswith("from Python>")
     assert not list(mill.output.rglob("records*"))
     traced = trace(result.dataset(), 5)
-    assert (traced.state, traced.record["n"]) == ("missing", 5)
+    assert ([place.state for place in traced.places], traced.record["n"]) == (["missing"], 5)
 
 
 def test_through_the_public_face(tmp_path):

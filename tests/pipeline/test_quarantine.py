@@ -97,7 +97,8 @@ def test_a_function_that_always_raises_is_refused_by_the_plan(mill, tmp_path, ca
 
 def test_a_function_that_nearly_always_raises_stops_the_run_early(mill, tmp_path, calls):
     (tmp_path / "a.jsonl").write_bytes(b"\n".join(good(100)))  # the smallest file is the one that is tried
-    (tmp_path / "b.jsonl").write_bytes(b"\n".join(good(20_000)[10_000:]))
+    lines = [json.dumps({"n": 100 + n, "text": "more than a cell " * 20}).encode() for n in range(20_000)]
+    (tmp_path / "b.jsonl").write_bytes(b"\n".join(lines))
     recipe = mill.recipe({"web": Read(read=f"{tmp_path}/*.jsonl")}, [Map(call=calls("fails_behind_the_sample"))])
     with pytest.raises(TooManyBadError, match="out of order") as caught:
         mill.run(recipe)

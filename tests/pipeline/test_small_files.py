@@ -90,8 +90,8 @@ def test_books_quarantine_and_traces_know_the_single_file(mill, small):
     for entry in entries:
         assert (small / entry["file"]).read_bytes()[entry["position"] :] == b"{broken"
     for number in (0, 1, 5, num_records - 1):
-        found = trace(dataset, number)
-        assert json.loads(found.original) == dataset[number]
+        [place] = trace(dataset, number).places
+        assert json.loads(place.original) == dataset[number]
 
 
 def test_a_file_of_a_cluster_that_changes_while_the_run_goes_on(mill, small, monkeypatch):

@@ -56,8 +56,9 @@ def test_every_record_leads_back_to_itself(tmp_path, write):
     dataset = run_recipe(recipe, RunOptions(backend="serial", progress=False)).dataset()
     for number in (0, 17, len(dataset) // 2, len(dataset) - 1, -1):
         found = trace(dataset, number)
-        original = json.loads(found.original) if isinstance(found.original, str) else found.original
-        assert found.state == "unchanged"
+        [place] = found.places
+        original = json.loads(place.original) if isinstance(place.original, str) else place.original
+        assert place.state == "unchanged"
         assert original["text"] == found.record["text"] == dataset[number]["text"]
 
 

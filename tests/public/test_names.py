@@ -38,6 +38,7 @@ STEPS = [
     "Select",
     "Shuffle",
     "Split",
+    "Tokenize",
     "Write",
 ]
 
@@ -127,6 +128,7 @@ SIGNATURES = {
 }
 RESULT = {"books", "dataset", "manifest", "output", "was_up_to_date"}
 DATASET = {
+    "decode",
     "folder",
     "manifest",
     "origins",

@@ -25,7 +25,7 @@ COMMANDS = {
     "verify": ("gristmill.cli.verify", "Read a whole dataset again and compare it with its manifest."),
     "trace": ("gristmill.cli.trace", "Follow a record back to its input file."),
     "tokenizer": ("gristmill.cli.tokenizer", "Train a tokenizer, or try one."),
-    "export": ("gristmill.cli.export", "Write a dataset as Megatron, nanoGPT, NumPy, WebDataset, Parquet, …"),
+    "export": ("gristmill.cli.export", "Write a dataset as Megatron, nanoGPT, NumPy, … files."),
     "clean": ("gristmill.cli.clean", "Remove what a stopped run left behind."),
     "demo": ("gristmill.cli.demo", "Count Python's own sources in parallel; a worker is killed."),
 }
