@@ -50,7 +50,9 @@ def main():
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--backend", default="processes")
     parser.add_argument("--unit-a-file", action="store_true", help="as if every file were large")
-    parser.add_argument("--verify", action="store_true")
+    parser.add_argument(
+        "--verify", action="store_true", help="time a plan before and a verification after the run, too"
+    )
     options = parser.parse_args()
     if options.unit_a_file:
         from gristmill.pipeline import units
@@ -62,7 +64,8 @@ def main():
         output=options.output,
     )
     began = time.perf_counter()
-    gristmill.plan(recipe)
+    if options.verify:  # a run plans by itself
+        gristmill.plan(recipe)
     planned = time.perf_counter()
     with PeakOfChildren() as children:
         result = gristmill.run(recipe, workers=options.workers, backend=options.backend, progress=False)

@@ -16,9 +16,8 @@ import pyarrow as pa
 
 from gristmill.core.books import Account
 from gristmill.core.errors import GristmillError
-from gristmill.core.function import Function
 from gristmill.core.pandas_free import keep_pandas_out
-from gristmill.core.recipe import step_parameters
+from gristmill.core.recipe import runs_foreign_code
 from gristmill.engine import nesting
 from gristmill.pipeline import quarantine
 from gristmill.pipeline.sink import Part, Sink
@@ -105,8 +104,7 @@ class TooManyBadError(GristmillError, RuntimeError):
 
 def set_up(stage: Stage) -> Stage:
     """What a worker does before its first task."""
-    steps = [step for leg in stage.legs.values() for step in leg.steps]
-    if nesting.is_worker_process() and not any(isinstance(value, Function) for value in _parameters(steps)):
+    if nesting.is_worker_process() and not any(runs_foreign_code(leg.steps) for leg in stage.legs.values()):
         keep_pandas_out()
     return stage
 
@@ -260,10 +258,6 @@ class _PartRun:
         file.commit()
         path = file.path.relative_to(self._stage.root).as_posix()
         return [StoredFile(path=path, bytes=file.num_bytes, xxh3=file.checksum)]
-
-
-def _parameters(steps: Iterable[LocalStep]) -> Iterator[Any]:
-    return (value for step in steps for value in step_parameters(step).values())
 
 
 def _check_unchanged(span: Span) -> None:
