@@ -46,7 +46,10 @@ def swap(root: Path, manifest: Manifest, moves: list[tuple[str, str]], units: It
         for path, content in sides.items():
             write_file(root / path, content, run_id)
         receipts.commit()
-    write_file(root / MANIFEST, dump_manifest(manifest), run_id)
+    with PendingFile(root / MANIFEST, run_id) as file:
+        for piece in dump_manifest(manifest):
+            file.write(piece)
+        file.commit()
     remove_files(root, note.stale)
 
 
