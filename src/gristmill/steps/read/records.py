@@ -47,7 +47,7 @@ class CutRecords:
         return self.starts + self.raw.start
 
     def joined(self, strip: int) -> pa.LargeBinaryArray:
-        """All of them as values, each without one byte `strip` at its end. Copied once: 4 GB/s."""
+        """All of them as values, each without one byte `strip` at its end. Copied once: 0.8 GB/s."""
         ends = self.stops
         if len(ends):
             ends = ends - (np.frombuffer(self.raw.data, np.uint8)[ends - 1] == strip)
