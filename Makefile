@@ -25,8 +25,9 @@ lint: $(VENV)/.dev
 soak: $(VENV)/.dev ## minutes of killed workers, a hundred thousand files, gigabytes
 	$(BIN)/pytest -m "soak or slow" --timeout=1800
 
-bench: $(VENV)/.dev ## the engine beside its peers, as ratios
+bench: $(VENV)/.dev ## the engine and the document pipeline beside their peers, as ratios; DATATROVE=python that has it
 	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/documents.py $(if $(DATATROVE),--datatrove $(DATATROVE))
 
 golden: $(VENV)/.dev ## rewrite tests/golden; review the diff
 	@if [ -d tests/golden ]; then $(BIN)/pytest tests/golden --rewrite-golden; else echo "tests/golden does not exist yet: nothing to rewrite"; fi
@@ -36,7 +37,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 
 clean: ## remove what make made
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	rm -rf $(VENV) bench-data .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

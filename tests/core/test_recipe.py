@@ -1,7 +1,8 @@
 import pytest
 
 from gristmill.core.errors import UsageError
-from gristmill.core.recipe import Recipe, Source, recipe_data
+from gristmill.core.recipe import Recipe, Source, recipe_data, runs_foreign_code
+from gristmill.core.step import LocalStep
 from gristmill.steps import Length, Map, Read, Sample, Write
 
 WEB = Read(read="web/*.jsonl")
@@ -61,3 +62,13 @@ def test_paths_start_at_the_recipe(tmp_path):
 def test_wrong_recipes_are_refused(wrong):
     with pytest.raises(UsageError):
         Recipe(**{"sources": {"web": WEB}, "output": "out", **wrong})
+
+
+def test_whose_code_runs():
+    class Own(LocalStep, tag="own", frozen=True, kw_only=True):
+        pass
+
+    ours = [Read(read="x"), Length(min_chars=3), Write()]
+    assert not runs_foreign_code(ours)
+    assert runs_foreign_code([*ours, Map(call=str)])
+    assert runs_foreign_code([*ours, Own()])

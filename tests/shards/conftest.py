@@ -69,7 +69,7 @@ def make_dataset(tmp_path):
         ).sealed()
         for path, content in side_files(manifest).items():
             write_file(folder / path, content, "test")
-        write_file(folder / "manifest.json", dump_manifest(manifest), "test")
+        write_file(folder / "manifest.json", b"".join(dump_manifest(manifest)), "test")
         return folder
 
     return make

@@ -14,7 +14,7 @@ def manifest(dataset):
 
 
 def test_it_comes_back_as_it_was(dataset, manifest):
-    assert dump_manifest(manifest) == (dataset / "manifest.json").read_bytes()
+    assert b"".join(dump_manifest(manifest)) == (dataset / "manifest.json").read_bytes()
     assert manifest.is_sealed
 
 

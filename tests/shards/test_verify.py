@@ -76,7 +76,7 @@ def _reseal(folder, change):
     plain = json.loads((folder / "manifest.json").read_bytes())
     change(plain)
     manifest = msgspec.convert(plain, type(load_manifest(folder))).sealed()
-    (folder / "manifest.json").write_bytes(dump_manifest(manifest))
+    (folder / "manifest.json").write_bytes(b"".join(dump_manifest(manifest)))
     for path in folder.glob("*/state.json"):
         state = json.loads(path.read_bytes())
         state["_fingerprint"] = f"{manifest.dataset_hash[:16]}-{path.parent.name}"

@@ -8,6 +8,8 @@ import click
 from gristmill.cli.options import json_option, limit_option, recipe_argument
 from gristmill.cli.printing import again
 from gristmill.cli.tables import print_books
+from gristmill.core.pandas_free import keep_pandas_out
+from gristmill.core.recipe import runs_foreign_code
 from gristmill.engine.events import EventLog
 from gristmill.pipeline.options import RunOptions
 from gristmill.pipeline.outline import amount, counted
@@ -60,7 +62,10 @@ def command(
         monitor=monitor,
         events=EventLog(events) if events else None,
     )
-    plan = make_plan(load_recipe(recipe, overrides), limit=limit)
+    loaded = load_recipe(recipe, overrides)
+    if not runs_foreign_code(step for _, step in loaded.all_steps()):
+        keep_pandas_out()
+    plan = make_plan(loaded, limit=limit)
     _warn_of_space(plan)
     try:
         result = run_plan(plan, options)

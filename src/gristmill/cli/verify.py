@@ -6,6 +6,7 @@ from dataclasses import asdict
 import click
 
 from gristmill.cli.options import dataset_argument, json_option
+from gristmill.core.pandas_free import keep_pandas_out
 from gristmill.pipeline.outline import amount, counted
 from gristmill.shards.verify import verify
 
@@ -18,6 +19,7 @@ def command(out: str, *, as_json: bool) -> None:
 
     Exits with 1 and names each damaged file if anything is not as it was written.
     """
+    keep_pandas_out()
     found = verify(out)
     if as_json:
         click.echo(json.dumps({"ok": bool(found), **asdict(found)}, indent=2))

@@ -1,7 +1,7 @@
 """Keeping pandas out of processes that have no use for it.
 
 pyarrow looks for pandas at its first conversion from or to Python objects, and if it is installed imports it: half a
-second and 40 MiB for each worker of each stage. Told once that there is none, pyarrow does not look again, but for what
+second and 30 MiB for each worker of each stage. Told once that there is none, pyarrow does not look again, but for what
 needs pandas (`to_pandas`), which works as ever. Only `pyarrow.array` of a pandas series would be taken for any other
 sequence, so this is for processes in which no code but ours runs.
 """

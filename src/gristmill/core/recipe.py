@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -89,6 +89,15 @@ def step_parameters(step: Step) -> dict[str, Any]:
             is_object = isinstance(value, (Function, PythonRecords))
             parameters[field.encode_name] = value if is_object else msgspec.to_builtins(value)
     return parameters
+
+
+def runs_foreign_code(steps: Iterable[Step]) -> bool:
+    """Whether a step calls a function of the user's, or is itself none of ours."""
+    return any(
+        not type(step).__module__.startswith("gristmill.")
+        or any(isinstance(getattr(step, name), Function) for name in step.__struct_fields__)
+        for step in steps
+    )
 
 
 def recipe_data(recipe: Recipe) -> dict[str, Any]:

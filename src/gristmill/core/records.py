@@ -66,7 +66,7 @@ class Applied:
 class SourceFile(msgspec.Struct, frozen=True, gc=False):
     """One input file, as it was when the job was planned.
 
-    A struct, because there may be a million: as a dataclass it takes seven times as long to make and to pickle.
+    A struct, because there may be a million: a dataclass takes five times as long to make and seven times to pickle.
     """
 
     path: str

@@ -15,7 +15,7 @@ from gristmill.pipeline.receipts import Receipts
 from gristmill.pipeline.work import PartResult
 from gristmill.shards.hugging_face import side_files
 from gristmill.shards.manifest import MANIFEST, Manifest, dump_manifest, load_manifest
-from gristmill.storage.commit import make_folder, sync_folder, write_file
+from gristmill.storage.commit import PendingFile, make_folder, sync_folder, write_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -33,17 +33,23 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     """Files of the dataset that was there which the new one does not have."""
 
 
-def swap(root: Path, manifest: Manifest, moves: list[tuple[str, str]], units: bytes, run_id: str) -> None:
-    """Put a dataset in the place of the one that may be there."""
+def swap(root: Path, manifest: Manifest, moves: list[tuple[str, str]], units: Iterable[bytes], run_id: str) -> None:
+    """Put a dataset in the place of the one that may be there; `units` are the lines of its receipts."""
     old, sides = manifest_in(root), side_files(manifest)
     stale = {*files_of(old), *(side_files(old) if old else ())} - {*files_of(manifest), *sides}
     note = Note(manifest=manifest.checksum, moves=moves, side_files=sorted(sides), stale=sorted(stale))
-    write_file(root / MOVES, msgspec.json.encode(note), run_id)
-    _move(root, moves)
-    for path, content in sides.items():
-        write_file(root / path, content, run_id)
-    write_file(root / UNITS, units, run_id)
-    write_file(root / MANIFEST, dump_manifest(manifest), run_id)
+    with PendingFile(root / UNITS, run_id) as receipts:
+        for line in units:  # they name files that are still where they were made
+            receipts.write(line)
+        write_file(root / MOVES, msgspec.json.encode(note), run_id)
+        _move(root, moves)
+        for path, content in sides.items():
+            write_file(root / path, content, run_id)
+        receipts.commit()
+    with PendingFile(root / MANIFEST, run_id) as file:
+        for piece in dump_manifest(manifest):
+            file.write(piece)
+        file.commit()
     remove_files(root, note.stale)
 
 

@@ -145,18 +145,16 @@ class _Names:
                 return [self._moved(file, place) for place, file in places.items()]
         raise AssertionError("numbers do not end")
 
-    def receipts(self, plan: Plan, finished: Mapping[str, Finished]) -> bytes:
+    def receipts(self, plan: Plan, finished: Mapping[str, Finished]) -> Iterator[bytes]:
         """The units of sources without barriers, as they are now: for an update."""
         places = dict(self.moves)
-        lines = []
         for source in plan.sources:
             if len(source.legs) > 1:
                 continue
             for unit, result in zip(finished[source.name].units, finished[source.name].results, strict=True):
                 parts = [_moved_part(part, places) for part in result.parts]
                 kept = msgspec.Raw(msgspec.json.encode(msgspec.structs.replace(result, parts=parts)))
-                lines.append(msgspec.json.encode(Receipt(fingerprint=unit.fingerprint, result=kept)) + b"\n")
-        return b"".join(lines)
+                yield msgspec.json.encode(Receipt(fingerprint=unit.fingerprint, result=kept)) + b"\n"
 
     def _moved(self, file: StoredFile, place: str) -> StoredFile:
         self.moves.append((file.path, place))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gristmill.core.errors import ItemTimeoutError, OutOfMemoryError, UsageError, WorkerDiedError
+from gristmill.core.recipe import runs_foreign_code
 from gristmill.engine.tasks import Task, run_tasks
 from gristmill.pipeline.quarantine import num_allowed
 from gristmill.steps.read import open_reader
@@ -42,7 +43,7 @@ class Sample:
 
 def try_sample(sample: Sample, *, apart: bool) -> tuple[tuple[LocalStep, ...], list[str]]:
     """The steps settled, and what the user should know. `apart`: the user's own code in a process of its own."""
-    if not (apart and any(step.whole_record for step in sample.steps)):
+    if not (apart and runs_foreign_code(sample.steps)):
         return settle(sample), []
     tasks = [Task(f"sample of {sample.file.path}", sample)]
     try:

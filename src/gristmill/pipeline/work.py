@@ -17,6 +17,7 @@ import pyarrow as pa
 from gristmill.core.books import Account
 from gristmill.core.errors import SourceChangedError, TooManyBadError
 from gristmill.core.pandas_free import keep_pandas_out
+from gristmill.core.recipe import runs_foreign_code
 from gristmill.engine import nesting
 from gristmill.pipeline import quarantine
 from gristmill.pipeline.packing import PackingSink
@@ -73,10 +74,6 @@ class Stage:
     legs: Mapping[str, SourceLeg]
     """By source."""
 
-    @property
-    def runs_user_code(self) -> bool:
-        return any(step.whole_record for leg in self.legs.values() for step in leg.steps)
-
     def load(self) -> LoadedStage:
         """With the kernels of all steps: what a worker holds from task to task."""
         return LoadedStage(self, {name: [step.load() for step in leg.steps] for name, leg in self.legs.items()})
@@ -120,7 +117,7 @@ class PartResult(msgspec.Struct, frozen=True, kw_only=True):
 
 def set_up(stage: Stage, *, loads: bool) -> Stage | LoadedStage:
     """What a worker does before its first task; `loads` where it will run the steps."""
-    if nesting.is_worker_process() and not stage.runs_user_code:
+    if nesting.is_worker_process() and not any(runs_foreign_code(leg.steps) for leg in stage.legs.values()):
         keep_pandas_out()
     return stage.load() if loads else stage
 

@@ -190,9 +190,22 @@ def _checksum(manifest: Manifest) -> str:
     return xxhash.xxh3_128_hexdigest(msgspec.json.encode(manifest))
 
 
-def dump_manifest(manifest: Manifest) -> bytes:
-    """The file's content: JSON with the fields in the order of the struct."""
-    return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+def dump_manifest(manifest: Manifest) -> Iterator[bytes]:
+    """The file's content in pieces: JSON with the fields in the order of the struct, an input file a line.
+
+    Of those there may be a hundred thousand; the whole text of them is never held.
+    """
+    body = msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(manifest, files={})), indent=2)
+    if not manifest.files:
+        yield body
+        yield b"\n"
+        return
+    yield body.removesuffix(b"{}\n}")  # `files` is the last field
+    separator = b"{"
+    for key, file in manifest.files.items():
+        yield separator + b'\n    "' + key.encode() + b'": ' + msgspec.json.encode(file)
+        separator = b","
+    yield b"\n  }\n}\n"
 
 
 def load_manifest(folder: str | Path) -> Manifest:

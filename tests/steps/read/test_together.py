@@ -7,7 +7,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.steps.read import CELL_BYTES, Read, open_reader, plan_schema, read_together, together
@@ -52,6 +52,7 @@ def assert_same(read, files, schema=None, **options):
     return found
 
 
+@settings(deadline=None)  # files are written, and the first call imports
 @given(st.lists(st.tuples(st.sampled_from(sorted(LINES)), st.sampled_from(["", ".gz"])), max_size=12))
 def test_json_lines(new_file, kinds):
     kinds = [("plain", ""), *kinds]
@@ -63,11 +64,13 @@ def test_json_lines(new_file, kinds):
     assert cell.batch.num_rows >= 2
 
 
+@settings(deadline=None)  # files are written, and the first call imports
 @given(st.lists(st.sampled_from(sorted(TEXTS)), min_size=1, max_size=12))
 def test_texts(new_file, kinds):
     assert_same(Read(read="x", max_record_bytes=200), [new_file("x.txt", TEXTS[kind]) for kind in kinds])
 
 
+@settings(deadline=None)  # files are written, and the first call imports
 @given(st.lists(st.binary(max_size=6).map(lambda data: data.replace(b"\x00", b"\n")), min_size=1, max_size=6))
 def test_texts_between_separators(new_file, contents):
     assert_same(Read(read="x", separator="\n\n"), [new_file("x.txt", data) for data in contents])

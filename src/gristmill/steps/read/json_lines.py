@@ -19,7 +19,7 @@ from gristmill.steps.read.json_fields import JsonFields
 from gristmill.steps.read.records import CutRecords, cut_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from gristmill.steps.read.read import Read
     from gristmill.steps.read.separated import RawCell, SeparatedFile
@@ -37,6 +37,7 @@ class JsonLinesReader:
         self._read = read
         self._cells = cells
         self._schema = schema
+        self._keeps_record = RECORD in schema.names
         self._columns = extra_columns(schema)
         self._fields = JsonFields(read.text, self._columns)
 
@@ -62,7 +63,7 @@ class JsonLinesReader:
             except RecursionError:
                 self._decode_deep(index, bytes(line), rows, refused)
         num_blank = self._set_aside(cut, refused)
-        columns = self._columns_of(cut, rows)
+        columns = self._columns_of(rows, cut.joined(strip=_RETURN) if self._keeps_record else None)
         batch = build_batch(self._schema, self._cells.file.id, cut.positions, columns)
         if raw.rest is not None:
             batch, num_more = self._with_rest(raw.rest, batch, cut.bad)
@@ -93,14 +94,12 @@ class JsonLinesReader:
         cut.drop([index for index, _ in refused])
         return num_blank
 
-    def _columns_of(self, lines: Iterable[bytes | memoryview], rows: list[Any]) -> dict[str, pa.Array]:
+    def _columns_of(self, rows: list[Any], records: pa.Array | None) -> dict[str, pa.Array]:
         arrays = {TEXT: pa.array(self._fields.texts(rows), TEXT_TYPE)}
         for name, column_type in self._columns.items():
             arrays[name] = pa.array(self._fields.values(name, rows), column_type)
-        if RECORD in self._schema.names:
-            # As bytes: pyarrow never lets go of the buffer behind a memoryview that it takes a value from.
-            records = [bytes(line[:-1] if line[-1] == _RETURN else line) for line in lines]
-            arrays[RECORD] = pa.array(records, RECORD_TYPE)
+        if records is not None:
+            arrays[RECORD] = records
         return arrays
 
     def _with_rest(self, rest: BadRecord, batch: pa.RecordBatch, bad: list[BadRecord]) -> tuple[pa.RecordBatch, int]:
@@ -116,7 +115,8 @@ class JsonLinesReader:
         try:
             if not line or len(line) > self._read.max_record_bytes or not is_utf8(line):
                 raise msgspec.DecodeError
-            columns = self._columns_of([line], [self._fields.retry(line)])
+            record = pa.array([line.removesuffix(b"\r")], RECORD_TYPE) if self._keeps_record else None
+            columns = self._columns_of([self._fields.retry(line)], record)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             bad.append(rest)
             return batch, 0

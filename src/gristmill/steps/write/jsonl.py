@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from gristmill.storage.compression import Codec
+
+_LINE_END = ord("\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ class JsonlEncoder:
         if not batch.num_rows:
             return b""
         lines = _record_lines(batch.column(RECORD)) if self.has_record else self._column_lines(batch)
-        return lines if self.codec is None else compress_frame(lines, self.codec)
+        return bytes(lines) if self.codec is None else compress_frame(lines, self.codec)
 
     def footer(self) -> bytes:
         """An empty frame: tools refuse a compressed file of no bytes, which a shard without records would be."""
@@ -63,7 +66,7 @@ def one_line(record: bytes) -> bytes:
     return msgspec.json.format(record, indent=-1) if b"\n" in record else record
 
 
-def _record_lines(records: pa.LargeBinaryArray) -> bytes:
+def _record_lines(records: pa.LargeBinaryArray) -> bytes | memoryview:
     if records.null_count:
         raise UsageError(
             "a record to be written as it was read is missing",
@@ -71,8 +74,8 @@ def _record_lines(records: pa.LargeBinaryArray) -> bytes:
         )
     ended = pc.binary_join_element_wise(records, pa.scalar(b"", records.type), pa.scalar(b"\n", records.type))
     # The result is new, so its data buffer holds these lines and nothing else.
-    lines: bytes = ended.buffers()[2].to_pybytes()
-    if lines.count(b"\n") == len(records):
+    lines = memoryview(ended.buffers()[2])
+    if np.count_nonzero(np.frombuffer(lines, np.uint8) == _LINE_END) == len(records):
         return lines
     return b"".join(one_line(record) + b"\n" for record in records.to_pylist())
 
