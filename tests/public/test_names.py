@@ -36,6 +36,7 @@ STEPS = [
     "Select",
     "Shuffle",
     "Split",
+    "Tokenize",
     "Write",
 ]
 
@@ -43,6 +44,7 @@ ERRORS = {
     "GristmillError": Exception,
     "ItemTimeoutError": TimeoutError,
     "OutOfMemoryError": MemoryError,
+    "ParityError": RuntimeError,
     "RemoteError": RuntimeError,
     "SetupError": RuntimeError,
     "UnpicklableError": TypeError,
