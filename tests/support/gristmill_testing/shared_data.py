@@ -1,4 +1,4 @@
-"""Real tokenizers and corpora that lie on some machines. Tests that want them skip, with the reason, where they are not.
+"""Real tokenizers and corpora that lie on some machines. Tests that want them skip where they are not, with a reason.
 
 `GRISTMILL_TEST_DATA` names the folder: it holds `tokenizers/<name>/tokenizer.json` and `corpus/<name>.jsonl`.
 """

@@ -1,6 +1,6 @@
 """Which engine runs a tokenizer, proved before any output is written: the fast one only where it equals the reference.
 
-The proof takes 1 to 2 seconds, most of them for a mebibyte of spaces and for loading both engines.
+The proof takes 1 to 3 seconds, most of them for a mebibyte of spaces and for loading both engines.
 """
 
 from __future__ import annotations
