@@ -13,11 +13,10 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(corpus, gristmill):
-    done = gristmill(
+    return gristmill(
         "tokenizer", "train", "mine", "a.jsonl", "--text", "content", "--vocab-size", 400, "--special", "<end>",
         "--special", "<pad>", folder=corpus,
     )  # fmt: skip
-    return done
 
 
 def test_train_says_what_it_did(trained, corpus):
