@@ -39,6 +39,7 @@ EXAMPLES = {
     "select": [{"columns": ["url", "text"]}],
     "shuffle": [{}],
     "split": [{"validation": 0.25}, {"validation": 3, "test": 2, "by": "origin"}, {"test": 0.5, "by": "url"}],
+    "tokenize": [{"tokenizer": "mine"}, {"tokenizer": "mine", "add_bos": True, "special_tokens_in_text": "reject"}],
     "write": [{}, {"format": "jsonl", "compression": "zstd"}],
 }
 EVERY = [

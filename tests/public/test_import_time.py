@@ -14,7 +14,9 @@ COMMANDS = {
 HEAVY = {
     "asyncio",
     "cloudpickle",
+    "fastokens",
     "fsspec",
+    "huggingface_hub",
     "jinja2",
     "matplotlib",
     "msgspec",

@@ -24,6 +24,7 @@ VIOLATIONS = {
     "engine reads shards": ("engine/planted.py", "import gristmill.shards", TASKS),
     "backend uses another": ("engine/backends/planted.py", "import gristmill.engine.backends.other", BACKENDS),
     "torch by a second door": ("stream/planted.py", "import torch.utils.data", DOORS),
+    "a tokenizer outside its door": ("steps/planted.py", "import tokenizers", DOORS),
     "rich in a worker": ("engine/planted.py", "from rich.table import Table", DOORS),
     "click outside the command line": ("recipe/planted.py", "import click", DOORS),
     "cycle": ("text/planted.py", "import gristmill.text.other", CYCLES),

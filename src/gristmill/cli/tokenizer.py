@@ -33,7 +33,7 @@ class Size(click.ParamType[int]):
         return round(float(found[1]) * _UNITS[found[2]])
 
 
-@click.group()
+@click.group(epilog="Example: gristmill tokenizer check tokenizers/gpt2")
 def command() -> None:
     """Train a tokenizer, or try one."""
 

@@ -38,7 +38,7 @@ class Tokenize(Step, tag="tokenize", frozen=True, kw_only=True):
         one_of("special_tokens_in_text", self.special_tokens_in_text, POLICIES)
 
     def resolved(self, folder: str) -> Encode:
-        """The step with its tokenizer looked up, tried, and an engine chosen. Takes a second or two."""
+        """The step with its tokenizer looked up, tried, and an engine chosen. Takes 1 to 3 s."""
         files = find_tokenizer(self.tokenizer, folder)
         choice = choose_engine(files, self.engine, specials_as_text=self.special_tokens_in_text != AS_TOKEN)
         facts = read_facts(files)

@@ -77,7 +77,8 @@ def check_tokenizer(files: TokenizerFiles, texts: Sequence[str]) -> TokenizerRep
     hard = adversarial_texts(reference.special_tokens)
     num_bytes = _num_bytes(texts)
     facts: dict[str, Any] = msgspec.structs.asdict(reference.facts)
-    facts.pop("eos_by_name")
+    for name in ("added_tokens", "eos_by_name"):
+        del facts[name]
     return TokenizerReport(
         **facts,
         path=files.path,

@@ -54,6 +54,9 @@ class Engine:
         """The text of some ids; special tokens are shown."""
         raise NotImplementedError
 
+    def check_ids(self) -> None:
+        """Refuse files that say other ids than the engine gives."""
+
     def _encode(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         raise NotImplementedError
 

@@ -20,6 +20,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     vocab_size: int
     """The largest id + 1, added tokens included."""
+    added_tokens: dict[str, int]
+    """Those that are looked for before the text is cut into words."""
     special_tokens: dict[str, int]
     """The control tokens: those that `tokenizer.json` marks as special."""
     eos_id: int | None = None
@@ -67,6 +69,7 @@ def read_facts(files: TokenizerFiles) -> Facts:
         ids["eos_token"] = special[eos_token]
     return Facts(
         vocab_size=max([largest, *added.values()]) + 1,
+        added_tokens=added,
         special_tokens=special,
         eos_id=ids.get("eos_token"),
         bos_id=ids.get("bos_token"),

