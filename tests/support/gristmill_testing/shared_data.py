@@ -1,6 +1,6 @@
 """Real tokenizers and corpora that lie on some machines. Tests that want them skip where they are not, with a reason.
 
-`GRISTMILL_TEST_DATA` names the folder: it holds `tokenizers/<name>/tokenizer.json` and `corpus/<name>.jsonl`.
+`GRISTMILL_TEST_DATA` names the folder (else `shared/data` beside the project): it holds `tokenizers/<name>/tokenizer.json` and `corpus/<name>.jsonl`.
 """
 
 import json
@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(os.environ.get("GRISTMILL_TEST_DATA", "/work/shared/data"))
+_BESIDE_THE_PROJECT = Path(__file__).parents[4] / "shared" / "data"
+ROOT = Path(os.environ.get("GRISTMILL_TEST_DATA", _BESIDE_THE_PROJECT))
 TOKENIZERS = ("gpt2", "gpt_neox", "qwen2_5", "mistral_nemo", "bert_base_cased")
 CORPORA = ("kubernetes_website", "msdocs_cpp", "code_rust", "code_django", "webdev_translations", "chinese_poetry")
 

@@ -115,7 +115,10 @@ class EncodeKernel:
         sizes: NDArray[np.int64],
         seed: int,
     ) -> int:
-        """Encode some documents again with the reference; gives their number."""
+        """Encode some documents again with the reference; gives how many were chosen by their hash.
+
+        The first of each task is not among them: where tasks begin must not show in the books.
+        """
         if self._engine.name == REFERENCE or not batch.num_rows:
             return 0
         chosen = hash_origins(seed, "tokenize/parity", batch.column(ORIGIN)) < np.uint64(below(CHECKED_SHARE))
