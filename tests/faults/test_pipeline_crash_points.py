@@ -93,7 +93,7 @@ def prepare():
 SIDE_FILES = ("dataset_dict.json", "state.json", "dataset_info.json")
 options = {}
 if change:
-    other = {"jsonl": "jsonl", "parquet": "jsonl", "nothing": "jsonl", "barriers": "barriers"}[kind]
+    other = {"jsonl": "jsonl", "parquet": "jsonl", "nothing": "jsonl", "barriers": "barriers", "tokens": "tokens"}[kind]
     run(other, out)
     shutil.copytree(out, before)
     (data / "c.jsonl").unlink()
@@ -142,10 +142,12 @@ print(json.dumps({"points": point, "problems": problems}))
         "parquet",
         "barriers",
         "nothing",
+        "tokens",
         "jsonl-update",
         "parquet-update",
         "barriers-update",
         "nothing-update",
+        "tokens-update",
         "jsonl-overwrite",
     ],
 )

@@ -73,6 +73,10 @@ class LocalStep(Step, frozen=True, kw_only=True):
         """The schema of its output; raises `UsageError` when the input lacks what it needs."""
         return schema
 
+    def notes(self) -> list[str]:
+        """What the user should know of it before the run: what was found and chosen."""
+        return []
+
     def settled(self, sample: pa.RecordBatch) -> Self:  # noqa: ARG002
         """The step after a look at some real records, in the plan: where a choice hangs on what they are like."""
         return self

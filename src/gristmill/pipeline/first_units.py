@@ -11,7 +11,7 @@ from gristmill.engine.tasks import Task
 from gristmill.pipeline import fingerprint
 from gristmill.pipeline.legs import UnitWork
 from gristmill.pipeline.output import WORK
-from gristmill.pipeline.units import CELLS_PER_UNIT, make_units
+from gristmill.pipeline.units import CELLS_PER_UNIT, LAYOUT, make_units
 from gristmill.pipeline.unpack import UnpackResult, UnpackTask, run_unpack
 from gristmill.steps.limit import Limit
 
@@ -49,6 +49,7 @@ class FirstUnits:
         """In path order; those of a limited source are made ready one by one."""
         common = fingerprint.of(
             self._salt,
+            LAYOUT,
             self._plan.recipe.seed,
             source.name,
             source.read_code,

@@ -98,13 +98,13 @@ class SourcePlan:
         reader = open_reader(self.read, file, self.schema)
         return reader.cell_sizes() if reader.can_cut else None
 
-    def outline(self, slice_bytes: int) -> SourceOutline:
+    def outline(self, slice_bytes: int, output_steps: Sequence[Step]) -> SourceOutline:
         """Its part of the run in numbers."""
         sizes = {file.id: self._unpacked_bytes(file) for file in self.files}
         to_unpack = [file for file in self.files if self.is_to_unpack(file)]
         units = list(make_units(self.files, self.cell_sizes, self._expected_pieces))
         stages = [
-            [*(step.name for step in leg.steps), leg.barrier.name if leg.barrier else "write"] for leg in self.legs
+            [step.name for step in (leg.all_steps if leg.barrier else (*leg.steps, *output_steps))] for leg in self.legs
         ]
         return SourceOutline(
             name=self.name,
@@ -186,7 +186,7 @@ class Plan:
 
     def outline(self) -> Outline:
         """What the run will do, in numbers."""
-        sources = [source.outline(self.recipe.slice_bytes) for source in self.sources]
+        sources = [source.outline(self.recipe.slice_bytes, self.output_steps) for source in self.sources]
         compressed = self.write.codec is not None
         return Outline(
             output=str(self.output),
@@ -294,6 +294,7 @@ def _plan_source(
         settled, notes = try_sample(tried, apart=apart)
         legs = with_steps(legs, settled)
         code = fingerprint.of_steps(step for leg in legs for step in leg.all_steps)
+        notes += [note for leg in legs for step in leg.steps for note in step.notes()]
         return SourcePlan(name, read, files, schema, legs, schemas, code, tuple(notes))
     except GristmillError as error:
         error.add_note(f"in source {name}")

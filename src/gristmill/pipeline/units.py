@@ -23,6 +23,8 @@ from gristmill.storage.compression import codec_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+LAYOUT = 2
+"""Raised whenever the same files would be cut or gathered in another way: part of every unit's fingerprint."""
 CELLS_PER_UNIT = 16
 UNIT_BYTES = 64 << 20
 MIN_GROUP_BYTES = 16 << 20

@@ -1,6 +1,7 @@
 """Real tokenizers and corpora that lie on some machines. Tests that want them skip where they are not, with a reason.
 
-`GRISTMILL_TEST_DATA` names the folder (else `shared/data` beside the project): it holds `tokenizers/<name>/tokenizer.json` and `corpus/<name>.jsonl`.
+`GRISTMILL_TEST_DATA` names the folder (else `shared/data` beside the project): it holds
+`tokenizers/<name>/tokenizer.json` and `corpus/<name>.jsonl`.
 """
 
 import json

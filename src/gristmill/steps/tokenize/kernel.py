@@ -121,17 +121,18 @@ class EncodeKernel:
         """
         if self._engine.name == REFERENCE or not batch.num_rows:
             return 0
-        chosen = hash_origins(seed, "tokenize/parity", batch.column(ORIGIN)) < np.uint64(below(CHECKED_SHARE))
         short = sizes <= CHECKED_BYTES
+        by_hash = hash_origins(seed, "tokenize/parity", batch.column(ORIGIN)) < np.uint64(below(CHECKED_SHARE))
+        chosen = by_hash & short
+        num_chosen = int(np.count_nonzero(chosen))
         if self._checks_next and short.any():
             chosen[np.argmax(short)] = True
             self._checks_next = False
-        rows = np.flatnonzero(chosen & short)
-        for row in rows.tolist():
+        for row in np.flatnonzero(chosen).tolist():
             expected, _ = self._reference.encode(batch.column(TEXT).slice(row, 1))
             if not np.array_equal(ids[offsets[row] : offsets[row + 1]], expected):
                 self._fail(batch, row)
-        return len(rows)
+        return num_chosen
 
     def _fail(self, batch: pa.RecordBatch, row: int) -> None:
         origin = batch.column(ORIGIN)[row].as_py()
