@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 
 .PHONY: demo test check lint soak bench golden format clean
 
-demo: $(VENV)/.base ## a real parallel job that survives a killed worker
+demo: $(VENV)/.base ## Python's own library to packed rows of tokens, in gristmill-demo; a worker is killed
 	@$(BIN)/gristmill demo
 
 test: lint ## all checks and all tests, except the soak

@@ -5,30 +5,32 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import pytest
+
 from gristmill.pipeline.demo import file_system_account
+from gristmill.shards.dataset import open_dataset
 
 
-def _demo(*arguments):
+def _demo(folder, *arguments):
     environment = {**os.environ, "COLUMNS": "120"}
-    command = [sys.executable, "-m", "gristmill", "demo", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+    command = [sys.executable, "-m", "gristmill", "demo", "--workers", "2", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=folder).stdout
 
 
-def test_json_accounts_for_every_file_of_the_standard_library():
-    result = json.loads(_demo("--workers", "2", "--json"))
-    num_files, num_bytes = file_system_account(Path(sysconfig.get_path("stdlib")))
-    assert (result["total"]["files"], result["total"]["bytes"]) == (num_files, num_bytes)
-    for key, total in result["total"].items():
-        assert total == sum(counts[key] for counts in result["packages"].values())
-    assert result["packages"]["json"]["files"] >= 5
-    assert result["killed_worker"]["pid"] > 0
-
-
-def test_table_has_packages_total_and_verdict():
-    out = _demo("--workers", "2")
-    num_files, num_bytes = file_system_account(Path(sysconfig.get_path("stdlib")))
-    total = next(line for line in out.splitlines() if line.strip().startswith("total"))
-    assert f"{num_files:,}" in total
-    assert f"{num_bytes:,}" in total
+@pytest.mark.timeout(300)
+def test_the_whole_way(tmp_path):
+    out = _demo(tmp_path)
+    num_files, _ = file_system_account(Path(sysconfig.get_path("stdlib")))
+    assert f"{num_files:,} files" in out
     assert "SIGKILL" in out
     assert "Nothing was lost" in out
+    assert "the books balance" in out
+    assert "row 0:" in out
+    dataset = open_dataset(tmp_path / "gristmill-demo/out")
+    assert dataset.manifest.tokenizer.vocab_size == 16384
+    assert len(dataset.split("validation")) > 0
+
+    again = json.loads(_demo(tmp_path, "--json"))
+    assert again["dataset_hash"] == dataset.manifest.dataset_hash
+    assert again["num_files"] == num_files
+    assert again["killed_worker"]["pid"] > 0

@@ -1,69 +1,104 @@
-"""`gristmill demo`: the engine at work on files that every machine has."""
+"""`gristmill demo`: the whole way, from files that every machine has to packed rows of tokens."""
 
 import json
-from dataclasses import asdict
+import time
+from pathlib import Path
 
 import click
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
 
-from gristmill.pipeline.demo import Demo, run_demo
-from gristmill.text.counts import Counts
+from gristmill.cli.printing import one_line
+from gristmill.cli.tables import print_books, print_tokens
+from gristmill.core.errors import GristmillError
+from gristmill.pipeline.demo import Prepared, prepare_demo
+from gristmill.pipeline.options import RunOptions
+from gristmill.pipeline.outline import amount
+from gristmill.pipeline.run import RunResult, run_recipe
+from gristmill.recipe.load import load_recipe
+from gristmill.shards.dataset import Dataset
 
-TABLE_ROWS = 12
+_SHOWN_ROWS = 2
+_SHOWN_CHARS = 300
 
 
 @click.command(epilog="Example: gristmill demo --workers 2")
-@click.option(
-    "--workers", type=click.IntRange(min=1), help="Worker processes. Default: as many as this machine allows."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the table.")
-def command(workers: int | None, *, as_json: bool) -> None:
-    """Count lines, words and bytes of Python's own library, one file an item, on all cores.
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=Path("gristmill-demo"))
+@click.option("--workers", type=click.IntRange(min=1), help="How many. Default: as many as this machine allows.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end instead of text.")
+def command(folder: Path, workers: int | None, *, as_json: bool) -> None:
+    """Turn Python's own library into packed rows of tokens, in FOLDER (default: gristmill-demo).
 
-    One worker kills itself in the middle of the job. Its file is given to another, and at the end
-    the sum is checked against the file system: nothing is lost, nothing is counted twice.
+    Its code and docstrings are read on all cores while one worker is killed on purpose; a tokenizer is
+    trained; documents are filtered, split, tokenized, packed, verified and opened again. Nothing is
+    downloaded. FOLDER keeps the recipe: change it and run it.
     """
-    demo = run_demo(workers=workers or "auto", progress=False if as_json else None)
+    progress = False if as_json else None
+    _say(as_json, f"1. Python's own library as documents, and a tokenizer trained on it, in {folder}")
+    prepared = prepare_demo(folder, workers=workers or "auto", progress=progress)
+    _print_prepared(prepared, as_json=as_json)
+    _say(as_json, f"2. gristmill run {prepared.recipe}")
+    start = time.perf_counter()
+    options = RunOptions(workers=workers or "auto", progress=progress, update=True)
+    result = run_recipe(load_recipe(prepared.recipe), options)
+    seconds = time.perf_counter() - start
+    dataset = result.dataset()
+    verification = dataset.verify()
+    if not verification:
+        raise GristmillError(f"the dataset is damaged: {verification.problems[0]}")
     if as_json:
-        click.echo(json.dumps(_as_dict(demo), indent=2))
-    else:
-        _print(demo)
+        click.echo(json.dumps(_as_dict(prepared, result, seconds), indent=2))
+        return
+    _print_result(result, seconds)
+    _print_rows(dataset)
+    click.echo(f"Next: edit {prepared.recipe}, then gristmill run {prepared.recipe} --update")
+    click.echo(f"      gristmill inspect {result.output}; gristmill export {result.output} --to numpy")
 
 
-def _as_dict(demo: Demo) -> dict[str, object]:
+def _say(as_json: bool, line: str) -> None:  # noqa: FBT001
+    if not as_json:
+        click.echo(line)
+
+
+def _print_prepared(prepared: Prepared, *, as_json: bool) -> None:
+    left_out = f", {prepared.num_unreadable} without a readable encoding left out" if prepared.num_unreadable else ""
+    found = f"{prepared.num_files:,} files and {prepared.num_docstrings:,} docstrings"
+    times = f"in {prepared.extract_seconds:.1f} s{left_out}; the tokenizer took {prepared.train_seconds:.1f} s"
+    killed = f"Worker {prepared.killed_pid} was killed (SIGKILL) while it read {prepared.killed_at}"
+    _say(as_json, f"   {found} {times}")
+    _say(as_json, f"   {killed}; another read it again.")
+    _say(as_json, "   Nothing was lost: files and bytes agree with the file system's own account.")
+
+
+def _num_bytes(result: RunResult) -> int:
+    measures = [account.get("measures", {}) for books in result.books.values() for account in books]
+    return sum(measured["bytes"] for measured in measures if isinstance(measured, dict) and "bytes" in measured)
+
+
+def _print_result(result: RunResult, seconds: float) -> None:
+    print_books(result.books)
+    print_tokens(result.manifest)
+    num_bytes = _num_bytes(result)
+    done = "up to date" if result.was_up_to_date else f"{amount(num_bytes)} of text in {seconds:.1f} s"
+    speed = "" if result.was_up_to_date else f" ({num_bytes / 1e6 / seconds:.0f} MB/s, planning and start included)"
+    click.echo(f"3. {done}{speed}; every checksum, row and token verified; the books balance")
+
+
+def _print_rows(dataset: Dataset) -> None:
+    click.echo("4. A few rows, decoded:")
+    for number in range(0, len(dataset), max(1, len(dataset) // _SHOWN_ROWS))[:_SHOWN_ROWS]:
+        row = dataset[number]
+        click.echo(f"   row {number}: {len(row['lengths'])} documents, {int(row['lengths'].sum())} tokens")
+        click.echo(f"   {one_line(dataset.decode(number), max_chars=_SHOWN_CHARS)}")
+
+
+def _as_dict(prepared: Prepared, result: RunResult, seconds: float) -> dict[str, object]:
     return {
-        "folder": str(demo.folder),
-        "seconds": round(demo.seconds, 3),
-        "killed_worker": {"pid": demo.killed_pid, "file": str(demo.killed_at)},
-        "total": asdict(demo.total),
-        "packages": {name: asdict(counts) for name, counts in demo.packages.items()},
+        "recipe": str(prepared.recipe),
+        "output": str(result.output),
+        "num_files": prepared.num_files,
+        "num_docstrings": prepared.num_docstrings,
+        "killed_worker": {"pid": prepared.killed_pid, "file": str(prepared.killed_at)},
+        "seconds": round(seconds, 3),
+        "num_bytes": _num_bytes(result),
+        "books": result.books,
+        "dataset_hash": result.manifest.dataset_hash,
     }
-
-
-def _print(demo: Demo) -> None:
-    table = Table(box=SIMPLE)
-    table.add_column("package")
-    for column in ("files", "lines", "words", "bytes"):
-        table.add_column(column, justify="right")
-
-    entries = list(demo.packages.items())
-    for name, counts in entries[:TABLE_ROWS]:
-        _add(table, name, counts)
-    rest = entries[TABLE_ROWS:]
-    if rest:
-        _add(table, f"{len(rest)} others", sum((counts for _, counts in rest), Counts()))
-    table.add_section()
-    _add(table, "total", demo.total, style="bold")
-
-    Console().print(table)
-    rate = demo.total.bytes / 1e6 / demo.seconds
-    click.echo(f"{demo.total.files:,} files in {demo.seconds:.2f} s, {rate:.0f} MB/s, start of the workers included.")
-    click.echo(f"Worker {demo.killed_pid} was killed (SIGKILL) while it read {demo.killed_at}; another read it again.")
-    click.echo("Nothing was lost: files and bytes agree with the file system's own account.")
-
-
-def _add(table: Table, name: str, counts: Counts, style: str | None = None) -> None:
-    numbers = (counts.files, counts.lines, counts.words, counts.bytes)
-    table.add_row(name, *(f"{number:,}" for number in numbers), style=style)

@@ -8,7 +8,7 @@ import click
 
 from gristmill.cli.options import dataset_argument, json_option
 from gristmill.cli.printing import one_line
-from gristmill.cli.tables import print_books, print_table
+from gristmill.cli.tables import print_books, print_table, print_tokens
 from gristmill.pipeline.outline import amount
 from gristmill.shards.dataset import Dataset, open_dataset
 
@@ -74,6 +74,7 @@ def _print(dataset: Dataset) -> None:
     print_table(("split", "source", "rows", "shards", "size"), rows, num_words=2)
     print_table(("column", "type"), manifest.schema.columns.items(), num_words=2)
     print_books(manifest.books)
+    print_tokens(manifest)
 
 
 def _print_record(title: str, record: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ COMMANDS = {
     "tokenizer": ("gristmill.cli.tokenizer", "Train a tokenizer, or try one."),
     "export": ("gristmill.cli.export", "Write a dataset as Megatron, nanoGPT, NumPy, … files."),
     "clean": ("gristmill.cli.clean", "Remove what a stopped run left behind."),
-    "demo": ("gristmill.cli.demo", "Count Python's own sources in parallel; a worker is killed."),
+    "demo": ("gristmill.cli.demo", "The whole way on Python's own library, to packed rows."),
 }
 
 

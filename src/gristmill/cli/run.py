@@ -7,7 +7,7 @@ import click
 
 from gristmill.cli.options import json_option, limit_option, recipe_argument
 from gristmill.cli.printing import again
-from gristmill.cli.tables import print_books
+from gristmill.cli.tables import print_books, print_tokens
 from gristmill.core.pandas_free import keep_pandas_out
 from gristmill.core.recipe import runs_foreign_code
 from gristmill.engine.events import EventLog
@@ -65,7 +65,7 @@ def command(
     loaded = load_recipe(recipe, overrides)
     if not runs_foreign_code(step for _, step in loaded.all_steps()):
         keep_pandas_out()
-    plan = make_plan(loaded, limit=limit)
+    plan = make_plan(loaded, limit=limit, backend=backend)
     _warn_of_space(plan)
     try:
         result = run_plan(plan, options)
@@ -115,6 +115,7 @@ def _as_dict(result: RunResult, seconds: float) -> dict[str, object]:
 def _print(result: RunResult, seconds: float) -> None:
     manifest = result.manifest
     print_books(result.books)
+    print_tokens(manifest)
     for source, counts in manifest.quarantine.counts.items():
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in counts.items())
         click.echo(f"set aside from {source}: {reasons}")

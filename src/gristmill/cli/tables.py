@@ -1,6 +1,7 @@
 """Numbers in columns: the books, and what else a person compares."""
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from rich.box import SIMPLE
@@ -9,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gristmill.core.books import Account
+from gristmill.shards.manifest import Manifest
 
 _WIDTH_OF_FILES = 200
 """What is not a terminal has no width: lines are not cut there."""
@@ -28,6 +30,32 @@ def print_books(books: Mapping[str, Sequence[Mapping[str, object]]]) -> None:
     """Where every record went: in + created = out + dropped + quarantined, in each line."""
     columns = ("source", "step", "dropped as", "set aside as", "in", "created", "out", "dropped", "set aside")
     print_table(columns, (row for name, states in books.items() for row in _rows(name, states)), num_words=4)
+
+
+def print_tokens(manifest: Manifest) -> None:
+    """Tokens and rows of each source; nothing for a dataset of documents."""
+    if manifest.kind != "tokens":
+        return
+    rows = []
+    for source in manifest.books:
+        count: Counter[str] = sum((account.measures for account in manifest.accounts(source)), Counter())
+        shards = [shard for _, name, shard in manifest.shards() if name == source]
+        num_rows, num_tokens = sum(shard.rows for shard in shards), sum(shard.tokens or 0 for shard in shards)
+        places = num_rows * manifest.row_length if manifest.row_length else num_tokens
+        rows.append(
+            (
+                source,
+                f"{num_tokens:,}",
+                f"{count['bytes'] / num_tokens:.2f}" if num_tokens and count["bytes"] else "",
+                f"{num_rows:,}",
+                f"{num_tokens / places:.2%}" if places else "",
+                f"{count['split_documents']:,}",
+                f"{count['truncated_tokens'] + count['dropped_tokens']:,}",
+                f"{count['special_literals']:,}",
+            )
+        )
+    columns = ("source", "tokens", "bytes a token", "rows", "filled", "split", "tokens left out", "special literals")
+    print_table(columns, rows)
 
 
 def _rows(source: str, states: Sequence[Mapping[str, object]]) -> Iterable[Sequence[str]]:
