@@ -32,6 +32,7 @@ from gristmill.steps.tokenize.encode import Encode
 from gristmill.steps.write import Write, open_encoder
 from gristmill.storage.commit import free_bytes
 from gristmill.storage.compression import codec_of
+from gristmill.text.tokenizers import forget_engines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -225,6 +226,8 @@ def make_plan(
         sources = tuple(replace(source, is_sample=source.name in reads) for source in sources)
     _check_same_columns(sources)
     _check_tokens(sources, pack, write)
+    if apart:
+        forget_engines()  # the workers load their own
     output = Path(recipe.path(recipe.output))
     check_writable(output)
     return Plan(recipe, output, sources, write, pack, fingerprint.versions())

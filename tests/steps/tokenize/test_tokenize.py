@@ -19,7 +19,7 @@ from gristmill.pipeline import fingerprint
 from gristmill.steps import Tokenize
 from gristmill.steps.tokenize import kernel as kernels
 from gristmill.steps.tokenize.ends import with_ends
-from gristmill.text.tokenizers import choose, fast, load_engine
+from gristmill.text.tokenizers import fast, forget_engines, load_engine
 
 EOS = "<|endoftext|>"
 
@@ -225,8 +225,7 @@ class TestParity:
     def test_first_of_each_task(self, step, wrong):
         kernel = step().load()
         kernel.begin_task()
-        assert kernel.apply(documents(["one", "two"]), 0).measures["parity_checked"] == 1
-        assert kernel.apply(documents(["three"]), 0).measures["parity_checked"] == 0
+        kernel.apply(documents(["one", "two"]), 0)
         wrong()
         kernel.apply(documents(["a peculiar text"]), 0)
         kernel.begin_task()
@@ -247,8 +246,8 @@ class TestParity:
 
     def test_long_documents_are_not_checked(self, step, monkeypatch):
         monkeypatch.setattr(kernels, "CHECKED_BYTES", 10)
+        monkeypatch.setattr(kernels, "CHECKED_SHARE", 0.999999)
         kernel = step().load()
-        kernel.begin_task()
         assert kernel.apply(documents(["a text of more than ten bytes"]), 0).measures["parity_checked"] == 0
         assert kernel.apply(documents(["a text of more than ten bytes", "x"]), 0).measures["parity_checked"] == 1
 
@@ -270,7 +269,7 @@ class TestParity:
 
     def test_a_sample_that_differs_settles_for_the_reference(self, step, wrong):
         auto, fixed = step(), step(engine="fastokens")
-        choose._engines.cache_clear()
+        forget_engines()
         wrong()
         settled = auto.settled(documents(["a peculiar text"]))
         assert settled.engine == "tokenizers"

@@ -5,14 +5,14 @@ from gristmill_testing.shared_data import TOKENIZERS, tokenizer_folder
 from gristmill_testing.small_tokenizers import changed, trained
 
 from gristmill.core.errors import UsageError
-from gristmill.text.tokenizers import choose, choose_engine, confirm_on_sample, fast, find_tokenizer
+from gristmill.text.tokenizers import choose, choose_engine, confirm_on_sample, fast, find_tokenizer, forget_engines
 from gristmill.text.tokenizers.adversarial import adversarial_texts
 
 
 @pytest.fixture(autouse=True)
 def _forget():
     choose._proved.cache_clear()
-    choose._engines.cache_clear()
+    forget_engines()
 
 
 @pytest.fixture

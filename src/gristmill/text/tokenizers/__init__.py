@@ -5,7 +5,7 @@
 
 from gristmill.text.tokenizers.check import TokenizerReport, check_tokenizer, id_type
 from gristmill.text.tokenizers.choose import AUTO, Choice, choose_engine, confirm_on_sample
-from gristmill.text.tokenizers.engine import ENGINES, REFERENCE, Engine, load_engine
+from gristmill.text.tokenizers.engine import ENGINES, REFERENCE, Engine, forget_engines, load_engine
 from gristmill.text.tokenizers.facts import Facts, read_facts
 from gristmill.text.tokenizers.files import TokenizerFiles, find_tokenizer
 from gristmill.text.tokenizers.literals import SpecialLiterals
@@ -28,6 +28,7 @@ __all__ = [
     "compare",
     "confirm_on_sample",
     "find_tokenizer",
+    "forget_engines",
     "id_type",
     "load_engine",
     "read_facts",

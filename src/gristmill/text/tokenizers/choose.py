@@ -59,7 +59,7 @@ def confirm_on_sample(files: TokenizerFiles, choice: Choice, texts: Sequence[str
     """The choice after a look at some of the user's own records: the reference, if the fast engine fails on them."""
     if choice.engine != FAST:
         return choice
-    fast, reference = _engines(msgspec.json.encode(files), specials_as_text)
+    fast, reference = _engines(files, specials_as_text=specials_as_text)
     taken = list(_first(texts))
     mismatch = compare(fast, reference, taken)
     if mismatch is not None:
@@ -67,11 +67,12 @@ def confirm_on_sample(files: TokenizerFiles, choice: Choice, texts: Sequence[str
     return msgspec.structs.replace(choice, num_records=len(taken))
 
 
-# A plan with several sources asks for the same proof again, and for the same engines to look at its records.
+# A plan with several sources asks for the same proof again.
 @lru_cache(maxsize=8)
 def _proved(encoded_files: bytes, specials_as_text: bool) -> Choice:  # noqa: FBT001
+    files = msgspec.json.decode(encoded_files, type=TokenizerFiles)
     try:
-        fast, reference = _engines(encoded_files, specials_as_text)
+        fast, reference = _engines(files, specials_as_text=specials_as_text)
     except UsageError as error:
         if "reason" not in error.context:  # not even the reference can
             raise
@@ -84,9 +85,7 @@ def _proved(encoded_files: bytes, specials_as_text: bool) -> Choice:  # noqa: FB
     return Choice(engine=FAST, version=fast.version, why=why, num_texts=len(texts))
 
 
-@lru_cache(maxsize=1)
-def _engines(encoded_files: bytes, specials_as_text: bool) -> tuple[Engine, Engine]:  # noqa: FBT001
-    files = msgspec.json.decode(encoded_files, type=TokenizerFiles)
+def _engines(files: TokenizerFiles, *, specials_as_text: bool) -> tuple[Engine, Engine]:
     reference = load_engine(files, REFERENCE, specials_as_text=specials_as_text)
     reference.check_ids()
     return load_engine(files, FAST, specials_as_text=specials_as_text), reference

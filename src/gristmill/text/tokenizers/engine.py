@@ -7,22 +7,23 @@ the step, once.
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib import import_module
+from threading import get_ident
 from typing import TYPE_CHECKING, ClassVar
 
+import msgspec
 import pyarrow as pa
 
 from gristmill.core.names import one_of
 from gristmill.text.tokenizers.facts import Facts, read_facts
+from gristmill.text.tokenizers.files import TokenizerFiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy as np
     from numpy.typing import NDArray
-
-    from gristmill.text.tokenizers.files import TokenizerFiles
 
 REFERENCE = "tokenizers"
 FAST = "fastokens"
@@ -98,9 +99,22 @@ def load_engine(files: TokenizerFiles, engine: str = REFERENCE, *, specials_as_t
         UsageError: The files are no tokenizer, or not one that this engine knows.
     """
     one_of("engine", engine, ENGINES)
+    # A tokenizer of 150,000 tokens takes a second to load, and a plan needs it several times. Not shared by threads:
+    # they would wait for each other.
+    return _loaded(msgspec.json.encode(files), engine, specials_as_text, get_ident())
+
+
+@lru_cache(maxsize=2)
+def _loaded(encoded_files: bytes, engine: str, specials_as_text: bool, _thread: int) -> Engine:  # noqa: FBT001
     module, name = ENGINES[engine]
+    files = msgspec.json.decode(encoded_files, type=TokenizerFiles)
     loaded: Engine = getattr(import_module(module), name)(files, specials_as_text=specials_as_text)
     return loaded
+
+
+def forget_engines() -> None:
+    """Give back the memory of those that are kept for the next to load them."""
+    _loaded.cache_clear()
 
 
 def engine_version(engine: str) -> str:
