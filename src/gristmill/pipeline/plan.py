@@ -23,7 +23,7 @@ from gristmill.pipeline.output import check_writable
 from gristmill.pipeline.sample import Sample, try_sample
 from gristmill.pipeline.spool import sampled_reads
 from gristmill.pipeline.units import CELLS_PER_UNIT, UNIT_BYTES, Span, cut_for_tasks, make_units
-from gristmill.shards.token_rows import id_type_of, rows_schema
+from gristmill.shards.token_rows import shard_schema
 from gristmill.steps.columns import value_columns
 from gristmill.steps.limit import Limit
 from gristmill.steps.pack.pack import Pack
@@ -167,10 +167,8 @@ class Plan:
     @property
     def shard_schema(self) -> pa.Schema:
         """The columns of the shards."""
-        schema = self.sources[0].output_schema
-        if INPUT_IDS in schema.names:
-            schema = rows_schema(id_type_of(schema), self.pack.row_length if self.pack else None)
-        return open_encoder(self.write, schema).schema
+        row_length = self.pack.row_length if self.pack is not None else None
+        return open_encoder(self.write, shard_schema(self.sources[0].output_schema, row_length)).schema
 
     @property
     def fingerprint(self) -> str | None:
