@@ -54,9 +54,9 @@ def test_every_format_into_every_other(first, mill, write, again):
     origin = dataset.origins(0)[0]
     assert origin.source == "old"
     assert origin.path.startswith(str(folder / "train")) or origin.path.startswith(str(folder / "validation"))
-    traced = trace(dataset, 7)
-    assert traced.state == "unchanged"
-    original = json.loads(traced.original) if isinstance(traced.original, str) else traced.original
+    [place] = trace(dataset, 7).places
+    assert place.state == "unchanged"
+    original = json.loads(place.original) if isinstance(place.original, str) else place.original
     assert original["text"] == dataset[7]["text"]
 
 
@@ -151,9 +151,9 @@ def test_an_unfinished_run_is_no_source(first, mill):
 
 def test_a_dataset_of_another_kind_is_refused(first, mill):
     folder = first(FORMATS["jsonl"])
-    manifest = msgspec.structs.replace(load_manifest(folder), kind="tokens")
-    (folder / "manifest.json").write_bytes(dump_manifest(manifest.sealed()))
-    with pytest.raises(UsageError, match="tokens"):
+    manifest = msgspec.structs.replace(load_manifest(folder), kind="samples")
+    (folder / "manifest.json").write_bytes(b"".join(dump_manifest(manifest.sealed())))
+    with pytest.raises(UsageError, match="samples"):
         mill.run(mill.recipe({"old": Read(read=str(folder))}, []))
 
 

@@ -172,6 +172,16 @@ def test_the_same_bytes_in_processes(mill, data, tokenizer, tiny_units):
     assert mill.fresh_files(recipe, backend="processes", workers=2) == mill.fresh_files(recipe)
 
 
+@pytest.mark.parametrize("pack", STRATEGIES[:2], ids=["none", "best_fit"])
+def test_a_unit_of_several_tasks_is_the_same_rows(mill, corpus, tokenizer, pack):
+    """Three cells of one file, each a task, joined; the files above are too small to be cut."""
+
+    def files(slice_bytes):
+        return mill.fresh_files(recipe_of(mill, corpus / "web", tokenizer, pack, slice_bytes=slice_bytes))
+
+    assert files(1) == files(1 << 26)
+
+
 def test_an_added_file_leaves_other_units_alone(mill, data, tokenizer, tiny_units):
     recipe = recipe_of(mill, data, tokenizer, Pack(row_length=ROW))
     mill.run(recipe)

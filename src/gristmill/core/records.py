@@ -80,6 +80,8 @@ class SourceFile(msgspec.Struct, frozen=True, gc=False):
     """xxh3 of the source's name and `relative`: the `file` of its records' origins."""
     content: str = ""
     """xxh3 of its content, where the recipe says `identity: content`."""
+    split: str = ""
+    """Of a shard: the split that its dataset has it in. `relative` says it too, so it is no part of the identity."""
 
     @property
     def identity(self) -> tuple[int, str, int, str]:

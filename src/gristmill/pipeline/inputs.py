@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from gristmill.core.errors import UsageError
-from gristmill.steps.read import recognized, refuse_unfinished, source_files
+from gristmill.steps.read import recognized, refuse_unfinished, source_files, source_tokenizer
 from gristmill.storage.checksums import file_checksum
 from gristmill.storage.paths import find_files
 from gristmill.storage.remote_files import local_path, protocol_of
@@ -19,18 +20,28 @@ if TYPE_CHECKING:
 
     from gristmill.core.recipe import Recipe
     from gristmill.core.records import SourceFile
+    from gristmill.shards.carried_tokenizer import CarriedTokenizer
     from gristmill.steps.read import Read
 
 
-def find_inputs(
-    recipe: Recipe, name: str, read: Read, *, is_spooled: bool = False
-) -> tuple[Read, tuple[SourceFile, ...]]:
-    """The files of a source; and how they are read, with the format of a folder that is a dataset.
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a source reads."""
+
+    read: Read
+    """With the format of a folder that is a dataset."""
+    files: tuple[SourceFile, ...]
+    tokenizer: CarriedTokenizer | None = None
+    """What made the ids, where the source is a dataset of tokens."""
+
+
+def find_inputs(recipe: Recipe, name: str, read: Read, *, is_spooled: bool = False) -> Inputs:
+    """Look up the files of a source.
 
     Files that the run has spooled itself lie in its output, and are known by their content.
     """
     if is_spooled:
-        return read, _with_content(source_files(name, read, find_files(read.read)))
+        return Inputs(read, _with_content(source_files(name, read, find_files(read.read))))
     patterns = [read.read] if isinstance(read.read, str) else read.read
     local = [local_path(pattern) for pattern in patterns if protocol_of(pattern) is None]
     _refuse_own_output(recipe, map(recipe.path, local))
@@ -40,7 +51,8 @@ def find_inputs(
     _refuse_own_output(recipe, folders)
     read = recognized(read, found)
     files = source_files(name, read, found)
-    return read, _with_content(files) if recipe.identity == "content" else tuple(files)
+    known = _with_content(files) if recipe.identity == "content" else tuple(files)
+    return Inputs(read, known, source_tokenizer(read, found))
 
 
 def _with_content(files: Iterable[SourceFile]) -> tuple[SourceFile, ...]:

@@ -18,6 +18,7 @@ from gristmill.pipeline.sink import Part, Place, Written
 from gristmill.pipeline.stored import StoredInput
 from gristmill.pipeline.work import PartResult
 from gristmill.shards.manifest import StoredFile
+from gristmill.shards.token_rows import shard_schema
 from gristmill.steps.write import encode_whole, open_encoder, origins_footer, origins_header
 from gristmill.storage.commit import PendingFile
 
@@ -47,6 +48,7 @@ class _Block:
     """One cell's records in a file of blocks."""
 
     rows: int
+    tokens: int
     path: str
     start: int
     size: int
@@ -64,7 +66,7 @@ def run_join(task: Task, context: Context) -> PartResult:
     if leg.pack is not None:
         place = Place(stage.root, join.stem, stage.run_id)
         return _pack(join, PackingSink(leg.pack, leg.pad_id, leg.write, place, last=join.is_tail))
-    joiner = _Joiner(stage.root, stage.run_id, leg.write, leg.output_schema)
+    joiner = _Joiner(stage.root, stage.run_id, leg.write, shard_schema(leg.output_schema, None))
     parts: list[Part] = []
     for split in sorted({part.split for result in join.results for part in result.parts}):
         blocks = [
@@ -114,7 +116,8 @@ def _blocks(part: Part) -> Iterator[_Block]:
         if part.origins is not None:
             origins = (part.origins.path, origins_start, part.origins_blocks[number])
             origins_start += part.origins_blocks[number]
-        yield _Block(rows, part.data.path, start, size, origins)
+        tokens = part.token_blocks[number] if part.token_blocks else 0
+        yield _Block(rows, tokens, part.data.path, start, size, origins)
         start += size
 
 
@@ -144,8 +147,15 @@ class _Joiner:
         data = self._file(stem + self._encoder.suffix, places, self._encoder.header(), self._encoder.footer())
         origins = [block.origins for block in blocks if block.origins is not None]
         side = self._file(stem + ".origins.arrow", origins, origins_header(), origins_footer()) if origins else None
-        rows = sum(block.rows for block in blocks)
-        return Part(split=split, rows=rows, data=data, data_blocks=[], row_blocks=[], origins=side)
+        return Part(
+            split=split,
+            rows=sum(block.rows for block in blocks),
+            tokens=sum(block.tokens for block in blocks),
+            data=data,
+            data_blocks=[],
+            row_blocks=[],
+            origins=side,
+        )
 
     def _file(self, path: str, places: Sequence[tuple[str, int, int]], header: bytes, footer: bytes) -> StoredFile:
         with PendingFile(self._root / path, self._run_id) as file:

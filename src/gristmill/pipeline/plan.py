@@ -22,8 +22,10 @@ from gristmill.pipeline.outline import Outline, SourceOutline, unpacked_bytes
 from gristmill.pipeline.output import check_writable
 from gristmill.pipeline.sample import Sample, try_sample
 from gristmill.pipeline.spool import sampled_reads
+from gristmill.pipeline.together import check_together
+from gristmill.pipeline.token_source import check_token_source, token_source_notes
 from gristmill.pipeline.units import CELLS_PER_UNIT, UNIT_BYTES, Span, cut_for_tasks, make_units
-from gristmill.shards.token_rows import id_type_of, rows_schema
+from gristmill.shards.token_rows import shard_schema
 from gristmill.steps.columns import value_columns
 from gristmill.steps.limit import Limit
 from gristmill.steps.pack.pack import Pack
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from gristmill.core.records import SourceFile
     from gristmill.core.step import Step
     from gristmill.pipeline.leg import Leg
+    from gristmill.shards.carried_tokenizer import CarriedTokenizer
     from gristmill.steps.read import Read
 
 # A compressed file from this size on is unpacked first, so that all workers can share it.
@@ -66,6 +69,8 @@ class SourcePlan:
     """What the user should know before the run."""
     is_sample: bool = False
     """Only the first records of a Python object were looked at."""
+    dataset_tokenizer: CarriedTokenizer | None = None
+    """What made the ids of a dataset of tokens that is read."""
 
     @property
     def num_bytes(self) -> int:
@@ -74,17 +79,19 @@ class SourcePlan:
     @property
     def read_code(self) -> dict[str, Any]:
         """How the files are read; which files these are is said by their identities."""
-        parameters = step_parameters(self.read)
-        return {name: value for name, value in parameters.items() if name != "read"}
+        code = {name: value for name, value in step_parameters(self.read).items() if name != "read"}
+        # The files do not say it: with another padding token the same shards make other rows.
+        return code if self.dataset_tokenizer is None else code | {"tokenizer": self.dataset_tokenizer.content}
 
     @property
     def output_schema(self) -> pa.Schema:
         return self.leg_schemas[-1]
 
     @property
-    def tokenizer(self) -> Encode | None:
-        """Its step that makes tokens, if it has one."""
-        return next((step for leg in self.legs for step in leg.steps if isinstance(step, Encode)), None)
+    def tokenizer(self) -> CarriedTokenizer | None:
+        """What makes or made its tokens, if it has any."""
+        steps = (step for leg in self.legs for step in leg.steps)
+        return next((step.carried() for step in steps if isinstance(step, Encode)), self.dataset_tokenizer)
 
     def is_to_unpack(self, file: SourceFile) -> bool:
         """Whether a large compressed file is turned into plain pieces first."""
@@ -154,24 +161,20 @@ class Plan:
         return (self.write,) if self.pack is None else (self.pack, self.write)
 
     @property
-    def tokenizer(self) -> Encode | None:
-        """The step that makes tokens, in a recipe that has one."""
+    def tokenizer(self) -> CarriedTokenizer | None:
+        """What makes or made the tokens of all sources."""
         return self.sources[0].tokenizer
 
     @property
     def pad_id(self) -> int:
-        """What fills rows up; which it is does not matter, since a row knows its documents' lengths."""
-        step = self.tokenizer
-        ids = (step.pad_id, step.eos_id) if step is not None else ()
-        return next((token for token in ids if token is not None), 0)
+        """What fills rows up."""
+        return self.tokenizer.pad_id if self.tokenizer is not None else 0
 
     @property
     def shard_schema(self) -> pa.Schema:
         """The columns of the shards."""
-        schema = self.sources[0].output_schema
-        if INPUT_IDS in schema.names:
-            schema = rows_schema(id_type_of(schema), self.pack.row_length if self.pack else None)
-        return open_encoder(self.write, schema).schema
+        row_length = self.pack.row_length if self.pack is not None else None
+        return open_encoder(self.write, shard_schema(self.sources[0].output_schema, row_length)).schema
 
     @property
     def fingerprint(self) -> str | None:
@@ -224,8 +227,7 @@ def make_plan(
     )
     if spooled is None:
         sources = tuple(replace(source, is_sample=source.name in reads) for source in sources)
-    _check_same_columns(sources)
-    _check_tokens(sources, pack, write)
+    check_together(sources, pack, write)
     if apart:
         forget_engines()  # the workers load their own
     output = Path(recipe.path(recipe.output))
@@ -246,30 +248,6 @@ def _output_steps(recipe: Recipe) -> tuple[tuple[Step, ...], Pack | None, Write]
     return tuple(steps), pack, write  # type: ignore[return-value]
 
 
-def _check_tokens(sources: Sequence[SourcePlan], pack: Pack | None, write: Write) -> None:
-    """What only tokens can do, and what they cannot."""
-    if INPUT_IDS not in sources[0].output_schema.names:
-        if pack is not None:
-            raise UsageError("pack needs token ids", help="put a tokenize step before it")
-        return
-    if write.format != "arrow":
-        raise UsageError(
-            f"rows of tokens are written as arrow, not as {write.format}",
-            help=f"leave the step out, and make {write.format} of the finished dataset with gristmill export",
-        )
-    first = sources[0]
-    for other in sources[1:]:
-        if _content(other) != _content(first):
-            raise UsageError(
-                f"sources {first.name} and {other.name} have different tokenizers: their ids cannot be mixed",
-                help="use one tokenize step for all sources",
-            )
-
-
-def _content(source: SourcePlan) -> str | None:
-    return source.tokenizer.content if source.tokenizer is not None else None
-
-
 def _plan_source(
     recipe: Recipe,
     name: str,
@@ -285,9 +263,12 @@ def _plan_source(
     try:
         own = tuple(step.resolved(recipe.path(".")) for step in source.steps)
         steps = (*first, *own, *common)
-        read = _with_columns(spooled or source.read, steps)
-        read, files = find_inputs(recipe, name, read, is_spooled=spooled is not None)
+        inputs = find_inputs(recipe, name, spooled or source.read, is_spooled=spooled is not None)
+        files, tokenizer = inputs.files, inputs.tokenizer
+        read = _with_columns(inputs.read, steps) if tokenizer is None else inputs.read
         schema = plan_schema(read, files, keeps_record=_keeps_record(steps, write))
+        if tokenizer is not None:
+            schema = check_token_source(read, schema, steps)
         legs = cut_into_legs(steps)
         schemas = leg_schemas(schema, legs)
         if INPUT_IDS not in schemas[-1].names:
@@ -297,8 +278,9 @@ def _plan_source(
         settled, notes = try_sample(tried, apart=apart)
         legs = with_steps(legs, settled)
         code = fingerprint.of_steps(step for leg in legs for step in leg.all_steps)
+        notes += token_source_notes(tokenizer, files, schema) if tokenizer is not None else []
         notes += [note for leg in legs for step in leg.steps for note in step.notes()]
-        return SourcePlan(name, read, files, schema, legs, schemas, code, tuple(notes))
+        return SourcePlan(name, read, files, schema, legs, schemas, code, tuple(notes), dataset_tokenizer=tokenizer)
     except GristmillError as error:
         error.add_note(f"in source {name}")
         raise
@@ -318,19 +300,3 @@ def _with_columns(read: Read, steps: Sequence[Step]) -> Read:
 def _keeps_record(steps: Sequence[Step], write: Write) -> bool:
     """Whole records are needed to write them out again, and for the user's own functions."""
     return write.keeps_record or any(isinstance(step, LocalStep) and step.whole_record for step in steps)
-
-
-def _check_same_columns(sources: Sequence[SourcePlan]) -> None:
-    """All sources of a dataset have the same columns (JSON records aside, which are written as they are)."""
-    first = sources[0]
-    for other in sources[1:]:
-        if not other.output_schema.equals(first.output_schema):
-            raise UsageError(
-                f"sources {first.name} and {other.name} have different columns: "
-                f"{_columns(first.output_schema)} and {_columns(other.output_schema)}",
-                help="name the same columns in each source, or use select and rename",
-            )
-
-
-def _columns(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema if field.name not in (RECORD, SPLIT))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gristmill.core.books import Account, unbalanced
-from gristmill.core.errors import BooksError, QuarantineError
+from gristmill.core.errors import BooksError, QuarantineError, SourceChangedError
 from gristmill.core.recipe import recipe_data
 from gristmill.pipeline.moves import files_of, manifest_in, swap
 from gristmill.pipeline.output import WORK
@@ -29,6 +29,7 @@ from gristmill.shards.manifest import (
 )
 from gristmill.steps.write import encode_whole, open_encoder, origins_footer, origins_header
 from gristmill.storage.commit import PendingFile, write_file
+from gristmill.storage.files import open_input
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.legs import UnitWork
     from gristmill.pipeline.plan import Plan, SourcePlan
     from gristmill.pipeline.work import PartResult
-    from gristmill.steps.tokenize.encode import Encode
+    from gristmill.shards.carried_tokenizer import CarriedTokenizer
 
 _UNSHAPING = ("slice_bytes", "max_quarantine")
 
@@ -217,15 +218,21 @@ def _manifest(
     ).sealed()
 
 
-def _tokenizer(step: Encode, root: Path, names: _Names, run_id: str) -> TokenizerIdentity:
+def _tokenizer(carried: CarriedTokenizer, root: Path, names: _Names, run_id: str) -> TokenizerIdentity:
     """What made the ids, with a copy of its files."""
     files = {}
-    for name in step.files.files:
+    for name, file in carried.files.items():
         path = f"{WORK}/work/{name}"
-        content = step.files.location(name).read_bytes()
+        with open_input(file.path) as stream:
+            content = stream.read()
         checksum = write_file(root / path, content, run_id)
+        if checksum != file.xxh3:
+            raise SourceChangedError(
+                f"{file.path} has changed since the run was planned",
+                help="run the same command again: it plans anew, and what has not changed is kept",
+            )
         files[name] = StoredFile(path=path, bytes=len(content), xxh3=checksum)
-    return TokenizerIdentity(**{**step.identity(), "files": names.tokenizer(files)})
+    return msgspec.structs.replace(carried.identity, files=names.tokenizer(files))
 
 
 def _recipe_as_run(plan: Plan) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from gristmill.core.records import INPUT_IDS, SPLIT
 from gristmill.shards.canonical import canonical_schema
 from gristmill.shards.manifest import StoredFile
-from gristmill.shards.token_rows import LENGTHS, id_type_of, num_tokens, one_document_a_row, rows_schema
+from gristmill.shards.token_rows import LENGTHS, num_tokens, one_document_a_row, shard_schema
 from gristmill.steps.write import open_encoder, origins_block, origins_footer, origins_header
 from gristmill.steps.write.arrow import ArrowEncoder
 from gristmill.storage.commit import PendingFile
@@ -44,6 +44,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     data_blocks: list[int]
     """Bytes of each block, without header and footer."""
     row_blocks: list[int]
+    token_blocks: list[int] = []
+    """Empty where there are no tokens."""
     origins: StoredFile | None = None
     origins_blocks: list[int] = []
 
@@ -57,9 +59,10 @@ class Sink:
     def __init__(self, write: Write | None, schema: pa.Schema, place: Place, *, complete: bool) -> None:
         self._separates = write is not None
         self._makes_rows = write is not None and INPUT_IDS in schema.names
-        if self._makes_rows:
-            schema = rows_schema(id_type_of(schema), None)
-        encoder = ArrowEncoder(canonical_schema(schema)) if write is None else open_encoder(write, schema)
+        if write is None:
+            encoder: Encoder = ArrowEncoder(canonical_schema(schema))
+        else:
+            encoder = open_encoder(write, shard_schema(schema, None))
         # A shard that is joined later is cut later.
         max_bytes = write.max_shard_bytes if write is not None and complete else float("inf")
         self._parts = PartWriter(encoder, place, complete=complete, max_bytes=max_bytes)
@@ -145,7 +148,7 @@ class _OpenPart:
         self._split = split
         self._encoder = encoder = writer.encoder
         self._row_blocks: list[int] = []
-        self._num_tokens = 0
+        self._token_blocks: list[int] = []
         header, footer = (encoder.header(), encoder.footer()) if writer.complete else (b"", b"")
         self._data = _BlockFile(writer, name + encoder.suffix, header, footer)
         self._origins: _BlockFile | None = None
@@ -161,7 +164,7 @@ class _OpenPart:
     def add(self, records: pa.RecordBatch) -> None:
         self._row_blocks.append(records.num_rows)
         if LENGTHS in records.schema.names and INPUT_IDS in records.schema.names:
-            self._num_tokens += num_tokens(records)
+            self._token_blocks.append(num_tokens(records))
         self._data.add(self._encoder.block(records))
         if self._origins is not None:
             self._origins.add(origins_block(records))
@@ -171,10 +174,11 @@ class _OpenPart:
         return Part(
             split=self._split,
             rows=sum(self._row_blocks),
-            tokens=self._num_tokens,
+            tokens=sum(self._token_blocks),
             data=self._data.commit(),
             data_blocks=self._data.blocks,
             row_blocks=self._row_blocks,
+            token_blocks=self._token_blocks,
             origins=origins.commit() if origins is not None else None,
             origins_blocks=origins.blocks if origins is not None else [],
         )

@@ -13,6 +13,7 @@ from gristmill.core.records import ORIGIN, TEXT
 from gristmill.core.seeds import below, hash_origins
 from gristmill.engine.parallel_map import parallel_map
 from gristmill.pipeline.outline import unpacked_bytes
+from gristmill.steps.columns import require_column
 from gristmill.steps.read import Read, file_format, open_reader, plan_schema, source_files
 from gristmill.storage.compression import codec_of
 from gristmill.storage.paths import find_files
@@ -113,6 +114,7 @@ def _first_texts(read: Read) -> Iterator[str]:
 
 def _cells(read: Read, files: Sequence[SourceFile]) -> Iterator[CellBatch]:
     schema = plan_schema(read, files, keeps_record=False)
+    require_column(_SOURCE, TEXT, schema)
     for file in files:
         yield from open_reader(read, file, schema).read_cells()
 

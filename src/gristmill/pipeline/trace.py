@@ -7,23 +7,26 @@ its start to the place.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from gristmill.core.errors import DamagedDatasetError, UsageError
-from gristmill.core.records import ORIGIN, RECORD, SourceFile
+from gristmill.core.records import INPUT_IDS, ORIGIN, RECORD, TEXT, SourceFile
 from gristmill.steps.read import CELL_BYTES, Read, file_format, open_reader, plan_schema
 from gristmill.storage.files import current_version
+from gristmill.text.tokenizers import find_tokenizer, load_engine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import pyarrow as pa
 
     from gristmill.shards.dataset import Dataset, Origin
     from gristmill.shards.manifest import InputFile, Manifest
     from gristmill.steps.read import CellBatch, FileReader
+    from gristmill.text.tokenizers import Engine
 
 State = Literal["unchanged", "changed", "missing"]
 
@@ -46,7 +49,8 @@ class Place:
     state: State
     """Of the input file, against when it was read."""
     original: str | dict[str, Any] | None
-    """The record as it stands in the input file: a JSON line, or its columns. None unless the file is unchanged."""
+    """The record as it stands in the input file: a JSON line, its columns, or the text of its
+    tokens. None unless the file is unchanged."""
 
 
 def trace(dataset: Dataset, number: int) -> Trace:
@@ -57,15 +61,17 @@ def trace(dataset: Dataset, number: int) -> Trace:
             help=f"numbers go from 0 to {len(dataset) - 1}" if len(dataset) else "it is empty",
         )
     record = {"text": dataset.decode(number)} if dataset.manifest.kind == "tokens" else dataset[number]
-    return Trace(record, [_place(dataset.manifest, origin) for origin in dataset.origins(number)])
+    # Loaded when a place is a row of tokens, and once for all of them.
+    engine = cache(lambda: load_engine(find_tokenizer(str(dataset.folder / dataset.manifest.tokenizer_folder))))
+    return Trace(record, [_place(dataset.manifest, origin, engine) for origin in dataset.origins(number)])
 
 
-def _place(manifest: Manifest, origin: Origin) -> Place:
+def _place(manifest: Manifest, origin: Origin, engine: Callable[[], Engine]) -> Place:
     file = _input_file(manifest, origin)
     read = _read_of(manifest, origin.source)
     state = _state(file)
-    original = _original(read, file, origin.position) if state == "unchanged" else None
-    return Place(origin, _unit(read, file), state, original)
+    row = _original(read, file, origin.position) if state == "unchanged" else None
+    return Place(origin, _unit(read, file), state, None if row is None else _as_read(row, engine))
 
 
 def _input_file(manifest: Manifest, origin: Origin) -> InputFile:
@@ -98,7 +104,8 @@ def _unit(read: Read, file: InputFile) -> str:
     return {"jsonl": "byte", "text": "byte", "webdataset": "member"}.get(kind, "row")
 
 
-def _original(read: Read, file: InputFile, position: int) -> str | dict[str, Any] | None:
+def _original(read: Read, file: InputFile, position: int) -> pa.RecordBatch | None:
+    """The record at a place, alone in its batch."""
     # The file's id is of no interest here: positions are compared within one file.
     source = SourceFile(path=file.path, relative=file.relative, num_bytes=file.bytes, version=file.version, id=0)
     schema = plan_schema(read, [source], keeps_record=True)
@@ -107,7 +114,7 @@ def _original(read: Read, file: InputFile, position: int) -> str | dict[str, Any
     for cell in cells:
         positions = _positions(cell)
         if position in positions:
-            return _as_read(cell.batch.slice(positions.index(position), 1))
+            return cell.batch.slice(positions.index(position), 1)
     return None
 
 
@@ -140,9 +147,11 @@ def _positions(cell: CellBatch) -> list[int]:
     return positions
 
 
-def _as_read(row: pa.RecordBatch) -> str | dict[str, Any]:
+def _as_read(row: pa.RecordBatch, engine: Callable[[], Engine]) -> str | dict[str, Any]:
     if RECORD in row.schema.names:
         line: bytes = row.column(RECORD)[0].as_py()
         return line.decode()
+    if TEXT not in row.schema.names:  # of a dataset of tokens, which had the same tokenizer
+        return {TEXT: engine().decode(row.column(INPUT_IDS).flatten().to_numpy())}
     values: dict[str, Any] = row.drop_columns([ORIGIN]).to_pylist()[0]
     return values

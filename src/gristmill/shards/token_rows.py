@@ -27,6 +27,11 @@ def rows_schema(id_type: pa.DataType, row_length: int | None) -> pa.Schema:
     return pa.schema([(INPUT_IDS, ids), (LENGTHS, pa.list_(pa.int32())), (ORIGINS, pa.list_(ORIGIN_TYPE))])
 
 
+def shard_schema(schema: pa.Schema, row_length: int | None) -> pa.Schema:
+    """The columns in which records of this schema are written: tokenized documents as rows, others as they are."""
+    return rows_schema(id_type_of(schema), row_length) if INPUT_IDS in schema.names else schema
+
+
 def id_type_of(schema: pa.Schema) -> pa.DataType:
     """Of the token ids in documents or rows."""
     return schema.field(INPUT_IDS).type.value_type

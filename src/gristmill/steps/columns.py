@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from gristmill.core.errors import UsageError
 from gristmill.core.names import nearest
-from gristmill.core.records import ORIGIN, PATH, RECORD, SPLIT, TEXT
+from gristmill.core.records import INPUT_IDS, ORIGIN, PATH, RECORD, SPLIT, TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,11 +18,15 @@ def require_column(step: str, column: str, schema: pa.Schema) -> None:
     """Refuse a column that is not there."""
     if column not in schema.names:
         known = [name for name in schema.names if name not in (ORIGIN, RECORD)]
-        meant = nearest(column, known)
-        raise UsageError(
-            f'{step}: there is no column "{column}"',
-            help=f'did you mean "{meant}"?' if meant else f"there are {', '.join(known)}",
-        )
+        if column == TEXT and INPUT_IDS in known:
+            hint = (
+                "these are token ids: put the step before tokenize, or read the documents; split also goes by: origin"
+            )
+        elif meant := nearest(column, known):
+            hint = f'did you mean "{meant}"?'
+        else:
+            hint = f"there are {', '.join(known)}"
+        raise UsageError(f'{step}: there is no column "{column}"', help=hint)
 
 
 def path_in_record(field: pa.Field) -> tuple[str, ...]:

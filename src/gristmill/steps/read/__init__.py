@@ -11,8 +11,9 @@ from gristmill.steps.read.gristmill_dataset import refuse_unfinished
 from gristmill.steps.read.python_values import json_line
 from gristmill.steps.read.read import Read
 from gristmill.steps.read.schema import plan_schema
-from gristmill.steps.read.source import open_reader, recognized, source_files, unpacked_cells
+from gristmill.steps.read.source import open_reader, recognized, source_files, source_tokenizer, unpacked_cells
 from gristmill.steps.read.together import read_together
+from gristmill.steps.read.token_rows import refuse_text_keys
 
 __all__ = [
     "CELL_BYTES",
@@ -27,7 +28,9 @@ __all__ = [
     "plan_schema",
     "read_together",
     "recognized",
+    "refuse_text_keys",
     "refuse_unfinished",
     "source_files",
+    "source_tokenizer",
     "unpacked_cells",
 ]

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import BadRecord
+from gristmill.core.records import TEXT, BadRecord
 from gristmill.steps.read.cells import CELL_BYTES, CellBatch
 from gristmill.steps.read.columns import ColumnMapper
+from gristmill.steps.read.token_rows import TokenRowMapper
 from gristmill.storage.files import open_input
 from gristmill.storage.remote_files import protocol_of
 
@@ -56,7 +57,7 @@ class ArrowReader:
     def __init__(self, read: Read, file: SourceFile, schema: pa.Schema, *, cell_bytes: int = CELL_BYTES) -> None:
         self._file = file
         self._cell_bytes = cell_bytes
-        self._columns = ColumnMapper(read, file, arrow_schema(file.path), schema)
+        self._columns = _mapper(read, file, arrow_schema(file.path), schema)
         self.can_cut = protocol_of(file.path) is None
 
     def cell_sizes(self) -> list[int]:
@@ -109,6 +110,11 @@ class ArrowReader:
             bad.append(BadRecord(self._file.id, first_row, 0, "truncated_stream", cell.damage))
         # Copied out of the map, at the latest here: a file that shrinks under a map ends the process.
         return CellBatch(number, pa.concat_batches(batches) if len(batches) > 1 else _copy(batches[0]), 0, bad)
+
+
+def _mapper(read: Read, file: SourceFile, stored: pa.Schema, planned: pa.Schema) -> ColumnMapper | TokenRowMapper:
+    is_tokenized = TEXT not in planned.names
+    return TokenRowMapper(file, stored, planned) if is_tokenized else ColumnMapper(read, file, stored, planned)
 
 
 class _Stream:

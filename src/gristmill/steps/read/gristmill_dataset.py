@@ -8,23 +8,55 @@ from __future__ import annotations
 
 import posixpath
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.core.names import one_of
-from gristmill.shards.manifest import MANIFEST, Manifest, load_manifest, parse_manifest
+from gristmill.shards.carried_tokenizer import CarriedFile, CarriedTokenizer
+from gristmill.shards.manifest import MANIFEST, Manifest, StoredFile, load_manifest, parse_manifest
+from gristmill.storage.checksums import file_checksum
 from gristmill.storage.files import open_input
 from gristmill.storage.remote_files import local_path, protocol_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gristmill.storage.paths import FoundFile
 
 _BEGINNING = re.compile(rb'\s*\{\s*"format_version"\s*:\s*\d+\s*,\s*"kind"\s*:')
 _BEGINNING_BYTES = 200
-_READABLE_KINDS = ("documents",)
+_READABLE_KINDS = ("documents", "tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class _FoundDataset:
+    """A dataset in a listing."""
+
+    folder: str
+    """Where it is: a path or URL."""
+    relative: str
+    """The same below the source's root."""
+    manifest: Manifest
+    listed: Mapping[str, FoundFile]
+    """All files of the listing, by relative path."""
+
+    def file(self, stored: StoredFile, what: str) -> FoundFile:
+        """A file that the manifest names, if it is there in its size."""
+        found = self.listed.get(posixpath.join(self.relative, stored.path))
+        if found is None or found.num_bytes != stored.bytes:
+            size = f"has {found.num_bytes} bytes, but {stored.bytes} were written" if found else "is missing"
+            raise self.damaged(f"{what} {stored.path} {size}")
+        return found
+
+    def damaged(self, problem: str) -> DamagedDatasetError:
+        return DamagedDatasetError(
+            f"{self.folder}: {problem}",
+            help="copy the dataset again, or make it again with update; gristmill verify names all damage",
+        )
 
 
 def refuse_unfinished(patterns: Iterable[str], base: str | None) -> None:
@@ -41,8 +73,42 @@ def holds_datasets(found: Sequence[FoundFile]) -> bool:
     return bool(_manifests(found))
 
 
-def shard_files(found: Sequence[FoundFile], split: str | None) -> list[FoundFile]:
-    """The shards of all datasets in a listing, by relative path; with `split` those of one split."""
+def shard_files(found: Sequence[FoundFile], split: str | None) -> list[tuple[FoundFile, str]]:
+    """The shards of all datasets in a listing with their splits, by relative path; with `split` those of one split."""
+    chosen: list[tuple[FoundFile, str]] = []
+    for dataset in _datasets(found):
+        if split is not None:
+            one_of("split", split, list(dataset.manifest.splits))
+        for found_split, _, shard in dataset.manifest.shards():
+            if split in (None, found_split):
+                chosen.append((dataset.file(shard, "shard"), found_split))
+    return sorted(chosen, key=lambda shard: shard[0].relative)
+
+
+def datasets_tokenizer(found: Sequence[FoundFile]) -> CarriedTokenizer | None:
+    """What made the ids in a listing of datasets of tokens; None if they hold documents."""
+    first, *others = _datasets(found)
+    identity = first.manifest.tokenizer
+    if first.manifest.kind != "tokens":
+        return None
+    if identity is None:
+        raise first.damaged("its manifest names no tokenizer")
+    for other in others:
+        if other.manifest.tokenizer is None or other.manifest.tokenizer.content != identity.content:
+            raise UsageError(
+                f"{first.folder} and {other.folder} have different tokenizers: their ids cannot be mixed",
+                help="tokenize the documents of one of them again, with the tokenizer of the other",
+            )
+    files = {}
+    for stored in identity.files:
+        path = first.file(stored, "file").path
+        if file_checksum(path) != stored.xxh3:
+            raise first.damaged(f"file {stored.path} is not what was written")
+        files[posixpath.basename(stored.path)] = CarriedFile(path, stored.xxh3)
+    return CarriedTokenizer(msgspec.structs.replace(identity, files=[]), files)
+
+
+def _datasets(found: Sequence[FoundFile]) -> list[_FoundDataset]:
     manifests = _manifests(found)
     if not manifests:
         raise UsageError(
@@ -50,13 +116,15 @@ def shard_files(found: Sequence[FoundFile], split: str | None) -> list[FoundFile
             help="name the output folder of a finished run itself, without a pattern",
         )
     _refuse_others(found, manifests)
-    by_relative = {file.relative: file for file in found}
-    chosen: list[FoundFile] = []
+    listed = {file.relative: file for file in found}
+    datasets = []
     for file in manifests:
         with open_input(file.path) as stream:
             manifest = parse_manifest(stream.read(), file.path)
-        chosen += _shards(file, manifest, by_relative, split)
-    return sorted(chosen, key=lambda shard: shard.relative)
+        folder, relative = posixpath.dirname(file.path), posixpath.dirname(file.relative)
+        datasets.append(_FoundDataset(folder, relative, manifest, listed))
+    _check_kinds(datasets)
+    return datasets
 
 
 def _manifests(found: Sequence[FoundFile]) -> list[FoundFile]:
@@ -79,30 +147,23 @@ def _refuse_others(found: Sequence[FoundFile], manifests: Sequence[FoundFile]) -
             )
 
 
-def _shards(
-    file: FoundFile, manifest: Manifest, by_relative: dict[str, FoundFile], split: str | None
-) -> list[FoundFile]:
-    _check_kind(file, manifest)
-    if split is not None:
-        one_of("split", split, list(manifest.splits))
-    folder = posixpath.dirname(file.relative)
-    shards = []
-    for found_split, _, shard in manifest.shards():
-        if split in (None, found_split):
-            found = by_relative.get(posixpath.join(folder, shard.path))
-            if found is None or found.num_bytes != shard.bytes:
-                size = f"has {found.num_bytes} bytes, but {shard.bytes} were written" if found else "is missing"
-                raise DamagedDatasetError(
-                    f"{posixpath.dirname(file.path)}: shard {shard.path} {size}",
-                    help="copy the dataset again, or make it again with update; gristmill verify names all damage",
-                )
-            shards.append(found)
-    return shards
-
-
-def _check_kind(file: FoundFile, manifest: Manifest) -> None:
-    if manifest.kind not in _READABLE_KINDS:
-        raise UsageError(
-            f"{posixpath.dirname(file.path)} is a dataset of {manifest.kind}, which cannot be read as a source yet",
-            help=f"read a dataset of {' or '.join(_READABLE_KINDS)}",
-        )
+def _check_kinds(datasets: Sequence[_FoundDataset]) -> None:
+    first = datasets[0]
+    for dataset in datasets:
+        manifest = dataset.manifest
+        if manifest.kind not in _READABLE_KINDS:
+            raise UsageError(
+                f"{dataset.folder} is a dataset of {manifest.kind}, which cannot be read as a source yet",
+                help=f"read a dataset of {' or '.join(_READABLE_KINDS)}",
+            )
+        if manifest.row_length is not None:
+            raise UsageError(
+                f"{dataset.folder} is packed already, into rows of {manifest.row_length} tokens: its documents are cut "
+                "and mixed",
+                help="read a dataset of tokens that was made without the step pack, or the documents",
+            )
+        if manifest.kind != first.manifest.kind:
+            raise UsageError(
+                f"one source holds {first.manifest.kind} ({first.folder}) and {manifest.kind} ({dataset.folder})",
+                help="make them two sources",
+            )

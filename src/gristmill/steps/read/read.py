@@ -32,8 +32,8 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
     * `jsonl`: one object a line, in any compression. Each line is judged alone.
     * `parquet`, `arrow` (file and stream), `hugging_face` (a folder written by `save_to_disk`).
     * `text`: a document a file, or one between each two `separator`s (`separator: "\n\n"`).
-    * `gristmill`: the folder of a finished dataset, whatever its shards are; found by its manifest. `split` names one
-      split of it, or of a `hugging_face` folder.
+    * `gristmill`: the folder of a finished dataset of documents, whatever its shards are, or of tokens that are not
+      packed; found by its manifest. `split` names one split of it, or of a `hugging_face` folder.
     * `webdataset`: tar files; `text: txt` names a member's extension, `text: json.content` a field of a JSON member.
     """
 

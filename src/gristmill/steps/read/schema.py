@@ -26,6 +26,7 @@ from gristmill.steps.read.members import KEY, Sample, SampleWalk, member_path
 from gristmill.steps.read.parquet import check_ends, parquet_schema
 from gristmill.steps.read.separated import BYTE_ORDER_MARK, unpacked_chunks
 from gristmill.steps.read.tar import TarStream
+from gristmill.steps.read.token_rows import documents_schema, holds_token_rows
 from gristmill.storage.remote_files import protocol_of
 
 if TYPE_CHECKING:
@@ -46,10 +47,13 @@ def plan_schema(read: Read, files: Sequence[SourceFile], *, keeps_record: bool) 
 
     For JSON lines that is the line itself, as `record`; for Parquet and Arrow all columns. Types come from the files'
     metadata (of up to 256 local files or 16 remote ones, spread evenly), or from a sample of the records of 16 files
-    (see `json_types`). A file that turns out different stops the run by name.
+    (see `json_types`). A file that turns out different stops the run by name. Rows of tokens have no text (see
+    `token_rows`).
     """
     kind = source_format(read, files)
     is_stored, is_local = kind in ("parquet", "arrow"), protocol_of(files[0].path) is None
+    if kind == "arrow" and read.format == "gristmill" and holds_token_rows(stored := arrow_schema(files[0].path)):
+        return documents_schema(stored, files[0].path)
     if kind == "parquet" and is_local:
         check_ends(files)
     sampled = _spread(files, _MAX_LOCAL_FOOTERS if is_stored and is_local else _MAX_SAMPLED)

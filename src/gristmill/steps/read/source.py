@@ -12,7 +12,7 @@ from gristmill.core.records import SourceFile
 from gristmill.steps.read.arrow import ArrowReader
 from gristmill.steps.read.cells import CELL_BYTES, FileReader, UnpackedPiece
 from gristmill.steps.read.formats import file_format
-from gristmill.steps.read.gristmill_dataset import holds_datasets, shard_files
+from gristmill.steps.read.gristmill_dataset import datasets_tokenizer, holds_datasets, shard_files
 from gristmill.steps.read.hugging_face import data_files, is_dataset_folder
 from gristmill.steps.read.json_lines import LINE_END, JsonLinesReader
 from gristmill.steps.read.parquet import ParquetReader
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from gristmill.shards.carried_tokenizer import CarriedTokenizer
     from gristmill.steps.read.read import Read
     from gristmill.storage.paths import FoundFile
 
@@ -38,8 +39,11 @@ def recognized(read: Read, found: Sequence[FoundFile]) -> Read:
 
 def source_files(source: str, read: Read, found: Sequence[FoundFile]) -> list[SourceFile]:
     """The files of a source, from what its patterns found: the folder of a saved dataset becomes its data files."""
+    splits: dict[str, str] = {}
     if read.format == "gristmill":
-        found = shard_files(found, read.split)
+        shards = shard_files(found, read.split)
+        found = [file for file, _ in shards]
+        splits = {file.relative: split for file, split in shards}
     elif read.format == "hugging_face" or (read.format is None and is_dataset_folder(found)):
         found = data_files(found, read.split)
     elif read.split is not None:
@@ -51,9 +55,15 @@ def source_files(source: str, read: Read, found: Sequence[FoundFile]) -> list[So
             num_bytes=file.num_bytes,
             version=file.version,
             id=xxhash.xxh3_64_intdigest(f"{source}\0{file.relative}".encode()),
+            split=splits.get(file.relative, ""),
         )
         for file in found
     ]
+
+
+def source_tokenizer(read: Read, found: Sequence[FoundFile]) -> CarriedTokenizer | None:
+    """What made the ids of a source that holds tokens already."""
+    return datasets_tokenizer(found) if read.format == "gristmill" else None
 
 
 def open_reader(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import msgspec
 
 from gristmill.core.errors import UsageError
 from gristmill.core.records import TEXT, TEXT_TYPE
 from gristmill.core.step import LocalStep
+from gristmill.shards.carried_tokenizer import CarriedFile, CarriedTokenizer
+from gristmill.shards.manifest import TokenizerIdentity
 from gristmill.steps.tokenize.kernel import AS_TOKEN, EncodeKernel, token_schema
 from gristmill.text.tokenizers import Choice, TokenizerFiles, confirm_on_sample, id_type
 
@@ -108,19 +110,21 @@ class Encode(LocalStep, tag="tokenize", frozen=True, kw_only=True):
             f"engine {choice.engine} {choice.version}: {choice.why}{proof}",
         ]
 
-    def identity(self) -> dict[str, Any]:
-        """The tokenizer and the engine, for the manifest."""
+    def carried(self) -> CarriedTokenizer:
+        """The tokenizer and the engine, for the dataset."""
         choice = self.choice
-        return {
-            "name": self.tokenizer,
-            "content": self.content,
-            "files": self.files.files,
-            "vocab_size": self.vocab_size,
-            "eos_id": self.eos_id,
-            "bos_id": self.bos_id,
-            "pad_id": self.pad_id,
-            "engine": choice.engine,
-            "engine_version": choice.version,
-            "why": choice.why,
-            "parity": {"adversarial_texts": choice.num_texts, "records": choice.num_records},
-        }
+        identity = TokenizerIdentity(
+            name=self.tokenizer,
+            content=self.content,
+            files=[],
+            vocab_size=self.vocab_size,
+            eos_id=self.eos_id,
+            bos_id=self.bos_id,
+            pad_id=self.pad_id,
+            engine=choice.engine,
+            engine_version=choice.version,
+            why=choice.why,
+            parity={"adversarial_texts": choice.num_texts, "records": choice.num_records},
+        )
+        files = {name: CarriedFile(str(self.files.location(name)), xxh3) for name, xxh3 in self.files.files.items()}
+        return CarriedTokenizer(identity, files)
