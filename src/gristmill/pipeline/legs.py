@@ -6,6 +6,7 @@ afterwards. Either way its receipt is kept under the unit's own fingerprint, whi
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -63,19 +64,25 @@ class LegRunner:
     def run(self, stage: Stage, units: Sequence[UnitWork], desc: str) -> None:
         """See that each unit has its receipt."""
         undone = [unit for unit in units if self.result(unit) is None]
-        slices = {unit.fingerprint: list(self._slices(unit, stage.legs[unit.source.name])) for unit in undone}
-        tasks = [task for parts in slices.values() for task in parts if self.receipt(task.id, PartResult) is None]
-        self.run_all(run_part, stage, tasks, desc, on_poison=find_poison)
-        joins = []
-        for unit in undone:
-            if self.result(unit) is None:
-                parts = self._parts(slices[unit.fingerprint])
-                if stage.legs[unit.source.name].write is None:
-                    stored = Written([part for result in parts for part in result.parts])
-                    self._receipts.add(unit.fingerprint, merge_results(parts, stored))
-                else:
-                    joins.append(Task(unit.fingerprint, JoinTask(unit.source.name, parts, unit.stem)))
-        self.run_all(run_join, stage, joins, f"{desc}, joining")
+        self.run_all(run_part, stage, LazyTasks(lambda: self._undone_slices(undone, stage)), desc, find_poison)
+        unjoined = [unit for unit in undone if self.result(unit) is None]
+        for unit in unjoined:
+            if stage.legs[unit.source.name].write is None:
+                parts = self._parts(unit, stage)
+                stored = Written([part for result in parts for part in result.parts])
+                self._receipts.add(unit.fingerprint, merge_results(parts, stored))
+        self.run_all(run_join, stage, LazyTasks(lambda: self._joins(unjoined, stage)), f"{desc}, joining")
+
+    def _undone_slices(self, units: Sequence[UnitWork], stage: Stage) -> Iterator[Task]:
+        for unit in units:
+            for task in self._slices(unit, stage.legs[unit.source.name]):
+                if self.receipt(task.id, PartResult) is None:
+                    yield task
+
+    def _joins(self, units: Sequence[UnitWork], stage: Stage) -> Iterator[Task]:
+        for unit in units:
+            if stage.legs[unit.source.name].write is not None:
+                yield Task(unit.fingerprint, JoinTask(unit.source.name, self._parts(unit, stage), unit.stem))
 
     def result(self, unit: UnitWork) -> PartResult | None:
         return self.receipt(unit.fingerprint, PartResult)
@@ -84,7 +91,7 @@ class LegRunner:
         self,
         function: Callable[..., Any],
         stage: Stage,
-        tasks: Sequence[Task],
+        tasks: Collection[Task],
         desc: str,
         on_poison: Callable[..., Any] | None = None,
     ) -> None:
@@ -126,7 +133,9 @@ class LegRunner:
     def _cut_name(part: Sequence[Any]) -> list[Any]:
         return [source.identity() for source in part if isinstance(source, Span)]
 
-    def _parts(self, tasks: Sequence[Task]) -> tuple[PartResult, ...]:
+    def _parts(self, unit: UnitWork, stage: Stage) -> tuple[PartResult, ...]:
+        """What the unit's tasks came to."""
+        tasks = self._slices(unit, stage.legs[unit.source.name])
         results = [self.receipt(task.id, PartResult) for task in tasks]
         return tuple(result for result in results if result is not None)
 
@@ -137,6 +146,23 @@ class LegRunner:
             if result is not None and _is_there(self._plan.output, result):
                 return result
         return None
+
+
+class LazyTasks(Collection[Task]):
+    """Tasks that are made when their turn comes: all at once they would be a kilobyte each, and more with results."""
+
+    def __init__(self, make: Callable[[], Iterator[Task]]) -> None:
+        self._make = make
+        self._length = sum(1 for _ in make())
+
+    def __iter__(self) -> Iterator[Task]:
+        return self._make()
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __contains__(self, task: object) -> bool:
+        return any(task is found for found in self)
 
 
 class UnitResults:
