@@ -2,6 +2,8 @@
 
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -33,6 +35,29 @@ def fails_at_bad(record):
     if "bad" in record["text"]:
         raise ValueError("bad")
     return {**record, "text": record["text"] + "!"}
+
+
+def fails_for_a_while(record):
+    if 3000 <= record["n"] < 3120:
+        raise RuntimeError("out of order")
+    return record
+
+
+def odd_errors(record):
+    if record["n"] == 7:
+        raise ValueError("half a character: \\udcff")
+    if record["n"] == 8:
+        raise Unspeakable
+    if record["n"] == 9:
+        raise MemoryError
+    if record["n"] == 10:
+        raise SystemExit(0)
+    return record
+
+
+class Unspeakable(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
 
 
 def is_short(record):
@@ -104,6 +129,45 @@ def test_a_function_that_nearly_always_raises_stops_the_run_early(mill, tmp_path
         mill.run(recipe)
     assert "attempt" not in "".join(caught.value.__notes__)  # trying again would find the same
     assert not (mill.output / "manifest.json").exists()
+
+
+def test_a_hundred_in_a_row_stop_the_run_wherever_they_stand(mill, tmp_path, calls):
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(good(20_000)))
+    recipe = mill.recipe({"web": Read(read=f"{tmp_path}/*.jsonl")}, [Map(call=calls("fails_for_a_while"))])
+    with pytest.raises(TooManyBadError, match="120 records in a row"):
+        mill.run(recipe)
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_whatever_a_function_raises_concerns_its_record(mill, tmp_path, calls, backend):
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(good(200)))
+    recipe = mill.recipe({"web": Read(read=f"{tmp_path}/*.jsonl")}, [Map(call=calls("odd_errors"))])
+    result = mill.run(recipe, backend=backend, workers=1)
+    assert result.manifest.quarantine.counts == {"web": {"exception": 3, "out_of_memory": 1}}
+    entries = {json.loads(entry["record"])["n"]: entry["error"] for entry in result.dataset().quarantine()}
+    assert "udcff" in entries[7]
+    assert "message could not be made" in entries[8]
+    assert entries[10] == "SystemExit: 0"
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_texts_that_cannot_be_used_in_columns(mill, tmp_path, name):
+    table = pa.table({"text": ["a", None, "b" * 2000, "c"] * 5})
+    if name == "a.parquet":
+        pq.write_table(table, tmp_path / name)
+    else:
+        with pa.ipc.new_file(tmp_path / name, table.schema) as writer:
+            writer.write_table(table)
+    read = Read(read=str(tmp_path / name), max_record_bytes=1000)
+    result = mill.run(mill.recipe({"web": read}, [], max_quarantine=1.0))
+    assert result.manifest.quarantine.counts == {"web": {"null_text": 5, "too_large": 5}}
+    assert [entry["position"] for entry in result.dataset().quarantine()][:3] == [1, 2, 5]
+
+
+def test_blank_lines_are_in_the_books(mill, tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "a"}\n\n  \n{"text": "b"}\n\n')
+    result = mill.run(mill.recipe({"web": Read(read=f"{tmp_path}/*.jsonl")}, []))
+    assert result.books["web"][0]["measures"] == {"blank": 3}
 
 
 def test_all_records_may_be_set_aside_where_the_recipe_says_so(mill, tmp_path, calls):

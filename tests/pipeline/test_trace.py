@@ -12,6 +12,7 @@ from gristmill.core.recipe import Recipe
 from gristmill.pipeline.options import RunOptions
 from gristmill.pipeline.run import run_recipe
 from gristmill.pipeline.trace import trace
+from gristmill.shards.dataset import open_dataset
 from gristmill.steps.read import Read
 from gristmill.steps.shuffle import Shuffle
 from gristmill.steps.write import Write
@@ -69,3 +70,23 @@ def test_number_out_of_range(tmp_path):
     for number in (1, -2):
         with pytest.raises(UsageError, match="0 to 0"):
             trace(dataset, number)
+
+
+def test_a_source_with_columns_of_our_names(mill, tmp_path):
+    """Another column is the text: the file's own `text` is left out, and the original is found again."""
+    table = pa.table({"text": ["x", "y"], "body": ["one", "two"], "url": ["u", "v"]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    read = Read(read=str(tmp_path / "a.parquet"), text="body", columns=["url"])
+    for kind in ("arrow", "jsonl"):
+        mill.fresh_files(mill.recipe({"web": read}, [Write(format=kind)]))
+        found = trace(open_dataset(mill.output), 1)
+        assert found.record == {"text": "two", "url": "v"}
+        assert found.places[0].original["text"] == "two"
+
+
+def test_sources_of_different_formats_have_one_type_of_text(mill, tmp_path):
+    pq.write_table(pa.table({"text": ["a"], "url": ["u"]}), tmp_path / "a.parquet")
+    (tmp_path / "b.jsonl").write_text('{"text": "b", "url": "v"}\n')
+    sources = {name: Read(read=f"{tmp_path}/{name}.*", columns=["url"]) for name in "ab"}
+    mill.run(mill.recipe(sources, [Write(format="arrow")]))
+    assert [record["url"] for record in open_dataset(mill.output)] == ["u", "v"]

@@ -4,6 +4,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+import click
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
@@ -30,6 +31,10 @@ def print_books(books: Mapping[str, Sequence[Mapping[str, object]]]) -> None:
     """Where every record went: in + created = out + dropped + quarantined, in each line."""
     columns = ("source", "step", "dropped as", "set aside as", "in", "created", "out", "dropped", "set aside")
     print_table(columns, (row for name, states in books.items() for row in _rows(name, states)), num_words=4)
+    for name, states in books.items():
+        num_blank = sum(Account.from_dict(state).measures["blank"] for state in states)
+        if num_blank:
+            click.echo(f"skipped in {name}: {num_blank:,} blank, which are no records")
 
 
 def print_tokens(manifest: Manifest) -> None:

@@ -147,7 +147,7 @@ def _import_file(path: str, mtime_ns: int, num_bytes: int) -> ModuleType:  # noq
     sys.modules[name] = module  # dataclasses look their module up there
     try:
         loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         place = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         raise UsageError(

@@ -94,7 +94,6 @@ def merge_results(results: Sequence[PartResult], written: Written) -> PartResult
         parts=written.parts,
         leftovers=written.leftovers,
         books=[*books, *(account.to_dict() for account in written.accounts)],
-        num_blank=sum(result.num_blank for result in results),
         quarantine=[file for result in results for file in result.quarantine],
     )
 

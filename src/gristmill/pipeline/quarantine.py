@@ -9,9 +9,13 @@ import base64
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
 
     from gristmill.core.records import BadRecord
 
@@ -25,6 +29,37 @@ MIN_ALLOWED = 10
 def num_allowed(num_records: int, max_quarantine: float) -> float:
     """How many of a source's records may be set aside."""
     return max(MIN_ALLOWED, max_quarantine * num_records)
+
+
+def runs_of_bad(seen: pa.StructArray, bad: Sequence[BadRecord]) -> tuple[int, int, int]:
+    """How many bad records stand in a row: at the start, at most, and at the end.
+
+    `seen` are the origins of records, the bad ones among them or not. Records are taken in the order of their places.
+
+    >>> from gristmill.core.examples import documents
+    >>> from gristmill.core.records import BadRecord
+    >>> seen = documents(["a", "b", "c", "d", "e"]).column("origin")
+    >>> runs_of_bad(seen, [BadRecord(**seen[row].as_py(), reason="", message="") for row in (0, 1, 3)])
+    (2, 2, 0)
+    """
+    names = ("file", "position", "part")
+    places = [seen.field(name).to_numpy().astype(np.uint64) for name in names]
+    bad_places = [np.array([getattr(record, name) for record in bad], np.uint64) for name in names]
+    good = ~np.isin(_mixed(*places), _mixed(*bad_places))
+    keys = [np.concatenate([some[good], others]) for some, others in zip(places, bad_places, strict=True)]
+    is_bad = np.repeat([False, True], [int(np.count_nonzero(good)), len(bad)])[np.lexsort(keys[::-1])]
+    ends = np.flatnonzero(~is_bad)
+    if not len(ends):
+        return len(bad), len(bad), len(bad)
+    gaps = np.diff(ends, prepend=-1) - 1
+    last = len(is_bad) - int(ends[-1]) - 1
+    return int(ends[0]), max(int(gaps.max()), last), last
+
+
+def _mixed(file: NDArray[np.uint64], position: NDArray[np.uint64], part: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """One number for each place; that two are equal is not to be feared."""
+    mixed: NDArray[np.uint64] = file ^ (position * np.uint64(0x9E3779B97F4A7C15)) ^ (part << np.uint64(40))
+    return mixed
 
 
 def to_line(source: str, path: str | None, step: str, bad: BadRecord) -> bytes:

@@ -108,7 +108,10 @@ def _original(read: Read, file: InputFile, position: int) -> pa.RecordBatch | No
     """The record at a place, alone in its batch."""
     # The file's id is of no interest here: positions are compared within one file.
     source = SourceFile(path=file.path, relative=file.relative, num_bytes=file.bytes, version=file.version, id=0)
-    schema = plan_schema(read, [source], keeps_record=True)
+    try:
+        schema = plan_schema(read, [source], keeps_record=True)
+    except UsageError:  # a column has a name of ours: the run has left it out, too
+        schema = plan_schema(read, [source], keeps_record=False)
     reader = open_reader(read, source, schema)
     cells = _cells_at(reader, position, by_bytes=_unit(read, file) == "byte")
     for cell in cells:

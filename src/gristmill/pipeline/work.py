@@ -18,6 +18,7 @@ from gristmill.core.books import Account
 from gristmill.core.errors import SourceChangedError, TooManyBadError
 from gristmill.core.pandas_free import keep_pandas_out
 from gristmill.core.recipe import runs_foreign_code
+from gristmill.core.records import ORIGIN
 from gristmill.engine import nesting
 from gristmill.pipeline import quarantine
 from gristmill.pipeline.packing import PackingSink
@@ -111,7 +112,6 @@ class PartResult(msgspec.Struct, frozen=True, kw_only=True):
     leftovers: list[Part] = []
     """Documents of rows that others are to fill (`packing`)."""
     books: list[dict[str, Any]]
-    num_blank: int = 0
     quarantine: list[StoredFile] = []
 
 
@@ -139,7 +139,6 @@ class _PartRun:
             kernel.begin_task()
         self._opening = Account(step=self._leg.opening or "")
         self._accounts = [Account(step=step.name) for step in self._leg.steps]
-        self._num_blank = 0
         self._bad_in_a_row: Counter[int] = Counter()
         """By account."""
         self._paths: dict[int, str] = {}
@@ -159,7 +158,6 @@ class _PartRun:
             parts=written.parts,
             leftovers=written.leftovers,
             books=[account.to_dict() for account in (*accounts, *written.accounts)],
-            num_blank=self._num_blank,
             quarantine=set_aside,
         )
 
@@ -225,7 +223,7 @@ class _PartRun:
     def _exclude(self, cell: CellBatch, number: int) -> None:
         rows = {row: reason for found, row, reason in self._part.excluded if found == number}
         if rows:
-            message = "this record ended every worker that ran it, alone and with others"
+            message = "this record ended every worker that ran it, alone and with others (in which step is not known)"
             cell.bad = [*cell.bad, *(bad_record(cell.batch, row, rows[row], message) for row in sorted(rows))]
             keep = np.ones(cell.batch.num_rows, dtype=bool)
             keep[list(rows)] = False
@@ -234,8 +232,9 @@ class _PartRun:
     def _take(self, cell: CellBatch) -> pa.RecordBatch:
         self._opening.taken += cell.batch.num_rows + sum(bad.num_records for bad in cell.bad)
         self._opening.given += cell.batch.num_rows
-        self._num_blank += cell.num_blank
-        self._set_aside(self._opening, cell.bad, cell.batch.num_rows)
+        if cell.num_blank:
+            self._opening.measures["blank"] += cell.num_blank
+        self._set_aside(self._opening, cell.bad, cell.batch)
         self._context.count(records=cell.batch.num_rows, bytes=cell.batch.nbytes)
         return cell.batch
 
@@ -247,27 +246,29 @@ class _PartRun:
             account.given += applied.batch.num_rows
             account.dropped.update(Counter(applied.dropped))
             account.measures.update(applied.measures)
-            self._set_aside(account, applied.bad, applied.batch.num_rows)
+            self._set_aside(account, applied.bad, batch)
             batch = applied.batch
         return batch
 
-    def _set_aside(self, account: Account, bad: list[BadRecord], num_good: int) -> None:
-        if num_good:
-            self._bad_in_a_row[id(account)] = 0
+    def _set_aside(self, account: Account, bad: list[BadRecord], seen: pa.RecordBatch) -> None:
         if not bad:
+            if seen.num_rows:
+                self._bad_in_a_row[id(account)] = 0
             return
         for record in bad:
             account.quarantined[record.reason] += record.num_records
             path = self._paths.get(record.file)
             line = quarantine.to_line(self._part.source, path, account.step, record)
             self._quarantine_file().write(line)
-        if not num_good:
-            self._bad_in_a_row[id(account)] += len(bad)
+        before = self._bad_in_a_row[id(account)]
+        first, longest, end = quarantine.runs_of_bad(seen.column(ORIGIN), bad)
+        num_in_a_row = max(before + first, longest)
+        self._bad_in_a_row[id(account)] = before + first if first == end == len(bad) else end
         # Where all records may be set aside, none of them in a row means anything.
-        if self._bad_in_a_row[id(account)] >= MAX_BAD_IN_A_ROW and self._stage.max_quarantine < 1:
+        if num_in_a_row >= MAX_BAD_IN_A_ROW and self._stage.max_quarantine < 1:
             last = bad[-1]
             raise TooManyBadError(
-                f"step {account.step}: {self._bad_in_a_row[id(account)]} records in a row could not be used; "
+                f"step {account.step}: {num_in_a_row} records in a row could not be used; "
                 f"the last, at {self._paths.get(last.file)} position {last.position}: {last.message}",
                 help="mend the step or the recipe's field names; what was finished is kept",
             )

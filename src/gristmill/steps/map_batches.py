@@ -44,9 +44,9 @@ class MapBatches(FunctionStep, tag="map_batches", frozen=True, kw_only=True):
             return Applied(_empty(schema))
         try:
             return _checked(self.function(batch), batch, schema)
-        except (MemoryError, UsageError):  # say something of the machine or of the recipe, nothing of the records
+        except UsageError:  # says something of the recipe, nothing of the records
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if batch.num_rows == 1:
                 return Applied(_empty(schema), bad=[exception_record(batch, 0, error)])
         middle = batch.num_rows // 2

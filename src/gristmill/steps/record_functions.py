@@ -53,19 +53,23 @@ def call_each(
             take(row, call(record))
         except Refused as refused:
             bad.append(bad_record(batch, row, refused.reason, refused.message))
-        except MemoryError:  # says something of the machine, nothing of the record
-            raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             bad.append(exception_record(batch, row, error))
 
 
-def exception_record(batch: pa.RecordBatch, row: int, error: Exception) -> BadRecord:
-    """A record set aside for what a user's function raised."""
+def exception_record(batch: pa.RecordBatch, row: int, error: BaseException) -> BadRecord:
+    """A record set aside for what a user's function raised: `exception`, or `out_of_memory`, which is the machine's."""
+    if isinstance(error, SystemExit) and type(error) is not SystemExit:
+        raise error  # not the function's: the command line's own answer to SIGTERM
+    reason = "out_of_memory" if isinstance(error, MemoryError) else "exception"
     frames = error.__traceback__
     if frames is not None and frames.tb_next is not None:
         frames = frames.tb_next  # the first frame is ours
-    lines = traceback.format_exception(type(error), error, frames)
-    return bad_record(batch, row, "exception", f"{type(error).__name__}: {error}", "".join(lines))
+    try:
+        message, lines = f"{type(error).__name__}: {error}", traceback.format_exception(type(error), error, frames)
+    except Exception as problem:
+        message, lines = f"{type(error).__name__} (its message could not be made: {problem!r})", []
+    return bad_record(batch, row, reason, _written(message), _written("".join(lines)))
 
 
 def bad_record(batch: pa.RecordBatch, row: int, reason: str, message: str, lines: str = "") -> BadRecord:
@@ -80,6 +84,11 @@ def bad_record(batch: pa.RecordBatch, row: int, reason: str, message: str, lines
         num_bytes=len(raw),
         traceback=lines,
     )
+
+
+def _written(text: str) -> str:
+    """Text that a file can hold: half characters are shown as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _raw(batch: pa.RecordBatch, row: int) -> bytes:

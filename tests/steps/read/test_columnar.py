@@ -240,7 +240,7 @@ def test_encodings_are_undone_also_inside(new_file, read_all, name):
     table = pa.table({"text": ["a", "b"], "tags": tags, "both": [{"n": 1}, None]})
     file = new_file(name, WRITERS[name](table, 1))
     schema = plan_schema(Read(read="x"), [file], keeps_record=True)
-    assert schema.field("tags").type == pa.list_(pa.string())
+    assert schema.field("tags").type == pa.list_(pa.large_string())
     outcome = read_all(Read(read="x"), file, schema=schema)
     assert [(record["tags"], record["both"]) for record in outcome.records] == [(["x"], {"n": 1}), (["y"], None)]
 

@@ -20,19 +20,17 @@ from gristmill.steps.read.batches import build_batch, extra_columns
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from numpy.typing import NDArray
-
     from gristmill.core.records import SourceFile
     from gristmill.steps.read.read import Read
 
 
 def plain_type(arrow_type: pa.DataType) -> pa.DataType:
-    """A type without its encoding."""
+    """A type without its encoding. Texts have one type, wherever they come from: sources must go together."""
     if pa.types.is_dictionary(arrow_type) or pa.types.is_run_end_encoded(arrow_type):
         return plain_type(arrow_type.value_type)
-    if pa.types.is_string_view(arrow_type):
+    if pa.types.is_string(arrow_type) or pa.types.is_string_view(arrow_type):
         return pa.large_string()
-    if pa.types.is_binary_view(arrow_type):
+    if pa.types.is_binary(arrow_type) or pa.types.is_binary_view(arrow_type):
         return pa.large_binary()
     if pa.types.is_list(arrow_type):
         return pa.list_(plain_type(arrow_type.value_type))
@@ -81,8 +79,12 @@ def check_text_column(schema: pa.Schema, path: str, where: str) -> None:
 
 
 def carried_columns(schema: pa.Schema, read: Read) -> list[str]:
-    """All columns of a file but its text; `origin` is left out because records get a new one."""
-    return [name for name in schema.names if name not in (read.text, ORIGIN)]
+    """All columns of a file but its text; `origin` is left out because records get a new one.
+
+    Who has named columns has chosen: of the others those are left out that would hide one of ours.
+    """
+    hidden = (ORIGIN, TEXT, RECORD) if read.columns else (ORIGIN,)
+    return [name for name in schema.names if name != read.text and name not in hidden]
 
 
 class ColumnMapper:
@@ -226,5 +228,6 @@ def _checked_text(raw: pa.Array, most: int) -> tuple[pa.Array, Reasons]:
     return pa.array(values, TEXT_TYPE), reasons
 
 
-def _rows(mask: pa.Array) -> NDArray[np.int64]:
-    return np.flatnonzero(mask.to_numpy(zero_copy_only=False))
+def _rows(mask: pa.Array) -> list[int]:
+    rows: list[int] = np.flatnonzero(mask.to_numpy(zero_copy_only=False)).tolist()
+    return rows
