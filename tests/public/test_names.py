@@ -45,6 +45,7 @@ ERRORS = {
     "BooksError": RuntimeError,
     "CorruptStreamError": ValueError,
     "DamagedDatasetError": RuntimeError,
+    "EndlessStreamError": TypeError,
     "FolderLockedError": RuntimeError,
     "GristmillError": Exception,
     "ItemTimeoutError": TimeoutError,

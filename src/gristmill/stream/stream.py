@@ -7,12 +7,12 @@ state is the number of the next row.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gristmill.core.errors import UsageError
+from gristmill.core.errors import EndlessStreamError, UsageError
+from gristmill.stream.accounting import Accounting
 from gristmill.stream.arguments import StreamArguments
 from gristmill.stream.collate import Batch, Collate, collate
 from gristmill.stream.kernels import S_FILLED, S_SHARD
@@ -101,14 +101,17 @@ class Stream:
         self.num_rows = horizon(given, self.lanes, self.order, self.row_length)
         """After which the stream ends; None: never."""
         check_max_epochs(given.max_epochs, self.lanes, self.order, self.num_rows)
-        self._reopen_files()
+        self.forget_files()
+        self.accounting = Accounting(self.lanes, self.order, self.sources)
+        """What `batches` gave so far."""
         self.collate = given.collate or Collate()
         self.pad_id = _pad_id(self.collate, self.parts[0].manifest.tokenizer)
         self.first_row = 0
         """Where step 0 begins: 0, or the row of the state that was loaded."""
         self._next_row = 0
 
-    def _reopen_files(self) -> None:
+    def forget_files(self) -> None:
+        """Let go of all open shards; they are opened again when rows of them are asked for."""
         shards = [shard for lane in self.lanes for shard in lane.shards]
         self.table = RowTable(shards)
         self.sources = list(dict.fromkeys(shard.source for shard in shards))
@@ -119,7 +122,7 @@ class Stream:
     def __len__(self) -> int:
         """How many rows there are in all."""
         if self.num_rows is None:
-            raise UsageError(
+            raise EndlessStreamError(
                 "this stream is endless: it has no length", help="give it an end: epochs=, rows= or tokens="
             )
         return self.num_rows
@@ -152,28 +155,44 @@ class Stream:
         """The batch of one rank at one step, counted from where the stream began or was resumed."""
         check_ranks(batch_size, rank, world_size)
         global_size = batch_size * world_size
-        first = self.first_row + step * global_size
-        if step < 0 or (self.num_rows is not None and first >= self.first_row + self._usable_rows(global_size)):
+        if not self.has_step(step, global_size):
             raise IndexError(f"step {step} of {self.num_steps(batch_size, world_size)}")
+        first = self.first_row + step * global_size
         start = first + rank * batch_size
-        return self.take(np.arange(start, start + batch_size), first_row=first, next_row=first + global_size, new=new)
+        rows = np.arange(start, start + batch_size)
+        return self.take(rows, first_row=first, next_row=first + global_size, new=new)
 
     def batches(self, batch_size: int, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
         """One batch after the other, from where the stream stands; `state_dict` is that of the last one given."""
         check_ranks(batch_size, rank, world_size)
-        self.first_row = self._next_row
-        num_steps = math.inf if self.num_rows is None else self.num_steps(batch_size, world_size)
+        self.begin_at(self._next_row)
         step = 0
-        while step < num_steps:
+        while self.has_step(step, batch_size * world_size):
             batch = self.batch(step, batch_size, rank, world_size)
+            self.accounting.add(batch)
             self._next_row = batch.next_row
             yield batch
             step += 1
 
+    def begin_at(self, row: int) -> None:
+        """Count steps from here."""
+        self.first_row = self._next_row = row
+
+    def has_step(self, step: int, global_size: int) -> bool:
+        """Whether a step begins before the end, and with `drop_last` also ends before it."""
+        if self.num_rows is None:
+            return step >= 0
+        needed = global_size if self.arguments.drop_last else 1
+        return step >= 0 and self.first_row + step * global_size + needed <= self.num_rows
+
     def num_steps(self, batch_size: int, world_size: int = 1) -> int:
         """How many steps there are from `first_row` to the end."""
-        len(self)
-        return math.ceil(self._usable_rows(batch_size * world_size) / (batch_size * world_size))
+        return self.steps_from(self.first_row, batch_size * world_size)
+
+    def steps_from(self, row: int, global_size: int) -> int:
+        """How many steps there are from a row to the end."""
+        left = max(len(self) - row, 0)
+        return left // global_size if self.arguments.drop_last else -(-left // global_size)
 
     def where(self, step: int, batch_size: int, world_size: int = 1) -> list[RowOrigins]:
         """The documents behind a step, row by row."""
@@ -202,15 +221,12 @@ class Stream:
         check_same(saved, self._state(saved.row), ignore)
         if self.num_rows is not None and saved.row > self.num_rows:
             raise UsageError(f"the state is at row {saved.row:,}, and the stream ends at {self.num_rows:,}")
-        self.first_row = self._next_row = saved.row
+        self.begin_at(saved.row)
+        self.accounting.restart(saved.row)
 
     def _state(self, row: int) -> Any:
         given = self.arguments
         return state_at(row, self.order, seed=given.seed, shuffle=given.shuffle, dataset_hash=self.dataset_hash)
-
-    def _usable_rows(self, global_size: int) -> int:
-        left = max(len(self) - self.first_row, 0)
-        return left // global_size * global_size if self.arguments.drop_last else left
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopened, (self.arguments, self.dataset_hash, self.first_row, self._next_row)
