@@ -47,7 +47,9 @@ def origins_of(order: RowOrder, table: RowTable, start: int, stop: int, batch_si
     for index, row in enumerate(range(start, stop)):
         shard = table.shards[int(numbers[index])]
         shard_row = int(ordered.places[index] - table.ends[numbers[index]]) + shard.rows
-        dataset = datasets.setdefault(shard.folder, open_dataset(shard.folder))
+        if shard.folder not in datasets:
+            datasets[shard.folder] = open_dataset(shard.folder)
+        dataset = datasets[shard.folder]
         record = shard.first_row + shard_row
         lengths = dataset[record][LENGTHS].tolist()
         found.append(
