@@ -1,7 +1,7 @@
 """JSON lines to a tokenized, packed dataset on disk, beside what people use, in one run: see `--help`.
 
-Every side is a fresh process and sees its text once. The slow peers get the first part of the corpus (`--peer-mib`), the
-others all of it: speeds are compared, not times. Ours counts from the start of the process to the finished dataset,
+Every side is a fresh process and sees its text once. The slow peers get the first part of the corpus (`--peer-mib`),
+the others all of it: speeds are compared, not times. Ours counts from the start of the process to the finished dataset,
 planning and proof of parity included; the bare engine is two processes over text that is already in memory, timed
 without their start. datatrove lives in an environment of its own (`documents_datatrove.py` says how), with `tokenizers`
 and `humanize` besides.

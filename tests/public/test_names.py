@@ -46,6 +46,7 @@ ERRORS = {
     "BooksError": RuntimeError,
     "CorruptStreamError": ValueError,
     "DamagedDatasetError": RuntimeError,
+    "EndlessStreamError": TypeError,
     "FolderLockedError": RuntimeError,
     "GristmillError": Exception,
     "ItemTimeoutError": TimeoutError,

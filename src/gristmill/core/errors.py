@@ -2,6 +2,7 @@
 
     GristmillError
     ├── UsageError            (ValueError)    a call or a command was written wrongly; nothing was started
+    │   └── EndlessStreamError (TypeError)    the length of what has no end
     ├── SetupError            (RuntimeError)  no worker could be made ready
     ├── WorkerDiedError       (RuntimeError)  an item ended every process that ran it
     ├── OutOfMemoryError      (MemoryError)   an item needs more memory than there is
@@ -47,6 +48,10 @@ class GristmillError(Exception):
 
 class UsageError(GristmillError, ValueError):
     """A call or a command was written wrongly. Raised before any work starts."""
+
+
+class EndlessStreamError(UsageError, TypeError):
+    """The length of a stream without an end was asked for. A TypeError, as of whatever has no length."""
 
 
 class SetupError(GristmillError, RuntimeError):

@@ -1,1 +1,7 @@
 """Training time: rows, batches, resume. Needs only shards and order."""
+
+from gristmill.stream.accounting import Accounting
+from gristmill.stream.collate import Batch, Collate
+from gristmill.stream.stream import Stream
+
+__all__ = ["Accounting", "Batch", "Collate", "Stream"]

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from gristmill.core.errors import UsageError
 from gristmill.core.names import nearest
-from gristmill.core.records import CARRIES_ALL, ORIGIN, TEXT, TEXT_TYPE, BadRecord
+from gristmill.core.records import CARRIES_ALL, ORIGIN, RECORD, TEXT, TEXT_TYPE, BadRecord
 from gristmill.steps.read.batches import build_batch, extra_columns
 
 if TYPE_CHECKING:

@@ -1,0 +1,137 @@
+"""A shuffle of 0..n-1 that is computed, not stored: O(1) memory, about 0.1 µs a number, any n up to 2^62.
+
+A balanced Feistel network over the smallest even number of bits that holds n-1; what falls outside 0..n-1 is sent
+through again until it falls inside (cycle walking: at most 4 times on average, since the domain is below 4n). Each
+round replaces (left, right) by (right, left XOR F(right)), which can be undone whatever F is: hence a bijection.
+
+F takes the *high* bits of a 64-bit hash. A product whose low bits are taken never carries high bits downward, and then
+all of the first thousand outputs can be odd.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, SupportsIndex, overload
+
+import numpy as np
+
+from gristmill.core.errors import UsageError
+from gristmill.core.kernels import kernel
+from gristmill.core.seeds import key as seed_key
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+MAX_SIZE = 1 << 62
+
+_ROUNDS = 6
+_ONE = np.uint64(1)
+_WORD_BITS = np.uint64(64)
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_SHIFT_1 = np.uint64(30)
+_SHIFT_2 = np.uint64(27)
+_SHIFT_3 = np.uint64(31)
+
+
+class Permutation:
+    """A shuffle of the numbers below `n`, one for each 64-bit `key`.
+
+    >>> Permutation(5, key=1)([0, 1, 2, 3, 4]).tolist()
+    [0, 1, 4, 2, 3]
+    >>> Permutation(10**12, key=1)(0)
+    46820101469
+    """
+
+    def __init__(self, n: int, key: int) -> None:
+        if not 1 <= n <= MAX_SIZE:
+            raise UsageError(f"a permutation is of 1 to 2^62 numbers, not of {n}")
+        self.n = n
+        self.key = key % 2**64
+
+    @overload
+    def __call__(self, indices: SupportsIndex) -> int: ...
+    @overload
+    def __call__(self, indices: ArrayLike) -> NDArray[np.int64]: ...
+    def __call__(self, indices: SupportsIndex | ArrayLike) -> int | NDArray[np.int64]:
+        """Where each index goes; a number for a number, an array for an array."""
+        if isinstance(indices, int | np.integer):
+            return int(self(np.array([operator.index(indices)]))[0])
+        array = np.atleast_1d(np.asarray(indices))
+        if array.size == 0:
+            return np.empty(0, dtype=np.int64)
+        if array.dtype.kind not in "iu" or int(array.min()) < 0 or int(array.max()) >= self.n:
+            raise IndexError(f"indices of a permutation of {self.n} numbers are integers from 0 to {self.n - 1}")
+        places = np.empty(array.size, dtype=np.int64)
+        _permute(array.ravel().astype(np.uint64), np.uint64(self.n), half_bits(self.n), np.uint64(self.key), places)
+        return places.reshape(array.shape)
+
+
+def half_bits(n: int) -> np.uint64:
+    """Of each half of a number in the network's domain; 1 at least. Integers only: a rounded logarithm is one off."""
+    return np.uint64(max(1, ((n - 1).bit_length() + 1) // 2))
+
+
+def source_key(seed: int, source: str) -> int:
+    """One 64-bit key for a source under a seed; its epochs have keys of their own (`epoch_key`)."""
+    return seed_key(seed, f"order/{source}")
+
+
+def epoch_key(seed: int, source: str, epoch: int) -> int:
+    """The key of the permutation in which a source is read in its `epoch`-th pass.
+
+    A hash, not a sum: with seed + epoch, seed 7 in its second epoch would be seed 8 in its first.
+    """
+    return int(_mixed(np.uint64((source_key(seed, source) + epoch * int(_GOLDEN)) % 2**64)))
+
+
+@kernel
+def _mixed(value: np.uint64) -> np.uint64:
+    """The finaliser of splitmix64: every bit of the result depends on every bit of the value."""
+    value = (value ^ (value >> _SHIFT_1)) * _MIX_1
+    value = (value ^ (value >> _SHIFT_2)) * _MIX_2
+    return value ^ (value >> _SHIFT_3)
+
+
+@kernel
+def _place(value: np.uint64, size: np.uint64, half: np.uint64, key: np.uint64) -> np.uint64:
+    mask = (_ONE << half) - _ONE
+    shift = _WORD_BITS - half
+    while True:
+        left = value >> half
+        right = value & mask
+        round_seed = key
+        for _ in range(_ROUNDS):
+            round_seed += _GOLDEN
+            left, right = right, left ^ (_mixed(right ^ _mixed(round_seed)) >> shift)
+        value = (left << half) | right
+        if value < size:
+            return value
+
+
+@kernel
+def _permute(
+    indices: NDArray[np.uint64], size: np.uint64, half: np.uint64, key: np.uint64, places: NDArray[np.int64]
+) -> None:
+    for number in range(len(indices)):
+        places[number] = np.int64(_place(indices[number], size, half, key))
+
+
+@kernel
+def place_draws(
+    sources: NDArray[np.int64],
+    draws: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    halves: NDArray[np.uint64],
+    keys: NDArray[np.uint64],
+    places: NDArray[np.int64],
+) -> None:
+    """For the k-th draw of a source, its row in the source: epoch k div size, shuffled by the epoch's own key."""
+    for number in range(len(sources)):
+        source = sources[number]
+        size = sizes[source]
+        epoch = draws[number] // size
+        index = draws[number] - epoch * size
+        key = _mixed(keys[source] + np.uint64(epoch) * _GOLDEN)
+        places[number] = np.int64(_place(np.uint64(index), np.uint64(size), halves[source], key))

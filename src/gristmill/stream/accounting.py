@@ -1,0 +1,161 @@
+"""What was streamed so far, against plan: rows, tokens and epochs of each source, padding, speed, time spent waiting.
+
+Counts are of this process (one rank); epochs are of the whole run, since they follow from the number of the row alone.
+Batches are noted as they are handed out and added up 64 at a time: about 1 µs a batch.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gristmill.stream.collate import Batch
+    from gristmill.stream.row_order import RowOrder
+    from gristmill.stream.sources import Lane
+
+_BATCHES_AT_A_TIME = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SourceAccount:
+    """Of one source."""
+
+    source: str
+    rows: int
+    tokens: int
+    share: float
+    """Of the rows."""
+    planned_share: float
+    """Of the rows up to here, by the mixture; without one, by the number of rows."""
+    epochs: float
+    """How often it was read so far, by all ranks and since row 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """See the module."""
+
+    row: int
+    """The next one of the whole run."""
+    rows: int
+    tokens: int
+    padding_share: float
+    seconds: float
+    wait_seconds: float
+    sources: list[SourceAccount]
+
+    @property
+    def rows_per_second(self) -> float:
+        return self.rows / self.seconds if self.seconds else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+
+class Accounting:
+    """Add batches as they are used; ask at any time."""
+
+    def __init__(self, lanes: list[Lane], order: RowOrder, sources: list[str]) -> None:
+        self._lanes = lanes
+        self._order = order
+        self._sources = sources
+        self.restart(0)
+
+    def restart(self, row: int) -> None:
+        """Count from here."""
+        self._first_row = self._row = row
+        self._rows = np.zeros(len(self._sources) + 1, dtype=np.int64)
+        self._tokens = np.zeros(len(self._sources) + 1, dtype=np.int64)
+        self._places = 0
+        self._wait_seconds = 0.0
+        self._started: float | None = None
+        self._noted: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+
+    def add(self, batch: Batch, wait_seconds: float = 0.0) -> None:
+        """A batch that was handed out, after a wait for it."""
+        if self._started is None:
+            self._started = time.perf_counter() - wait_seconds
+        self._row = batch.next_row
+        self._wait_seconds += wait_seconds
+        self._places += batch["input_ids"].shape[0] * batch["input_ids"].shape[1]
+        self._noted.append((batch.sources, batch.tokens))
+        if len(self._noted) >= _BATCHES_AT_A_TIME:
+            self._add_up()
+
+    def account(self) -> Account:
+        """All so far."""
+        self._add_up()
+        rows, tokens = self._rows[:-1], self._tokens[:-1]
+        total = max(int(rows.sum()), 1)
+        return Account(
+            row=self._row,
+            rows=int(rows.sum()),
+            tokens=int(tokens.sum()),
+            padding_share=1 - int(tokens.sum()) / self._places if self._places else 0.0,
+            seconds=time.perf_counter() - self._started if self._started is not None else 0.0,
+            wait_seconds=self._wait_seconds,
+            sources=[
+                SourceAccount(source, int(rows[number]), int(tokens[number]), rows[number] / total, share, epochs)
+                for number, (source, (share, epochs)) in enumerate(self._planned().items())
+            ],
+        )
+
+    def as_dict(self, prefix: str = "data/") -> dict[str, float]:
+        """One flat dict, for TensorBoard, Weights & Biases and the like."""
+        account = self.account()
+        values = {
+            "row": account.row,
+            "rows": account.rows,
+            "tokens": account.tokens,
+            "padding_share": account.padding_share,
+            "wait_seconds": account.wait_seconds,
+            "rows_per_second": account.rows_per_second,
+            "tokens_per_second": account.tokens_per_second,
+        }
+        for of_source in account.sources:
+            for name in ("rows", "tokens", "share", "planned_share", "epochs"):
+                values[f"{of_source.source}/{name}"] = getattr(of_source, name)
+        return {prefix + name: float(value) for name, value in values.items()}
+
+    def log_line(self) -> str:
+        """One line for a log."""
+        account = self.account()
+        sources = ", ".join(
+            f"{of_source.source} {of_source.share:.1%} (plan {of_source.planned_share:.1%}, "
+            f"epoch {of_source.epochs:.2f})"
+            for of_source in account.sources
+        )
+        waited = account.wait_seconds / account.seconds if account.seconds else 0.0
+        return (
+            f"row {account.row:,}: {sources}; padding {account.padding_share:.1%}, waited {waited:.1%}, "
+            f"{account.rows_per_second:,.0f} rows/s, {account.tokens_per_second:,.0f} tokens/s"
+        )
+
+    def _add_up(self) -> None:
+        if not self._noted:
+            return
+        # Rows that only fill up a batch are of source -1: counted at the end, and left out.
+        sources = np.concatenate([sources for sources, _ in self._noted])
+        tokens = np.concatenate([tokens for _, tokens in self._noted])
+        np.add.at(self._rows, sources, 1)
+        np.add.at(self._tokens, sources, tokens)
+        self._noted.clear()
+
+    def _planned(self) -> dict[str, tuple[float, float]]:
+        """Source -> its share of the rows since the start, and its epochs."""
+        before, now = self._order.draws_before(self._first_row), self._order.draws_before(self._row)
+        total = max(self._row - self._first_row, 1)
+        shares = dict.fromkeys(self._sources, 0.0)
+        epochs = dict.fromkeys(self._sources, 0.0)
+        for lane, first, last in zip(self._lanes, before, now, strict=True):
+            for shard in lane.shards:
+                shares[shard.source] += (last - first) / total * shard.rows / lane.rows
+                epochs[shard.source] = last / lane.rows
+        return {source: (shares[source], epochs[source]) for source in self._sources}

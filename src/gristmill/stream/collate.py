@@ -1,0 +1,134 @@
+"""Rows into a batch: widened, padded, labelled, by one kernel that writes every array of the batch in one pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import numpy as np
+
+from gristmill.core.errors import UsageError
+from gristmill.core.names import one_of
+from gristmill.stream.kernels import S_DOCUMENTS, S_SHARD, S_STORED, fill
+from gristmill.stream.memory import memory
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+INPUT_IDS = "input_ids"
+MATRICES = (INPUT_IDS, "labels", "position_ids", "document_ids", "attention_mask")
+FIELDS = (*MATRICES, "cu_seqlens", "row_mask")
+
+
+class Collate(msgspec.Struct, frozen=True, kw_only=True):
+    """What a batch holds, and how.
+
+    `labels` are the ids themselves, as `transformers` wants them (the model shifts), or with `labels="shifted"` the ids
+    that follow, as Megatron wants them. Padding and tokens that are not to be learnt are -100.
+    """
+
+    fields: tuple[str, ...] = (INPUT_IDS, "labels")
+    """Of input_ids, labels, position_ids, document_ids (-1 on padding), attention_mask, cu_seqlens (with max_seqlen;
+    padding counts as a document), row_mask (False for rows that only fill up the last batch)."""
+    dtype: Literal["int64", "int32"] = "int64"
+    labels: Literal["same", "shifted"] = "same"
+    learn_first_token: bool = True
+    """Whether the first token of a document is to be predicted, from the end of another document."""
+    pad_to_multiple: int = 1
+    """Rows of different lengths are padded to the longest of the batch, rounded up to a multiple of this."""
+    pad_id: int | None = None
+    """None: what the tokenizer says; its end of text, if it says nothing."""
+    cu_seqlens_size: int | None = None
+    """Fill `cu_seqlens` up to this many numbers with its last one, so that its shape never changes."""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "fields", tuple(self.fields))
+        for field in self.fields:
+            one_of("fields", field, FIELDS)
+        one_of("dtype", self.dtype, ("int64", "int32"))
+        one_of("labels", self.labels, ("same", "shifted"))
+        if INPUT_IDS not in self.fields:
+            raise UsageError("a batch holds input_ids at least", help=f'fields=("{INPUT_IDS}", …)')
+        if self.pad_to_multiple < 1:
+            raise UsageError(f"pad_to_multiple must be at least 1, not {self.pad_to_multiple}")
+
+
+class Batch(dict[str, Any]):
+    """The arrays of a batch by name, so that `model(**batch)` works, and beside them what it consists of.
+
+    `first_row` and `next_row` are of the *global* batch, the same on every rank: `next_row` is where a run goes on that
+    has used this batch.
+    """
+
+    first_row: int
+    next_row: int
+    sources: NDArray[np.int64]
+    """Of each row, as a number in `Stream.sources`; -1 for rows that only fill up the last batch."""
+    tokens: NDArray[np.int64]
+    """In each row, without padding."""
+
+    @property
+    def row_mask(self) -> NDArray[np.bool_]:
+        """False for rows that only fill up the last batch."""
+        return self.sources >= 0
+
+
+def collate(
+    spots: NDArray[np.int64], options: Collate, row_length: int | None, pad_id: int, new: Any = np.empty
+) -> dict[str, Any]:
+    """The arrays of a batch; `new` makes them (a trainer may want them in pinned memory)."""
+    num_rows = len(spots)
+    width = (
+        row_length or -(-int(spots[:, S_STORED].max(initial=0)) // options.pad_to_multiple) * options.pad_to_multiple
+    )
+    arrays: dict[str, Any] = {
+        name: new((num_rows, width), options.dtype) for name in MATRICES if name in options.fields
+    }
+    none = _NOTHING[options.dtype]
+    wants_ends = "cu_seqlens" in options.fields
+    ends = new((_num_ends(spots, options),), "int32") if wants_ends else _NO_ENDS
+    shift = 1 if options.labels == "shifted" else 0
+    ids, labels, positions, documents, attention = (arrays.get(name, none) for name in MATRICES)
+    num_ends, longest = fill(
+        spots,
+        *memory(),
+        pad_id,
+        shift,
+        int(options.learn_first_token),
+        ids,
+        labels,
+        positions,
+        documents,
+        attention,
+        ends,
+    )
+    if wants_ends:
+        arrays["cu_seqlens"] = _checked_ends(ends, num_ends, num_rows * width, options)
+        arrays["max_seqlen"] = longest
+    if "row_mask" in options.fields:
+        arrays["row_mask"] = new((num_rows,), "bool")
+        arrays["row_mask"][:] = spots[:, S_SHARD] >= 0
+    return arrays
+
+
+_NOTHING = {dtype: np.empty((0, 0), dtype=dtype) for dtype in ("int64", "int32")}
+_NO_ENDS = np.empty(0, dtype=np.int32)
+
+
+def _num_ends(spots: NDArray[np.int64], options: Collate) -> int:
+    """Room for a 0, the end of each document and of each row."""
+    room = 1 + len(spots) + int(spots[:, S_DOCUMENTS].sum())
+    return max(room, options.cu_seqlens_size or 0)
+
+
+def _checked_ends(ends: Any, num_ends: int, last: int, options: Collate) -> Any:
+    size = options.cu_seqlens_size
+    if size is None:
+        return ends[:num_ends]
+    if num_ends > size:
+        raise UsageError(
+            f"a batch has {num_ends - 1} documents and paddings: cu_seqlens needs {num_ends} numbers, not {size}",
+            help="raise cu_seqlens_size",
+        )
+    ends[num_ends:] = last
+    return ends[:size]

@@ -1,0 +1,252 @@
+"""The loops of streaming: from places to addresses (`find`), from addresses to the arrays of a batch (`fill`).
+
+A block is a batch of a shard, a spot is a row of it; both are lines of numbers whose columns are named here, in the
+module of the kernels that use them. Addresses are used as they are, so every one is checked: blocks when a shard is
+opened (`shard_blocks`), offsets and lengths, which are data, by `find`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gristmill.core.kernels import kernel
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+FLOOR = 4096
+"""The first address in the arrays that stand for memory (`memory`)."""
+
+BLOCK_COLUMNS = 11
+B_END_ROW = 0
+"""Where its rows end in the shard."""
+B_ROWS = 1
+B_IDS = 2
+B_ID_BYTES = 3
+B_ROW_LENGTH = 4
+"""0: rows have lengths of their own, and B_IDS_OFFSETS says where each begins."""
+B_IDS_OFFSETS = 5
+B_NUM_IDS = 6
+B_LENGTHS_OFFSETS = 7
+B_LENGTHS = 8
+B_NUM_LENGTHS = 9
+B_MASK = 10
+"""A bit a token; 0: all are to be learnt."""
+
+SPOT_COLUMNS = 9
+S_SHARD = 0
+"""-1: a row without tokens, to fill up a batch."""
+S_STORED = 1
+"""Tokens with padding."""
+S_FILLED = 2
+"""Tokens without padding."""
+S_DOCUMENTS = 3
+S_IDS = 4
+S_ID_BYTES = 5
+S_LENGTHS = 6
+S_MASK = 7
+S_MASK_BIT = 8
+"""The row's first bit in the mask."""
+
+FINE, UNOPENED, DAMAGED = 0, 1, 2
+
+IGNORED = -100
+"""The label that PyTorch's cross entropy leaves out."""
+
+
+@kernel
+def _first_above(ends: NDArray[np.int64], start: int, stop: int, value: int) -> int:
+    while start < stop:
+        middle = (start + stop) // 2
+        if ends[middle] > value:
+            stop = middle
+        else:
+            start = middle + 1
+    return start
+
+
+@kernel
+def _filled(lengths: NDArray[np.int32]) -> int:
+    """Tokens in all documents of a row; -1 if a length cannot be."""
+    total = 0
+    for length in lengths:
+        if length < 0:
+            return -1
+        total += int(length)
+    return total
+
+
+@kernel
+def find(
+    places: NDArray[np.int64],
+    shard_ends: NDArray[np.int64],
+    shard_blocks: NDArray[np.int64],
+    blocks: NDArray[np.int64],
+    numbers: NDArray[np.int32],
+    spots: NDArray[np.int64],
+) -> tuple[int, int]:
+    """Fill in the spots, or say what is in the way (`UNOPENED`, `DAMAGED`) and in which shard."""
+    for number in range(len(places)):
+        spot, place = spots[number], places[number]
+        spot[:] = 0
+        if place < 0:
+            spot[S_SHARD] = -1
+            continue
+        shard = _first_above(shard_ends, 0, len(shard_ends), place)
+        first, count = shard_blocks[shard]
+        if count == 0:
+            return UNOPENED, shard
+        row = place - (shard_ends[shard - 1] if shard else 0)
+        block = blocks[_first_above(blocks[:, B_END_ROW], first, first + count, row)]
+        row -= block[B_END_ROW] - block[B_ROWS]
+        if block[B_ROW_LENGTH] > 0:
+            start, stop = row * block[B_ROW_LENGTH], (row + 1) * block[B_ROW_LENGTH]
+        else:
+            offset = ((block[B_IDS_OFFSETS] - FLOOR) >> 2) + row
+            start, stop = int(numbers[offset]), int(numbers[offset + 1])
+        offset = ((block[B_LENGTHS_OFFSETS] - FLOOR) >> 2) + row
+        begin, end = int(numbers[offset]), int(numbers[offset + 1])
+        if not 0 <= start <= stop <= block[B_NUM_IDS] or not 0 <= begin <= end <= block[B_NUM_LENGTHS]:
+            return DAMAGED, shard
+        lengths = (block[B_LENGTHS] - FLOOR) >> 2
+        filled = _filled(numbers[lengths + begin : lengths + end])
+        if not 0 <= filled <= stop - start:
+            return DAMAGED, shard
+        spot[S_SHARD] = shard
+        spot[S_STORED] = stop - start
+        spot[S_FILLED] = filled
+        spot[S_DOCUMENTS] = end - begin
+        spot[S_IDS] = block[B_IDS] + start * block[B_ID_BYTES]
+        spot[S_ID_BYTES] = block[B_ID_BYTES]
+        spot[S_LENGTHS] = block[B_LENGTHS] + 4 * begin
+        spot[S_MASK] = block[B_MASK]
+        spot[S_MASK_BIT] = start
+    return FINE, 0
+
+
+@kernel
+def _fill_ids(
+    spot: NDArray[np.int64],
+    memory_16: NDArray[np.uint16],
+    memory_32: NDArray[np.uint32],
+    pad_id: int,
+    ids: NDArray[np.signedinteger],
+) -> None:
+    stored = spot[S_STORED]
+    if spot[S_ID_BYTES] == 2:
+        start = (spot[S_IDS] - FLOOR) >> 1
+        narrow = memory_16[start : start + stored]
+        for place in range(stored):
+            ids[place] = narrow[place]
+    else:
+        start = (spot[S_IDS] - FLOOR) >> 2
+        wide = memory_32[start : start + stored]
+        for place in range(stored):
+            ids[place] = wide[place]
+    for place in range(stored, len(ids)):
+        ids[place] = pad_id
+
+
+@kernel
+def _fill_labels(
+    spot: NDArray[np.int64],
+    bits: NDArray[np.uint8],
+    shift: int,
+    ids: NDArray[np.signedinteger],
+    labels: NDArray[np.signedinteger],
+) -> None:
+    """The ids, or those that follow (`shift` 1), without what is not to be learnt."""
+    learnt = max(spot[S_FILLED] - shift, 0)
+    for place in range(learnt):
+        labels[place] = ids[place + shift]
+    for place in range(learnt, len(labels)):
+        labels[place] = IGNORED
+    if spot[S_MASK]:
+        first = ((spot[S_MASK] - FLOOR) << 3) + spot[S_MASK_BIT] + shift
+        for place in range(learnt):
+            bit = first + place
+            if not (bits[bit >> 3] >> (bit & 7)) & 1:
+                labels[place] = IGNORED
+
+
+@kernel
+def _fill_documents(
+    lengths: NDArray[np.int32],
+    positions: NDArray[np.signedinteger],
+    documents: NDArray[np.signedinteger],
+    ends: NDArray[np.int32],
+    num_ends: int,
+    first_end: int,
+    width: int,
+) -> tuple[int, int]:
+    """Positions and numbers of a row's documents, and their ends; what is left of the row is one more."""
+    longest = 0
+    begin = 0
+    for document in range(len(lengths) + 1):
+        is_padding = document == len(lengths)
+        end = width if is_padding else begin + int(lengths[document])
+        if len(positions):
+            for place in range(end - begin):
+                positions[begin + place] = place
+        if len(documents):
+            documents[begin:end] = -1 if is_padding else document
+        if len(ends) and end > begin:
+            ends[num_ends] = first_end + end
+            num_ends += 1
+        longest = max(longest, end - begin)
+        begin = end
+    return num_ends, longest
+
+
+@kernel
+def _forget_first_tokens(lengths: NDArray[np.int32], shift: int, labels: NDArray[np.signedinteger]) -> None:
+    begin = 0
+    for length in lengths:
+        if length and begin >= shift:
+            labels[begin - shift] = IGNORED
+        begin += int(length)
+
+
+@kernel
+def fill(
+    spots: NDArray[np.int64],
+    memory_16: NDArray[np.uint16],
+    memory_32: NDArray[np.uint32],
+    numbers: NDArray[np.int32],
+    bits: NDArray[np.uint8],
+    pad_id: int,
+    shift: int,
+    learn_first: int,
+    ids: NDArray[np.signedinteger],
+    labels: NDArray[np.signedinteger],
+    positions: NDArray[np.signedinteger],
+    documents: NDArray[np.signedinteger],
+    attention: NDArray[np.signedinteger],
+    ends: NDArray[np.int32],
+) -> tuple[int, int]:
+    """Write all arrays of a batch that are not empty. Gives how many ends were written, and the longest document."""
+    width = ids.shape[1]
+    has_labels, has_positions, has_documents = len(labels) > 0, len(positions) > 0, len(documents) > 0
+    num_ends, longest = min(len(ends), 1), 0
+    ends[:num_ends] = 0
+    for row in range(len(spots)):
+        spot = spots[row]
+        _fill_ids(spot, memory_16, memory_32, pad_id, ids[row])
+        first_length = (spot[S_LENGTHS] - FLOOR) >> 2
+        lengths = numbers[first_length : first_length + spot[S_DOCUMENTS]]
+        if has_labels:
+            _fill_labels(spot, bits, shift, ids[row], labels[row])
+            if not learn_first:
+                _forget_first_tokens(lengths, shift, labels[row])
+        if len(attention):
+            attention[row, : spot[S_FILLED]] = 1
+            attention[row, spot[S_FILLED] :] = 0
+        if has_positions or has_documents or len(ends):
+            row_positions = positions[row] if has_positions else positions[:0].ravel()
+            row_documents = documents[row] if has_documents else documents[:0].ravel()
+            num_ends, row_longest = _fill_documents(
+                lengths, row_positions, row_documents, ends, num_ends, row * width, width
+            )
+            longest = max(longest, row_longest)
+    return num_ends, longest

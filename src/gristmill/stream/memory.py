@@ -1,0 +1,43 @@
+"""The process's memory as one array, so that a kernel can gather rows from thousands of mapped files in one call.
+
+A kernel takes arrays, and rows of a batch lie in many files: one call a file would cost more than the copying. With all
+addresses in one array, a row is a slice of it. Nothing here is read or reserved; whoever slices must have checked that
+the addresses belong to a mapping that is kept alive (`shard_blocks`). The arrays begin at `FLOOR`: none may begin at
+address 0, and no system maps anything into the first page.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from gristmill.stream.kernels import FLOOR
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_ADDRESS_BITS = 47
+
+
+class Memory(NamedTuple):
+    """All addresses from `FLOOR` on, as numbers of each kind that shards hold."""
+
+    uint16: NDArray[np.uint16]
+    uint32: NDArray[np.uint32]
+    int32: NDArray[np.int32]
+    uint8: NDArray[np.uint8]
+
+
+@cache
+def memory() -> Memory:
+    """See the module."""
+    kinds = ctypes.c_uint16, ctypes.c_uint32, ctypes.c_int32, ctypes.c_uint8
+    return Memory(*map(_all_as, kinds))
+
+
+def _all_as(kind: type[Any]) -> NDArray[Any]:
+    count = (1 << _ADDRESS_BITS) // ctypes.sizeof(kind)
+    return np.ctypeslib.as_array((kind * count).from_address(FLOOR))

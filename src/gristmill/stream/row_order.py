@@ -1,0 +1,65 @@
+"""Row p of the stream -> lane, draw and place: the whole order, as arithmetic on p."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from gristmill.order.permutation import half_bits, place_draws, source_key
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gristmill.order import Mixture
+    from gristmill.stream.sources import Lane
+
+
+class Ordered(NamedTuple):
+    """What stands at some rows of the stream."""
+
+    lanes: NDArray[np.int64]
+    draws: NDArray[np.int64]
+    """How many rows of the lane came before: epoch = draw div rows of the lane."""
+    places: NDArray[np.int64]
+    """Among the rows of all lanes, one lane after the other."""
+
+
+class RowOrder:
+    """See the module. Without a mixture there is one lane."""
+
+    def __init__(self, lanes: list[Lane], mixture: Mixture | None, seed: int, *, shuffle: bool) -> None:
+        self.mixture = mixture
+        self._shuffle = shuffle
+        self.sizes = np.array([lane.rows for lane in lanes], dtype=np.int64)
+        self._firsts = np.concatenate([[0], np.cumsum(self.sizes)[:-1]])
+        self._halves = np.array([half_bits(max(lane.rows, 1)) for lane in lanes], dtype=np.uint64)
+        self._keys = np.array([source_key(seed, lane.name) for lane in lanes], dtype=np.uint64)
+        # The mixture numbers the lanes that it has by their names; here they stand as the user gave them.
+        names = [lane.name for lane in lanes]
+        self._lane_numbers = np.array([names.index(name) for name in mixture.sources] if mixture else [0])
+
+    def __call__(self, rows: NDArray[np.int64]) -> Ordered:
+        """For any rows in any order; about 0.15 µs each."""
+        if self.mixture is None:
+            lanes, draws = np.zeros(len(rows), dtype=np.int64), rows
+        else:
+            numbers, draws = self.mixture(rows)
+            lanes = self._lane_numbers[numbers]
+        if self._shuffle:
+            places = np.empty(len(rows), dtype=np.int64)
+            place_draws(lanes, draws, self.sizes, self._halves, self._keys, places)
+        else:
+            places = draws % self.sizes[lanes]
+        if len(self._firsts) > 1:
+            places += self._firsts[lanes]
+        return Ordered(lanes, draws, places)
+
+    def draws_before(self, row: int) -> list[int]:
+        """How many of the first `row` rows each lane gives."""
+        if self.mixture is None:
+            return [row]
+        drawn = [0] * len(self.sizes)
+        for lane, count in zip(self._lane_numbers, self.mixture.draws_before(row).values(), strict=True):
+            drawn[lane] = count
+        return drawn

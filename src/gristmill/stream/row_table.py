@@ -1,0 +1,80 @@
+"""All rows of a stream: from a place among them to addresses in memory.
+
+O(1) a row after its shard was first touched, O(log shards) to find the shard. Memory: 24 bytes a shard, and 88 bytes a
+batch of the shards that were touched. Shards are opened one by one as rows of them come up: never all at the start.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gristmill.stream.kernels import BLOCK_COLUMNS, DAMAGED, FINE, SPOT_COLUMNS, find
+from gristmill.stream.memory import memory
+from gristmill.stream.shard_blocks import check_size, damaged, open_blocks
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from gristmill.stream.sources import RowShard
+
+
+class RowTable:
+    """See the module. Threads may use it together."""
+
+    def __init__(self, shards: list[RowShard]) -> None:
+        self.shards = shards
+        self.ends = np.cumsum([shard.rows for shard in shards], dtype=np.int64)
+        self._mapped: list[pa.Buffer] = []
+        # First block and number of blocks of each shard (0: not opened yet), and the blocks.
+        self._tables = np.zeros((len(shards), 2), dtype=np.int64), np.empty((64, BLOCK_COLUMNS), dtype=np.int64)
+        self._num_blocks = 0
+        self._opening = threading.Lock()
+
+    def check_sizes(self) -> None:
+        """Name the first shard that is missing or cut short."""
+        for shard in self.shards:
+            check_size(shard)
+
+    def spots(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where the rows at these places are; a place of -1 is a row without tokens."""
+        spots = np.empty((len(places), SPOT_COLUMNS), dtype=np.int64)
+        while True:
+            problem, shard = find(places, self.ends, *self._tables, memory().int32, spots)
+            if problem == FINE:
+                return spots
+            if problem == DAMAGED:
+                raise damaged(self.shards[shard], "is damaged: a row's lengths do not fit it")
+            self._open(places)
+
+    def shards_of(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The number of each row's shard."""
+        return np.searchsorted(self.ends, places, side="right")
+
+    def _open(self, places: NDArray[np.int64]) -> None:
+        """Map the shards of these places that are not mapped yet."""
+        with self._opening:
+            shard_blocks, blocks = self._tables
+            # A copy: a kernel in another thread may be using the present one, together with blocks of its own length.
+            shard_blocks = shard_blocks.copy()
+            for shard in np.unique(self.shards_of(places[places >= 0])).tolist():
+                if not shard_blocks[shard, 1]:
+                    mapped, of_shard = open_blocks(self.shards[shard])
+                    self._mapped.append(mapped)
+                    shard_blocks[shard] = self._num_blocks, len(of_shard)
+                    blocks = self._with(blocks, of_shard)
+            self._tables = shard_blocks, blocks
+
+    def _with(self, blocks: NDArray[np.int64], more: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Blocks with more of them behind: in place where there is room, which nobody reads yet."""
+        first, end = self._num_blocks, self._num_blocks + len(more)
+        if end > len(blocks):
+            larger = np.empty((max(end, 2 * len(blocks)), BLOCK_COLUMNS), dtype=np.int64)
+            larger[:first] = blocks[:first]
+            blocks = larger
+        blocks[first:end] = more
+        self._num_blocks = end
+        return blocks

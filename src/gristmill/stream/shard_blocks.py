@@ -1,0 +1,106 @@
+"""Where the rows of a shard lie in memory: one line of addresses for each of its batches.
+
+A shard is mapped when its first row is asked for, its batches' headers are read once (about 20 µs each), and from then
+on a row is found by arithmetic. No row is read or copied here. The file descriptor is closed again, so the number of
+open files does not grow with the number of shards; the mapping lives as long as the buffer that is returned.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.errors import DamagedDatasetError
+from gristmill.core.records import INPUT_IDS
+from gristmill.shards.readers import READ_ERRORS
+from gristmill.shards.token_rows import LENGTHS
+from gristmill.stream.kernels import B_END_ROW, B_ROWS, BLOCK_COLUMNS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gristmill.stream.sources import RowShard
+
+LOSS_MASK = "loss_mask"
+
+
+def open_blocks(shard: RowShard) -> tuple[pa.Buffer, NDArray[np.int64]]:
+    """The mapped file, to be kept, and a line for each batch."""
+    try:
+        mapped = _map(shard)
+        with pa.ipc.open_stream(pa.BufferReader(mapped)) as stream:
+            if not stream.schema.equals(shard.schema):
+                raise ValueError("its columns are not those of the manifest")
+            lines = [_line(batch, mapped) for batch in stream]
+    except FileNotFoundError as error:
+        raise damaged(shard, "is missing") from error
+    except READ_ERRORS as error:
+        raise damaged(shard, f"cannot be read: {error}") from error
+    blocks = np.array(lines, dtype=np.int64).reshape(-1, BLOCK_COLUMNS)
+    blocks[:, B_END_ROW] = np.cumsum(blocks[:, B_ROWS])
+    num_rows = int(blocks[-1, B_END_ROW]) if len(blocks) else 0
+    if num_rows != shard.rows:
+        raise damaged(shard, f"holds {num_rows} rows, but the manifest says {shard.rows}")
+    return mapped, blocks
+
+
+def check_size(shard: RowShard) -> None:
+    """Refuse a file that is missing or not as long as it was: touching a page behind its end would kill the process."""
+    try:
+        num_bytes = Path(shard.path).stat().st_size
+    except FileNotFoundError as error:
+        raise damaged(shard, "is missing") from error
+    if num_bytes != shard.bytes:
+        raise damaged(shard, f"has {num_bytes} bytes, but {shard.bytes} were written")
+
+
+def damaged(shard: RowShard, problem: str) -> DamagedDatasetError:
+    return DamagedDatasetError(
+        f"{shard.path} {problem}", help=f"run: gristmill verify {shard.folder}", shard=shard.path
+    )
+
+
+def _map(shard: RowShard) -> pa.Buffer:
+    check_size(shard)
+    with pa.memory_map(shard.path) as file:
+        return file.read_buffer(shard.bytes)
+
+
+def _line(batch: pa.RecordBatch, mapped: pa.Buffer) -> list[int]:
+    """The columns of a block in their order; where its rows end is filled in later."""
+    ids, lengths = batch.column(INPUT_IDS), batch.column(LENGTHS)
+    fixed = pa.types.is_fixed_size_list(ids.type)
+    id_buffers = ids.buffers()
+    _, lengths_offsets, _, length_values = lengths.buffers()
+    masks = batch.column(LOSS_MASK) if LOSS_MASK in batch.schema.names else None
+    columns = [column for column in (ids, lengths, masks) if column is not None]
+    if any(column.null_count or column.values.null_count or column.offset for column in columns):
+        raise ValueError("a batch holds nulls")
+    num_masks = len(ids.values) if masks is None else len(masks.values)
+    if num_masks != len(ids.values) or (fixed and len(ids.values) != batch.num_rows * ids.type.list_size):
+        raise ValueError("the columns of a batch have different lengths")
+    return [
+        0,
+        batch.num_rows,
+        _address(id_buffers[-1], mapped),
+        ids.type.value_type.bit_width // 8,
+        ids.type.list_size if fixed else 0,
+        0 if fixed else _address(id_buffers[1], mapped, 4 * (batch.num_rows + 1)),
+        len(ids.values),
+        _address(lengths_offsets, mapped, 4 * (batch.num_rows + 1)),
+        _address(length_values, mapped),
+        len(lengths.values),
+        0 if masks is None else _address(masks.buffers()[-1], mapped),
+    ]
+
+
+def _address(buffer: pa.Buffer | None, mapped: pa.Buffer, num_bytes: int = 0) -> int:
+    if buffer is None:  # of a column without values: nothing will be read
+        return int(mapped.address)
+    inside = mapped.address <= buffer.address and buffer.address + buffer.size <= mapped.address + mapped.size
+    if not inside or buffer.size < num_bytes or buffer.address % 4:
+        raise ValueError("a batch is compressed or damaged: its columns cannot be used where they are")
+    return int(buffer.address)

@@ -1,0 +1,203 @@
+"""What a stream reads: datasets opened, splits and sources chosen, and arranged in lanes.
+
+A lane is what has one order of its own: a permutation of all its rows, another in each epoch. Sources with weights are
+a lane each. Sources without weights among them are one lane together, so that an epoch is each row once, exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+import xxhash
+
+from gristmill.core.errors import UsageError
+from gristmill.core.names import one_of
+from gristmill.core.records import INPUT_IDS
+from gristmill.shards.manifest import load_manifest
+from gristmill.shards.token_rows import LENGTHS
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Sequence
+
+    from gristmill.shards.manifest import Manifest
+
+    StreamData = str | os.PathLike[str] | Mapping[str, str | os.PathLike[str] | tuple[str | os.PathLike[str], float]]
+
+
+@dataclass(frozen=True, slots=True)
+class RowShard:
+    """A shard, as a stream needs to know it."""
+
+    path: str
+    folder: str
+    """Of its dataset."""
+    source: str
+    """For people: the source's name, with the dataset's before it where there are several."""
+    rows: int
+    tokens: int | None
+    bytes: int
+    first_row: int
+    """Among all records of its dataset."""
+    schema: pa.Schema
+    """Which every shard of the dataset has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Rows with one order of their own."""
+
+    name: str
+    shards: list[RowShard]
+
+    @property
+    def rows(self) -> int:
+        return sum(shard.rows for shard in self.shards)
+
+    def tokens(self, row_length: int | None) -> int:
+        """Without padding, where the manifest has counted them."""
+        return sum(_tokens(shard, row_length) for shard in self.shards)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One dataset of a stream: its lanes, and the default share of each in it."""
+
+    name: str
+    manifest: Manifest
+    split: str
+    sources: list[str]
+    lanes: list[Lane]
+    shares: dict[str, float] | None
+    """Of its lanes, from the manifest's mixture; None: it is one lane."""
+
+
+def open_parts(data: StreamData, split: str | None, sources: Sequence[str] | None, *, weighted: bool) -> list[Part]:
+    """The datasets of a stream; `weighted`: a single dataset's sources are a lane each whatever its manifest says."""
+    if not isinstance(data, Mapping):
+        parts = [_open("", str(data), split, sources, weighted=weighted)]
+    else:
+        paths = {name: str(given[0] if isinstance(given, tuple) else given) for name, given in data.items()}
+        parts = [_open(name, path, split, sources, weighted=False) for name, path in paths.items()]
+    if not parts:
+        raise UsageError("a stream needs a dataset", help='for example Stream("out")')
+    _check_alike(parts)
+    if not any(lane.rows for part in parts for lane in part.lanes):
+        raise UsageError("there is no row to stream", help="`gristmill inspect` shows what a dataset holds")
+    return parts
+
+
+def lanes_of(parts: list[Part], *, weighted: bool) -> list[Lane]:
+    """All lanes; one for everything where there are no weights."""
+    lanes = [lane for part in parts for lane in part.lanes]
+    return lanes if weighted else [Lane("", [shard for lane in lanes for shard in lane.shards])]
+
+
+def row_length_of(manifest: Manifest) -> int | None:
+    """Tokens in each row; None where rows have lengths of their own."""
+    ids = manifest.schema.to_arrow().field(INPUT_IDS).type
+    return int(ids.list_size) if pa.types.is_fixed_size_list(ids) else None
+
+
+def content_hash(parts: Iterable[Part]) -> str:
+    """Of all that is streamed, in its arrangement."""
+    content = [[part.name, part.manifest.dataset_hash, part.split, part.sources] for part in parts]
+    return xxhash.xxh3_128_hexdigest(msgspec.json.encode(content))
+
+
+def _open(name: str, path: str, split: str | None, sources: Sequence[str] | None, *, weighted: bool) -> Part:
+    if "://" in path:
+        raise UsageError(f"a dataset is streamed from a local folder, not from {path}", help="copy it to a disk first")
+    manifest = load_manifest(path)
+    columns = manifest.schema.columns
+    if INPUT_IDS not in columns or LENGTHS not in columns or manifest.format != "arrow":
+        raise UsageError(
+            f"{path} holds {manifest.kind}, not rows of tokens", help="add a `tokenize` step to its recipe, and `pack`"
+        )
+    split = _split(path, manifest, split)
+    of_split = manifest.splits.get(split, {})
+    for source in sources or ():
+        one_of("sources", source, of_split)
+    chosen = [source for source in of_split if sources is None or source in sources]
+    shards = _shards(name, path, manifest, split, chosen)
+    if weighted or (manifest.mixture is not None and len(chosen) > 1):
+        lanes = [Lane(_lane_name(name, source), shards[source]) for source in chosen]
+        default = manifest.mixture
+        shares = (
+            None
+            if default is None
+            else {lane.name: default.get(source, 0.0) for lane, source in zip(lanes, chosen, strict=True)}
+        )
+        return Part(name, manifest, split, chosen, lanes, shares)
+    return Part(
+        name, manifest, split, chosen, [Lane(name, [shard for group in shards.values() for shard in group])], None
+    )
+
+
+def _split(path: str, manifest: Manifest, split: str | None) -> str:
+    if split is not None:
+        one_of("split", split, manifest.splits)
+        return split
+    if "train" in manifest.splits or not manifest.splits:
+        return "train"
+    if len(manifest.splits) > 1:
+        raise UsageError(f"{path} has the splits {', '.join(manifest.splits)}", help='choose one: split="…"')
+    return next(iter(manifest.splits))
+
+
+def _shards(name: str, folder: str, manifest: Manifest, split: str, sources: list[str]) -> dict[str, list[RowShard]]:
+    """The shards of each chosen source that hold rows."""
+    found: dict[str, list[RowShard]] = {source: [] for source in sources}
+    root, schema = str(Path(folder).absolute()), manifest.schema.to_arrow()
+    first_row = 0
+    for of_split, source, shard in manifest.shards():
+        if of_split == split and source in found and shard.rows:
+            label = source if not name else name if len(sources) == 1 else f"{name}/{source}"
+            found[source].append(
+                RowShard(
+                    path=f"{root}/{shard.path}",
+                    folder=folder,
+                    source=label,
+                    rows=shard.rows,
+                    tokens=shard.tokens,
+                    bytes=shard.bytes,
+                    first_row=first_row,
+                    schema=schema,
+                )
+            )
+        first_row += shard.rows
+    return found
+
+
+def _lane_name(part: str, source: str) -> str:
+    return f"{part}/{source}" if part else source
+
+
+def _check_alike(parts: list[Part]) -> None:
+    """Rows of different lengths or tokenizers cannot stand in one batch."""
+    first = parts[0]
+    for part in parts[1:]:
+        lengths = row_length_of(first.manifest), row_length_of(part.manifest)
+        if lengths[0] != lengths[1]:
+            words = ["rows of different lengths" if length is None else f"rows of {length}" for length in lengths]
+            raise UsageError(
+                f"{first.name} has {words[0]} and {part.name} {words[1]}", help="pack them with one row_length"
+            )
+        tokenizers = [one.manifest.tokenizer for one in (first, part)]
+        if all(tokenizers) and len({tokenizer.content for tokenizer in tokenizers if tokenizer}) > 1:
+            raise UsageError(
+                f"{first.name} and {part.name} have different tokenizers", help="tokenize them with the same one"
+            )
+
+
+def _tokens(shard: RowShard, row_length: int | None) -> int:
+    if shard.tokens is not None:
+        return shard.tokens
+    if row_length is not None:
+        return shard.rows * row_length
+    raise UsageError(f"the manifest of {shard.folder} does not say how many tokens its shards hold")

@@ -1,0 +1,258 @@
+"""`Stream`: the rows of datasets in the order of training, as NumPy batches.
+
+Row p is the same sample whatever the world size, the batch size and the number of loader workers are, and whatever was
+read before it. So any number of processes may each compute their own rows without talking to each other, and the only
+state is the number of the next row.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gristmill.core.errors import EndlessStreamError, UsageError
+from gristmill.stream.accounting import Accounting
+from gristmill.stream.arguments import StreamArguments
+from gristmill.stream.collate import Batch, Collate, collate
+from gristmill.stream.kernels import S_FILLED, S_SHARD
+from gristmill.stream.mixing import check_max_epochs, horizon, mixture_of
+from gristmill.stream.row_order import RowOrder
+from gristmill.stream.row_table import RowTable
+from gristmill.stream.sources import content_hash, lanes_of, open_parts, row_length_of
+from gristmill.stream.state import check_same, parse_state, state_at
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from gristmill.stream.mixing import MixtureLike
+    from gristmill.stream.sources import StreamData
+    from gristmill.stream.where import RowOrigins
+
+
+class Stream:
+    """The rows of one dataset or a mixture of several, shuffled, from any row on.
+
+    Args:
+        data: The folder of a dataset, or a name for each of several: `{"web": "out/web", "code": ("out/code", 0.3)}`,
+            with a weight for all of them or for none.
+        mixture: Weights of the sources (of several datasets: by their names), or phases `[(0, weights), (row, …)]`.
+            None: the manifest's; if it has none, all rows are shuffled together and each comes once an epoch.
+        weights_in: Whether weights are shares of "rows" or of "tokens".
+        split: Which one; "train" if there is one.
+        sources: Only these.
+        seed: Another one, another order.
+        shuffle: False: each source in the order of its records.
+        epochs: End after as many rows as there are, this many times.
+        rows: End after so many.
+        tokens: End after the rows that hold so many tokens, by the mean of each source.
+            Without any of these three the stream is endless.
+        max_epochs: Refuse an end that reads a source more often (a number, or one a source).
+        drop_last: Leave out the rows of an incomplete last batch; else it is filled up with empty rows.
+        collate: What a batch holds.
+    """
+
+    def __init__(
+        self,
+        data: StreamData,
+        *,
+        mixture: MixtureLike | None = None,
+        weights_in: str = "rows",
+        split: str | None = None,
+        sources: Sequence[str] | None = None,
+        seed: int = 0,
+        shuffle: bool = True,
+        epochs: float | None = None,
+        rows: int | None = None,
+        tokens: int | None = None,
+        max_epochs: float | Mapping[str, float] | None = None,
+        drop_last: bool = False,
+        collate: Collate | None = None,
+    ) -> None:
+        self.arguments = StreamArguments(
+            data=data,
+            mixture=mixture,
+            weights_in=weights_in,
+            split=split,
+            sources=sources,
+            seed=seed,
+            shuffle=shuffle,
+            epochs=epochs,
+            rows=rows,
+            tokens=tokens,
+            max_epochs=max_epochs,
+            drop_last=drop_last,
+            collate=collate,
+        )
+        self._open()
+        self.table.check_sizes()
+
+    def _open(self) -> None:
+        given = self.arguments
+        self.parts = open_parts(given.data, given.split, given.sources, weighted=given.mixture is not None)
+        self.row_length = row_length_of(self.parts[0].manifest)
+        """Tokens in each row; None where rows have lengths of their own."""
+        self.dataset_hash = content_hash(self.parts)
+        chosen = mixture_of(self.parts, given, self.row_length)
+        self.lanes = lanes_of(self.parts, weighted=chosen is not None)
+        self.order = RowOrder(self.lanes, chosen, given.seed, shuffle=given.shuffle)
+        self.num_rows = horizon(given, self.lanes, self.order, self.row_length)
+        """After which the stream ends; None: never."""
+        check_max_epochs(given.max_epochs, self.lanes, self.order, self.num_rows)
+        self.forget_files()
+        self.accounting = Accounting(self.lanes, self.order, self.sources)
+        """What `batches` gave so far."""
+        self.collate = given.collate or Collate()
+        self.pad_id = _pad_id(self.collate, self.parts[0].manifest.tokenizer)
+        self.first_row = 0
+        """Where step 0 begins: 0, or the row of the state that was loaded."""
+        self._next_row = 0
+
+    def forget_files(self) -> None:
+        """Let go of all open shards; they are opened again when rows of them are asked for."""
+        shards = [shard for lane in self.lanes for shard in lane.shards]
+        self.table = RowTable(shards)
+        self.sources = list(dict.fromkeys(shard.source for shard in shards))
+        numbers = {source: number for number, source in enumerate(self.sources)}
+        # One more at the end: shard -1 is that of rows which only fill up a batch.
+        self._shard_sources = np.array([*(numbers[shard.source] for shard in shards), -1], dtype=np.int64)
+
+    def __len__(self) -> int:
+        """How many rows there are in all."""
+        if self.num_rows is None:
+            raise EndlessStreamError(
+                "this stream is endless: it has no length", help="give it an end: epochs=, rows= or tokens="
+            )
+        return self.num_rows
+
+    def __repr__(self) -> str:
+        end = "endless" if self.num_rows is None else f"{self.num_rows:,} rows"
+        return f"Stream({', '.join(self.sources)}; {end}, next row {self._next_row:,})"
+
+    def rows(self, start: int, stop: int) -> Batch:
+        """The rows from `start` up to `stop`, whatever was read before; those past the end are empty."""
+        if not 0 <= start <= stop:
+            raise UsageError(f"rows are counted from 0, and the first is not after the last: {start} to {stop}")
+        return self.take(np.arange(start, stop), first_row=start, next_row=stop)
+
+    def take(self, rows: NDArray[np.int64], *, first_row: int, next_row: int, new: Any = np.empty) -> Batch:
+        """Any rows in any order as one batch of the step that ends before `next_row`."""
+        places = self.order(rows).places
+        if self.num_rows is not None and next_row > self.num_rows:
+            places[rows >= self.num_rows] = -1
+            next_row = self.num_rows
+        spots = self.table.spots(places)
+        batch = Batch(collate(spots, self.collate, self.row_length, self.pad_id, new))
+        batch.first_row = first_row
+        batch.next_row = next_row
+        batch.sources = self._shard_sources[spots[:, S_SHARD]]
+        batch.tokens = spots[:, S_FILLED].copy()
+        return batch
+
+    def batch(self, step: int, batch_size: int, rank: int = 0, world_size: int = 1, new: Any = np.empty) -> Batch:
+        """The batch of one rank at one step, counted from where the stream began or was resumed."""
+        check_ranks(batch_size, rank, world_size)
+        global_size = batch_size * world_size
+        if not self.has_step(step, global_size):
+            raise IndexError(f"step {step} of {self.num_steps(batch_size, world_size)}")
+        first = self.first_row + step * global_size
+        start = first + rank * batch_size
+        rows = np.arange(start, start + batch_size)
+        return self.take(rows, first_row=first, next_row=first + global_size, new=new)
+
+    def batches(self, batch_size: int, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
+        """One batch after the other, from where the stream stands; `state_dict` is that of the last one given."""
+        check_ranks(batch_size, rank, world_size)
+        self.begin_at(self._next_row)
+        step = 0
+        while self.has_step(step, batch_size * world_size):
+            batch = self.batch(step, batch_size, rank, world_size)
+            self.accounting.add(batch)
+            self._next_row = batch.next_row
+            yield batch
+            step += 1
+
+    def begin_at(self, row: int) -> None:
+        """Count steps from here."""
+        self.first_row = self._next_row = row
+
+    def has_step(self, step: int, global_size: int) -> bool:
+        """Whether a step begins before the end, and with `drop_last` also ends before it."""
+        if self.num_rows is None:
+            return step >= 0
+        needed = global_size if self.arguments.drop_last else 1
+        return step >= 0 and self.first_row + step * global_size + needed <= self.num_rows
+
+    def num_steps(self, batch_size: int, world_size: int = 1) -> int:
+        """How many steps there are from `first_row` to the end."""
+        return self.steps_from(self.first_row, batch_size * world_size)
+
+    def steps_from(self, row: int, global_size: int) -> int:
+        """How many steps there are from a row to the end."""
+        left = max(len(self) - row, 0)
+        return left // global_size if self.arguments.drop_last else -(-left // global_size)
+
+    def where(self, step: int, batch_size: int, world_size: int = 1) -> list[RowOrigins]:
+        """The documents behind a step, row by row."""
+        from gristmill.stream.where import origins_of  # noqa: PLC0415  (loads the tokenizers' layer)
+
+        self.batch(step, batch_size, 0, world_size)
+        first = self.first_row + step * batch_size * world_size
+        stop = first + batch_size * world_size
+        stop = stop if self.num_rows is None else min(stop, self.num_rows)
+        return origins_of(self.order, self.table, first, stop, batch_size)
+
+    def state_dict(self, row: int | None = None) -> dict[str, Any]:
+        """The state after the last batch that `batches` gave, or before `row` (`batch.next_row`).
+
+        It is the same on each rank.
+        """
+        state = self._state(self._next_row if row is None else row)
+        return {name: getattr(state, name) for name in state.__struct_fields__}
+
+    def load_state_dict(self, state: Mapping[str, Any], ignore: Collection[str] = ()) -> None:
+        """Go on from a state, with any world size and batch size. One of other data or another order is refused.
+
+        `ignore` names what may differ after all: "dataset_hash", "seed", "mixture_hash", "order_version".
+        """
+        saved = parse_state(state)
+        check_same(saved, self._state(saved.row), ignore)
+        if self.num_rows is not None and saved.row > self.num_rows:
+            raise UsageError(f"the state is at row {saved.row:,}, and the stream ends at {self.num_rows:,}")
+        self.begin_at(saved.row)
+        self.accounting.restart(saved.row)
+
+    def _state(self, row: int) -> Any:
+        given = self.arguments
+        return state_at(row, self.order, seed=given.seed, shuffle=given.shuffle, dataset_hash=self.dataset_hash)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (self.arguments, self.dataset_hash, self.first_row, self._next_row)
+
+
+def _reopened(arguments: StreamArguments, dataset_hash: str, first_row: int, next_row: int) -> Stream:
+    """A stream in another process: opened again from paths and numbers, and still of the same data."""
+    stream = Stream.__new__(Stream)
+    stream.arguments = arguments
+    stream._open()
+    if stream.dataset_hash != dataset_hash:
+        raise UsageError("the dataset was changed while it was streamed", help="start again, or resume from a state")
+    stream.first_row, stream._next_row = first_row, next_row
+    return stream
+
+
+def check_ranks(batch_size: int, rank: int, world_size: int) -> None:
+    """Refuse numbers that no trainer means."""
+    if batch_size < 1:
+        raise UsageError(f"batch_size must be at least 1, not {batch_size}")
+    if not 0 <= rank < world_size:
+        raise UsageError(f"rank {rank} is not one of {world_size}", help="ranks are counted from 0 to world_size - 1")
+
+
+def _pad_id(options: Collate, tokenizer: Any) -> int:
+    if options.pad_id is not None:
+        return options.pad_id
+    known = (tokenizer.pad_id, tokenizer.eos_id) if tokenizer is not None else ()
+    return next((number for number in known if number is not None), 0)

@@ -1,0 +1,117 @@
+"""`TorchLoader`: batches as tensors, made ahead by threads of this process.
+
+Making a batch is one kernel that holds no lock, so threads do it beside the training step, and nothing has to travel
+between processes. The threads end with the iteration; nothing else is started.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from gristmill.core.errors import UsageError
+from gristmill.stream.stream import check_ranks
+from gristmill.stream.torch.ranks import find_ranks
+from gristmill.stream.torch.tensors import as_tensors, pinned_array
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+    from concurrent.futures import Future
+
+    from gristmill.stream.accounting import Accounting
+    from gristmill.stream.collate import Batch
+    from gristmill.stream.stream import Stream
+
+
+class TorchLoader:
+    """The batches of one rank, from where the stream stands; iterating again goes on with what follows.
+
+    Args:
+        stream: What to read.
+        batch_size: Rows for each rank.
+        rank: Among the data-parallel ranks; by default from `torch.distributed` or the environment.
+        world_size: How many of them there are.
+        num_threads: That make batches ahead; 0: each batch is made when it is asked for.
+        prefetch: How many batches are made ahead.
+        pin_memory: Whether batches lie in pinned memory; None: if there is a GPU.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        batch_size: int,
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        num_threads: int = 1,
+        prefetch: int = 4,
+        pin_memory: bool | None = None,
+    ) -> None:
+        if num_threads < 0 or prefetch < 1:
+            raise UsageError(f"num_threads must be at least 0 and prefetch 1, not {num_threads} and {prefetch}")
+        self.stream = stream
+        self.batch_size = batch_size
+        self.rank, self.world_size = find_ranks(rank, world_size)
+        check_ranks(batch_size, self.rank, self.world_size)
+        self._num_threads = num_threads
+        self._prefetch = prefetch
+        pins = torch.cuda.is_available() if pin_memory is None else pin_memory
+        self._new: Any = pinned_array if pins else np.empty
+        self._next_row = stream.first_row
+
+    @property
+    def accounting(self) -> Accounting:
+        """What was handed out so far, against plan."""
+        return self.stream.accounting
+
+    def __iter__(self) -> Iterator[Batch]:
+        self.stream.begin_at(self._next_row)
+        batches = self._made_ahead() if self._num_threads else map(self._make, self._steps())
+        while True:
+            start = time.perf_counter()
+            batch = next(batches, None)
+            if batch is None:
+                return
+            self.accounting.add(batch, time.perf_counter() - start)
+            self._next_row = batch.next_row
+            yield batch
+
+    def __len__(self) -> int:
+        """Steps that are left."""
+        return self.stream.steps_from(self._next_row, self.batch_size * self.world_size)
+
+    def state_dict(self) -> dict[str, Any]:
+        """After the last batch that was handed out, whatever was made ahead; the same on every rank."""
+        return self.stream.state_dict(row=self._next_row)
+
+    def load_state_dict(self, state: Mapping[str, Any], ignore: Collection[str] = ()) -> None:
+        """Go on from a state; see `Stream.load_state_dict`."""
+        self.stream.load_state_dict(state, ignore)
+        self._next_row = self.stream.first_row
+
+    def _steps(self) -> Iterator[int]:
+        step = 0
+        while self.stream.has_step(step, self.batch_size * self.world_size):
+            yield step
+            step += 1
+
+    def _make(self, step: int) -> Batch:
+        return as_tensors(self.stream.batch(step, self.batch_size, self.rank, self.world_size, new=self._new))
+
+    def _made_ahead(self) -> Iterator[Batch]:
+        pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="gristmill-loader")
+        coming: deque[Future[Batch]] = deque()
+        try:
+            for step in self._steps():
+                coming.append(pool.submit(self._make, step))
+                if len(coming) > self._prefetch:
+                    yield coming.popleft().result()
+            while coming:
+                yield coming.popleft().result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,66 @@
+"""From a step back to the documents: which of them a model saw, and where they came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gristmill.shards.dataset import open_dataset
+from gristmill.shards.token_rows import LENGTHS
+
+if TYPE_CHECKING:
+    from gristmill.shards.dataset import Dataset, Origin
+    from gristmill.stream.row_order import RowOrder
+    from gristmill.stream.row_table import RowTable
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document, or a piece of one, in a row."""
+
+    origin: Origin
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowOrigins:
+    """A row of the stream, and what it consists of."""
+
+    row: int
+    rank: int
+    source: str
+    epoch: int
+    """How often the source's rows were all read before."""
+    shard: str
+    shard_row: int
+    documents: list[Document]
+
+
+def origins_of(order: RowOrder, table: RowTable, start: int, stop: int, batch_size: int) -> list[RowOrigins]:
+    """Of the rows from `start` up to `stop`, which are one step's."""
+    ordered = order(np.arange(start, stop))
+    numbers = table.shards_of(ordered.places)
+    datasets: dict[str, Dataset] = {}
+    found = []
+    for index, row in enumerate(range(start, stop)):
+        shard = table.shards[int(numbers[index])]
+        shard_row = int(ordered.places[index] - table.ends[numbers[index]]) + shard.rows
+        if shard.folder not in datasets:
+            datasets[shard.folder] = open_dataset(shard.folder)
+        dataset = datasets[shard.folder]
+        record = shard.first_row + shard_row
+        lengths = dataset[record][LENGTHS].tolist()
+        found.append(
+            RowOrigins(
+                row=row,
+                rank=index // batch_size,
+                source=shard.source,
+                epoch=int(ordered.draws[index] // order.sizes[ordered.lanes[index]]),
+                shard=shard.path,
+                shard_row=shard_row,
+                documents=[Document(*pair) for pair in zip(dataset.origins(record), lengths, strict=True)],
+            )
+        )
+    return found

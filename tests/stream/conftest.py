@@ -1,0 +1,24 @@
+"""Datasets that several tests stream."""
+
+import pytest
+from gristmill_testing.streams import all_rows, slow_order, stored_rows, write_packed
+
+MIXTURE = {"code": 0.3, "web": 0.7}
+
+
+@pytest.fixture(scope="session")
+def packed(tmp_path_factory):
+    """Two sources in five shards, 53 rows; one of its shards is empty."""
+    return write_packed(tmp_path_factory.mktemp("packed") / "out", {"web": [7, 12, 0, 11], "code": [23]})
+
+
+@pytest.fixture(scope="session")
+def oracle(packed):
+    """The first 160 rows of `packed` without weights, worked out slowly."""
+    return slow_order({"": all_rows(packed)}, 160, seed=7)
+
+
+@pytest.fixture(scope="session")
+def mixed_oracle(packed):
+    """The same with weights."""
+    return slow_order(stored_rows(packed), 160, mixture=MIXTURE, seed=7)
