@@ -107,7 +107,7 @@ def write_dataset(folder, num_shards, row_length):
         shards.append(Shard(path=f"train/web/{path.name}", bytes=path.stat().st_size, xxh3="", rows=rows))
     splits = {"train": {"web": shards}}
     manifest = Manifest(kind="tokens", format="arrow", schema=Schema.of(schema), splits=splits)
-    (folder / "manifest.json").write_bytes(dump_manifest(manifest.sealed()))
+    (folder / "manifest.json").write_bytes(b"".join(dump_manifest(manifest.sealed())))
     return folder
 
 

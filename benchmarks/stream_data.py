@@ -40,7 +40,7 @@ def write_dataset(folder, *, num_shards, rows_a_shard, row_length, rows_a_batch=
         splits={"train": {"web": shards}},
         row_length=row_length,
     ).sealed()
-    (folder / "manifest.json").write_bytes(dump_manifest(manifest))
+    (folder / "manifest.json").write_bytes(b"".join(dump_manifest(manifest)))
     return folder
 
 

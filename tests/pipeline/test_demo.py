@@ -4,7 +4,7 @@ import os
 import pytest
 
 from gristmill.core.errors import GristmillError
-from gristmill.pipeline.demo import ExtractAndDieOnce, extract, file_system_account, prepare_demo, source_files
+from gristmill.pipeline.demo import RECIPE, ExtractAndDieOnce, extract, file_system_account, prepare_demo, source_files
 from gristmill.pipeline.options import RunOptions
 from gristmill.pipeline.run import run_recipe
 from gristmill.recipe.load import load_recipe
@@ -50,10 +50,19 @@ def test_its_recipe_runs_and_is_up_to_date_the_second_time(library, tmp_path):
 
 
 def test_a_recipe_that_was_edited_stays(library, tmp_path):
-    (tmp_path / "demo").mkdir()
-    (tmp_path / "demo/recipe.yaml").write_text("mine")
     prepare_demo(tmp_path / "demo", library, workers=1, progress=False, vocab_size=300)
-    assert (tmp_path / "demo/recipe.yaml").read_text() == "mine"
+    edited = RECIPE.replace("row_length: 1024", "row_length: 64")
+    (tmp_path / "demo/recipe.yaml").write_text(edited)
+    prepare_demo(tmp_path / "demo", library, workers=1, progress=False, vocab_size=300)
+    assert (tmp_path / "demo/recipe.yaml").read_text() == edited
+
+
+def test_a_folder_of_the_user_is_refused(library, tmp_path):
+    (tmp_path / "mine/data").mkdir(parents=True)
+    (tmp_path / "mine/data/code.jsonl").write_text("precious")
+    with pytest.raises(GristmillError, match="other things"):
+        prepare_demo(tmp_path / "mine", library, workers=1, progress=False)
+    assert (tmp_path / "mine/data/code.jsonl").read_text() == "precious"
 
 
 def test_names_of_docstrings():

@@ -307,3 +307,19 @@ def test_what_cannot_be_packed_or_written(mill, data, tokenizer, tmp_path):
     with pytest.raises(UsageError, match="different tokenizers"):
         mill.run(mill.recipe(mixed, []))
     assert not mill.output.exists()
+
+
+def test_leftovers_that_were_changed_are_made_again(mill, data, tokenizer, tiny_units):
+    """They wait in the work folder for an update, where nobody reads them meanwhile."""
+    recipe = recipe_of(mill, data, tokenizer, Pack(row_length=2000))
+    mill.run(recipe)
+    kept = list((mill.output / ".gristmill/work").glob("*leftover*"))
+    assert kept
+    for path in kept:
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    write(data / "part-99.jsonl", 99)
+    updated = mill.run(recipe, update=True).manifest.dataset_hash
+    mill.fresh_files(recipe)
+    assert open_dataset(mill.output).manifest.dataset_hash == updated

@@ -66,7 +66,8 @@ def _facts(dataset: Dataset) -> dict[str, Any]:
 
 def _print(dataset: Dataset) -> None:
     manifest = dataset.manifest
-    click.echo(f"{dataset.folder}: {len(dataset):,} {manifest.kind}, {manifest.format}, {manifest.dataset_hash}")
+    kind = "rows of tokens" if manifest.kind == "tokens" else manifest.kind
+    click.echo(f"{dataset.folder}: {len(dataset):,} {kind}, {manifest.format}, {manifest.dataset_hash}")
     rows = [
         (split, source, f"{num_rows:,}", f"{num_shards:,}", amount(num_bytes))
         for split, source, num_rows, num_shards, num_bytes in _counts(dataset)

@@ -67,6 +67,8 @@ def command(
         keep_pandas_out()
     plan = make_plan(loaded, limit=limit, backend=backend)
     _warn_of_space(plan)
+    for note in dict.fromkeys(note for source in plan.sources for note in source.notes):
+        click.echo(f"note: {note}", err=True)
     try:
         result = run_plan(plan, options)
     except (KeyboardInterrupt, SystemExit):  # SIGTERM is a SystemExit: see cli.main
@@ -128,4 +130,6 @@ def _print(result: RunResult, seconds: float) -> None:
     num_bytes = amount(sum(shard.bytes for _, _, shard in manifest.shards()))
     done = "up to date: nothing to do" if result.was_up_to_date else f"done in {seconds:.1f} s; the books balance"
     click.echo(f"{done}: {rows_by_split}; {counted(num_shards, 'shard')}, {num_bytes}, in {result.output}")
+    if not any(_num_rows(manifest).values()):
+        click.echo("the dataset is empty: the table says where the records have gone")
     click.echo(f"next: gristmill inspect {result.output}")

@@ -62,7 +62,7 @@ def stream_options(function: F) -> F:
     return function
 
 
-@click.group()
+@click.group(epilog="Example: gristmill stream bench out")
 def command() -> None:
     """Measure, prove and explain how a dataset streams into training."""
 

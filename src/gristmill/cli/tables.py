@@ -43,7 +43,9 @@ def print_tokens(manifest: Manifest) -> None:
         return
     rows = []
     for source in manifest.books:
-        count: Counter[str] = sum((account.measures for account in manifest.accounts(source)), Counter())
+        accounts = manifest.accounts(source)
+        count: Counter[str] = sum((account.measures for account in accounts), Counter())
+        num_encoded = sum(account.measures["tokens"] for account in accounts if account.measures["bytes"])
         shards = [shard for _, name, shard in manifest.shards() if name == source]
         num_rows, num_tokens = sum(shard.rows for shard in shards), sum(shard.tokens or 0 for shard in shards)
         places = num_rows * manifest.row_length if manifest.row_length else num_tokens
@@ -51,7 +53,7 @@ def print_tokens(manifest: Manifest) -> None:
             (
                 source,
                 f"{num_tokens:,}",
-                f"{count['bytes'] / num_tokens:.2f}" if num_tokens and count["bytes"] else "",
+                f"{count['bytes'] / num_encoded:.2f}" if num_encoded else "",
                 f"{num_rows:,}",
                 f"{num_tokens / places:.2%}" if places else "",
                 f"{count['split_documents']:,}",

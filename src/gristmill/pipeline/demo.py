@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from gristmill.core.errors import GristmillError
+from gristmill.core.errors import GristmillError, UsageError
 from gristmill.engine.parallel_map import parallel_map
 from gristmill.pipeline.tokenizers import train
 from gristmill.steps.read import Read
@@ -86,6 +86,7 @@ def prepare_demo(
     vocab_size: int = VOCAB_SIZE,
 ) -> Prepared:
     """Make the sources, the tokenizer and the recipe. What is there already and the same is left as it is."""
+    _check_is_ours(folder)
     library = library or Path(sysconfig.get_path("stdlib"))
     paths = source_files(library)
     if not paths:
@@ -117,6 +118,15 @@ def prepare_demo(
         extract_seconds=extract_seconds,
         train_seconds=time.perf_counter() - start,
     )
+
+
+def _check_is_ours(folder: Path) -> None:
+    """Refuse a folder in which something of the user's could be replaced."""
+    recipe = folder / "recipe.yaml"
+    if not folder.exists() or not any(folder.iterdir()):
+        return
+    if not recipe.exists() or not recipe.read_text(errors="replace").startswith(RECIPE.splitlines()[0]):
+        raise UsageError(f"{folder} holds other things than a demo", help="name a new folder: gristmill demo my-demo")
 
 
 def _extract(

@@ -80,7 +80,7 @@ def export(
         path: How the files' names begin: "bin/corpus" gives bin/corpus_train.bin and so on, a set for each split.
         split: Only this split.
         source: Only this source; by default all, one after the other.
-        vocab_size: For megatron, with added tokens: decides between uint16 and int32. Default: the greatest id + 1.
+        vocab_size: For megatron, with added tokens: decides between uint16 and int32. Default: the tokenizer's.
         overwrite: Replace files of these names.
         workers: How many; "auto": as many as this machine allows.
         backend: "processes", "threads" or "serial".

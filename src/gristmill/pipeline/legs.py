@@ -21,6 +21,7 @@ from gristmill.pipeline.sink import Written
 from gristmill.pipeline.units import Span, Unit, cut_for_tasks
 from gristmill.pipeline.unpack import UnpackResult
 from gristmill.pipeline.work import PartResult, PartTask, run_part, set_up
+from gristmill.storage.checksums import file_checksum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -144,7 +145,7 @@ class LegRunner:
         for receipts in (self._receipts, self._finished):
             result = receipts.get(name, kind)
             if result is not None and _is_there(self._plan.output, result):
-                return result
+                return None if receipts is self._finished and not _are_sound(self._plan.output, result) else result
         return None
 
 
@@ -193,6 +194,12 @@ def _is_there(root: Path, result: object) -> bool:
     elif isinstance(result, UnpackResult):
         files = [(piece.path, piece.num_bytes) for piece in result.pieces]
     return all(_size(root / path) == size for path, size in files)
+
+
+def _are_sound(root: Path, result: object) -> bool:
+    """Whether what a finished run has kept for an update is what it was: nobody has looked after it since."""
+    leftovers = result.leftovers if isinstance(result, PartResult) else []
+    return all(file_checksum(str(root / part.data.path)) == part.data.xxh3 for part in leftovers)
 
 
 def _size(path: Path) -> int | None:

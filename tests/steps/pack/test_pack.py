@@ -7,8 +7,8 @@ from gristmill.steps.pack.pack import Pack
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"row_length": 1}, "at least 2"),
-        ({"row_length": 2**31}, "below 2 147 483 648"),
+        ({"row_length": 1}, "from 2 to"),
+        ({"row_length": 2**31}, "from 2 to 16,777,216"),
         ({"row_length": 8, "strategy": "bestfit"}, "best_fit"),
         ({"row_length": 8, "long_documents": "cut"}, "truncate"),
         ({"row_length": 8, "min_utilisation": 95}, "0.95"),

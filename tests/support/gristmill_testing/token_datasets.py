@@ -45,7 +45,7 @@ def write_tokens(folder, shards, *, id_type="uint16", row_length=None, pad_id=0,
     ).sealed()
     for path, content in side_files(manifest).items():
         write_file(folder / path, content, "test")
-    write_file(folder / "manifest.json", dump_manifest(manifest), "test")
+    write_file(folder / "manifest.json", b"".join(dump_manifest(manifest)), "test")
     return folder
 
 

@@ -3,9 +3,18 @@
 import pytest
 from gristmill_testing.shared_data import TOKENIZERS, tokenizer_folder
 from gristmill_testing.small_tokenizers import changed, trained
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from gristmill.core.errors import UsageError
-from gristmill.text.tokenizers import choose, choose_engine, confirm_on_sample, fast, find_tokenizer, forget_engines
+from gristmill.text.tokenizers import (
+    choose,
+    choose_engine,
+    confirm_on_sample,
+    fast,
+    find_tokenizer,
+    forget_engines,
+    read_facts,
+)
 from gristmill.text.tokenizers.adversarial import adversarial_texts
 
 
@@ -122,3 +131,29 @@ def test_the_adversarial_set_holds_what_it_should():
     for part in ("<SPECIAL_0>", "\u0301", "中", "\u200d", "\x00", "\U0010ffff", " " * (1 << 20), "a" * 4096):
         assert part in joined
     assert all(text.encode().decode() == text for text in texts)
+
+
+def test_a_fast_engine_that_fails_on_a_text_is_not_chosen(tmp_path):
+    """It loads the tokenizer, but its regular expressions run out of stack on a long run of spaces."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    made.train_from_iterator(["one two 3"], trainer)
+    made.save(str(tmp_path / "tokenizer.json"))
+    choice = choose_engine(find_tokenizer(str(tmp_path)), "auto", specials_as_text=True)
+    assert choice.engine == "tokenizers"
+    assert "cannot encode a text" in choice.why
+
+
+def test_dropout_is_refused(tmp_path):
+    made = Tokenizer(models.BPE(vocab={"a": 0, "b": 1, "ab": 2}, merges=[("a", "b")], dropout=0.1))
+    made.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(UsageError, match=r"dropout of 0\.1"):
+        read_facts(find_tokenizer(str(tmp_path)))

@@ -18,7 +18,7 @@ DROP = "drop"
 STRATEGIES = (BEST_FIT, CONCAT, PAD)
 LONG_DOCUMENTS = (SPLIT, TRUNCATE, DROP)
 
-_MAX_ROW_LENGTH = 2**31 - 1  # lengths in rows are int32
+_MAX_ROW_LENGTH = 1 << 24  # beyond any model's context; the tables of packing are as long as a row
 
 
 class Pack(Step, tag="pack", frozen=True, kw_only=True):
@@ -44,7 +44,7 @@ class Pack(Step, tag="pack", frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not 2 <= self.row_length <= _MAX_ROW_LENGTH:
             raise UsageError(
-                f"row_length must be at least 2 and below 2 147 483 648, not {self.row_length}",
+                f"row_length must be from 2 to {_MAX_ROW_LENGTH:,}, not {self.row_length}",
                 help="use the length of your model's context, such as 2048",
             )
         one_of("strategy", self.strategy, STRATEGIES)

@@ -12,9 +12,9 @@ import msgspec
 
 from gristmill.core.errors import UsageError
 from gristmill.text.tokenizers.adversarial import adversarial_texts
-from gristmill.text.tokenizers.engine import FAST, REFERENCE, Engine, engine_version, load_engine
+from gristmill.text.tokenizers.engine import FAST, REFERENCE, Engine, FastEngineError, engine_version, load_engine
 from gristmill.text.tokenizers.files import TokenizerFiles
-from gristmill.text.tokenizers.parity import Mismatch, compare
+from gristmill.text.tokenizers.parity import compare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -61,9 +61,9 @@ def confirm_on_sample(files: TokenizerFiles, choice: Choice, texts: Sequence[str
         return choice
     fast, reference = _engines(files, specials_as_text=specials_as_text)
     taken = list(_first(texts))
-    mismatch = compare(fast, reference, taken)
-    if mismatch is not None:
-        return reference_choice(_differs(fast, mismatch))
+    problem = _problem(fast, reference, taken)
+    if problem is not None:
+        return reference_choice(problem)
     return msgspec.structs.replace(choice, num_records=len(taken))
 
 
@@ -78,9 +78,9 @@ def _proved(encoded_files: bytes, specials_as_text: bool) -> Choice:  # noqa: FB
             raise
         return reference_choice(f"{FAST} {engine_version(FAST)} cannot load it ({error.context['reason']})")
     texts = adversarial_texts(reference.special_tokens)
-    mismatch = compare(fast, reference, texts)
-    if mismatch is not None:
-        return reference_choice(_differs(fast, mismatch))
+    problem = _problem(fast, reference, texts)
+    if problem is not None:
+        return reference_choice(problem)
     why = f"it gives the same ids as {REFERENCE} {reference.version}"
     return Choice(engine=FAST, version=fast.version, why=why, num_texts=len(texts))
 
@@ -91,8 +91,13 @@ def _engines(files: TokenizerFiles, *, specials_as_text: bool) -> tuple[Engine, 
     return load_engine(files, FAST, specials_as_text=specials_as_text), reference
 
 
-def _differs(fast: Engine, mismatch: Mismatch) -> str:
-    return f"{FAST} {fast.version} gives other ids than {REFERENCE}, {mismatch}"
+def _problem(fast: Engine, reference: Engine, texts: Sequence[str]) -> str | None:
+    """What speaks against the fast engine, in words."""
+    try:
+        mismatch = compare(fast, reference, texts)
+    except FastEngineError as error:
+        return error.message
+    return None if mismatch is None else f"{FAST} {fast.version} gives other ids than {REFERENCE}, {mismatch}"
 
 
 def _first(texts: Sequence[str]) -> Iterator[str]:

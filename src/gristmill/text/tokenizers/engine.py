@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 import pyarrow as pa
 
+from gristmill.core.errors import GristmillError
 from gristmill.core.names import one_of
 from gristmill.text.tokenizers.facts import Facts, read_facts
 from gristmill.text.tokenizers.files import TokenizerFiles
@@ -31,6 +32,12 @@ ENGINES = {
     REFERENCE: ("gristmill.text.tokenizers.reference", "ReferenceEngine"),
     FAST: ("gristmill.text.tokenizers.fast", "FastEngine"),
 }
+
+
+class FastEngineError(GristmillError, RuntimeError):
+    """The fast engine has failed on a text, which says nothing about the text."""
+
+    is_final = True
 
 
 class Engine:

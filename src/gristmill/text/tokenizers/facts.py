@@ -40,6 +40,7 @@ class _AddedToken(msgspec.Struct):
 
 class _Model(msgspec.Struct):
     vocab: dict[str, int] | list[Any]
+    dropout: float | None = None
 
 
 class _Tokenizer(msgspec.Struct):
@@ -53,6 +54,11 @@ def read_facts(files: TokenizerFiles) -> Facts:
         tokenizer = msgspec.json.decode(files.read(), type=_Tokenizer)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise not_a_tokenizer(files, error) from error
+    if tokenizer.model.dropout:
+        raise UsageError(
+            f"{files.path} has a dropout of {tokenizer.model.dropout}: the same text would get other ids each time",
+            help='write "dropout": null in its model; it is meant for the training of translators',
+        )
     added = {token.content: token.id for token in tokenizer.added_tokens or ()}
     special = {token.content: token.id for token in tokenizer.added_tokens or () if token.special}
     vocab = tokenizer.model.vocab

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from gristmill.core.errors import UsageError
-from gristmill.text.tokenizers.engine import FAST, Engine, engine_version
+from gristmill.text.tokenizers.engine import FAST, REFERENCE, Engine, FastEngineError, engine_version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ class FastEngine(Engine):
         except ValueError as error:
             raise UsageError(
                 f"{FAST} {self.version} cannot load {files.path}: {error}",
-                help=f"use engine: auto, which takes the reference then, or engine: {'tokenizers'}",
+                help=f"use engine: auto, which takes the reference then, or engine: {REFERENCE}",
                 reason=str(error),
             ) from error
         self._tokenizer.no_truncation()
@@ -43,5 +43,12 @@ class FastEngine(Engine):
         return text
 
     def _encode(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        ids, offsets = self._tokenizer.encode_batch_flat(texts, split_special_tokens=self._specials_as_text)
+        try:
+            ids, offsets = self._tokenizer.encode_batch_flat(texts, split_special_tokens=self._specials_as_text)
+        except BaseException as error:
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # which is Rust's
+                raise
+            raise FastEngineError(
+                f"{FAST} {self.version} cannot encode a text: {error}", help=f"use engine: {REFERENCE}"
+            ) from error
         return np.frombuffer(ids, dtype="<u4"), np.frombuffer(offsets, dtype="<u8").astype(np.int64)

@@ -66,5 +66,11 @@ class ReferenceEngine(Engine):
 
     def _encode_one(self, text: str) -> NDArray[np.uint32]:
         # The batch form with one text: the other one also works out the offsets of all tokens.
-        [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        try:
+            [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        except Exception as error:  # the library raises nothing more exact
+            raise UsageError(
+                f"{self._files.path}: {REFERENCE} {self.version} cannot encode {text[:60]!r}: {error}",
+                help="give the tokenizer a token for what it does not know (unk_token), or use another one",
+            ) from error
         return np.array(encoding.ids, dtype=np.uint32)
