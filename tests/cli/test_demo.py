@@ -32,3 +32,5 @@ def test_table_has_packages_total_and_verdict():
     assert f"{num_bytes:,}" in total
     assert "SIGKILL" in out
     assert "Nothing was lost" in out
+    assert "batches of 4 x 256" in out
+    assert "resumed" in out

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gristmill.pipeline.demo import Demo, run_demo
+from gristmill.pipeline.demo_stream import Streamed, stream_demo
 from gristmill.text.counts import Counts
 
 TABLE_ROWS = 12
@@ -24,12 +25,14 @@ def command(workers: int | None, *, as_json: bool) -> None:
 
     One worker kills itself in the middle of the job. Its file is given to another, and at the end
     the sum is checked against the file system: nothing is lost, nothing is counted twice.
+    A few of the files are then packed into rows of tokens and streamed as training batches.
     """
     demo = run_demo(workers=workers or "auto", progress=False if as_json else None)
     if as_json:
-        click.echo(json.dumps(_as_dict(demo), indent=2))
+        click.echo(json.dumps({**_as_dict(demo), "streamed": asdict(stream_demo())}, indent=2))
     else:
         _print(demo)
+        _print_streamed(stream_demo())
 
 
 def _as_dict(demo: Demo) -> dict[str, object]:
@@ -62,6 +65,15 @@ def _print(demo: Demo) -> None:
     click.echo(f"{demo.total.files:,} files in {demo.seconds:.2f} s, {rate:.0f} MB/s, start of the workers included.")
     click.echo(f"Worker {demo.killed_pid} was killed (SIGKILL) while it read {demo.killed_at}; another read it again.")
     click.echo("Nothing was lost: files and bytes agree with the file system's own account.")
+
+
+def _print_streamed(streamed: Streamed) -> None:
+    size = " x ".join(map(str, streamed.shape))
+    click.echo(f"\nPython's json package as {streamed.num_rows} rows of tokens, streamed in batches of {size}:")
+    for step, files in enumerate(streamed.steps):
+        click.echo(f"  step {step}: {', '.join(files)}")
+    click.echo("Stopped after step 0 and resumed with another batch size: every row once, in the same order.")
+    click.echo(streamed.accounts)
 
 
 def _add(table: Table, name: str, counts: Counts, style: str | None = None) -> None:
