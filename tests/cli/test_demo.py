@@ -26,6 +26,7 @@ def test_the_whole_way(tmp_path):
     assert "Nothing was lost" in out
     assert "the books balance" in out
     assert "row 0:" in out
+    assert "step 1,000,000: input_ids (8, 1024)" in out
     dataset = open_dataset(tmp_path / "gristmill-demo/out")
     assert dataset.manifest.tokenizer.vocab_size == 16384
     assert len(dataset.split("validation")) > 0

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from gristmill_testing.streams import all_rows, ids_of, slow_order, stored_rows, with_manifest, write_packed
 from gristmill_testing.token_datasets import write_tokens
+from msgspec.structs import replace
 
 from gristmill.core.errors import UsageError
 from gristmill.shards.manifest import load_manifest
@@ -53,17 +54,6 @@ def test_several_datasets_without_weights_are_one(tmp_path):
 def test_weights_in_tokens(tmp_path):
     rows = {("train", "long"): [[[1] * 30] * 10], ("train", "short"): [[[1] * 10] * 10]}
     folder = write_tokens(tmp_path / "out", rows)
-    manifest = load_manifest(folder)
-    from msgspec.structs import replace
-
-    tokens = {"long": 300, "short": 100}
-    splits = {
-        "train": {
-            source: [replace(shard, tokens=tokens[source]) for shard in shards]
-            for source, shards in manifest.splits["train"].items()
-        }
-    }
-    with_manifest(folder, splits=splits)
     weights = {"long": 0.5, "short": 0.5}
     batch = Stream(folder, mixture=weights, weights_in="tokens").rows(0, 400)
     shares = [int(batch.tokens[batch.sources == source].sum()) for source in (0, 1)]
@@ -73,9 +63,12 @@ def test_weights_in_tokens(tmp_path):
     assert len(Stream(folder, tokens=6000)) == 300
 
 
-def test_tokens_as_an_end_count_whole_rows_where_the_manifest_does_not_know(packed):
-    assert len(Stream(packed, tokens=120)) == 10
-    assert len(Stream(packed, tokens=121)) == 11
+def test_tokens_as_an_end_count_whole_rows_where_the_manifest_does_not_know(tmp_path):
+    folder = write_packed(tmp_path / "out", {"web": [20]})
+    shards = [replace(shard, tokens=None) for _, _, shard in load_manifest(folder).shards()]
+    with_manifest(folder, splits={"train": {"web": shards}})
+    assert len(Stream(folder, tokens=120)) == 10
+    assert len(Stream(folder, tokens=121)) == 11
 
 
 def test_max_epochs_says_what_is_missing(packed):

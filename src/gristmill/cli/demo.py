@@ -15,9 +15,11 @@ from gristmill.pipeline.outline import amount
 from gristmill.pipeline.run import RunResult, run_recipe
 from gristmill.recipe.load import load_recipe
 from gristmill.shards.dataset import Dataset
+from gristmill.stream import Stream
 
 _SHOWN_ROWS = 2
 _SHOWN_CHARS = 300
+_BATCH_SIZE = 8
 
 
 @click.command(epilog="Example: gristmill demo --workers 2")
@@ -49,6 +51,7 @@ def command(folder: Path, workers: int | None, *, as_json: bool) -> None:
         return
     _print_result(result, seconds)
     _print_rows(dataset)
+    _print_batches(dataset)
     click.echo(f"Next: edit {prepared.recipe}, then gristmill run {prepared.recipe} --update")
     click.echo(f"      gristmill inspect {result.output}; gristmill export {result.output} --to numpy")
 
@@ -88,6 +91,15 @@ def _print_rows(dataset: Dataset) -> None:
         row = dataset[number]
         click.echo(f"   row {number}: {len(row['lengths'])} documents, {int(row['lengths'].sum())} tokens")
         click.echo(f"   {one_line(dataset.decode(number), max_chars=_SHOWN_CHARS)}")
+
+
+def _print_batches(dataset: Dataset) -> None:
+    stream = Stream(dataset.folder, seed=7)
+    click.echo("5. Streamed in the order of training, from any row on:")
+    for step in (0, 1, 1_000_000):
+        batch = stream.batch(step, _BATCH_SIZE)
+        num_trained = int((batch["labels"] >= 0).sum())
+        click.echo(f"   step {step:,}: input_ids {batch['input_ids'].shape}, {num_trained:,} tokens to learn from")
 
 
 def _as_dict(prepared: Prepared, result: RunResult, seconds: float) -> dict[str, object]:

@@ -26,6 +26,7 @@ COMMANDS = {
     "trace": ("gristmill.cli.trace", "Follow a record back to its input file."),
     "tokenizer": ("gristmill.cli.tokenizer", "Train a tokenizer, or try one."),
     "export": ("gristmill.cli.export", "Write a dataset as Megatron, nanoGPT, NumPy, … files."),
+    "mix": ("gristmill.cli.mix", "Write datasets in given proportions into one."),
     "stream": ("gristmill.cli.stream", "Measure, prove and explain how a dataset streams into training."),
     "clean": ("gristmill.cli.clean", "Remove what a stopped run left behind."),
     "demo": ("gristmill.cli.demo", "The whole way on Python's own library, to packed rows."),

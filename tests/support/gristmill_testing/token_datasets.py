@@ -82,7 +82,9 @@ def _write_shard(folder, path, schema, source, rows, *, row_length, pad_id, rows
         data += stream_block(pa.RecordBatch.from_arrays(arrays, schema=schema), schema)
     data += STREAM_END
     write_file(folder / path, data, "test")
-    return Shard(path=path, bytes=len(data), xxh3=file_checksum(folder / path), rows=len(rows), tasks=["0" * 32])
+    checksum = file_checksum(folder / path)
+    tokens = sum(len(document) for row in rows for document in ([row] if row_length is None else row))
+    return Shard(path=path, bytes=len(data), xxh3=checksum, rows=len(rows), tokens=tokens, tasks=["0" * 32])
 
 
 def _file(source):

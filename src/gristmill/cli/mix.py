@@ -1,0 +1,81 @@
+"""`gristmill mix`: datasets in given proportions, written out as one."""
+
+import json
+import re
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from gristmill.cli.options import json_option
+from gristmill.cli.tables import print_table
+from gristmill.pipeline.mix import UNITS, mix
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
+
+
+class Count(click.ParamType[int]):
+    """A number, as people write large ones."""
+
+    name = "count"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """`1.5B` is 1,500,000,000."""
+        if isinstance(value, int):
+            return value
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMBGT]?)", str(value).replace("_", "").replace(",", "").upper())
+        if not found:
+            self.fail(f"{value!r} is not a size: write 5000, 300M or 1.5B", param, ctx)
+        return round(float(found[1]) * _UNITS[found[2]])
+
+
+class Input(click.ParamType[tuple[str, str, float]]):
+    """A dataset with its name and weight."""
+
+    name = "name=folder:weight"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str, float]:
+        """`web=out/web:0.7`."""
+        found = re.fullmatch(r"([\w.-]+)=(.+):(\d+(?:\.\d*)?|\.\d+)", str(value))
+        if not found:
+            self.fail(f"{value!r} is not an input: write web=out/web:0.7", param, ctx)
+        return found[1], found[2], float(found[3])
+
+
+@click.command(epilog="Example: gristmill mix out/mixed web=out/web:0.7 code=out/code:0.3 --size 1.5B --max-epochs 2")
+@click.argument("out", type=click.Path())
+@click.argument("inputs", nargs=-1, required=True, type=Input())
+@click.option("--size", type=Count(), required=True, help="Of all together: 5000, 300M, 1.5B.")
+@click.option("--by", default="tokens", show_default=True, help=f"{', '.join(UNITS)}: what weights and size count.")
+@click.option("--max-epochs", type=float, default=1.0, show_default=True, help="How often a source may be taken.")
+@click.option("--split", default="train", show_default=True, help="Of the inputs.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the choice in an incomplete epoch.")
+@json_option
+def command(
+    out: str,
+    inputs: tuple[tuple[str, str, float], ...],
+    size: int,
+    by: str,
+    max_epochs: float,
+    split: str,
+    seed: int,
+    *,
+    as_json: bool,
+) -> None:
+    """Write the datasets INPUTS in the proportions of their weights into the folder OUT.
+
+    Whole epochs come first; of the rest a part is chosen at random. What is not there is refused, with the size that
+    would be possible. Training needs no such copy: `Stream` mixes while it reads.
+    """
+    given = {name: (folder, weight) for name, folder, weight in inputs}
+    shares = mix(given, out, size=size, by=by, max_epochs=max_epochs, split=split, seed=seed)
+    if as_json:
+        click.echo(json.dumps([{**asdict(share), "epochs": share.epochs} for share in shares], indent=2))
+        return
+    total = sum(share.taken for share in shares)
+    rows = [
+        (share.source, f"{share.wanted:,}", f"{share.taken:,}", f"{share.taken / total:.2%}", f"{share.epochs:.3f}")
+        for share in shares
+    ]
+    print_table(("source", "wanted", by, "share", "epochs"), rows)
+    click.echo(f"done: {total:,} {by} in {out}; next: gristmill verify {out}")

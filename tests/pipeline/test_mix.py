@@ -1,0 +1,140 @@
+"""Datasets in proportions on disk: as near as whole rows allow, whole epochs first, nothing that is not there."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from gristmill_testing.streams import all_rows, stored_rows, write_packed
+from gristmill_testing.token_datasets import write_tokens
+
+from gristmill.core.errors import UsageError
+from gristmill.pipeline.mix import mix
+from gristmill.shards.dataset import open_dataset
+from gristmill.shards.verify import verify
+from gristmill.stream import Stream
+
+
+@pytest.fixture
+def inputs(tmp_path):
+    web = write_packed(tmp_path / "web", {"web": [40, 60]})
+    code = write_packed(tmp_path / "code", {"a": [10], "b": [20]}, seed=1)
+    return {"web": web, "code": code}
+
+
+def amounts(folder):
+    dataset = open_dataset(folder)
+    tokens, rows, documents = Counter(), Counter(), Counter()
+    index = 0
+    for _, source, shard in dataset.manifest.shards():
+        for _ in range(shard.rows):
+            lengths = dataset[index]["lengths"]
+            tokens[source] += int(lengths.sum())
+            documents[source] += len(lengths)
+            rows[source] += 1
+            index += 1
+    return {"tokens": tokens, "rows": rows, "documents": documents}
+
+
+@pytest.mark.parametrize(("by", "size", "nearness"), [("rows", 80, 0), ("tokens", 800, 6), ("documents", 200, 6)])
+def test_proportions(inputs, tmp_path, by, size, nearness):
+    out = tmp_path / "out"
+    shares = mix({"web": (inputs["web"], 3), "code": (inputs["code"], 1)}, out, size=size, by=by, max_epochs=1)
+    found = amounts(out)[by]
+    assert {share.source: share.taken for share in shares} == found
+    assert abs(found["web"] - size * 3 // 4) <= nearness
+    assert abs(found["code"] - size // 4) <= nearness
+    assert verify(out)
+    assert len(Stream(out, epochs=1)) == len(all_rows(out))
+
+
+def test_whole_epochs_come_first(inputs, tmp_path):
+    out = tmp_path / "out"
+    web, code = mix({"web": (inputs["web"], 1), "code": (inputs["code"], 1)}, out, size=150, by="rows", max_epochs=2.5)
+    assert (web.whole_epochs, web.partial_rows) == (0, 75)
+    assert (code.whole_epochs, code.partial_rows, code.epochs) == (2, 15, 2.5)
+    counts = Counter(map(tuple, stored_rows(out)["code"]))
+    assert sorted(counts.values()) == [2] * 15 + [3] * 15
+    assert verify(out)
+
+
+def test_a_larger_size_only_adds_rows(inputs, tmp_path):
+    for size in (20, 50):
+        mix({"web": (inputs["web"], 1)}, tmp_path / str(size), size=size, by="rows")
+    assert set(map(tuple, all_rows(tmp_path / "20"))) <= set(map(tuple, all_rows(tmp_path / "50")))
+
+
+def test_the_same_bytes_again(inputs, tmp_path):
+    hashes = set()
+    for name in ("one", "two"):
+        mix({"web": (inputs["web"], 1), "code": (inputs["code"], 1)}, tmp_path / name, size=40, by="rows")
+        hashes.add(open_dataset(tmp_path / name).manifest.dataset_hash)
+    assert len(hashes) == 1
+
+
+def test_what_is_not_there_is_refused_with_what_would_work(inputs, tmp_path):
+    given = {"web": (inputs["web"], 1), "code": (inputs["code"], 1)}
+    with pytest.raises(UsageError, match=r"code: 50 rows are wanted, 30 are there in 1 epochs, 20 short") as error:
+        mix(given, tmp_path / "out", size=100, by="rows")
+    assert "at most 60" in error.value.help
+    assert not (tmp_path / "out").exists()
+    mix(given, tmp_path / "out", size=60, by="rows")
+
+
+def test_what_a_killed_mix_left_is_removed_by_the_next(inputs, tmp_path, monkeypatch):
+    import gristmill.pipeline.mix as module
+
+    out = tmp_path / "out"
+    given = {"web": (inputs["web"], 1), "code": (inputs["code"], 1)}
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "_publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            mix(given, out, size=60, by="rows")
+    mix(given, out, size=20, by="rows")
+    assert verify(out)
+    with pytest.raises(UsageError, match="holds a dataset already"):
+        mix(given, out, size=20, by="rows")
+
+
+def test_what_does_not_go_together_is_refused(inputs, tmp_path):
+    ragged = write_tokens(tmp_path / "ragged", {("train", "web"): [[[1, 2]]]})
+    with pytest.raises(UsageError, match="different columns"):
+        mix({"web": (inputs["web"], 1), "ragged": (ragged, 1)}, tmp_path / "out", size=2, by="rows")
+    for options in ({"size": 0}, {"size": 5, "by": "bytes"}, {"size": 5, "split": "trian"}):
+        with pytest.raises(UsageError):
+            mix({"web": (inputs["web"], 1)}, tmp_path / "out", **options)
+    with pytest.raises(UsageError, match="above 0"):
+        mix({"web": (inputs["web"], 0)}, tmp_path / "out", size=5)
+
+
+def test_documents_can_be_mixed_too(tmp_path):
+    import gristmill as gm
+    from gristmill import steps
+
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text("".join(f'{{"text": "{name} {n}"}}\n' for n in range(30)))
+        source = {name: steps.Read(read=f"{name}.jsonl")}
+        recipe = gm.Recipe(
+            sources=source, steps=[steps.Write(format="arrow")], output=f"out-{name}", folder=str(tmp_path)
+        )
+        gm.run(recipe, backend="serial", progress=False)
+    out = tmp_path / "mixed"
+    mix({name: (tmp_path / f"out-{name}", 1) for name in ("a", "b")}, out, size=20, by="documents")
+    texts = [record["text"] for record in open_dataset(out)]
+    assert Counter(text[0] for text in texts) == {"a": 10, "b": 10}
+    assert len(set(texts)) == 20
+    assert verify(out)
+    assert np.array_equal(np.unique([len(texts)]), [20])
+
+
+def test_at_the_command_line(inputs, tmp_path):
+    from gristmill_testing.scripts import run
+
+    arguments = [f"web={inputs['web']}:0.75", f"code={inputs['code']}:0.25", "--by", "rows"]
+    done = run("-m", "gristmill", "mix", tmp_path / "out", *arguments, "--size", "0.04K")
+    assert done.returncode == 0, done.stderr
+    assert "75.00%" in done.stdout
+    done = run("-m", "gristmill", "mix", tmp_path / "other", *arguments, "--size", "1M")
+    assert done.returncode == 2
+    assert "short" in done.stderr
+    done = run("-m", "gristmill", "mix", tmp_path / "other", "web", "--size", "5")
+    assert "write web=out/web:0.7" in done.stderr
