@@ -154,9 +154,17 @@ VARIANTS = [
 ]
 
 
-@pytest.mark.parametrize("pack", STRATEGIES, ids=lambda pack: pack.strategy if pack else "none")
+BEST_FIT = Pack(row_length=ROW)
+
+
 @pytest.mark.parametrize(
-    "steps", [[Split(validation=0.2)], [Shuffle()], [Limit(max_records=150), Split(validation=20)]], ids=str
+    ("pack", "steps"),
+    [
+        *((pack, [Split(validation=0.2)]) for pack in STRATEGIES),
+        (BEST_FIT, [Shuffle()]),
+        (BEST_FIT, [Limit(max_records=150), Split(validation=20)]),
+    ],
+    ids=str,
 )
 def test_the_same_bytes(mill, data, tokenizer, tiny_units, pack, steps):
     def files(slice_bytes, **options):
