@@ -14,7 +14,7 @@ import numpy as np
 from gristmill.core.errors import EndlessStreamError, UsageError
 from gristmill.stream.accounting import Accounting
 from gristmill.stream.arguments import StreamArguments
-from gristmill.stream.collate import Batch, Collate, collate
+from gristmill.stream.collate import INPUT_IDS, Batch, Collate, collate
 from gristmill.stream.kernels import S_FILLED, S_SHARD
 from gristmill.stream.mixing import check_max_epochs, horizon, mixture_of
 from gristmill.stream.row_order import RowOrder
@@ -151,6 +151,7 @@ class Stream:
         batch.next_row = next_row
         batch.sources = self._shard_sources[spots[:, S_SHARD]]
         batch.tokens = spots[:, S_FILLED].copy()
+        batch.num_places = batch[INPUT_IDS].size
         return batch
 
     def batch(self, step: int, batch_size: int, rank: int = 0, world_size: int = 1) -> Batch:
