@@ -145,7 +145,8 @@ class Stream:
         if self.num_rows is not None and next_row > self.num_rows:
             places[rows >= self.num_rows] = -1
             next_row = self.num_rows
-        spots = self.table.spots(places)
+        table = self.table  # held until the rows are copied, even if another thread forgets the files
+        spots = table.spots(places)
         batch = Batch(collate(spots, self.collate, self.row_length, self.pad_id, new))
         batch.first_row = first_row
         batch.next_row = next_row
