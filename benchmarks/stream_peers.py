@@ -41,7 +41,7 @@ def write_litdata(rows, folder):
 
     writer = BinaryWriter(str(folder), chunk_bytes=64 << 20, item_loader=TokensLoader(rows.shape[1]))
     for index, row in enumerate(rows):
-        writer[index] = torch.from_numpy(row.astype(np.int32))
+        writer[index] = torch.from_numpy(row.copy())
     writer.done()
     writer.merge()
 

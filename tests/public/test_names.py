@@ -1,6 +1,7 @@
 """The public names and signatures. A change here is a change for every user: it belongs in the changelog."""
 
 import dataclasses
+import importlib
 import inspect
 
 import pytest
@@ -140,6 +141,38 @@ DATASET = {
     "splits",
     "verify",
 }
+
+
+TRAINING = {
+    "gristmill.order": ["ORDER_VERSION", "Mixture", "Permutation"],
+    "gristmill.stream": ["Accounting", "Batch", "Collate", "Stream"],
+    "gristmill.stream.torch": ["TorchDataset", "TorchLoader", "TorchRows"],
+}
+STREAM = {
+    "data": EMPTY,
+    "mixture": None,
+    "weights_in": "rows",
+    "split": None,
+    "sources": None,
+    "seed": 0,
+    "shuffle": True,
+    "epochs": None,
+    "rows": None,
+    "tokens": None,
+    "max_epochs": None,
+    "drop_last": False,
+    "collate": None,
+}
+
+
+@pytest.mark.parametrize("module", TRAINING)
+def test_names_for_training_are_pinned(module):
+    assert sorted(importlib.import_module(module).__all__) == sorted(TRAINING[module])
+
+
+def test_signature_of_a_stream_is_pinned():
+    parameters = inspect.signature(importlib.import_module("gristmill.stream").Stream).parameters
+    assert {key: parameter.default for key, parameter in parameters.items()} == STREAM
 
 
 def test_names_are_pinned():

@@ -120,9 +120,18 @@ def test_a_loader_that_was_left_goes_on_and_leaves_no_thread(packed, oracle):
     assert threading.active_count() == before
 
 
+def test_two_loaders_of_one_stream_do_not_disturb_each_other(packed, oracle):
+    stream = Stream(packed, seed=7, rows=60)
+    first, second = iter(TorchLoader(stream, 4)), TorchLoader(stream, 5)
+    read = ids_of([next(first), next(first)])
+    assert ids_of(second) == oracle[:60]
+    assert ids_of(TorchDataset(stream, 7)) == oracle[:60]
+    assert read + ids_of(first) == oracle[:60]
+
+
 def test_an_error_in_a_thread_reaches_the_user(packed):
     class Broken(Stream):
-        def batch(self, *arguments, **options):
+        def batch_at(self, *arguments, **options):
             raise OSError("gone")
 
     with pytest.raises(OSError, match="gone"):

@@ -7,7 +7,7 @@ schedule always exists, and in it each source is less than one row away from its
 12.) Longer streams repeat the period, whose counts are exact.
 
 Phases: from some row on, other weights. A phase starts a period of its own, and draws are counted on from the phases
-before it, so that appending one never changes an earlier row. Memory: 0.6 MiB a phase.
+before it, so that appending one never changes an earlier row. Memory: 0.4 MiB a phase.
 """
 
 from __future__ import annotations

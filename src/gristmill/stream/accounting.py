@@ -84,7 +84,7 @@ class Accounting:
             self._started = time.perf_counter() - wait_seconds
         self._row = batch.next_row
         self._wait_seconds += wait_seconds
-        self._places += batch["input_ids"].shape[0] * batch["input_ids"].shape[1]
+        self._places += batch.num_places
         self._noted.append((batch.sources, batch.tokens))
         if len(self._noted) >= _BATCHES_AT_A_TIME:
             self._add_up()

@@ -66,6 +66,8 @@ class Batch(dict[str, Any]):
     """Of each row, as a number in `Stream.sources`; -1 for rows that only fill up the last batch."""
     tokens: NDArray[np.int64]
     """In each row, without padding."""
+    num_places: int
+    """For tokens, in all rows together."""
 
     @property
     def row_mask(self) -> NDArray[np.bool_]:
@@ -81,25 +83,24 @@ def collate(
     width = (
         row_length or -(-int(spots[:, S_STORED].max(initial=0)) // options.pad_to_multiple) * options.pad_to_multiple
     )
-    arrays: dict[str, Any] = {
-        name: new((num_rows, width), options.dtype) for name in MATRICES if name in options.fields
-    }
+    arrays: dict[str, Any] = {}
+    for name in MATRICES:
+        if name in options.fields:
+            arrays[name] = new((num_rows, width), options.dtype)
     none = _NOTHING[options.dtype]
     wants_ends = "cu_seqlens" in options.fields
     ends = new((_num_ends(spots, options),), "int32") if wants_ends else _NO_ENDS
-    shift = 1 if options.labels == "shifted" else 0
-    ids, labels, positions, documents, attention = (arrays.get(name, none) for name in MATRICES)
     num_ends, longest = fill(
         spots,
         *memory(),
         pad_id,
-        shift,
-        int(options.learn_first_token),
-        ids,
-        labels,
-        positions,
-        documents,
-        attention,
+        1 if options.labels == "shifted" else 0,
+        1 if options.learn_first_token else 0,
+        arrays[INPUT_IDS],
+        arrays.get("labels", none),
+        arrays.get("position_ids", none),
+        arrays.get("document_ids", none),
+        arrays.get("attention_mask", none),
         ends,
     )
     if wants_ends:

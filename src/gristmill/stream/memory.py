@@ -19,7 +19,8 @@ from gristmill.stream.kernels import FLOOR
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_ADDRESS_BITS = 47
+_ADDRESS_BITS = 52
+"""Of user space on any 64-bit machine today; x86-64 uses 47 of them, ARM 48."""
 
 
 class Memory(NamedTuple):

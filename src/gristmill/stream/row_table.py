@@ -1,7 +1,8 @@
 """All rows of a stream: from a place among them to addresses in memory.
 
-O(1) a row after its shard was first touched, O(log shards) to find the shard. Memory: 24 bytes a shard, and 88 bytes a
-batch of the shards that were touched. Shards are opened one by one as rows of them come up: never all at the start.
+O(1) a row after its shard was first touched, O(log shards) to find the shard. Memory: 640 bytes a shard with all that
+is known of it, and 88 bytes a batch of the shards that were touched. Shards are opened one by one as rows of them come
+up: never all at the start.
 """
 
 from __future__ import annotations

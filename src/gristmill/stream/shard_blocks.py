@@ -1,6 +1,6 @@
 """Where the rows of a shard lie in memory: one line of addresses for each of its batches.
 
-A shard is mapped when its first row is asked for, its batches' headers are read once (about 20 µs each), and from then
+A shard is mapped when its first row is asked for, its batches' headers are read once (about 0.1 ms each), and from then
 on a row is found by arithmetic. No row is read or copied here. The file descriptor is closed again, so the number of
 open files does not grow with the number of shards; the mapping lives as long as the buffer that is returned.
 """

@@ -14,7 +14,7 @@ import numpy as np
 from gristmill.core.errors import EndlessStreamError, UsageError
 from gristmill.stream.accounting import Accounting
 from gristmill.stream.arguments import StreamArguments
-from gristmill.stream.collate import Batch, Collate, collate
+from gristmill.stream.collate import INPUT_IDS, Batch, Collate, collate
 from gristmill.stream.kernels import S_FILLED, S_SHARD
 from gristmill.stream.mixing import check_max_epochs, horizon, mixture_of
 from gristmill.stream.row_order import RowOrder
@@ -23,7 +23,7 @@ from gristmill.stream.sources import content_hash, lanes_of, open_parts, row_len
 from gristmill.stream.state import check_same, parse_state, state_at
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -137,53 +137,53 @@ class Stream:
             raise UsageError(f"rows are counted from 0, and the first is not after the last: {start} to {stop}")
         return self.take(np.arange(start, stop), first_row=start, next_row=stop)
 
-    def take(self, rows: NDArray[np.int64], *, first_row: int, next_row: int, new: Any = np.empty) -> Batch:
+    def take(
+        self, rows: NDArray[np.int64], *, first_row: int, next_row: int, new: Callable[..., Any] = np.empty
+    ) -> Batch:
         """Any rows in any order as one batch of the step that ends before `next_row`."""
         places = self.order(rows).places
         if self.num_rows is not None and next_row > self.num_rows:
             places[rows >= self.num_rows] = -1
             next_row = self.num_rows
-        spots = self.table.spots(places)
+        table = self.table  # held until the rows are copied, even if another thread forgets the files
+        spots = table.spots(places)
         batch = Batch(collate(spots, self.collate, self.row_length, self.pad_id, new))
         batch.first_row = first_row
         batch.next_row = next_row
         batch.sources = self._shard_sources[spots[:, S_SHARD]]
         batch.tokens = spots[:, S_FILLED].copy()
+        batch.num_places = batch[INPUT_IDS].size
         return batch
 
-    def batch(self, step: int, batch_size: int, rank: int = 0, world_size: int = 1, new: Any = np.empty) -> Batch:
+    def batch(self, step: int, batch_size: int, rank: int = 0, world_size: int = 1) -> Batch:
         """The batch of one rank at one step, counted from where the stream began or was resumed."""
         check_ranks(batch_size, rank, world_size)
-        global_size = batch_size * world_size
-        if not self.has_step(step, global_size):
+        row = self.first_row + step * batch_size * world_size
+        if step < 0 or not self.has_batch(row, batch_size * world_size):
             raise IndexError(f"step {step} of {self.num_steps(batch_size, world_size)}")
-        first = self.first_row + step * global_size
-        start = first + rank * batch_size
+        return self.batch_at(row, batch_size, rank, world_size)
+
+    def batch_at(
+        self, row: int, batch_size: int, rank: int = 0, world_size: int = 1, new: Callable[..., Any] = np.empty
+    ) -> Batch:
+        """A rank's part of the global batch that begins at `row`; `new` makes its arrays."""
+        start = row + rank * batch_size
         rows = np.arange(start, start + batch_size)
-        return self.take(rows, first_row=first, next_row=first + global_size, new=new)
+        return self.take(rows, first_row=row, next_row=row + batch_size * world_size, new=new)
 
     def batches(self, batch_size: int, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
         """One batch after the other, from where the stream stands; `state_dict` is that of the last one given."""
         check_ranks(batch_size, rank, world_size)
-        self.begin_at(self._next_row)
-        step = 0
-        while self.has_step(step, batch_size * world_size):
-            batch = self.batch(step, batch_size, rank, world_size)
+        row = self.first_row = self._next_row
+        while self.has_batch(row, batch_size * world_size):
+            batch = self.batch_at(row, batch_size, rank, world_size)
             self.accounting.add(batch)
-            self._next_row = batch.next_row
+            row = self._next_row = batch.next_row
             yield batch
-            step += 1
 
-    def begin_at(self, row: int) -> None:
-        """Count steps from here."""
-        self.first_row = self._next_row = row
-
-    def has_step(self, step: int, global_size: int) -> bool:
-        """Whether a step begins before the end, and with `drop_last` also ends before it."""
-        if self.num_rows is None:
-            return step >= 0
-        needed = global_size if self.arguments.drop_last else 1
-        return step >= 0 and self.first_row + step * global_size + needed <= self.num_rows
+    def has_batch(self, row: int, global_size: int) -> bool:
+        """Whether a global batch may begin at a row: before the end, and with `drop_last` whole before it."""
+        return self.num_rows is None or row + (global_size if self.arguments.drop_last else 1) <= self.num_rows
 
     def num_steps(self, batch_size: int, world_size: int = 1) -> int:
         """How many steps there are from `first_row` to the end."""
@@ -221,7 +221,7 @@ class Stream:
         check_same(saved, self._state(saved.row), ignore)
         if self.num_rows is not None and saved.row > self.num_rows:
             raise UsageError(f"the state is at row {saved.row:,}, and the stream ends at {self.num_rows:,}")
-        self.begin_at(saved.row)
+        self.first_row = self._next_row = saved.row
         self.accounting.restart(saved.row)
 
     def _state(self, row: int) -> Any:

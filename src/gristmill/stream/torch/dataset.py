@@ -35,27 +35,27 @@ class TorchDataset(IterableDataset[Batch]):
         self.batch_size = batch_size
         self.rank, self.world_size = find_ranks(rank, world_size)
         check_ranks(batch_size, self.rank, self.world_size)
+        self._first_row = stream.first_row
         self._next_step = 0
         self._begin_at: int | None = None
 
     def __iter__(self) -> Iterator[Batch]:
         worker, num_workers = _worker()
-        if num_workers > 1 or get_worker_info() is not None:
+        if get_worker_info() is not None:
             self.stream.forget_files()  # a forked process must not share the lock of its parent
-        first = worker if self._begin_at is None else self._begin_at
+        step = worker if self._begin_at is None else self._begin_at
         self._begin_at = None
-        self._next_step = first
-        num_steps = None if self.stream.num_rows is None else len(self)
-        step = first
-        while num_steps is None or step < num_steps:
-            batch = as_tensors(self.stream.batch(step, self.batch_size, self.rank, self.world_size))
+        self._next_step = step
+        global_size = self.batch_size * self.world_size
+        while self.stream.has_batch(row := self._first_row + step * global_size, global_size):
+            batch = as_tensors(self.stream.batch_at(row, self.batch_size, self.rank, self.world_size))
             step += num_workers
             self._next_step = step  # before the batch is out: whoever has it may ask for the state
             yield batch
 
     def __len__(self) -> int:
-        """Steps from where the stream stands to its end."""
-        return self.stream.num_steps(self.batch_size, self.world_size)
+        """Steps from where the stream stood to its end."""
+        return self.stream.steps_from(self._first_row, self.batch_size * self.world_size)
 
     def state_after(self, batch: Batch) -> dict[str, Any]:
         """The state of a run that has used this batch and all before it; the same on every rank."""
@@ -64,7 +64,7 @@ class TorchDataset(IterableDataset[Batch]):
     def state_dict(self) -> dict[str, Any]:
         """Of what this process has *made*, for torchdata's StatefulDataLoader; save `state_after` otherwise."""
         worker, num_workers = _worker()
-        state = self.stream.state_dict(row=self.stream.first_row)
+        state = self.stream.state_dict(row=self._first_row)
         state[_WORKER] = {
             "number": worker,
             "num_workers": num_workers,
@@ -78,6 +78,7 @@ class TorchDataset(IterableDataset[Batch]):
         """Go on from `state_after` with any number of workers and ranks, or from `state_dict` with the same."""
         plain = {name: value for name, value in state.items() if name != _WORKER}
         self.stream.load_state_dict(plain, ignore)
+        self._first_row = self.stream.first_row
         self._begin_at = None
         if _WORKER in state:
             self._check_same_workers(state[_WORKER])

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from gristmill.core.errors import UsageError
+from gristmill.stream.accounting import Accounting
 from gristmill.stream.stream import check_ranks
 from gristmill.stream.torch.ranks import find_ranks
 from gristmill.stream.torch.tensors import as_tensors, pinned_array
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
     from concurrent.futures import Future
 
-    from gristmill.stream.accounting import Accounting
     from gristmill.stream.collate import Batch
     from gristmill.stream.stream import Stream
 
@@ -63,15 +63,12 @@ class TorchLoader:
         pins = torch.cuda.is_available() if pin_memory is None else pin_memory
         self._new: Any = pinned_array if pins else np.empty
         self._next_row = stream.first_row
-
-    @property
-    def accounting(self) -> Accounting:
+        self.accounting = Accounting(stream.lanes, stream.order, stream.sources)
         """What was handed out so far, against plan."""
-        return self.stream.accounting
+        self.accounting.restart(self._next_row)
 
     def __iter__(self) -> Iterator[Batch]:
-        self.stream.begin_at(self._next_row)
-        batches = self._made_ahead() if self._num_threads else map(self._make, self._steps())
+        batches = self._made_ahead() if self._num_threads else map(self._make, self._first_rows())
         while True:
             start = time.perf_counter()
             batch = next(batches, None)
@@ -93,22 +90,24 @@ class TorchLoader:
         """Go on from a state; see `Stream.load_state_dict`."""
         self.stream.load_state_dict(state, ignore)
         self._next_row = self.stream.first_row
+        self.accounting.restart(self._next_row)
 
-    def _steps(self) -> Iterator[int]:
-        step = 0
-        while self.stream.has_step(step, self.batch_size * self.world_size):
-            yield step
-            step += 1
+    def _first_rows(self) -> Iterator[int]:
+        """Of the global batches that follow."""
+        row, global_size = self._next_row, self.batch_size * self.world_size
+        while self.stream.has_batch(row, global_size):
+            yield row
+            row += global_size
 
-    def _make(self, step: int) -> Batch:
-        return as_tensors(self.stream.batch(step, self.batch_size, self.rank, self.world_size, new=self._new))
+    def _make(self, row: int) -> Batch:
+        return as_tensors(self.stream.batch_at(row, self.batch_size, self.rank, self.world_size, new=self._new))
 
     def _made_ahead(self) -> Iterator[Batch]:
         pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="gristmill-loader")
         coming: deque[Future[Batch]] = deque()
         try:
-            for step in self._steps():
-                coming.append(pool.submit(self._make, step))
+            for row in self._first_rows():
+                coming.append(pool.submit(self._make, row))
                 if len(coming) > self._prefetch:
                     yield coming.popleft().result()
             while coming:

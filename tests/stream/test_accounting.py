@@ -1,0 +1,54 @@
+"""Live numbers against plan."""
+
+import pytest
+from gristmill_testing.streams import write_packed
+
+from gristmill.stream import Stream
+
+
+def test_of_a_mixture_with_phases(packed):
+    phases = [(0, {"web": 1, "code": 0}), (20, {"web": 0.5, "code": 0.5})]
+    stream = Stream(packed, mixture=phases, rows=60)
+    for _ in stream.batches(5, 1, 2):
+        pass
+    account = stream.accounting.account()
+    web, code = account.sources
+    assert (account.row, account.rows) == (60, 30)  # all ranks' rows, and this one's
+    assert web.rows + code.rows == 30
+    assert web.planned_share == pytest.approx(40 / 60)
+    assert code.planned_share == pytest.approx(20 / 60)
+    assert web.epochs == pytest.approx(40 / 30)
+    assert code.epochs == pytest.approx(20 / 23)
+    assert account.tokens == web.tokens + code.tokens
+    assert account.rows_per_second > 0
+
+
+def test_without_weights_shares_are_those_of_rows(packed):
+    stream = Stream(packed, epochs=1)
+    tokens = sum(int(batch.tokens.sum()) for batch in stream.batches(8))
+    account = stream.accounting.account()
+    web, code = account.sources
+    assert (web.rows, code.rows) == (30, 23)
+    assert web.planned_share == pytest.approx(30 / 53)
+    assert web.epochs == code.epochs == 1
+    assert account.tokens == tokens
+    assert account.padding_share == pytest.approx(1 - tokens / (56 * 12))  # rows that only fill up are padding
+
+
+def test_counts_start_again_with_a_state(packed):
+    stream = Stream(packed)
+    state = stream.state_dict(row=106)
+    next(stream.batches(4))
+    stream.load_state_dict(state)
+    next(stream.batches(4))
+    values = stream.accounting.as_dict("train/")
+    assert values["train/rows"] == 4
+    assert values["train/row"] == 110
+    assert values["train/web/epochs"] == pytest.approx(110 / 53)
+    assert all(isinstance(value, float) for value in values.values())
+
+
+def test_before_the_first_batch(tmp_path):
+    stream = Stream(write_packed(tmp_path / "out", {"web": [3]}))
+    assert stream.accounting.as_dict()["data/rows_per_second"] == 0
+    assert stream.accounting.log_line().startswith("row 0: web 0.0%")
