@@ -15,8 +15,6 @@ import sys
 from pathlib import Path
 from time import perf_counter
 
-from documents_ours import PeakOfChildren, peak_mib
-
 HERE = Path(__file__).parent
 ROW_LENGTH = 2048
 
@@ -75,6 +73,8 @@ def _lines_of(lines, num_bytes):
 
 
 def gristmill_side(options, *, backend="processes", workers=2):
+    from documents_ours import PeakOfChildren, peak_mib  # the datatrove side has no psutil
+
     began = perf_counter()
     import gristmill
     from gristmill import steps

@@ -4,7 +4,9 @@ import gzip
 import io
 import itertools
 import json
+import tempfile
 from collections import Counter
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -12,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.errors import CorruptStreamError
-from gristmill.core.records import ORIGIN_TYPE
+from gristmill.core.records import ORIGIN_TYPE, SourceFile
 from gristmill.steps.read import CELL_BYTES, Read, open_reader, plan_schema
+from gristmill.steps.read.json_lines import JsonLinesReader
+from gristmill.steps.read.separated import SeparatedFile
 from gristmill.storage.compression import compress_frame, decompressed
 
 TEXT_ONLY = pa.schema([("origin", ORIGIN_TYPE), ("text", pa.large_string())])
@@ -329,3 +333,47 @@ def test_real_cells_and_a_line_across_many_of_them(new_file, ranges):
     assert [rows for _, rows, *_ in whole.cells] == [2, 0, 0, 2, 2]
     for border in range(6):
         assert ranges(reader, [0, border, None]) == whole
+
+
+AWKWARD = [
+    b'{"text": "a"}',
+    b'{"text": "b", "more": {"c": [1]}}',
+    b'{"text": "a"} {"text": "b"}',
+    b'{"text": "a"}{"text": "b"}',
+    b'{"text":',
+    b'"a"}',
+    b'{"text": {"x": 1}',
+    b'{"x": {}}',
+    b'{"text": "a"}\r',
+    b"",
+    b"  ",
+    b"}",
+    b"{",
+    b'{"text": 5}',
+    b'{"text": "\xff"}',
+    b'{"text": "}{"}',
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.sampled_from(AWKWARD), max_size=8), st.sampled_from([b"\n", b""]))
+def test_lines_decoded_together_are_as_each_alone(lines, end):
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.jsonl")
+        path.write_bytes(b"\n".join(lines) + end)
+        file = SourceFile(path=str(path), relative="a.jsonl", num_bytes=path.stat().st_size, version="", id=1)
+        read = Read(read=str(path))
+
+        def outcome(*, together):
+            cells = SeparatedFile(file, b"\n", read.max_record_bytes, None, 4 << 20)
+            reader = JsonLinesReader(read, cells, TEXT_ONLY)
+            if not together:
+                reader._decode_together = lambda cut: None
+            found = list(reader.read_cells())
+            return [
+                (cell.batch.to_pylist(), cell.num_blank, [(bad.position, bad.reason) for bad in cell.bad])
+                for cell in found
+            ]
+
+        assert outcome(together=True) == outcome(together=False)

@@ -50,7 +50,9 @@ class JsonFields:
             _insert(tree, text, str)
         self._attributes: dict[str, str] = {}
         struct = self._struct(tree, "", "")
-        self.decode: Callable[[bytes | memoryview], Any] = msgspec.json.Decoder(struct).decode
+        decoder = msgspec.json.Decoder(struct)
+        self.decode: Callable[[bytes | memoryview], Any] = decoder.decode
+        self.decode_lines: Callable[[bytes | memoryview], list[Any]] = decoder.decode_lines
         self._get_text = operator.attrgetter(self._attributes[text]) if text is not None else None
 
     def texts(self, rows: Sequence[Any]) -> list[str]:

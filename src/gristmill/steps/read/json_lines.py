@@ -51,17 +51,10 @@ class JsonLinesReader:
     def parse(self, raw: RawCell) -> CellBatch:
         """The records of a raw cell."""
         cut = cut_records(raw, self._cells.file.id, LINE_END, self._read.max_record_bytes)
-        decode = self._fields.decode
-        rows: list[Any] = []
         refused: list[tuple[int, Exception]] = []
-        add = rows.append
-        for index, line in enumerate(cut):
-            try:
-                add(decode(line))
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                refused.append((index, error.with_traceback(None)))  # which would keep the cell alive
-            except RecursionError:
-                self._decode_deep(index, bytes(line), rows, refused)
+        rows = self._decode_together(cut)
+        if rows is None:
+            rows = self._decode_each(cut, refused)
         num_blank = self._set_aside(cut, refused)
         columns = self._columns_of(rows, cut.joined(strip=_RETURN) if self._keeps_record else None)
         batch = build_batch(self._schema, self._cells.file.id, cut.positions, columns)
@@ -70,6 +63,34 @@ class JsonLinesReader:
             num_blank += num_more
         cut.bad.sort(key=lambda bad: bad.position)
         return CellBatch(raw.cell, batch, num_blank, cut.bad)
+
+    def _decode_together(self, cut: CutRecords) -> list[Any] | None:
+        """All lines in one call, where that gives what each would give alone; None if a line is not that plain.
+
+        msgspec takes several objects on a line, and one that runs over several. But if every line begins with "{" and
+        ends with "}", none can run on: inside an object "{" never follows "}". And then as many objects as lines
+        means one on each.
+        """
+        if not len(cut) or cut.bad or not cut.are_enclosed(b"{", b"}"):
+            return None
+        try:
+            rows = self._fields.decode_lines(cut.raw.data[cut.starts[0] : cut.stops[-1]])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+        return rows if len(rows) == len(cut) else None
+
+    def _decode_each(self, cut: CutRecords, refused: list[tuple[int, Exception]]) -> list[Any]:
+        decode = self._fields.decode
+        rows: list[Any] = []
+        add = rows.append
+        for index, line in enumerate(cut):
+            try:
+                add(decode(line))
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                refused.append((index, error.with_traceback(None)))  # which would keep the cell alive
+            except RecursionError:
+                self._decode_deep(index, bytes(line), rows, refused)
+        return rows
 
     def _decode_deep(self, index: int, line: bytes, rows: list[Any], refused: list[tuple[int, Exception]]) -> None:
         try:
