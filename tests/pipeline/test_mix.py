@@ -7,7 +7,7 @@ import pytest
 from gristmill_testing.streams import all_rows, stored_rows, write_packed
 from gristmill_testing.token_datasets import write_tokens
 
-from gristmill.core.errors import UsageError
+from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.pipeline.mix import mix
 from gristmill.shards.dataset import open_dataset
 from gristmill.shards.verify import verify
@@ -138,3 +138,19 @@ def test_at_the_command_line(inputs, tmp_path):
     assert "short" in done.stderr
     done = run("-m", "gristmill", "mix", tmp_path / "other", "web", "--size", "5")
     assert "write web=out/web:0.7" in done.stderr
+
+
+def test_damage_is_not_copied(inputs, tmp_path):
+    shard = next((inputs["web"] / "train/web").glob("*.arrow"))
+    content = bytearray(shard.read_bytes())
+    content[600] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(DamagedDatasetError, match="not as it was written"):
+        mix({"web": (inputs["web"], 1)}, tmp_path / "out", size=50, by="rows")
+    assert not (tmp_path / "out/manifest.json").exists()
+
+
+def test_a_source_of_which_nothing_would_be_taken_is_refused(inputs, tmp_path):
+    with pytest.raises(UsageError, match="nothing is left for it"):
+        mix({"web": (inputs["web"], 1)}, tmp_path / "out", size=1, by="tokens")
+    assert not (tmp_path / "out").exists()

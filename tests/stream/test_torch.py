@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from gristmill_testing.streams import all_rows, ids_of
+from gristmill_testing.streams import all_rows, ids_of, write_packed
 from torch.utils.data import DataLoader
 
 from gristmill.core.errors import UsageError
@@ -226,3 +226,22 @@ def test_state_protocol_of_torchdata(packed, oracle):
     with pytest.raises(UsageError, match="batch_size"):
         TorchDataset(Stream(packed, seed=7, rows=60), 5).load_state_dict(dataset.state_dict())
     assert len(all_rows(packed)) == 53
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_state_made_without_workers_goes_on_with_any_number(tmp_path, num_workers):
+    folder = write_packed(tmp_path / "out", {"web": [16]})
+    dataset = TorchDataset(Stream(folder, rows=16), 1)
+    batches = iter(DataLoader(dataset, batch_size=None))
+    for _ in range(3):
+        next(batches)
+    again = TorchDataset(Stream(folder, rows=16), 1)
+    again.load_state_dict(dataset.state_dict())
+    assert [batch.first_row for batch in loader(again, num_workers)] == list(range(3, 16))
+
+
+def test_a_loader_refuses_the_state_of_a_worker(tmp_path):
+    folder = write_packed(tmp_path / "out", {"web": [16]})
+    dataset = TorchDataset(Stream(folder, rows=16), 1)
+    with pytest.raises(UsageError, match="worker"):
+        TorchLoader(Stream(folder, rows=16), 1).load_state_dict(dataset.state_dict())

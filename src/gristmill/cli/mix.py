@@ -9,6 +9,7 @@ import click
 
 from gristmill.cli.options import json_option
 from gristmill.cli.tables import print_table
+from gristmill.core.errors import UsageError
 from gristmill.pipeline.mix import UNITS, mix
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
@@ -68,6 +69,8 @@ def command(
     would be possible. Training needs no such copy: `Stream` mixes while it reads.
     """
     given = {name: (folder, weight) for name, folder, weight in inputs}
+    if len(given) < len(inputs):
+        raise UsageError("two inputs have the same name", help="each becomes a source of its own: name them apart")
     shares = mix(given, out, size=size, by=by, max_epochs=max_epochs, split=split, seed=seed)
     if as_json:
         click.echo(json.dumps([{**asdict(share), "epochs": share.epochs} for share in shares], indent=2))

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.books import Account
-from gristmill.core.errors import UsageError
+from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.core.names import one_of
 from gristmill.order import Permutation
 from gristmill.order.permutation import epoch_key
@@ -27,6 +27,7 @@ from gristmill.shards.arrow_stream import STREAM_END, mapped_batches, stream_blo
 from gristmill.shards.hugging_face import side_files
 from gristmill.shards.manifest import MANIFEST, Manifest, Shard, dump_manifest, load_manifest
 from gristmill.shards.token_rows import LENGTHS, num_tokens
+from gristmill.storage.checksums import file_checksum
 from gristmill.storage.commit import PendingFile, write_file
 
 if TYPE_CHECKING:
@@ -103,6 +104,9 @@ def mix(
     wanted = _wanted({name: weight for name, (_, weight) in inputs.items()}, size)
     _check_feasible(sources, wanted, by, max_epochs)
     chosen = {source.name: _choose(source, wanted[source.name], seed) for source in sources}
+    for name, (share, _) in chosen.items():
+        if not share.taken:
+            raise UsageError(f"{name}: of a size of {size:,} {by} nothing is left for it", help="choose a larger size")
     check_writable(target)
     with claimed(target) as run_id:
         if (target / MANIFEST).exists():
@@ -221,6 +225,11 @@ def _forget_killed(target: Path) -> None:
 
 def _write(source: _Source, share: Share, is_taken: NDArray[np.bool_], target: Path, run_id: str) -> list[Shard]:
     written: list[Shard] = []
+    for shard in source.shards:
+        if file_checksum(str(source.folder / shard.path)) != shard.xxh3:
+            raise DamagedDatasetError(
+                f"{source.folder / shard.path} is not as it was written", help=f"run: gristmill verify {source.folder}"
+            )
     for _ in range(share.whole_epochs):
         for shard in source.shards:
             path = _shard_path(source.name, len(written))

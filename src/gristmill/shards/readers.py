@@ -170,7 +170,11 @@ class SequentialShard:
 
 def _arrays(row: pa.RecordBatch) -> Record:
     """A row of lists, each as an array; origins stay a list of dicts."""
-    record: Record = {name: row.column(name).flatten().to_numpy() for name in row.schema.names if name != ORIGINS}
+    record: Record = {
+        name: row.column(name).flatten().to_numpy(zero_copy_only=False)  # bits are unpacked, all else is looked at
+        for name in row.schema.names
+        if name != ORIGINS
+    }
     record[ORIGINS] = row.column(ORIGINS)[0].as_py()
     return record
 

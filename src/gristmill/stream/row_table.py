@@ -61,13 +61,15 @@ class RowTable:
             shard_blocks, blocks = self._tables
             # A copy: a kernel in another thread may be using the present one, together with blocks of its own length.
             shard_blocks = shard_blocks.copy()
-            for shard in np.unique(self.shards_of(places[places >= 0])).tolist():
-                if not shard_blocks[shard, 1]:
-                    mapped, of_shard = open_blocks(self.shards[shard])
-                    self._mapped.append(mapped)
-                    shard_blocks[shard] = self._num_blocks, len(of_shard)
-                    blocks = self._with(blocks, of_shard)
-            self._tables = shard_blocks, blocks
+            try:
+                for shard in np.unique(self.shards_of(places[places >= 0])).tolist():
+                    if not shard_blocks[shard, 1]:
+                        mapped, of_shard = open_blocks(self.shards[shard])
+                        self._mapped.append(mapped)
+                        shard_blocks[shard] = self._num_blocks, len(of_shard)
+                        blocks = self._with(blocks, of_shard)
+            finally:  # those before one that is damaged stay open, and count
+                self._tables = shard_blocks, blocks
 
     def _with(self, blocks: NDArray[np.int64], more: NDArray[np.int64]) -> NDArray[np.int64]:
         """Blocks with more of them behind: in place where there is room, which nobody reads yet."""

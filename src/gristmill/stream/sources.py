@@ -87,6 +87,10 @@ def open_parts(data: StreamData, split: str | None, sources: Sequence[str] | Non
     if not parts:
         raise UsageError("a stream needs a dataset", help='for example Stream("out")')
     _check_alike(parts)
+    names = [lane.name for part in parts for lane in part.lanes]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f'two sources of the stream are called "{twice}"', help="give the datasets other names")
     if not any(lane.rows for part in parts for lane in part.lanes):
         raise UsageError("there is no row to stream", help="`gristmill inspect` shows what a dataset holds")
     return parts

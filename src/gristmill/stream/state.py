@@ -29,7 +29,7 @@ _MEANINGS = {
 }
 
 
-class StreamState(msgspec.Struct, frozen=True, kw_only=True):
+class StreamState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What `Stream.state_dict` gives, as a dict of plain numbers and strings."""
 
     row: int

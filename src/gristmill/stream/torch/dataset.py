@@ -37,14 +37,18 @@ class TorchDataset(IterableDataset[Batch]):
         check_ranks(batch_size, self.rank, self.world_size)
         self._first_row = stream.first_row
         self._next_step = 0
-        self._begin_at: int | None = None
+        self._saved: Mapping[str, int] | None = None
+        """What a worker had made when the state was saved; for the next iteration."""
 
     def __iter__(self) -> Iterator[Batch]:
         worker, num_workers = _worker()
         if get_worker_info() is not None:
             self.stream.forget_files()  # a forked process must not share the lock of its parent
-        step = worker if self._begin_at is None else self._begin_at
-        self._begin_at = None
+        step = worker
+        if self._saved is not None:
+            saved, self._saved = self._saved, None
+            # A process that has made every batch has come to a step, from which any number of workers can go on.
+            step = int(saved["next_step"]) + (worker if saved["num_workers"] == 1 else 0)
         self._next_step = step
         global_size = self.batch_size * self.world_size
         while self.stream.has_batch(row := self._first_row + step * global_size, global_size):
@@ -79,19 +83,14 @@ class TorchDataset(IterableDataset[Batch]):
         plain = {name: value for name, value in state.items() if name != _WORKER}
         self.stream.load_state_dict(plain, ignore)
         self._first_row = self.stream.first_row
-        self._begin_at = None
-        if _WORKER in state:
-            self._check_same_workers(state[_WORKER])
-            self._begin_at = int(state[_WORKER]["next_step"])
+        self._saved = state.get(_WORKER)
+        if self._saved is not None:
+            self._check_same_loader(self._saved)
 
-    def _check_same_workers(self, saved: Mapping[str, int]) -> None:
-        worker, num_workers = _worker()
-        now = {
-            "number": worker,
-            "num_workers": num_workers,
-            "batch_size": self.batch_size,
-            "world_size": self.world_size,
-        }
+    def _check_same_loader(self, saved: Mapping[str, int]) -> None:
+        now = {"batch_size": self.batch_size, "world_size": self.world_size}
+        if saved["num_workers"] > 1:
+            now["number"], now["num_workers"] = _worker()
         for name, value in now.items():
             if saved[name] != value:
                 raise UsageError(
