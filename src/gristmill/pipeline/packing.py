@@ -16,7 +16,7 @@ from gristmill.core.books import Account
 from gristmill.core.errors import LowUtilisationError
 from gristmill.pipeline.sink import ONLY_SPLIT, PartWriter, Written, by_split
 from gristmill.shards.canonical import canonical_schema
-from gristmill.shards.token_rows import id_type_of, rows_schema
+from gristmill.shards.token_rows import shard_schema
 from gristmill.steps.pack.documents import pack_documents
 from gristmill.steps.write import open_encoder
 from gristmill.steps.write.arrow import ArrowEncoder
@@ -58,7 +58,7 @@ class PackingSink:
         if not self._documents:
             return Written([], accounts=[account])
         schema = next(iter(self._documents.values()))[0].schema
-        encoder = open_encoder(self._write, rows_schema(id_type_of(schema), self._pack.row_length))
+        encoder = open_encoder(self._write, shard_schema(schema, self._pack.row_length))
         kept = ArrowEncoder(canonical_schema(schema))
         leftover_place = replace(self.place, stem=f"{self.place.stem}-leftover")
         with ExitStack() as stack:
@@ -87,13 +87,18 @@ class PackingSink:
             row_tokens=num_row_tokens,
             padding=packing.num_rows * self._pack.row_length - num_row_tokens,
         )
+        if packed.num_trained_tokens is not None:
+            account.measures.update(trained_tokens=packed.num_trained_tokens)
         if self._last:
             return
-        num_dropped = packing.num_dropped_documents + packing.num_empty
+        dropped = Counter(
+            too_long=packing.num_dropped_documents,
+            empty=packing.num_empty,
+            no_trained_tokens=packing.num_untrained_documents,
+        )
         account.taken += len(packed.offsets) - 1
-        account.given += len(packed.offsets) - 1 - num_dropped
-        account.dropped.update(too_long=packing.num_dropped_documents, empty=packing.num_empty)
-        account.dropped += type(account.dropped)()  # without zeros
+        account.given += len(packed.offsets) - 1 - dropped.total()
+        account.dropped += dropped  # without zeros
         account.measures.update(
             tokens=int(packed.offsets[-1]),
             dropped_tokens=packing.dropped_tokens,

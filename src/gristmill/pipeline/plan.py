@@ -220,8 +220,7 @@ def make_plan(
     if "://" in recipe.output:
         raise UsageError(f"the output must be a local folder, not {recipe.output}", help="copy it there afterwards")
     steps, pack, write = _output_steps(recipe)
-    resolved: dict[int, Step] = {}
-    """Steps that all sources share are looked up once."""
+    resolved: list[tuple[Step, Step]] = []  # steps that all sources share are looked up once
     reads = sampled_reads(recipe) if spooled is None else spooled
     apart = backend == "processes"
     sources = tuple(
@@ -255,7 +254,7 @@ def _plan_source(
     recipe: Recipe,
     name: str,
     steps: Sequence[Step],
-    resolved: dict[int, Step],
+    resolved: list[tuple[Step, Step]],
     write: Write,
     limit: int | None,
     spooled: Read | None,
@@ -265,10 +264,7 @@ def _plan_source(
     source = recipe.sources[name]
     first = () if limit is None else (Limit(max_records=limit),)
     try:
-        for step in steps:
-            if id(step) not in resolved:
-                resolved[id(step)] = step.resolved(recipe.path("."))
-        steps = (*first, *resolved_together([resolved[id(step)] for step in steps]))
+        steps = (*first, *resolved_together([_resolved(step, recipe, resolved) for step in steps]))
         inputs = find_inputs(recipe, name, spooled or source.read, is_spooled=spooled is not None)
         files, tokenizer = inputs.files, inputs.tokenizer
         read = _with_columns(inputs.read, steps) if tokenizer is None else inputs.read
@@ -292,6 +288,14 @@ def _plan_source(
     except GristmillError as error:
         error.add_note(f"in source {name}")
         raise
+
+
+def _resolved(step: Step, recipe: Recipe, known: list[tuple[Step, Step]]) -> Step:
+    found = next((result for given, result in known if given is step), None)
+    if found is None:
+        found = step.resolved(recipe.path("."))
+        known.append((step, found))
+    return found
 
 
 def _with_columns(read: Read, steps: Sequence[Step]) -> Read:

@@ -1,6 +1,7 @@
 """Training rows on disk: token ids, the lengths of the documents in them, and where each of these came from.
 
-What trainers want besides (labels, positions, document numbers) follows from the lengths when batches are made.
+Rows of chats also say which of their tokens are trained, a bit a token. What trainers want besides (labels, positions,
+document numbers) follows from these when batches are made.
 """
 
 from __future__ import annotations
@@ -10,26 +11,37 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from gristmill.core.records import INPUT_IDS, ORIGIN, ORIGIN_TYPE
+from gristmill.core.errors import UsageError
+from gristmill.core.records import INPUT_IDS, LOSS_MASK, ORIGIN, ORIGIN_TYPE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
 LENGTHS = "lengths"
 """Of the documents in the row, in their order; what they leave of a row of fixed length is padding."""
 ORIGINS = "origins"
 """Of the documents in the row."""
+TOKENS = "tokens"
+CHATS = "chats"
+KINDS = (TOKENS, CHATS)
+"""Kinds of datasets that hold rows: without and with a loss mask."""
 
 
-def rows_schema(id_type: pa.DataType, row_length: int | None) -> pa.Schema:
+def rows_schema(id_type: pa.DataType, row_length: int | None, *, masked: bool = False) -> pa.Schema:
     """Rows of one length, or (None) of one document each."""
-    ids = pa.list_(id_type) if row_length is None else pa.list_(id_type, row_length)
-    return pa.schema([(INPUT_IDS, ids), (LENGTHS, pa.list_(pa.int32())), (ORIGINS, pa.list_(ORIGIN_TYPE))])
+    size = -1 if row_length is None else row_length
+    mask = [(LOSS_MASK, pa.list_(pa.bool_(), size))] if masked else []
+    fields = [(INPUT_IDS, pa.list_(id_type, size)), (LENGTHS, pa.list_(pa.int32())), *mask]
+    return pa.schema([*fields, (ORIGINS, pa.list_(ORIGIN_TYPE))])
 
 
 def shard_schema(schema: pa.Schema, row_length: int | None) -> pa.Schema:
     """The columns in which records of this schema are written: tokenized documents as rows, others as they are."""
-    return rows_schema(id_type_of(schema), row_length) if INPUT_IDS in schema.names else schema
+    if INPUT_IDS not in schema.names:
+        return schema
+    return rows_schema(id_type_of(schema), row_length, masked=is_masked(schema))
 
 
 def id_type_of(schema: pa.Schema) -> pa.DataType:
@@ -37,14 +49,49 @@ def id_type_of(schema: pa.Schema) -> pa.DataType:
     return schema.field(INPUT_IDS).type.value_type
 
 
+def is_masked(schema: pa.Schema) -> bool:
+    """Whether tokenized documents or rows say which of their tokens are trained."""
+    if LOSS_MASK not in schema.names:
+        return False
+    kind = schema.field(LOSS_MASK).type
+    if not (pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind)) or kind.value_type != pa.bool_():
+        raise UsageError(f'column "{LOSS_MASK}" is {kind}', help="it says for each token whether it is trained: list<bool>")
+    return True
+
+
+def misfit(kind: str, columns: Iterable[str]) -> str | None:
+    """Why a dataset of this kind cannot have these columns, in words."""
+    if kind not in KINDS:
+        return None
+    wanted = {INPUT_IDS, LENGTHS, ORIGINS} | ({LOSS_MASK} if kind == CHATS else set())
+    return None if set(columns) == wanted else f"a dataset of {kind} has other columns than {', '.join(columns)}"
+
+
 def one_document_a_row(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Tokenized documents (`origin`, `input_ids`) as rows."""
+    """Tokenized documents (`origin`, `input_ids`, of chats `loss_mask`) as rows."""
     ids = batch.column(INPUT_IDS)
     ends = np.arange(batch.num_rows + 1, dtype=np.int32)
-    lengths = pa.ListArray.from_arrays(pa.array(ends), document_lengths(ids).astype(np.int32))
-    origins = pa.ListArray.from_arrays(pa.array(ends), batch.column(ORIGIN))
-    schema = rows_schema(ids.type.value_type, None)
-    return pa.RecordBatch.from_arrays([ids, lengths.cast(schema.field(LENGTHS).type), origins], schema=schema)
+    sizes = document_lengths(ids)
+    schema = shard_schema(batch.schema, None)
+    columns = {
+        INPUT_IDS: ids,
+        LENGTHS: pa.ListArray.from_arrays(pa.array(ends), sizes.astype(np.int32)).cast(schema.field(LENGTHS).type),
+        ORIGINS: pa.ListArray.from_arrays(pa.array(ends), batch.column(ORIGIN)),
+    }
+    if LOSS_MASK in schema.names:
+        columns[LOSS_MASK] = checked_mask(batch, sizes)
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+def checked_mask(documents: pa.RecordBatch, sizes: NDArray[np.int64]) -> pa.ListArray:
+    """The loss masks of documents of these lengths; a step of the user's may have changed one and not the other."""
+    masks = documents.column(LOSS_MASK)
+    if masks.null_count or masks.values.null_count or not np.array_equal(document_lengths(masks), sizes):
+        raise UsageError(
+            f'a document has not one entry in "{LOSS_MASK}" for each of its "{INPUT_IDS}"',
+            help="a function that changes the ids of chats must change their masks, too",
+        )
+    return masks
 
 
 def document_lengths(ids: pa.ListArray) -> NDArray[np.int64]:
@@ -58,12 +105,21 @@ def num_tokens(rows: pa.RecordBatch) -> int:
     return int(rows.column(LENGTHS).flatten().to_numpy().sum(dtype=np.int64))
 
 
+def num_trained_tokens(rows: pa.RecordBatch) -> int:
+    """Tokens in rows that are trained: all, unless a mask says which."""
+    return int(rows.column(LOSS_MASK).flatten().true_count) if is_masked(rows.schema) else num_tokens(rows)
+
+
+def tokens_in_rows(rows: pa.RecordBatch) -> NDArray[np.int64]:
+    """Tokens in each row, without padding."""
+    lengths = rows.column(LENGTHS)
+    totals = np.concatenate([[0], np.cumsum(lengths.values.to_numpy(), dtype=np.int64)])
+    return np.diff(totals[lengths.offsets.to_numpy()])
+
+
 def rows_problem(rows: pa.RecordBatch, vocab_size: int | None) -> str | None:
     """What is wrong with rows, in words."""
-    lengths = rows.column(LENGTHS)
-    ends = lengths.offsets.to_numpy()
-    totals = np.concatenate([[0], np.cumsum(lengths.values.to_numpy(), dtype=np.int64)])
-    filled = totals[ends[1:]] - totals[ends[:-1]]
+    filled = tokens_in_rows(rows)
     ids = rows.column(INPUT_IDS)
     if pa.types.is_fixed_size_list(ids.type):
         wrong = filled > ids.type.list_size
@@ -74,4 +130,14 @@ def rows_problem(rows: pa.RecordBatch, vocab_size: int | None) -> str | None:
     flat = ids.flatten().to_numpy()
     if vocab_size is not None and len(flat) and int(flat.max()) >= vocab_size:
         return f"holds the id {int(flat.max())}, but the vocabulary ends at {vocab_size}"
-    return None
+    return _mask_problem(rows, filled) if is_masked(rows.schema) else None
+
+
+def _mask_problem(rows: pa.RecordBatch, filled: NDArray[np.int64]) -> str | None:
+    masks = rows.column(LOSS_MASK)
+    if not pa.types.is_fixed_size_list(masks.type):
+        wrong = filled != document_lengths(masks)
+        return f"row {int(np.argmax(wrong))} of a batch does not say of each token whether it is trained" if wrong.any() else None
+    trained = masks.flatten().to_numpy(zero_copy_only=False).reshape(-1, masks.type.list_size)
+    wrong = (trained & (np.arange(masks.type.list_size) >= filled[:, None])).any(axis=1)
+    return f"row {int(np.argmax(wrong))} of a batch trains its padding" if wrong.any() else None

@@ -1,7 +1,7 @@
 """Tokenized documents as Arrow batches, packed into training rows.
 
-All documents of a unit are held at once (their ids: some 20 million for 64 MiB of text); rows are made a few MiB at a
-time.
+All documents of a unit are held at once (their ids: some 20 million for 64 MiB of text, and of chats a byte more for
+each); rows are made a few MiB at a time.
 """
 
 from __future__ import annotations
@@ -12,9 +12,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from gristmill.core.records import INPUT_IDS, ORIGIN, ORIGIN_TYPE
-from gristmill.shards.token_rows import document_lengths, rows_schema
-from gristmill.steps.pack.rows import fill_rows, plan_rows, unfinished_rows
+from gristmill.core.records import INPUT_IDS, LOSS_MASK, ORIGIN, ORIGIN_TYPE
+from gristmill.shards.token_rows import (
+    LENGTHS,
+    ORIGINS,
+    checked_mask,
+    document_lengths,
+    is_masked,
+    rows_schema,
+)
+from gristmill.steps.pack.rows import fill_rows, plan_rows, trained_tokens, unfinished_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,8 +45,17 @@ class PackedDocuments:
     leftover: Packing
     """Of rows that are worth packing again with others."""
     ids: NDArray[np.unsignedinteger]
+    mask: NDArray[np.bool_] | None
+    """Which of the ids are trained; None: these are not chats."""
+    trained: NDArray[np.int64] | None
+    """How many of each document, in what a row could hold of it."""
     offsets: NDArray[np.int64]
     origins: pa.StructArray
+
+    @property
+    def num_trained_tokens(self) -> int | None:
+        """In the rows that are written; of chats only, which are never in two pieces."""
+        return None if self.trained is None else int(self.trained[self.packing.documents].sum())
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """Batches of a fixed number of rows."""
@@ -51,26 +67,32 @@ class PackedDocuments:
     def leftover_documents(self) -> pa.RecordBatch:
         """Pieces of documents that found no good row, as documents."""
         taken = self.leftover
-        first = self.offsets[taken.documents] + taken.starts
         ends = np.cumsum(taken.lengths, dtype=np.int64)
-        ids = np.empty(int(ends[-1]) if len(ends) else 0, dtype=self.ids.dtype)
-        for start, length, end in zip(first, taken.lengths, ends, strict=True):  # of a few rows
-            ids[end - length : end] = self.ids[start : start + length]
         offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
-        lists = pa.ListArray.from_arrays(offsets, pa.array(ids))
-        return pa.RecordBatch.from_arrays([self.origins.take(pa.array(taken.documents)), lists], [ORIGIN, INPUT_IDS])
+        in_one_row = replace(taken, row_ends=np.array([len(taken.lengths)]))
+        flat = self._flat(in_one_row, int(ends[-1]) if len(ends) else 0)
+        columns = {name: pa.ListArray.from_arrays(offsets, values) for name, values in flat.items()}
+        return pa.RecordBatch.from_pydict({ORIGIN: self.origins.take(pa.array(taken.documents)), **columns})
 
     def _batch(self, packing: Packing) -> pa.RecordBatch:
         row_length = self.pack.row_length
-        flat = fill_rows(self.ids, self.offsets, packing, row_length, self.pad_id)
         ends = pa.array(np.concatenate([[0], packing.row_ends]).astype(np.int32))
-        schema = rows_schema(pa.from_numpy_dtype(self.ids.dtype), row_length)
-        columns = [
-            pa.FixedSizeListArray.from_arrays(pa.array(flat), row_length),
-            pa.ListArray.from_arrays(ends, pa.array(packing.lengths)),
-            pa.ListArray.from_arrays(ends, self.origins.take(pa.array(packing.documents))),
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
+        flat = self._flat(packing, row_length)
+        columns = {
+            **{name: pa.FixedSizeListArray.from_arrays(values, row_length) for name, values in flat.items()},
+            LENGTHS: pa.ListArray.from_arrays(ends, pa.array(packing.lengths)),
+            ORIGINS: pa.ListArray.from_arrays(ends, self.origins.take(pa.array(packing.documents))),
+        }
+        schema = rows_schema(pa.from_numpy_dtype(self.ids.dtype), row_length, masked=self.mask is not None)
+        return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+    def _flat(self, packing: Packing, row_length: int) -> dict[str, pa.Array]:
+        """The ids of rows, and of chats the masks: padding is not trained."""
+        flat = {INPUT_IDS: pa.array(fill_rows(self.ids, self.offsets, packing, row_length, self.pad_id))}
+        if self.mask is not None:
+            marks = fill_rows(self.mask.view(np.uint8), self.offsets, packing, row_length, 0)
+            flat[LOSS_MASK] = pa.array(marks.view(np.bool_))
+        return flat
 
 
 def pack_documents(
@@ -79,7 +101,10 @@ def pack_documents(
     """Lay the documents of all batches into rows; `keeps_unfinished` also those that others might still fill."""
     ids = [batch.column(INPUT_IDS) for batch in batches]
     lengths = np.concatenate([np.empty(0, np.int64), *map(document_lengths, ids)])
-    packing = plan_rows(pack, lengths)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    mask = _joined_masks(batches) if is_masked(batches[0].schema) else None
+    trained = trained_tokens(mask, offsets, lengths, pack.row_length) if mask is not None else None
+    packing = plan_rows(pack, lengths, trained)
     unfinished = np.empty(0, np.int64) if keeps_unfinished else unfinished_rows(pack, packing)
     return PackedDocuments(
         pack=pack,
@@ -87,13 +112,21 @@ def pack_documents(
         packing=_rows_at(packing, np.delete(np.arange(packing.num_rows), unfinished)) if len(unfinished) else packing,
         leftover=_rows_at(packing, unfinished),
         ids=_joined([array.flatten().to_numpy() for array in ids]),
-        offsets=np.concatenate([[0], np.cumsum(lengths)]),
+        mask=mask,
+        trained=trained,
+        offsets=offsets,
         origins=pa.chunked_array([batch.column(ORIGIN) for batch in batches], ORIGIN_TYPE).combine_chunks(),
     )
 
 
 def _joined(arrays: Sequence[NDArray[np.unsignedinteger]]) -> NDArray[np.unsignedinteger]:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _joined_masks(batches: Sequence[pa.RecordBatch]) -> NDArray[np.bool_]:
+    """A byte a token."""
+    masks = [checked_mask(batch, document_lengths(batch.column(INPUT_IDS))) for batch in batches]
+    return np.concatenate([mask.flatten().to_numpy(zero_copy_only=False) for mask in masks])
 
 
 def _rows_between(packing: Packing, first: int, stop: int) -> Packing:

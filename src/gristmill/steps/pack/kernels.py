@@ -130,6 +130,16 @@ def best_fit(lengths: NDArray[np.int32], row_length: int) -> tuple[NDArray[np.in
 
 
 @kernel
+def count_trained(
+    mask: NDArray[np.uint8], first: NDArray[np.int64], lengths: NDArray[np.int64], counts: NDArray[np.int64]
+) -> None:
+    """Write how many of the `lengths` tokens from `first` on are marked, for each piece. `counts` comes as 0."""
+    for piece in range(len(first)):
+        for place in range(first[piece], first[piece] + lengths[piece]):
+            counts[piece] += mask[place]
+
+
+@kernel
 def copy_pieces(
     ids: NDArray[np.unsignedinteger],
     first: NDArray[np.int64],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import msgspec
+
 from gristmill.core.errors import UsageError
 from gristmill.core.names import one_of
 from gristmill.core.step import Step
@@ -29,6 +31,9 @@ class Pack(Step, tag="pack", frozen=True, kw_only=True):
     `long_documents` says what becomes of a document that is longer than a row: `split` it over several, `truncate` it
     to one, or `drop` it. A run whose rows hold less than `min_utilisation` of tokens fails.
 
+    Chats (documents with a loss mask) are never cut in the middle: they cannot be concatenated or split, and long ones
+    are dropped by default. One that has no trained token, or none left, is dropped, too.
+
     >>> import numpy as np
     >>> from gristmill.steps.pack.rows import plan_rows
     >>> plan_rows(Pack(row_length=8), np.array([5, 4, 3, 4])).rows()
@@ -37,7 +42,8 @@ class Pack(Step, tag="pack", frozen=True, kw_only=True):
 
     row_length: int
     strategy: str = BEST_FIT
-    long_documents: str = SPLIT
+    long_documents: str | None = None
+    """None: documents are split, chats dropped."""
     min_utilisation: float | None = None
     """The share of all places in rows that must hold tokens; None: no matter."""
 
@@ -48,7 +54,21 @@ class Pack(Step, tag="pack", frozen=True, kw_only=True):
                 help="use the length of your model's context, such as 2048",
             )
         one_of("strategy", self.strategy, STRATEGIES)
-        one_of("long_documents", self.long_documents, LONG_DOCUMENTS)
+        if self.long_documents is not None:
+            one_of("long_documents", self.long_documents, LONG_DOCUMENTS)
         share = self.min_utilisation
         if share is not None and not (0 <= share <= 1 and math.isfinite(share)):
             raise UsageError(f"min_utilisation is a share from 0 to 1, not {share}", help="for 95 % write 0.95")
+
+    def for_chats(self) -> Pack:
+        """The same step for documents with a loss mask; refuses what would cut them."""
+        if self.strategy == CONCAT:
+            raise UsageError(
+                "pack: strategy concat cuts chats in the middle", help="use best_fit, or pad for one chat a row"
+            )
+        if self.long_documents == SPLIT:
+            raise UsageError(
+                "pack: long_documents: split cuts chats in the middle",
+                help="use drop (the default for chats) or truncate, or shorten them turn by turn: max_tokens of render",
+            )
+        return self if self.long_documents is not None else msgspec.structs.replace(self, long_documents=DROP)

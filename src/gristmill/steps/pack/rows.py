@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gristmill.steps.pack.kernels import best_fit, copy_pieces
+from gristmill.steps.pack.kernels import best_fit, copy_pieces, count_trained
 from gristmill.steps.pack.pack import BEST_FIT, CONCAT, DROP, PAD, TRUNCATE
 
 if TYPE_CHECKING:
@@ -43,7 +43,10 @@ class Packing:
     truncated_tokens: int
     num_dropped_documents: int
     """Dropped for their length; those without tokens are counted apart."""
+    num_untrained_documents: int
+    """Dropped because no token of what a row could hold of them is trained."""
     dropped_tokens: int
+    """Of both."""
     num_empty: int
 
     @property
@@ -65,17 +68,21 @@ class Packing:
         return [row.tolist() for row in np.split(self.documents, self.row_ends[:-1])] if self.num_rows else []
 
 
-def plan_rows(pack: Pack, lengths: NDArray[np.int64]) -> Packing:
-    """Lay documents of these lengths into rows."""
+def plan_rows(pack: Pack, lengths: NDArray[np.int64], trained: NDArray[np.int64] | None = None) -> Packing:
+    """Lay documents of these lengths into rows; those of which no token is `trained` are left out (None: all are)."""
     long = lengths > pack.row_length
     taken = lengths
-    num_truncated = truncated_tokens = num_dropped = dropped_tokens = 0
     if pack.long_documents == TRUNCATE:
         taken = np.minimum(lengths, pack.row_length)
-        num_truncated, truncated_tokens = int(np.count_nonzero(long)), int((lengths - taken).sum())
     elif pack.long_documents == DROP:
         taken = np.where(long, 0, lengths)
-        num_dropped, dropped_tokens = int(np.count_nonzero(long)), int(lengths[long].sum())
+    num_too_long = int(np.count_nonzero(long & (taken == 0)))
+    num_untrained = 0
+    if trained is not None:
+        untrained = (taken > 0) & (trained == 0)
+        num_untrained = int(np.count_nonzero(untrained))
+        taken = np.where(untrained, 0, taken)
+    truncated = (0 < taken) & (taken < lengths)
     cut = _cut_anywhere if pack.strategy == CONCAT else _cut_long
     documents, starts, piece_lengths = cut(taken, pack.row_length)
     if pack.strategy == BEST_FIT:
@@ -92,12 +99,26 @@ def plan_rows(pack: Pack, lengths: NDArray[np.int64]) -> Packing:
         lengths=piece_lengths,
         row_ends=row_ends,
         num_split_documents=int(np.count_nonzero(num_pieces > 1)),
-        num_truncated_documents=num_truncated,
-        truncated_tokens=truncated_tokens,
-        num_dropped_documents=num_dropped,
-        dropped_tokens=dropped_tokens,
+        num_truncated_documents=int(np.count_nonzero(truncated)),
+        truncated_tokens=int((lengths - taken)[truncated].sum()),
+        num_dropped_documents=num_too_long,
+        num_untrained_documents=num_untrained,
+        dropped_tokens=int(lengths[taken == 0].sum()),
         num_empty=int(np.count_nonzero(lengths == 0)),
     )
+
+
+def trained_tokens(
+    mask: NDArray[np.bool_], offsets: NDArray[np.int64], lengths: NDArray[np.int64], row_length: int
+) -> NDArray[np.int64]:
+    """How many trained tokens a row could hold of each document: in all of it, or where it is longer in its beginning.
+
+    >>> trained_tokens(np.array([True, False, False, True]), np.array([0, 1, 4]), np.array([1, 3]), row_length=2)
+    array([1, 0])
+    """
+    counts = np.zeros(len(lengths), dtype=np.int64)
+    count_trained(_read_only(mask.view(np.uint8)), offsets[:-1], np.minimum(lengths, row_length), counts)
+    return counts
 
 
 def unfinished_rows(pack: Pack, packing: Packing) -> NDArray[np.int64]:
@@ -118,7 +139,7 @@ def unfinished_rows(pack: Pack, packing: Packing) -> NDArray[np.int64]:
 def fill_rows(
     ids: NDArray[np.unsignedinteger], offsets: NDArray[np.int64], packing: Packing, row_length: int, pad_id: int
 ) -> NDArray[np.unsignedinteger]:
-    """The ids of all rows, one after the other. Document d has `ids[offsets[d]:offsets[d + 1]]`.
+    """The ids (or marks) of all rows, one after the other. Document d has `ids[offsets[d]:offsets[d + 1]]`.
 
     >>> from gristmill.steps.pack.pack import Pack
     >>> packing = plan_rows(Pack(row_length=4), np.array([3, 2]))
@@ -126,11 +147,16 @@ def fill_rows(
     array([1, 2, 3, 0, 4, 5, 0, 0], dtype=uint16)
     """
     first = offsets[packing.documents] + packing.starts
-    read_only = ids.view()  # as Arrow's arrays are: code for both kinds would be compiled twice
-    read_only.flags.writeable = False
     rows = np.full(packing.num_rows * row_length, pad_id, dtype=ids.dtype)
-    copy_pieces(read_only, first, packing.lengths, packing.row_ends, row_length, rows)
+    copy_pieces(_read_only(ids), first, packing.lengths, packing.row_ends, row_length, rows)
     return rows
+
+
+def _read_only(values: NDArray[np.unsignedinteger]) -> NDArray[np.unsignedinteger]:
+    """As Arrow's arrays are: code for both kinds would be compiled twice."""
+    view = values.view()
+    view.flags.writeable = False
+    return view
 
 
 Pieces = tuple["NDArray[np.int64]", "NDArray[np.int64]", "NDArray[np.int32]"]
