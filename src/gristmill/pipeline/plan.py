@@ -13,7 +13,7 @@ import msgspec
 
 from gristmill.core.errors import GristmillError, UsageError
 from gristmill.core.recipe import step_parameters
-from gristmill.core.records import INPUT_IDS, ORIGIN, RECORD, SPLIT, TEXT
+from gristmill.core.records import INPUT_IDS, LITERALS, ORIGIN, RECORD, SPLIT, TEXT, TRAINED
 from gristmill.core.step import GlobalStep, LocalStep
 from gristmill.pipeline import fingerprint
 from gristmill.pipeline.chats import connected, makes_text, resolved_together
@@ -300,7 +300,7 @@ def _resolved(step: Step, recipe: Recipe, known: list[tuple[Step, Step]]) -> Ste
 
 def _with_columns(read: Read, steps: Sequence[Step]) -> Read:
     """The columns that the steps need are read too; one that an earlier step makes need not be in the files."""
-    made: set[str] = {ORIGIN, TEXT, RECORD, SPLIT}
+    made: set[str] = {ORIGIN, TEXT, RECORD, SPLIT, TRAINED, LITERALS}
     needed: list[str] = list(read.columns)
     for step in steps:
         if isinstance(step, (LocalStep, GlobalStep)):

@@ -70,9 +70,10 @@ class RenderKernel:
             except NotAChat as problem:
                 bad.append(bad_record(batch, row, problem.reason, problem.message))
                 continue
-            created += len(made.examples) + made.dropped.total() - 1
+            created += len(made.examples) + len(made.dropped) - 1
             dropped.update(made.dropped)
-            measures.update(made.measures)
+            for name, count in made.counts:
+                measures[name] += count
         return Applied(rows.to_batch(batch), dict(dropped), created=created, bad=bad, measures=dict(measures))
 
     def _may_hold_literals(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:

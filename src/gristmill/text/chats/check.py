@@ -58,8 +58,10 @@ def check_template(
             bad[problem.reason] += 1
             first_bad = first_bad or problem.message
     examples = [example for one in made for example in one.examples]
-    dropped = sum((one.dropped for one in made), Counter[str]())
-    measures = sum((one.measures for one in made), Counter[str]())
+    dropped = Counter(reason for one in made for reason in one.dropped)
+    measures: Counter[str] = Counter()
+    for name, count in (counted for one in made for counted in one.counts):
+        measures[name] += count
     problems = [*_problems(maker, examples, variables), *_quoted_arguments(maker, records)]
     if records and not examples:
         reasons = ", ".join(f"{reason} {count}" for reason, count in (bad + dropped).most_common(4))
@@ -78,7 +80,7 @@ def check_template(
         num_examples=len(examples),
         dropped=dict(dropped),
         bad=dict(bad),
-        end_of_turn=maker.usual_finder.ending.token,
+        end_of_turn=maker.usual_finder.turns.ending.token,
     )
 
 
@@ -93,7 +95,7 @@ def _problems(
             "leave one of them out of the template",
         )
     options = maker.options
-    if options.train_end_of_turn and options.train_on != TRAIN_ALL and not maker.usual_finder.ending.token:
+    if options.train_end_of_turn and options.train_on != TRAIN_ALL and not maker.usual_finder.turns.ending.token:
         yield TemplateProblem(
             "no_end_of_turn",
             "the template writes nothing at the end of an answer: a model trained on it would not learn to stop",
@@ -133,7 +135,7 @@ def _notes(
     records: Sequence[Mapping[str, Any]],
 ) -> Iterator[str]:
     finder, options = maker.usual_finder, maker.options
-    token = finder.ending.token
+    token = finder.turns.ending.token
     if token:
         kind = "one token" if token in added_tokens or not added_tokens else "several tokens: it is not in the vocabulary"
         yield f"template: answers end with {token!r} ({kind})"

@@ -6,7 +6,6 @@ its system message and never a part of a message.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,8 @@ import msgspec
 
 from gristmill.text.chats.literals import ChatLiterals
 from gristmill.text.chats.shapes import ASSISTANT, AUTO, SYSTEM, TOOL, USER, Conversation, NotAChat, conversation_of
-from gristmill.text.chats.turns import HistoryRewritten, MessageNotRendered, TurnFinder
+from gristmill.text.chats.skeletons import AnswerFinder
+from gristmill.text.chats.turns import HistoryRewritten, MessageNotRendered
 from gristmill.text.templates import ChatTemplate, TemplateError
 
 if TYPE_CHECKING:
@@ -66,8 +66,10 @@ class Made:
     """What one record came to."""
 
     examples: list[Example] = field(default_factory=list)
-    dropped: Counter[str] = field(default_factory=Counter)
-    measures: Counter[str] = field(default_factory=Counter)
+    dropped: list[str] = field(default_factory=list)
+    """The reasons."""
+    counts: list[tuple[str, int]] = field(default_factory=list)
+    """What else was counted. Lists, because most records add nothing: a Counter costs more than its record."""
 
 
 class ExampleMaker:
@@ -88,22 +90,22 @@ class ExampleMaker:
         self._count_tokens = count_tokens
         sources = {source: None for source in found.sources.values()}
         finders = {
-            source: TurnFinder(ChatTemplate(source, found.variables, today=today, name=found.name), tokens)
+            source: AnswerFinder(ChatTemplate(source, found.variables, today=today, name=found.name), tokens)
             for source in sources
         }
         self._finders = {with_tools: finders[found.source(with_tools=with_tools)] for with_tools in (False, True)}
 
-    def finder(self, conversation: Conversation) -> TurnFinder:
+    def finder(self, conversation: Conversation) -> AnswerFinder:
         """For the template that a conversation is rendered with."""
         return self._finders[bool(conversation.tools)]
 
     @property
-    def usual_finder(self) -> TurnFinder:
+    def usual_finder(self) -> AnswerFinder:
         """For conversations without tools."""
         return self._finders[False]
 
     @property
-    def finder_with_tools(self) -> TurnFinder:
+    def finder_with_tools(self) -> AnswerFinder:
         return self._finders[True]
 
     def make(self, record: Mapping[str, Any], *, may_hold_literals: bool = True) -> Made:
@@ -120,7 +122,7 @@ class ExampleMaker:
             conversation = self._checked(conversation, made)
             self._render_all(conversation, made, may_hold_literals=may_hold_literals)
         except DroppedChat as dropped:
-            made.dropped[str(dropped)] += 1
+            made.dropped.append(str(dropped))
         except TemplateError as error:
             raise NotAChat("template_error", error.message) from None
         except MessageNotRendered as error:
@@ -142,19 +144,19 @@ class ExampleMaker:
             if self.options.last_not_assistant == DROP:
                 raise DroppedChat("last_not_assistant")
             conversation = conversation.without(answers[-1] + 1, last + 1)
-            made.measures["trimmed_messages"] += last - answers[-1]
+            made.counts.append(("trimmed_messages", last - answers[-1]))
         for index, message in enumerate(conversation.messages):
             role = message["role"]
             if role == TOOL and (index == 0 or conversation.messages[index - 1]["role"] not in (ASSISTANT, TOOL)):
                 raise DroppedChat("tool_without_call")
             if role == SYSTEM and index and conversation.messages[index - 1]["role"] not in (SYSTEM, "developer"):
-                made.measures["late_system_messages"] += 1
+                made.counts.append(("late_system_messages", 1))
             if not _has_words(message):
                 if role == ASSISTANT:
                     raise DroppedChat("empty_answer")
-                made.measures["empty_messages"] += 1
+                made.counts.append(("empty_messages", 1))
         if conversation.marks and self.options.train_on != TRAIN_MARKED:
-            made.measures["ignored_train_marks"] += len(conversation.marks)
+            made.counts.append(("ignored_train_marks", len(conversation.marks)))
         return conversation
 
     def _render_all(self, conversation: Conversation, made: Made, *, may_hold_literals: bool) -> None:
@@ -169,7 +171,7 @@ class ExampleMaker:
             if self.options.split_turns == SPLIT_AUTO:
                 return self._split(conversation, made, may_hold_literals=may_hold_literals)
             answers, way = finder.answers_as_rendered(shortened, text), "as_rendered"
-        made.measures[f"found_by_{way}"] += 1
+        made.counts.append((f"found_by_{way}", 1))
         chosen = self._chosen(shortened, answers)
         self._add(made, shortened, text, answers, chosen, may_hold_literals=may_hold_literals)
         return None
@@ -184,16 +186,11 @@ class ExampleMaker:
             try:
                 part, text = self._fitted(conversation.first(message + 1), made)
             except DroppedChat as dropped:
-                made.dropped[str(dropped)] += 1
+                made.dropped.append(str(dropped))
                 continue
             _refuse_lost_calls(part, text)
-            finder = self.finder(part)
-            if finder.template.marks_generation:
-                last = len(part.messages) - 1
-                answers = [answer for answer in finder.answers(part, text)[0] if answer.message == last]
-            else:
-                answers = [finder.last_answer(part, text)]
-            made.measures["split_turns"] += 1
+            answers = self.finder(part).last_answer(part, text)
+            made.counts.append(("split_turns", 1))
             self._add(made, part, text, answers, answers, may_hold_literals=may_hold_literals)
 
     def _add(
@@ -212,11 +209,12 @@ class ExampleMaker:
             spans = [(0, len(text))]
         spans = [(start, end) for start, end in spans if end > start]
         if not spans:
-            made.dropped["nothing_to_train_on"] += 1
+            made.dropped.append("nothing_to_train_on")
             return
         template = self.finder(conversation).template
         literals = self._literals.find(template, conversation, text) if may_hold_literals else []
-        made.measures["special_literals"] += len(literals)
+        if literals:
+            made.counts.append(("special_literals", len(literals)))
         made.examples.append(Example(text, spans, literals, answers[-1].start if answers else len(text)))
 
     def _is_wanted(self, conversation: Conversation, message: int) -> bool:
@@ -251,8 +249,8 @@ class ExampleMaker:
                 low = middle + 1
         if best is None:
             raise DroppedChat("too_long")
-        made.measures["shortened_chats"] += 1
-        made.measures["dropped_messages"] += len(conversation.messages) - len(best[0].messages)
+        made.counts.append(("shortened_chats", 1))
+        made.counts.append(("dropped_messages", len(conversation.messages) - len(best[0].messages)))
         return best
 
     def _fits(self, text: str) -> bool:
@@ -278,6 +276,8 @@ def _refuse_lost_calls(conversation: Conversation, text: str) -> None:
 
 def _has_words(message: Mapping[str, Any]) -> bool:
     content = message.get("content")
+    if isinstance(content, str) and content and not content.isspace():
+        return True
     texts = [part["text"] for part in content] if isinstance(content, list) else [content or ""]
     texts.append(message.get("reasoning_content") or "")
     return bool(message.get("tool_calls")) or any(text.strip() for text in texts)

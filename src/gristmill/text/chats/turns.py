@@ -95,10 +95,12 @@ class TurnFinder:
             raise HistoryRewritten("the answers cannot be found in the text")
         return found
 
-    def last_answer(self, conversation: Conversation, text: str) -> Answer:
-        """The answer that ends a conversation; needs nothing of the history but the prompt."""
+    def last_answer(self, conversation: Conversation, text: str) -> list[Answer]:
+        """What is trained on of the answer that ends a conversation; needs nothing of the history but the prompt."""
         message = len(conversation.messages) - 1
-        return self._last_answer(conversation, text, message)
+        if self.template.marks_generation and (tagged := self._tagged(conversation, text)) is not None:
+            return [answer for answer in tagged if answer.message == message]
+        return [self._last_answer(conversation, text, message)]
 
     def _tagged(self, conversation: Conversation, text: str) -> list[Answer] | None:
         """From `{% generation %}`; None if its marks change what the template writes."""
