@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from gristmill.cli.options import dataset_argument, json_option
-from gristmill.pipeline.export import FORMATS, export
+from gristmill.pipeline.export import COLUMNS, FORMATS, export
 from gristmill.pipeline.outline import amount, counted
 
 
@@ -17,6 +17,11 @@ from gristmill.pipeline.outline import amount, counted
 @click.option("--split", help="Only this split. Default: each, in files of its own.")
 @click.option("--source", help="Only this source. Default: all, one after the other.")
 @click.option("--vocab-size", type=click.IntRange(min=1), help="For megatron, with added tokens: uint16 below 65500.")
+@click.option(
+    "--columns",
+    help=f"{' or '.join(COLUMNS)}: of tokens in parquet, jsonl or webdataset, the dataset's own columns, or input_ids, "
+    "labels, position_ids and seq_lengths, as trainers take them. Default: training for chats in parquet and jsonl.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace files of these names.")
 @click.option("--workers", type=click.IntRange(min=1), help="How many. Default: as many as this machine allows.")
 @click.option("--backend", default="processes", show_default=True, help="processes, threads or serial.")
@@ -28,6 +33,7 @@ def command(
     split: str | None,
     source: str | None,
     vocab_size: int | None,
+    columns: str | None,
     workers: int | None,
     backend: str,
     *,
@@ -46,6 +52,7 @@ def command(
         split=split,
         source=source,
         vocab_size=vocab_size,
+        columns=columns,
         overwrite=overwrite,
         workers=workers or "auto",
         backend=backend,

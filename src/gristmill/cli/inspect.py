@@ -11,6 +11,9 @@ from gristmill.cli.printing import one_line
 from gristmill.cli.tables import print_books, print_table, print_tokens
 from gristmill.pipeline.outline import amount
 from gristmill.shards.dataset import Dataset, open_dataset
+from gristmill.shards.token_rows import CHATS
+
+_EXAMPLE_CHARS = 2000
 
 
 @click.command(epilog="Example: gristmill inspect out -n 5 --split validation")
@@ -33,6 +36,8 @@ def command(out: str, num_records: int, split: str | None, *, of_quarantine: boo
         click.echo("nothing was set aside")
     for number, record in enumerate(records):
         _print_record(f"set aside {number}" if of_quarantine else f"record {number}", record)
+    if dataset.manifest.kind == CHATS and records and not of_quarantine:
+        _print_trained(dataset)
     click.echo(f"next: gristmill verify {out}, or gristmill trace {out} 0 to see where a record came from")
 
 
@@ -57,6 +62,7 @@ def _facts(dataset: Dataset) -> dict[str, Any]:
         "dataset_hash": manifest.dataset_hash,
         "num_rows": len(dataset),
         "columns": manifest.schema.columns,
+        **_trained(dataset),
         "counts": [dict(zip(names, row, strict=True)) for row in _counts(dataset)],
         "books": manifest.books,
         "quarantine": manifest.quarantine.counts,
@@ -64,9 +70,20 @@ def _facts(dataset: Dataset) -> dict[str, Any]:
     }
 
 
+def _trained(dataset: Dataset) -> dict[str, int]:
+    """Of chats, how many tokens there are and how many of them are trained."""
+    if dataset.manifest.kind != CHATS:
+        return {}
+    shards = [shard for split, _, shard in dataset.manifest.shards() if split in dataset.splits]
+    return {
+        "tokens": sum(shard.tokens or 0 for shard in shards),
+        "trained_tokens": sum(shard.trained_tokens or 0 for shard in shards),
+    }
+
+
 def _print(dataset: Dataset) -> None:
     manifest = dataset.manifest
-    kind = "rows of tokens" if manifest.kind == "tokens" else manifest.kind
+    kind = f"rows of {manifest.kind}" if manifest.holds_rows else manifest.kind
     click.echo(f"{dataset.folder}: {len(dataset):,} {kind}, {manifest.format}, {manifest.dataset_hash}")
     rows = [
         (split, source, f"{num_rows:,}", f"{num_shards:,}", amount(num_bytes))
@@ -82,3 +99,17 @@ def _print_record(title: str, record: dict[str, Any]) -> None:
     click.echo(title)
     for name, value in record.items():
         click.echo(f"  {one_line(name)}: {one_line(value)}")
+
+
+def _print_trained(dataset: Dataset) -> None:
+    """The text of the first row: what is trained stands in brackets, and on a terminal in another colour."""
+    click.echo("text of record 0, what is trained in ⟦ ⟧:")
+    left = _EXAMPLE_CHARS
+    for text, trained in dataset.spans(0):
+        shown = "\n".join(one_line(line, left) for line in text[:left].split("\n"))
+        click.echo(click.style(f"⟦{shown}⟧", fg="green") if trained else shown, nl=False)
+        left -= len(text)
+        if left <= 0:
+            click.echo(" …", nl=False)
+            break
+    click.echo()

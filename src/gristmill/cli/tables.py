@@ -12,6 +12,7 @@ from rich.text import Text
 
 from gristmill.core.books import Account
 from gristmill.shards.manifest import Manifest
+from gristmill.shards.token_rows import CHATS
 
 _WIDTH_OF_FILES = 200
 """What is not a terminal has no width: lines are not cut there."""
@@ -39,8 +40,11 @@ def print_books(books: Mapping[str, Sequence[Mapping[str, object]]]) -> None:
 
 def print_tokens(manifest: Manifest) -> None:
     """Tokens and rows of each source; nothing for a dataset of documents."""
-    if manifest.kind != "tokens":
+    if not manifest.holds_rows:
         return
+    columns = ["source", "tokens", "bytes a token", "rows", "filled", "split", "tokens left out", "special literals"]
+    if manifest.kind == CHATS:
+        columns.append("trained")
     rows = []
     for source in manifest.books:
         accounts = manifest.accounts(source)
@@ -50,7 +54,7 @@ def print_tokens(manifest: Manifest) -> None:
         num_rows, num_tokens = sum(shard.rows for shard in shards), sum(shard.tokens or 0 for shard in shards)
         places = num_rows * manifest.row_length if manifest.row_length else num_tokens
         rows.append(
-            (
+            [
                 source,
                 f"{num_tokens:,}",
                 f"{count['bytes'] / num_encoded:.2f}" if num_encoded else "",
@@ -59,9 +63,11 @@ def print_tokens(manifest: Manifest) -> None:
                 f"{count['split_documents']:,}",
                 f"{count['truncated_tokens'] + count['dropped_tokens']:,}",
                 f"{count['special_literals']:,}",
-            )
+            ]
         )
-    columns = ("source", "tokens", "bytes a token", "rows", "filled", "split", "tokens left out", "special literals")
+        if manifest.kind == CHATS:
+            num_trained = sum(shard.trained_tokens or 0 for shard in shards)
+            rows[-1].append(f"{num_trained / num_tokens:.2%}" if num_tokens else "")
     print_table(columns, rows)
 
 

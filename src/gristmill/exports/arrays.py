@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gristmill.core.records import LOSS_MASK
 from gristmill.exports.layout import PlannedFile
-from gristmill.exports.tokens import LENGTHS, LOSS_MASK, shard_batches, token_ids
+from gristmill.exports.tokens import shard_batches, token_ids
+from gristmill.shards.token_rows import LENGTHS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

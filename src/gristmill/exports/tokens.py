@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-LENGTHS = "lengths"
-LOSS_MASK = "loss_mask"
-
 
 class IdsDoNotFitError(GristmillError, OverflowError):
     """A token id is too large for the numbers of the format."""

@@ -17,15 +17,16 @@ import pyarrow as pa
 
 from gristmill.core.errors import UsageError
 from gristmill.core.names import one_of
-from gristmill.core.records import INPUT_IDS
+from gristmill.core.records import INPUT_IDS, LOSS_MASK
 from gristmill.engine.tasks import Task, run_tasks
 from gristmill.exports.arrays import ArraysLayout
 from gristmill.exports.layout import Place, Targets
 from gristmill.exports.megatron import MegatronLayout
 from gristmill.exports.streams import LlmcLayout, NanogptLayout
-from gristmill.exports.tokens import LOSS_MASK, measure
+from gristmill.exports.tokens import measure
 from gristmill.pipeline.export_tables import TablesLayout
 from gristmill.shards.manifest import load_manifest
+from gristmill.shards.token_rows import CHATS
 from gristmill.steps.write import Write
 from gristmill.storage.in_place import FilesInPlace
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 _STREAMS = ("megatron", "nanogpt", "llmc")
 _TABLES = ("webdataset", "parquet", "jsonl")
 FORMATS = (*_STREAMS, "numpy", *_TABLES)
+_STORED, _TRAINING = COLUMNS = ("stored", "training")
 
 Run = partial[Any]
 
@@ -64,6 +66,7 @@ def export(
     split: str | None = None,
     source: str | None = None,
     vocab_size: int | None = None,
+    columns: str | None = None,
     overwrite: bool = False,
     workers: int | Literal["auto"] = "auto",
     backend: str = "processes",
@@ -81,6 +84,8 @@ def export(
         split: Only this split.
         source: Only this source; by default all, one after the other.
         vocab_size: For megatron, with added tokens: decides between uint16 and int32. Default: the tokenizer's.
+        columns: Of tokens in parquet, jsonl or webdataset: "stored", those of the dataset, or "training": input_ids,
+            labels, position_ids and seq_lengths, without padding. Default: "training" for chats in parquet and jsonl.
         overwrite: Replace files of these names.
         workers: How many; "auto": as many as this machine allows.
         backend: "processes", "threads" or "serial".
@@ -94,6 +99,7 @@ def export(
     folder = Path(dataset)
     manifest = load_manifest(folder)
     check_fits(manifest, to, folder)
+    columns = _columns(manifest, to, columns)
     places = _chosen(manifest, folder, split, source)
     run = partial(run_tasks, workers=workers, backend=backend, retries=0, progress=progress)
     if to in _STREAMS:
@@ -101,7 +107,9 @@ def export(
         places, max_id = _measured(places, run, with_max=to == "megatron" and known is None)
         vocab_size = known or max_id + 1
     layouts = {
-        name: _layout(to, name, of_split, manifest, vocab_size or 0) for name, of_split in places.items() if of_split
+        name: _layout(to, name, of_split, manifest, vocab_size or 0, columns)
+        for name, of_split in places.items()
+        if of_split
     }
     if not layouts:
         raise UsageError(f"there is nothing to export in {folder}", help="`gristmill inspect` shows what it holds")
@@ -114,27 +122,41 @@ def check_fits(manifest: Manifest, to: str, folder: Path) -> None:
     """Refuse what the format cannot hold, and say what to do instead."""
     if to in _TABLES:
         return
-    if manifest.kind != "tokens":
+    if not manifest.holds_rows:
         raise UsageError(
             f"{folder} holds {manifest.kind}, and {to} is a format of tokens",
             help="add a `tokenize` step to the recipe, or export to webdataset, parquet or jsonl",
         )
     ids = manifest.schema.to_arrow().field(INPUT_IDS).type
     if to == "numpy" and not pa.types.is_fixed_size_list(ids):
+        others = "parquet or jsonl" if manifest.kind == CHATS else "megatron, nanogpt or llmc"
         raise UsageError(
             f"{folder} is not packed: its rows have different lengths, and an array has one",
-            help="add `- pack: {row_length: 2048}` to the recipe, or export to megatron, nanogpt or llmc",
+            help=f"add `- pack: {{row_length: 2048}}` to the recipe, or export to {others}",
+        )
+    if to != "numpy" and manifest.kind == CHATS:
+        raise UsageError(
+            f"{folder} says which tokens are trained ({LOSS_MASK}), and {to} has no place for that",
+            help="export to parquet or jsonl, or pack it and export to numpy",
         )
     if to != "numpy" and pa.types.is_fixed_size_list(ids):
         raise UsageError(
             f"{folder} is packed into rows of {ids.list_size} tokens, and {to} takes whole documents in their order",
             help="run the recipe without `pack` into another folder and export that; packed rows go to numpy",
         )
-    if to != "numpy" and LOSS_MASK in manifest.schema.columns:
+
+
+def _columns(manifest: Manifest, to: str, given: str | None) -> str:
+    """Which columns token rows get in a table."""
+    if given is None:
+        return _TRAINING if manifest.kind == CHATS and to in ("parquet", "jsonl") else _STORED
+    one_of("columns", given, COLUMNS)
+    if given == _TRAINING and not (manifest.holds_rows and to in _TABLES):
         raise UsageError(
-            f"{folder} says which tokens are to be learnt (loss_mask), and {to} has no place for that",
-            help="pack it and export to numpy, or export to parquet, webdataset or jsonl",
+            f"columns: {given} is for tokens in {', '.join(_TABLES)}, not for {manifest.kind} in {to}",
+            help="leave it out",
         )
+    return given
 
 
 def _known_vocab_size(manifest: Manifest, given: int | None) -> int | None:
@@ -194,7 +216,7 @@ def _measure(task: Task, context: Context, *, with_max: bool) -> ShardSize:  # n
     return measure(task.payload.path, task.payload.rows, with_max=with_max)
 
 
-def _layout(to: str, split: str, places: list[Place], manifest: Manifest, vocab_size: int) -> Layout:
+def _layout(to: str, split: str, places: list[Place], manifest: Manifest, vocab_size: int, columns: str) -> Layout:
     num_rows = sum(place.rows for place in places)
     num_tokens = sum(place.tokens for place in places)
     schema = manifest.schema.to_arrow()
@@ -207,8 +229,15 @@ def _layout(to: str, split: str, places: list[Place], manifest: Manifest, vocab_
     if to == "numpy":
         ids = schema.field(INPUT_IDS).type
         return ArraysLayout(split, num_rows, ids.list_size, str(ids.value_type))
-    is_tokens = manifest.kind == "tokens"
-    return TablesLayout(split, Write(format=to), len(places), schema, manifest.format, is_tokens)
+    return TablesLayout(
+        split,
+        Write(format=to),
+        len(places),
+        schema,
+        manifest.format,
+        is_tokens=manifest.holds_rows,
+        is_training=columns == _TRAINING,
+    )
 
 
 def _prefix(path: str | os.PathLike[str]) -> Path:

@@ -8,6 +8,8 @@ WebDataset, which have no good place for them, origins are left out.
 | parquet | a row of the same columns |
 | jsonl | an object of `input_ids`, `lengths` and, for chats, `loss_mask` |
 | webdataset | the members `N.input_ids.npy`, `N.lengths.npy` … where N is the row's number in the split |
+
+Or, with `is_training`, the same with the columns of `exports.training`.
 """
 
 from __future__ import annotations
@@ -28,8 +30,10 @@ from gristmill.core.errors import UsageError
 from gristmill.core.records import ORIGIN, ORIGIN_TYPE, RECORD, RECORD_TYPE, TEXT
 from gristmill.exports.layout import PlannedFile
 from gristmill.exports.tokens import counted, damaged, shard_batches
+from gristmill.exports.training import TRAINING_SCHEMA, training_rows
 from gristmill.shards.arrow_stream import mapped_batches
 from gristmill.shards.readers import line_chunks, open_shard
+from gristmill.shards.token_rows import ORIGINS
 from gristmill.steps.write import Write, encode_whole
 from gristmill.steps.write.tar import BLOCK, member
 
@@ -39,7 +43,6 @@ if TYPE_CHECKING:
     from gristmill.exports.layout import Place, Targets
     from gristmill.steps.write.encoder import Sink
 
-ORIGINS = "origins"
 _PIECE_BYTES = 1 << 20
 """So much of a batch becomes Python objects at a time."""
 
@@ -55,6 +58,8 @@ class TablesLayout:
     stored: str
     """The format of the dataset's shards."""
     is_tokens: bool
+    is_training: bool = False
+    """Token rows get the columns that trainers want."""
 
     @property
     def files(self) -> Sequence[PlannedFile]:
@@ -94,14 +99,16 @@ class TablesLayout:
         return pa.schema([pa.field(ORIGIN, ORIGIN_TYPE), *columns])
 
     def _write_tokens(self, place: Place, file: Sink) -> None:
-        batches = shard_batches(place.path, place.rows)
+        batches, schema = shard_batches(place.path, place.rows), self.schema
+        if self.is_training:
+            batches, schema = map(training_rows, batches), TRAINING_SCHEMA
         if self.write.format == "parquet":
-            encode_whole(self.write, self.schema, batches, file)
+            encode_whole(self.write, schema, batches, file)
             return
-        columns = [name for name in self.schema.names if name != ORIGINS]
+        columns = [name for name in schema.names if name != ORIGINS]
         pieces = (batch.select(columns) for batch in _pieces(batches))
         if self.write.format == "jsonl":
-            encode_whole(self.write, pa.schema([self.schema.field(name) for name in columns]), pieces, file)
+            encode_whole(self.write, pa.schema([schema.field(name) for name in columns]), pieces, file)
             return
         row = place.first_row
         for piece in pieces:

@@ -49,6 +49,7 @@ class _Block:
 
     rows: int
     tokens: int
+    trained_tokens: int
     path: str
     start: int
     size: int
@@ -115,8 +116,8 @@ def _blocks(part: Part) -> Iterator[_Block]:
         if part.origins is not None:
             origins = (part.origins.path, origins_start, part.origins_blocks[number])
             origins_start += part.origins_blocks[number]
-        tokens = part.token_blocks[number] if part.token_blocks else 0
-        yield _Block(rows, tokens, part.data.path, start, size, origins)
+        tokens, trained = (blocks[number] if blocks else 0 for blocks in (part.token_blocks, part.trained_blocks))
+        yield _Block(rows, tokens, trained, part.data.path, start, size, origins)
         start += size
 
 
@@ -150,6 +151,7 @@ class _Joiner:
             split=split,
             rows=sum(block.rows for block in blocks),
             tokens=sum(block.tokens for block in blocks),
+            trained_tokens=sum(block.trained_tokens for block in blocks),
             data=data,
             data_blocks=[],
             row_blocks=[],

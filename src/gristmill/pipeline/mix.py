@@ -26,7 +26,7 @@ from gristmill.pipeline.output import WORK, check_writable, remove_files, remove
 from gristmill.shards.arrow_stream import STREAM_END, mapped_batches, stream_block, stream_header
 from gristmill.shards.hugging_face import side_files
 from gristmill.shards.manifest import MANIFEST, Manifest, Shard, dump_manifest, load_manifest
-from gristmill.shards.token_rows import LENGTHS, num_tokens
+from gristmill.shards.token_rows import CHATS, LENGTHS, num_tokens, num_trained_tokens
 from gristmill.storage.checksums import file_checksum
 from gristmill.storage.commit import PendingFile, write_file
 
@@ -259,6 +259,7 @@ def _write_part(
     """The chosen rows of a shard, in their order."""
     schema = source.manifest.schema.to_arrow()
     tokens = 0 if LENGTHS in schema.names else None
+    trained_tokens = 0 if source.manifest.kind == CHATS else msgspec.UNSET
     start = 0
     with PendingFile(target / path, run_id) as file:
         file.write(stream_header(schema))
@@ -268,10 +269,20 @@ def _write_part(
             file.write(stream_block(rows, schema))
             if tokens is not None:
                 tokens += num_tokens(rows)
+            if trained_tokens is not msgspec.UNSET:
+                trained_tokens += num_trained_tokens(rows)
         file.write(STREAM_END)
         file.commit()
     num_rows = int(np.count_nonzero(is_taken))
-    return Shard(path=path, bytes=file.num_bytes, xxh3=file.checksum, rows=num_rows, tokens=tokens, tasks=shard.tasks)
+    return Shard(
+        path=path,
+        bytes=file.num_bytes,
+        xxh3=file.checksum,
+        rows=num_rows,
+        tokens=tokens,
+        trained_tokens=trained_tokens,
+        tasks=shard.tasks,
+    )
 
 
 def _publish(

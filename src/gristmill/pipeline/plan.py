@@ -26,7 +26,7 @@ from gristmill.pipeline.spool import sampled_reads
 from gristmill.pipeline.together import check_together
 from gristmill.pipeline.token_source import check_token_source, token_source_notes
 from gristmill.pipeline.units import CELLS_PER_UNIT, UNIT_BYTES, Span, cut_for_tasks, make_units
-from gristmill.shards.token_rows import shard_schema
+from gristmill.shards.token_rows import is_masked, shard_schema
 from gristmill.steps.columns import value_columns
 from gristmill.steps.limit import Limit
 from gristmill.steps.pack.pack import Pack
@@ -230,6 +230,8 @@ def make_plan(
     if spooled is None:
         sources = tuple(replace(source, is_sample=source.name in reads) for source in sources)
     check_together(sources, pack, write)
+    if pack is not None and is_masked(sources[0].output_schema):
+        pack = pack.for_chats()
     if apart:
         forget_engines()  # the workers load their own
     output = Path(recipe.path(recipe.output))

@@ -27,6 +27,7 @@ from gristmill.shards.manifest import (
     TokenizerIdentity,
     file_key,
 )
+from gristmill.shards.token_rows import CHATS, TOKENS, is_masked
 from gristmill.steps.write import encode_whole, open_encoder, origins_footer, origins_header
 from gristmill.storage.commit import PendingFile, write_file
 from gristmill.storage.files import open_input
@@ -76,7 +77,7 @@ def publish(plan: Plan, finished: Mapping[str, Finished], run_id: str) -> Manife
         if problems:
             raise BooksError(f"source {name}: the books do not balance: {'; '.join(problems)}", help="report this bug")
     old = manifest_in(plan.output)
-    names = _Names(plan.output, plan.write.suffix, old)
+    names = _Names(plan, old)
     splits: dict[str, dict[str, list[Shard]]] = {}
     for name, source in finished.items():
         for unit, result in zip(source.units, source.results, strict=True):
@@ -100,9 +101,10 @@ def publish(plan: Plan, finished: Mapping[str, Finished], run_id: str) -> Manife
 class _Names:
     """Gives finished files their places; what is already in its place stays there, and no place is given twice."""
 
-    def __init__(self, root: Path, suffix: str, old: Manifest | None) -> None:
-        self._root = root
-        self._suffix = suffix
+    def __init__(self, plan: Plan, old: Manifest | None) -> None:
+        self._root = plan.output
+        self._suffix = plan.write.suffix
+        self._is_masked = is_masked(plan.shard_schema)
         self._taken = set(files_of(old))
         self._old = [*old.stored_files()] if old is not None else []
         self._numbers: defaultdict[str, Iterator[int]] = defaultdict(count)
@@ -123,6 +125,7 @@ class _Names:
             xxh3=data.xxh3,
             rows=part.rows,
             tokens=part.tokens or None,
+            trained_tokens=part.trained_tokens if self._is_masked else msgspec.UNSET,
             tasks=tasks,
             origins=origins,
         )
@@ -200,12 +203,13 @@ def _manifest(
         for source in plan.sources
         for file in source.files
     }
+    schema = plan.shard_schema
     return Manifest(
-        kind="documents" if tokenizer is None else "tokens",
+        kind="documents" if tokenizer is None else CHATS if is_masked(schema) else TOKENS,
         format=plan.write.format,
         fingerprint=plan.fingerprint or "",
         environment_dependent=any(ENVIRONMENT_REASONS & set(reasons) for reasons in counts.values()),
-        schema=Schema.of(plan.shard_schema),
+        schema=Schema.of(schema),
         splits=splits,
         books={name: source.books for name, source in finished.items()},
         quarantine=Quarantine(counts={name: found for name, found in counts.items() if found}, files=quarantined),

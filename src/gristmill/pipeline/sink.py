@@ -18,7 +18,14 @@ import pyarrow.compute as pc
 from gristmill.core.records import INPUT_IDS, SPLIT
 from gristmill.shards.canonical import canonical_schema
 from gristmill.shards.manifest import StoredFile
-from gristmill.shards.token_rows import LENGTHS, num_tokens, one_document_a_row, shard_schema
+from gristmill.shards.token_rows import (
+    LENGTHS,
+    is_masked,
+    num_tokens,
+    num_trained_tokens,
+    one_document_a_row,
+    shard_schema,
+)
 from gristmill.steps.write import open_encoder, origins_block, origins_footer, origins_header
 from gristmill.steps.write.arrow import ArrowEncoder
 from gristmill.storage.commit import PendingFile
@@ -40,12 +47,15 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     tokens: int = 0
     """In rows of tokens, without padding."""
+    trained_tokens: int = 0
     data: StoredFile
     data_blocks: list[int]
     """Bytes of each block, without header and footer."""
     row_blocks: list[int]
     token_blocks: list[int] = []
     """Empty where there are no tokens."""
+    trained_blocks: list[int] = []
+    """Empty where there are no chats."""
     origins: StoredFile | None = None
     origins_blocks: list[int] = []
 
@@ -149,6 +159,7 @@ class _OpenPart:
         self._encoder = encoder = writer.encoder
         self._row_blocks: list[int] = []
         self._token_blocks: list[int] = []
+        self._trained_blocks: list[int] = []
         header, footer = (encoder.header(), encoder.footer()) if writer.complete else (b"", b"")
         self._data = _BlockFile(writer, name + encoder.suffix, header, footer)
         self._origins: _BlockFile | None = None
@@ -165,6 +176,8 @@ class _OpenPart:
         self._row_blocks.append(records.num_rows)
         if LENGTHS in records.schema.names and INPUT_IDS in records.schema.names:
             self._token_blocks.append(num_tokens(records))
+            if is_masked(records.schema):
+                self._trained_blocks.append(num_trained_tokens(records))
         self._data.add(self._encoder.block(records))
         if self._origins is not None:
             self._origins.add(origins_block(records))
@@ -175,10 +188,12 @@ class _OpenPart:
             split=self._split,
             rows=sum(self._row_blocks),
             tokens=sum(self._token_blocks),
+            trained_tokens=sum(self._trained_blocks),
             data=self._data.commit(),
             data_blocks=self._data.blocks,
             row_blocks=self._row_blocks,
             token_blocks=self._token_blocks,
+            trained_blocks=self._trained_blocks,
             origins=origins.commit() if origins is not None else None,
             origins_blocks=origins.blocks if origins is not None else [],
         )

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import INPUT_IDS, RECORD, SPLIT
+from gristmill.core.records import INPUT_IDS, LOSS_MASK, RECORD, SPLIT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,12 +56,24 @@ def _check_same_columns(sources: Sequence[PlannedSource]) -> None:
     """JSON records aside, which are written as they are. A source without splits is for training."""
     first = sources[0]
     for other in sources[1:]:
+        _check_same_kind(first, other)
         if not _written(other.output_schema).equals(_written(first.output_schema)):
             raise UsageError(
                 f"sources {first.name} and {other.name} have different columns: "
                 f"{_columns(first.output_schema)} and {_columns(other.output_schema)}",
                 help="name the same columns in each source, or use select and rename",
             )
+
+
+def _check_same_kind(*sources: PlannedSource) -> None:
+    """Chats and plain documents are rows of different kinds."""
+    names = [source.output_schema.names for source in sources]
+    masked = [source.name for source, columns in zip(sources, names, strict=True) if LOSS_MASK in columns]
+    if len(masked) == 1 and all(INPUT_IDS in columns for columns in names):
+        raise UsageError(
+            f"source {masked[0]} has chats, which say what is trained, and another one has plain documents",
+            help="make two datasets of them: Stream mixes rows of both in one batch",
+        )
 
 
 def _check_tokens(source: PlannedSource, pack: Pack | None, write: Write) -> None:

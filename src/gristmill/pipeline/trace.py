@@ -60,7 +60,7 @@ def trace(dataset: Dataset, number: int) -> Trace:
             f"there is no record {number}: {dataset.folder} has {len(dataset):,}",
             help=f"numbers go from 0 to {len(dataset) - 1}" if len(dataset) else "it is empty",
         )
-    record = {"text": dataset.decode(number)} if dataset.manifest.kind == "tokens" else dataset[number]
+    record = {"text": dataset.decode(number)} if dataset.manifest.holds_rows else dataset[number]
     # Loaded when a place is a row of tokens, and once for all of them.
     engine = cache(lambda: load_engine(find_tokenizer(str(dataset.folder / dataset.manifest.tokenizer_folder))))
     return Trace(record, [_place(dataset.manifest, origin, engine) for origin in dataset.origins(number)])

@@ -18,7 +18,7 @@ import numpy as np
 
 from gristmill.core.errors import CorruptStreamError, DamagedDatasetError, UsageError
 from gristmill.core.names import one_of
-from gristmill.core.records import INPUT_IDS, ORIGIN
+from gristmill.core.records import INPUT_IDS, LOSS_MASK, ORIGIN
 from gristmill.shards.manifest import Manifest, Shard, StoredFile, file_key, load_manifest
 from gristmill.shards.readers import READ_ERRORS, Record, open_shard, without_origin
 from gristmill.shards.token_rows import LENGTHS, ORIGINS
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from gristmill.shards.readers import ShardReader
     from gristmill.text.tokenizers import Engine
@@ -121,12 +122,25 @@ class Dataset:
 
     def decode(self, index: SupportsIndex) -> str:
         """The text of a row of tokens, without padding; special tokens are shown."""
+        return self._tokenizer.decode(self._tokens(index)[0])
+
+    def spans(self, index: SupportsIndex) -> list[tuple[str, bool]]:
+        """The text of a row of tokens in pieces, and whether each is trained."""
+        ids, trained = self._tokens(index)
+        borders = np.flatnonzero(np.diff(trained)) + 1
+        pieces = zip(np.split(ids, borders), np.split(trained, borders), strict=True)
+        return [(self._tokenizer.decode(piece), bool(marks[0])) for piece, marks in pieces if len(piece)]
+
+    def _tokens(self, index: SupportsIndex) -> tuple[NDArray[np.unsignedinteger], NDArray[np.bool_]]:
+        """The ids of a row without padding, and which are trained."""
         record = self[index]
-        if self.manifest.kind != "tokens":
+        if not self.manifest.holds_rows:
             raise UsageError(
                 f"{self.folder} holds {self.manifest.kind}, not tokens", help='their text is ds[i]["text"]'
             )
-        return self._tokenizer.decode(record[INPUT_IDS][: int(record[LENGTHS].sum())])
+        num_tokens = int(record[LENGTHS].sum())
+        trained = record.get(LOSS_MASK, np.ones(num_tokens, dtype=np.bool_))
+        return record[INPUT_IDS][:num_tokens], trained[:num_tokens]
 
     @cached_property
     def _tokenizer(self) -> Engine:

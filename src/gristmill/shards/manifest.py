@@ -17,6 +17,7 @@ import xxhash
 
 from gristmill.core.books import Account
 from gristmill.core.errors import DamagedDatasetError, UsageError
+from gristmill.shards.token_rows import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,6 +41,8 @@ class Shard(StoredFile, frozen=True, kw_only=True):
     rows: int
     tokens: int | None = None
     """In rows of tokens, without padding."""
+    trained_tokens: int | msgspec.UnsetType = msgspec.UNSET
+    """In rows of chats."""
     tasks: list[str] = []
     """Fingerprints of the tasks that made it."""
     origins: StoredFile | None = None
@@ -106,7 +109,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     format_version: int = FORMAT_VERSION
     kind: str
-    """documents, chats, tokens or samples."""
+    """documents, tokens, or chats: tokens with a loss mask."""
     format: str
     """Of the shards: arrow, parquet, jsonl or webdataset."""
     dataset_hash: str = ""
@@ -138,6 +141,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             for source, shards in sources.items():
                 for shard in shards:
                     yield split, source, shard
+
+    @property
+    def holds_rows(self) -> bool:
+        """Of tokens, with a loss mask or without."""
+        return self.kind in KINDS
 
     @property
     def tokenizer_folder(self) -> str:

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from gristmill.core.names import one_of
 from gristmill.core.records import ORIGIN, TEXT
 from gristmill.shards.arrow_stream import mapped_batches
-from gristmill.shards.token_rows import ORIGINS
+from gristmill.shards.token_rows import KINDS, ORIGINS
 from gristmill.storage.compression import codec_of, decompressed
 from gristmill.storage.files import open_input
 
@@ -53,7 +53,7 @@ READ_ERRORS = (OSError, EOFError, pa.ArrowException, msgspec.DecodeError, ValueE
 
 def open_shard(path: Path, format: str, kind: str = "documents") -> ShardReader:
     """A shard of a dataset of this format and kind."""
-    if kind == "tokens":
+    if kind in KINDS:
         return TokenShard(path)
     one_of("format", format, ("arrow", "parquet", "jsonl", "webdataset"))
     if format == "arrow":
@@ -67,7 +67,7 @@ def open_shard(path: Path, format: str, kind: str = "documents") -> ShardReader:
 
 def open_origins(path: Path, format: str, kind: str = "documents") -> Iterator[pa.StructArray]:
     """The origins in a shard that holds them, or in a side file (`arrow`)."""
-    if kind == "tokens":
+    if kind in KINDS:
         return (batch.column(ORIGINS).flatten() for batch in mapped_batches(path))
     if format == "parquet":
         batches = pq.ParquetFile(str(path), buffer_size=1 << 20).iter_batches(columns=[ORIGIN])

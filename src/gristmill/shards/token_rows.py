@@ -51,11 +51,13 @@ def id_type_of(schema: pa.Schema) -> pa.DataType:
 
 def is_masked(schema: pa.Schema) -> bool:
     """Whether tokenized documents or rows say which of their tokens are trained."""
-    if LOSS_MASK not in schema.names:
+    if not {INPUT_IDS, LOSS_MASK} <= set(schema.names):
         return False
     kind = schema.field(LOSS_MASK).type
     if not (pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind)) or kind.value_type != pa.bool_():
-        raise UsageError(f'column "{LOSS_MASK}" is {kind}', help="it says for each token whether it is trained: list<bool>")
+        raise UsageError(
+            f'column "{LOSS_MASK}" is {kind}', help="it says for each token whether it is trained: list<bool>"
+        )
     return True
 
 
@@ -106,15 +108,16 @@ def num_tokens(rows: pa.RecordBatch) -> int:
 
 
 def num_trained_tokens(rows: pa.RecordBatch) -> int:
-    """Tokens in rows that are trained: all, unless a mask says which."""
-    return int(rows.column(LOSS_MASK).flatten().true_count) if is_masked(rows.schema) else num_tokens(rows)
+    """Of those, the trained ones, in rows of chats."""
+    return int(rows.column(LOSS_MASK).flatten().true_count)
 
 
 def tokens_in_rows(rows: pa.RecordBatch) -> NDArray[np.int64]:
     """Tokens in each row, without padding."""
     lengths = rows.column(LENGTHS)
     totals = np.concatenate([[0], np.cumsum(lengths.values.to_numpy(), dtype=np.int64)])
-    return np.diff(totals[lengths.offsets.to_numpy()])
+    filled: NDArray[np.int64] = np.diff(totals[lengths.offsets.to_numpy()])
+    return filled
 
 
 def rows_problem(rows: pa.RecordBatch, vocab_size: int | None) -> str | None:
@@ -137,7 +140,11 @@ def _mask_problem(rows: pa.RecordBatch, filled: NDArray[np.int64]) -> str | None
     masks = rows.column(LOSS_MASK)
     if not pa.types.is_fixed_size_list(masks.type):
         wrong = filled != document_lengths(masks)
-        return f"row {int(np.argmax(wrong))} of a batch does not say of each token whether it is trained" if wrong.any() else None
+        return (
+            f"row {int(np.argmax(wrong))} of a batch does not say of each token whether it is trained"
+            if wrong.any()
+            else None
+        )
     trained = masks.flatten().to_numpy(zero_copy_only=False).reshape(-1, masks.type.list_size)
     wrong = (trained & (np.arange(masks.type.list_size) >= filled[:, None])).any(axis=1)
     return f"row {int(np.argmax(wrong))} of a batch trains its padding" if wrong.any() else None

@@ -19,7 +19,7 @@ from gristmill.shards.arrow_stream import mapped_batches
 from gristmill.shards.hugging_face import side_files
 from gristmill.shards.manifest import MANIFEST, Manifest, Shard, StoredFile, dataset_hash, file_key, load_manifest
 from gristmill.shards.readers import READ_ERRORS, open_origins, open_shard
-from gristmill.shards.token_rows import num_tokens, rows_problem
+from gristmill.shards.token_rows import CHATS, misfit, num_tokens, num_trained_tokens, rows_problem
 from gristmill.storage.checksums import file_checksum
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ class Problem:
     path: str
     """The damaged file, relative to the dataset's folder."""
     kind: str
-    """`missing`, `size`, `checksum`, `rows`, `tokens`, `origins`, `unreadable`, `unexpected`, `edited` or `books`."""
+    """`missing`, `size`, `checksum`, `rows`, `tokens`, `origins`, `unreadable`, `unexpected`, `edited`, `kind` or
+    `books`."""
     message: str
 
     def __str__(self) -> str:
@@ -78,6 +79,8 @@ def check_manifest(folder: Path, manifest: Manifest) -> list[Problem]:
         problems.append(Problem(MANIFEST, "edited", "was changed after the run"))
     if manifest.dataset_hash != dataset_hash(manifest):
         problems.append(Problem(MANIFEST, "edited", "its dataset_hash is not that of the shards it names"))
+    if wrong := misfit(manifest.kind, manifest.schema.columns):
+        problems.append(Problem(MANIFEST, "kind", wrong))
     problems += [Problem(MANIFEST, "books", message) for message in _book_problems(manifest)]
     problems += _quarantine_problems(folder, manifest)
     tokenizer = manifest.tokenizer.files if manifest.tokenizer is not None else []
@@ -100,7 +103,9 @@ def known_files(manifest: Manifest) -> NDArray[np.uint64]:
 def check_shard(folder: Path, shard: Shard, manifest: Manifest, known: NDArray[np.uint64]) -> list[Problem]:
     """What is wrong with one shard and its origins."""
     problem = _file_problem(folder, shard) or _row_problem(folder, shard, shard.rows, manifest.format)
-    if manifest.kind == "tokens":
+    if misfit(manifest.kind, manifest.schema.columns):  # said once, of the manifest; nobody knows how to read on
+        return [problem] if problem else []
+    if manifest.holds_rows:
         problem = problem or _token_problem(folder, shard, manifest)
     if shard.origins is None:
         problem = problem or _origin_problem(folder, shard, manifest.format, known, manifest.kind)
@@ -139,15 +144,22 @@ def _row_problem(folder: Path, file: StoredFile, rows: int, format: str) -> Prob
 
 
 def _token_problem(folder: Path, shard: Shard, manifest: Manifest) -> Problem | None:
-    """Do rows hold as many tokens as they say, and only tokens of the vocabulary?"""
-    total = 0
+    """Do rows hold as many tokens as they say, trained and in all, and only tokens of the vocabulary?"""
+    total = trained = 0
+    schema = manifest.schema.to_arrow()
     for rows in mapped_batches(folder / shard.path):
+        if not rows.schema.equals(schema):
+            return Problem(shard.path, "tokens", "its columns are not those of the manifest")
         message = rows_problem(rows, manifest.tokenizer.vocab_size if manifest.tokenizer is not None else None)
         if message:
             return Problem(shard.path, "tokens", message)
         total += num_tokens(rows)
+        trained += num_trained_tokens(rows) if manifest.kind == CHATS else 0
     if total != (shard.tokens or 0):
         return Problem(shard.path, "tokens", f"holds {total} tokens, but the manifest says {shard.tokens or 0}")
+    if manifest.kind == CHATS and trained != shard.trained_tokens:
+        message = f"holds {trained} trained tokens, but the manifest says {shard.trained_tokens}"
+        return Problem(shard.path, "tokens", message)
     return None
 
 

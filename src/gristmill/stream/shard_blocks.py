@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.errors import DamagedDatasetError
-from gristmill.core.records import INPUT_IDS
+from gristmill.core.records import INPUT_IDS, LOSS_MASK
 from gristmill.shards.readers import READ_ERRORS
 from gristmill.shards.token_rows import LENGTHS
 from gristmill.stream.kernels import B_END_ROW, B_ROWS, BLOCK_COLUMNS
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gristmill.stream.sources import RowShard
-
-LOSS_MASK = "loss_mask"
 
 
 def open_blocks(shard: RowShard) -> tuple[pa.Buffer, NDArray[np.int64]]:

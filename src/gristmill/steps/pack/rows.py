@@ -82,7 +82,7 @@ def plan_rows(pack: Pack, lengths: NDArray[np.int64], trained: NDArray[np.int64]
         untrained = (taken > 0) & (trained == 0)
         num_untrained = int(np.count_nonzero(untrained))
         taken = np.where(untrained, 0, taken)
-    truncated = (0 < taken) & (taken < lengths)
+    truncated = (taken > 0) & (taken < lengths)
     cut = _cut_anywhere if pack.strategy == CONCAT else _cut_long
     documents, starts, piece_lengths = cut(taken, pack.row_length)
     if pack.strategy == BEST_FIT:

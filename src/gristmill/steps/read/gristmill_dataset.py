@@ -18,6 +18,7 @@ from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.core.names import one_of
 from gristmill.shards.carried_tokenizer import CarriedFile, CarriedTokenizer
 from gristmill.shards.manifest import MANIFEST, Manifest, StoredFile, load_manifest, parse_manifest
+from gristmill.shards.token_rows import KINDS
 from gristmill.storage.checksums import file_checksum
 from gristmill.storage.files import open_input
 from gristmill.storage.remote_files import local_path, protocol_of
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 _BEGINNING = re.compile(rb'\s*\{\s*"format_version"\s*:\s*\d+\s*,\s*"kind"\s*:')
 _BEGINNING_BYTES = 200
-_READABLE_KINDS = ("documents", "tokens")
+_READABLE_KINDS = ("documents", *KINDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def datasets_tokenizer(found: Sequence[FoundFile]) -> CarriedTokenizer | None:
     """What made the ids in a listing of datasets of tokens; None if they hold documents."""
     first, *others = _datasets(found)
     identity = first.manifest.tokenizer
-    if first.manifest.kind != "tokens":
+    if not first.manifest.holds_rows:
         return None
     if identity is None:
         raise first.damaged("its manifest names no tokenizer")

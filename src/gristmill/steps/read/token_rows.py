@@ -1,7 +1,7 @@
 """Rows of a token dataset that is not packed, read as documents again: each row is one.
 
-What a document still has is its ids, and the split that its dataset has it in: packing anew must not put documents that
-were kept for validation among those for training.
+What a document still has is its ids, of a chat its loss mask, and the split that its dataset has it in: packing anew
+must not put documents that were kept for validation among those for training.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import INPUT_IDS, ORIGIN, ORIGIN_TYPE, SPLIT
-from gristmill.shards.token_rows import LENGTHS, ORIGINS, id_type_of, rows_schema
+from gristmill.core.records import INPUT_IDS, LOSS_MASK, ORIGIN, ORIGIN_TYPE, SPLIT
+from gristmill.shards.token_rows import LENGTHS, ORIGINS, shard_schema
 from gristmill.steps.read.batches import build_batch
 from gristmill.steps.read.read import Read
 
@@ -41,13 +41,14 @@ def holds_token_rows(stored: pa.Schema) -> bool:
 
 def documents_schema(stored: pa.Schema, path: str) -> pa.Schema:
     """The columns of the documents in a shard of rows."""
-    if not stored.equals(rows_schema(id_type_of(stored), None)):
+    if not stored.equals(shard_schema(stored, None)):
         raise UsageError(
             f"{path} holds {', '.join(f'{field.name} {field.type}' for field in stored)}: only rows of one document "
             "each, with nothing but its ids, can be read again",
             help="read the documents that the tokens were made of",
         )
-    return pa.schema([(ORIGIN, ORIGIN_TYPE), (SPLIT, pa.string()), (INPUT_IDS, stored.field(INPUT_IDS).type)])
+    kept = [stored.field(name) for name in (INPUT_IDS, LOSS_MASK) if name in stored.names]
+    return pa.schema([(ORIGIN, ORIGIN_TYPE), (SPLIT, pa.string()), *kept])
 
 
 class TokenRowMapper:
@@ -56,15 +57,18 @@ class TokenRowMapper:
     def __init__(self, file: SourceFile, stored: pa.Schema, planned: pa.Schema) -> None:
         self._file = file
         self._planned = planned
-        found, expected = documents_schema(stored, file.path).field(INPUT_IDS).type, planned.field(INPUT_IDS).type
-        if found != expected:
-            raise UsageError(
-                f"{file.path} holds ids as {found}, but other shards as {expected}",
-                help="read datasets of one tokenizer only",
-            )
-        self.top_level = [INPUT_IDS]
+        found = documents_schema(stored, file.path)
+        self.top_level = [name for name in planned.names if name not in (ORIGIN, SPLIT)]
+        for name in self.top_level:
+            if name not in found.names or found.field(name).type != planned.field(name).type:
+                raise UsageError(
+                    f'{file.path} holds {", ".join(map(str, found))}, but other shards hold "{name}" as '
+                    f"{planned.field(name).type}",
+                    help="read datasets of one tokenizer only",
+                )
 
     def batch(self, rows: pa.RecordBatch, first_row: int) -> tuple[pa.RecordBatch, list[BadRecord]]:
-        columns = {INPUT_IDS: rows.column(INPUT_IDS), SPLIT: pa.repeat(pa.scalar(self._file.split), len(rows))}
+        columns = {name: rows.column(name) for name in self.top_level}
+        columns[SPLIT] = pa.repeat(pa.scalar(self._file.split), len(rows))
         positions = np.arange(first_row, first_row + len(rows))
         return build_batch(self._planned, self._file.id, positions, columns), []
