@@ -280,9 +280,9 @@ class TurnFinder:
                     other = self.template.render([_user("?")], add_generation_prompt=True, **{switch: value})
                 except TemplateError:
                     continue
-                tail, other_tail = usual.rpartition("?")[2], other.rpartition("?")[2]
-                if other_tail.startswith(tail) and other_tail != tail:
-                    found.add(other_tail[len(tail) :])
+                tail = usual.rpartition("?")[2]
+                more = other.rpartition(tail)[2] if tail and tail in other else ""
+                found |= {more} if more else set()
         return tuple(sorted(found))
 
 
