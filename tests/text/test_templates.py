@@ -1,6 +1,6 @@
 """The door to Jinja: what templates get, what they cannot do, and how their mistakes are told."""
 
-import datetime
+import datetime as dt
 
 import pytest
 
@@ -20,7 +20,10 @@ def test_json_is_written_as_it_is():
 
 
 def test_blocks_leave_no_lines_behind():
-    assert render("{% for m in messages %}\n  {% if true %}\n{{ m.role }}\n  {% endif %}\n{% endfor %}") == "user\nassistant\n"
+    assert (
+        render("{% for m in messages %}\n  {% if true %}\n{{ m.role }}\n  {% endif %}\n{% endfor %}")
+        == "user\nassistant\n"
+    )
 
 
 def test_loops_can_be_left():
@@ -33,14 +36,16 @@ def test_a_template_can_refuse_a_conversation():
 
 
 def test_the_date_is_the_one_that_is_set():
-    today = datetime.date(2026, 1, 31)
+    today = dt.date(2026, 1, 31)
     assert render("{{ strftime_now('%d %b %Y') }}", today=today) == "31 Jan 2026"
     with pytest.raises(TemplateError, match="no date is set"):
         render("{{ strftime_now('%Y') }}")
 
 
 def test_what_the_assistant_writes_is_marked_only_on_request():
-    template = ChatTemplate("{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %};{% endfor %}", {})
+    template = ChatTemplate(
+        "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %};{% endfor %}", {}
+    )
     assert template.marks_generation
     assert template.render(CHAT) == "Hi;<b>Hello</b>;"
     marked = template.render_marked(CHAT)
@@ -50,7 +55,11 @@ def test_what_the_assistant_writes_is_marked_only_on_request():
 
 @pytest.mark.parametrize(
     ("source", "line", "told"),
-    [("one\n{% if x %}\n{{ y }}", 3, "endif"), ("{{ 1 +* 2 }}", 1, "unexpected"), ("a\nb\n{% nothing %}", 3, "nothing")],
+    [
+        ("one\n{% if x %}\n{{ y }}", 3, "endif"),
+        ("{{ 1 +* 2 }}", 1, "unexpected"),
+        ("a\nb\n{% nothing %}", 3, "nothing"),
+    ],
 )
 def test_a_mistake_is_shown_with_its_line(source, line, told):
     with pytest.raises(UsageError, match=f"line {line}:") as caught:
@@ -78,10 +87,11 @@ def test_a_mistake_is_shown_with_its_line(source, line, told):
 def test_a_malicious_template_gets_nowhere(source):
     template = ChatTemplate(source, {})
     chat = [dict(message) for message in CHAT]
-    with pytest.raises(TemplateError):
-        # What the sandbox hands out as undefined renders as nothing: that is an escape that failed, too.
-        if not template.render(chat):
-            raise TemplateError("nothing was found")
+    try:
+        text = template.render(chat)
+    except TemplateError:
+        text = ""
+    assert not text  # what the sandbox hands out as undefined renders as nothing
     assert chat == CHAT
 
 

@@ -224,7 +224,9 @@ def make_plan(
     reads = sampled_reads(recipe) if spooled is None else spooled
     apart = backend == "processes"
     sources = tuple(
-        _plan_source(recipe, name, connected((*source.steps, *steps), pack), resolved, write, limit, reads.get(name), apart=apart)
+        _plan_source(
+            recipe, name, connected((*source.steps, *steps), pack), resolved, write, limit, reads.get(name), apart=apart
+        )
         for name, source in recipe.sources.items()
     )
     if spooled is None:
@@ -270,9 +272,7 @@ def _plan_source(
         inputs = find_inputs(recipe, name, spooled or source.read, is_spooled=spooled is not None)
         files, tokenizer = inputs.files, inputs.tokenizer
         read = _with_columns(inputs.read, steps) if tokenizer is None else inputs.read
-        schema = plan_schema(
-            read, files, keeps_record=_keeps_record(steps, write), has_text=not makes_text(steps)
-        )
+        schema = plan_schema(read, files, keeps_record=_keeps_record(steps, write), has_text=not makes_text(steps))
         if tokenizer is not None:
             schema = check_token_source(read, schema, steps)
         legs = cut_into_legs(steps)

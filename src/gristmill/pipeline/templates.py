@@ -6,7 +6,6 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
-import pyarrow as pa
 
 from gristmill.core.errors import ItemTimeoutError, UsageError
 from gristmill.core.records import INPUT_IDS, LOSS_MASK
@@ -21,6 +20,8 @@ from gristmill.text.tokenizers import REFERENCE, find_tokenizer, load_engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import pyarrow as pa
 
     from gristmill.steps.read import Read
     from gristmill.steps.render import Render

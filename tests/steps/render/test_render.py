@@ -93,7 +93,9 @@ def test_split_turns_are_parts_of_their_record():
 
 
 def test_masks_are_the_answers_in_any_script(tokenizer):
-    more = {"messages": [*CHAT["messages"], {"role": "user", "content": "🌾"}, {"role": "assistant", "content": "水车\n"}]}
+    more = {
+        "messages": [*CHAT["messages"], {"role": "user", "content": "🌾"}, {"role": "assistant", "content": "水车\n"}]
+    }
     text, encoded = tokens(batch(CHAT, more), tokenizer)
     assert words(tokenizer, encoded, 0) == "Größe 粉 👩🏽<|im_end|>"
     assert words(tokenizer, encoded, 1) == "Größe 粉 👩🏽<|im_end|>水车\n<|im_end|>"
@@ -142,7 +144,12 @@ def test_columns_of_tables_are_chats_too(tokenizer):
         [
             {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]},
             {"messages": [{"role": "user", "content": "?", "tool_calls": None}, {"role": "assistant", "content": "!"}]},
-            {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!", "tool_calls": calls}]},
+            {
+                "messages": [
+                    {"role": "user", "content": "?"},
+                    {"role": "assistant", "content": "!", "tool_calls": calls},
+                ]
+            },
         ]
     )
     given = table.add_column(0, ORIGIN, origins(7, pa.array([0, 1, 2], pa.uint64())))
@@ -220,7 +227,9 @@ def test_two_begin_tokens_stop_the_plan(tmp_path):
 
 
 def test_a_record_of_10_megabytes_and_one_of_10_000_turns(tokenizer):
-    large = {"messages": [{"role": "user", "content": "corn " * 2**20}, {"role": "assistant", "content": "flour " * 2**20}]}
+    large = {
+        "messages": [{"role": "user", "content": "corn " * 2**20}, {"role": "assistant", "content": "flour " * 2**20}]
+    }
     many = {
         "messages": [{"role": "user" if n % 2 == 0 else "assistant", "content": f"turn {n}"} for n in range(20_000)]
     }

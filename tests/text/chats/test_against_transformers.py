@@ -1,6 +1,6 @@
 """Texts, ids and masks against transformers, on real templates, tokenizers and chats."""
 
-import datetime
+import datetime as dt
 import functools
 import json
 
@@ -18,7 +18,7 @@ from gristmill.text.chats import ChatOptions, ExampleMaker, FoundTemplate, NotAC
 from gristmill.text.chats.shapes import conversation_of
 from gristmill.text.templates import ChatTemplate, TemplateError
 
-TODAY = datetime.date(2026, 1, 31)
+TODAY = dt.date(2026, 1, 31)
 COUNT = 6
 TEMPLATES = {
     # name: (end of an answer, what else stands between the prompt and the words, as a person reads the template)
@@ -28,7 +28,7 @@ TEMPLATES = {
     "Mistral-Small-3.2-24B-Instruct-2506": ("</s>", ""),
     "Qwen-Qwen2.5-7B-Instruct": ("<|im_end|>", ""),
     "Qwen-Qwen3-0.6B": ("<|im_end|>", "<think>\n\n</think>\n\n"),
-    "deepseek-ai-DeepSeek-V3.1": ("<｜end▁of▁sentence｜>", ""),
+    "deepseek-ai-DeepSeek-V3.1": ("<｜end▁of▁sentence｜>", ""),  # noqa: RUF001
     "google-gemma-2-2b-it": ("<end_of_turn>", ""),
     "ibm-granite-granite-3.3-2B-Instruct": ("<|end_of_text|>", ""),
     "meta-llama-Llama-3.1-8B-Instruct": ("<|eot_id|>", ""),
@@ -55,7 +55,7 @@ def frozen_today(monkeypatch):
     """transformers tells templates the real date."""
     from transformers.utils import chat_template_utils
 
-    class Frozen(datetime.datetime):
+    class Frozen(dt.datetime):
         @classmethod
         def now(cls, tz=None):
             return cls(TODAY.year, TODAY.month, TODAY.day, tzinfo=tz)

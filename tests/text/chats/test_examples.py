@@ -62,7 +62,10 @@ def test_records_can_mark_what_is_trained():
         ({"messages": [{"role": "assistant", "content": "Hello"}]}, "begins_with_assistant"),
         (chat("Hi", "Hello", "Bye"), "last_not_assistant"),
         (chat("Hi", "  \n"), "empty_answer"),
-        ({"messages": [*chat("Hi")["messages"], {"role": "tool", "content": "x"}, *chat("a", "b")["messages"]]}, "tool_without_call"),
+        (
+            {"messages": [*chat("Hi")["messages"], {"role": "tool", "content": "x"}, *chat("a", "b")["messages"]]},
+            "tool_without_call",
+        ),
     ],
 )
 def test_chats_without_anything_to_learn_are_dropped_for_a_reason(record, reason):
@@ -126,14 +129,21 @@ def test_old_exchanges_go_first_and_the_system_message_stays():
 
 
 def test_messages_and_calls_that_a_template_leaves_out_are_not_lost_without_a_word():
-    only_users = "{% for m in messages %}{% if m.role != 'tool' %}{{ m.role }}: {{ m.content }}</s>{% endif %}{% endfor %}"
+    only_users = (
+        "{% for m in messages %}{% if m.role != 'tool' %}{{ m.role }}: {{ m.content }}</s>{% endif %}{% endfor %}"
+    )
     record = chat("Hi", "Hello")
     record["messages"] += [{"role": "tool", "content": "42"}, {"role": "assistant", "content": "It is 42"}]
     with pytest.raises(NotAChat) as caught:
         maker(only_users).make(record)
     assert caught.value.reason == "message_not_rendered"
     call = {"function": {"name": "look_up", "arguments": {}}}
-    record = {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "Let me see", "tool_calls": [call]}]}
+    record = {
+        "messages": [
+            {"role": "user", "content": "?"},
+            {"role": "assistant", "content": "Let me see", "tool_calls": [call]},
+        ]
+    }
     with pytest.raises(NotAChat, match="look_up"):
         maker(CHATML).make(record)
 
@@ -157,7 +167,7 @@ def test_a_thousand_turns_need_no_more_renderings_than_ten(monkeypatch):
         counts.clear()
         made = one.make(chat(*(f"message {n}" for n in range(2 * turns))))
         assert len(only(made).trained) == turns
-        assert len(counts) <= 6
+        assert len(counts) <= 8
 
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\ufdd0\ufdd1"), min_size=1, max_size=30)

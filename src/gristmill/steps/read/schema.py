@@ -42,9 +42,7 @@ _MAX_SAMPLES = 200
 _RESERVED = (ORIGIN, TEXT, RECORD)
 
 
-def plan_schema(
-    read: Read, files: Sequence[SourceFile], *, keeps_record: bool, has_text: bool = True
-) -> pa.Schema:
+def plan_schema(read: Read, files: Sequence[SourceFile], *, keeps_record: bool, has_text: bool = True) -> pa.Schema:
     """The columns of a source: `origin`, `text`, what `columns` names, and with `keeps_record` all that was read.
 
     For JSON lines that is the line itself, as `record`; for Parquet and Arrow all columns. Types come from the files'

@@ -1,4 +1,4 @@
-"""Chats to text, and which of it is trained on. `Render` is what a recipe says, `RenderChats` what the plan makes of it."""
+"""Chats to text, and which of it is trained on. `Render` is what a recipe says, `RenderChats` what the plan makes."""
 
 from gristmill.steps.render.render import Render
 from gristmill.steps.render.render_chats import RenderChats

@@ -40,8 +40,8 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
     each answer its end-of-turn token. Without it, records are written with `text`, `prompt` and `completion`.
 
     A conversation of more than `max_tokens` (those of a packed row, if nothing else is said) loses its oldest exchanges
-    (`too_long: drop_turns`), is dropped (`drop`) or cut (`cut`). Where a template writes history otherwise than it wrote
-    it first, each answer becomes an example of its own (`split_turns: auto`).
+    (`too_long: drop_turns`), is dropped (`drop`) or cut (`cut`). Where a template writes history otherwise than it
+    wrote it first, each answer becomes an example of its own (`split_turns: auto`).
     """
 
     template: str | None = None
@@ -107,7 +107,6 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
         )
         step.compile()
         return step
-
 
     def _counting_engine(self, files: TokenizerFiles | None) -> str:
         if self.max_tokens is None or files is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import date
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import msgspec
@@ -18,12 +17,16 @@ from gristmill.text.chats import ChatOptions, ExampleMaker, FoundTemplate, Templ
 from gristmill.text.tokenizers import TokenizerFiles, load_engine
 
 if TYPE_CHECKING:
+    from datetime import date
+
     from gristmill.core.records import Applied
 
 PLACES_TYPE = pa.list_(pa.int64())
 _CHAT_FIELDS = frozenset(
-    ("messages", "conversations", "conversation", "instruction", "input", "output", "prompt", "completion")
-    + ("system", "tools", "chat_template_kwargs", TEXT)
+    (
+        *("messages", "conversations", "conversation", "instruction", "input", "output", "prompt", "completion"),
+        *("system", "tools", "chat_template_kwargs", TEXT),
+    )
 )
 
 

@@ -110,7 +110,7 @@ class EncodeChatsKernel(EncodeKernel):
         places: list[NDArray[np.int64]] = []
         start = 0
         data = text.encode()
-        closed = {begin: end for begin, end in zip(literals[::2], literals[1::2], strict=True)}
+        closed = dict(zip(literals[::2], literals[1::2], strict=True))
         for begin, end, token in self._special_places(data):
             if any(opened <= begin < shut for opened, shut in closed.items()):
                 continue
@@ -133,9 +133,7 @@ class EncodeChatsKernel(EncodeKernel):
             place, start = end, match.end()
         return found
 
-    def _add_text(
-        self, text: str, start: int, ids: list[NDArray[np.uint32]], places: list[NDArray[np.int64]]
-    ) -> None:
+    def _add_text(self, text: str, start: int, ids: list[NDArray[np.uint32]], places: list[NDArray[np.int64]]) -> None:
         if not text:
             return
         found, _ = self._text_engine.encode([text])

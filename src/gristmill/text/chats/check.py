@@ -139,7 +139,9 @@ def _notes(
     finder, options = maker.usual_finder, maker.options
     token = finder.turns.ending.token
     if token:
-        kind = "one token" if token in added_tokens or not added_tokens else "several tokens: it is not in the vocabulary"
+        kind = (
+            "one token" if token in added_tokens or not added_tokens else "several tokens: it is not in the vocabulary"
+        )
         yield f"template: answers end with {token!r} ({kind})"
     found = ["{% generation %} tags" if finder.template.marks_generation else "sentinels"]
     if measures["found_by_prefixes"]:

@@ -88,7 +88,7 @@ class ExampleMaker:
         tokens = list(special_tokens or ())
         self._literals = ChatLiterals(tokens)
         self._count_tokens = count_tokens
-        sources = {source: None for source in found.sources.values()}
+        sources = dict.fromkeys(found.sources.values())
         finders = {
             source: AnswerFinder(ChatTemplate(source, found.variables, today=today, name=found.name), tokens)
             for source in sources
@@ -116,9 +116,7 @@ class ExampleMaker:
         """
         made = Made()
         try:
-            conversation = conversation_of(
-                record, self.options.shape, parse_arguments=self.options.parse_arguments
-            )
+            conversation = conversation_of(record, self.options.shape, parse_arguments=self.options.parse_arguments)
             conversation = self._checked(conversation, made)
             self._render_all(conversation, made, may_hold_literals=may_hold_literals)
         except DroppedChat as dropped:

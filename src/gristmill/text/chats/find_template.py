@@ -1,4 +1,4 @@
-"""Which chat template is meant: the tokenizer's own, a file, or one that is built in; and the tokens that it may name."""
+"""Which chat template is meant: the tokenizer's own, a file, or a built-in one; and the tokens that it may name."""
 
 from __future__ import annotations
 

@@ -10,10 +10,10 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gristmill.text.templates import Message
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from gristmill.text.templates import Message
 
 AUTO = "auto"
 MESSAGES = "messages"
@@ -73,8 +73,11 @@ class Conversation:
     def without(self, start: int, stop: int) -> Conversation:
         """Without the messages in between."""
         messages = self.messages[:start] + self.messages[stop:]
-        marks = {index - (stop - start if index >= stop else 0): mark for index, mark in self.marks.items()
-                 if not start <= index < stop}
+        marks = {
+            index - (stop - start if index >= stop else 0): mark
+            for index, mark in self.marks.items()
+            if not start <= index < stop
+        }
         return Conversation(messages, self.tools, self.variables, marks)
 
     def answers(self) -> list[int]:
@@ -93,11 +96,13 @@ def detect_shape(record: Mapping[str, Any]) -> str:
     if "prompt" in record and "completion" in record:
         return PROMPT_COMPLETION
     keys = ", ".join(map(str, list(record)[:8])) or "no keys"
-    raise NotAChat("not_a_chat", f"no messages, conversations, instruction and output, or prompt and completion: {keys}")
+    raise NotAChat(
+        "not_a_chat", f"no messages, conversations, instruction and output, or prompt and completion: {keys}"
+    )
 
 
 def conversation_of(record: Mapping[str, Any], shape: str = AUTO, *, parse_arguments: bool = False) -> Conversation:
-    """The conversation of a record; `parse_arguments` makes objects of tool arguments that are JSON in a string.
+    r"""The conversation of a record; `parse_arguments` makes objects of tool arguments that are JSON in a string.
 
     >>> conversation_of({"instruction": "Add.", "input": "1 + 1", "output": "2"}).messages
     [{'role': 'user', 'content': 'Add.\\n\\n1 + 1'}, {'role': 'assistant', 'content': '2'}]

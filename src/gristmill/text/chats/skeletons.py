@@ -65,7 +65,7 @@ class AnswerFinder:
         values = []
         for message in messages:
             content = message.get("content")
-            if len(message) != 2 or not isinstance(content, str) or not content:  # noqa: PLR2004  (role and content)
+            if len(message) != 2 or not isinstance(content, str) or not content:
                 return None, []
             values.append(content)
         skeleton = self._skeleton(tuple(message["role"] for message in messages))

@@ -1,12 +1,13 @@
 """Where in a rendered conversation the assistant speaks, to the character.
 
-An answer begins where the prompt for it would end, whatever else the template writes there (a channel, a tool call), and
-ends with its end-of-turn token. Three ways lead to it, the first that is open is taken:
+An answer begins where the prompt for it would end, whatever else the template writes there (a channel, a tool call),
+and ends with its end-of-turn token. Three ways lead to it, the first that is open is taken:
 
 * *tags*: the template says it itself, with `{% generation %}`.
 * *sentinels*: all other messages are replaced by short marks and rendered once more. Putting the messages back must
   give the real rendering; then the text between two marks is one answer and what the template writes around it. What
-  that is, is seen where a role is first answered, by rendering just so far. Linear in the number of turns.
+  that is, is known from a made-up conversation of the same kind, or seen where a role is first answered, by rendering
+  just so far. Linear in the number of turns.
 * *prefixes*: each answer is bordered by the rendering up to it and the one including it. Quadratic.
 
 A template that writes history otherwise than it wrote it at first (old reasoning left out, tools moved to the last
@@ -16,24 +17,22 @@ model will see it.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from gristmill.text.chats.sentinels import CLOSE, OPEN, SENTINEL, Kind, Look, Region, Replaced, Surroundings
 from gristmill.text.chats.shapes import ASSISTANT, USER, Conversation
 from gristmill.text.templates import GENERATION_END, GENERATION_START, TemplateError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from gristmill.text.templates import ChatTemplate, Message
 
 TAGS, SENTINELS, PREFIXES = WAYS = ("tags", "sentinels", "prefixes")
 
-_OPEN, _CLOSE = "\ufdd2", "\ufdd3"
-"""Around the number of a replaced text. Whatever a record holds, what is found is checked against the real rendering."""
-_SENTINEL = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 _MARK = re.compile(f"[{GENERATION_START}{GENERATION_END}]")
 _TOKEN_LIKE = re.compile(r"<[^<>\s]{1,40}>|\[[A-Z_/]{1,40}\]")
 _SWITCHES = ("enable_thinking", "thinking")
@@ -74,6 +73,7 @@ class TurnFinder:
         self.template = template
         self.ending = self._find_ending(special_tokens)
         self._supplied = self._supplied_beginnings()
+        self._made_up = lru_cache(maxsize=None)(self._see_surroundings)  # there are 48 kinds
 
     def answers(self, conversation: Conversation, text: str) -> tuple[list[Answer], str]:
         """All answers of a conversation that was rendered as `text`, and the way in which they were found.
@@ -107,10 +107,9 @@ class TurnFinder:
         marked = self.template.render_marked(conversation.messages, conversation.tools, **conversation.variables)
         if _MARK.sub("", marked) != text:
             return None
-        spans, open_at, removed = [], None, 0
-        for mark in _MARK.finditer(marked):
-            place = mark.start() - removed
-            removed += 1
+        spans, open_at = [], None
+        for number, mark in enumerate(_MARK.finditer(marked)):
+            place = mark.start() - number  # of marks before it
             if mark.group() == GENERATION_START:
                 open_at = place
             elif open_at is not None:
@@ -123,7 +122,9 @@ class TurnFinder:
 
     def _by_message(self, conversation: Conversation, text: str, spans: Sequence[tuple[int, int]]) -> list[Answer]:
         """Spans that are not one a message, each to the message in whose borders it lies."""
-        borders = self._between_sentinels(conversation, text, as_rendered=False) or self._by_prefixes(conversation, text)
+        borders = self._between_sentinels(conversation, text, as_rendered=False) or self._by_prefixes(
+            conversation, text
+        )
         answers = []
         for start, end in spans:
             owner = next((answer for answer in borders if answer.start <= end and start < answer.end), None)
@@ -142,58 +143,83 @@ class TurnFinder:
 
     def _between_sentinels(self, conversation: Conversation, text: str, *, as_rendered: bool) -> list[Answer] | None:
         """None where the text is not the marks with their messages put back, or what is between them is not clear."""
-        replaced = _Replaced(conversation)
-        if not replaced.has_all:
-            return None
+        replaced = Replaced(conversation)
         marked = self._render(replaced.conversation)
         regions = replaced.regions(marked, text)
         if regions is None:
             return None
+        if not as_rendered and (usual := self._usual_surroundings(conversation)) is not None:
+            look = Look(conversation, text, regions, usual)
+            if (found := self._answers_in(look)) is not None:
+                return found
+        return self._answers_in(Look(conversation, text, regions, Surroundings(), replaced, marked, as_rendered))
+
+    def _answers_in(self, look: Look) -> list[Answer] | None:
         answers = []
-        for region in regions:
+        for region in look.regions:
             if not region.answers:
                 continue
-            if len(region.answers) > 1 or not self._holds_reasoning(conversation, region, text):
+            if len(region.answers) > 1 or not self._holds_reasoning(look.conversation, region, look.text):
                 return None
             [message] = region.answers
-            tail = self._prompt_tail(replaced, message, marked)
-            if message == len(conversation.messages) - 1:
+            tail = self._prompt_tail(look, message)
+            if message == len(look.conversation.messages) - 1:
                 behind: str | None = self.ending.rest
-            elif as_rendered:
-                behind = self._behind_last_token(text, region)
+            elif look.as_rendered:
+                behind = self._behind_last_token(look.text, region)
             else:
-                behind = self._behind(replaced, message, region, marked)
-            if tail is None or behind is None or not region.is_between(text, tail, self.ending.token + behind):
+                behind = self._behind(look, message, region)
+            if tail is None or behind is None or not region.is_between(look.text, tail, self.ending.token + behind):
                 return None
-            start = self._after_supplied(text, region.start + len(tail))
-            answers.append(self._answer(message, start, region.end - len(behind), text))
+            start = self._after_supplied(look.text, region.start + len(tail))
+            answers.append(self._answer(message, start, region.end - len(behind), look.text))
         return answers
 
-    def _prompt_tail(self, replaced: _Replaced, message: int, marked: str) -> str | None:
+    def _prompt_tail(self, look: Look, message: int) -> str | None:
         """What the template writes between the message before an answer and the answer; seen once a role."""
-        if not message:
-            return None
-        role = replaced.conversation.messages[message - 1]["role"]
-        if role not in replaced.tails:
-            prompt = self._render(replaced.conversation.first(message), add_generation_prompt=True)
-            replaced.tails[role] = prompt.rpartition(_CLOSE)[2] if marked.startswith(prompt) else None
-        return replaced.tails[role]
+        tails = look.surroundings.tails
+        role = look.conversation.messages[message - 1]["role"] if message else ""
+        if message and role not in tails and look.replaced is not None:
+            prompt = self._render(look.replaced.conversation.first(message), add_generation_prompt=True)
+            tails[role] = prompt.rpartition(CLOSE)[2] if look.marked.startswith(prompt) else None
+        return tails.get(role)
 
-    def _behind(self, replaced: _Replaced, message: int, region: _Region, marked: str) -> str | None:
+    def _behind(self, look: Look, message: int, region: Region) -> str | None:
         """What the template writes between the end of an answer and the message behind it; seen once a role."""
-        if region.next_role not in replaced.behind:
-            so_far = self._render(replaced.conversation.first(message + 1)).removesuffix(self.ending.rest)
-            is_prefix = marked.startswith(so_far) and len(so_far) <= region.marked_end
-            replaced.behind[region.next_role] = marked[len(so_far) : region.marked_end] if is_prefix else None
-        return replaced.behind[region.next_role]
+        behind = look.surroundings.behind
+        if region.next_role not in behind and look.replaced is not None:
+            so_far = self._render(look.replaced.conversation.first(message + 1)).removesuffix(self.ending.rest)
+            is_prefix = look.marked.startswith(so_far) and len(so_far) <= region.marked_end
+            behind[region.next_role] = look.marked[len(so_far) : region.marked_end] if is_prefix else None
+        return behind.get(region.next_role)
 
-    def _behind_last_token(self, text: str, region: _Region) -> str | None:
+    def _usual_surroundings(self, conversation: Conversation) -> Surroundings | None:
+        """Those of a made-up conversation that has what this one has; None if its history would be rewritten."""
+        if conversation.variables:
+            return None
+        return self._made_up(Kind.of(conversation))
+
+    def _see_surroundings(self, kind: Kind) -> Surroundings | None:
+        conversation = kind.conversation()
+        surroundings = Surroundings()
+        replaced = Replaced(conversation)
+        try:
+            text, marked = self._render(conversation), self._render(replaced.conversation)
+            regions = replaced.regions(marked, text)
+            if regions is None:
+                return None
+            look = Look(conversation, text, regions, surroundings, replaced, marked)
+            return surroundings if self._answers_in(look) is not None else None
+        except TemplateError:
+            return None
+
+    def _behind_last_token(self, text: str, region: Region) -> str | None:
         """The same, for who does not ask how the answer was written when it was the last."""
         place = text.rfind(self.ending.token, region.start, region.end) if self.ending.token else -1
         return text[place + len(self.ending.token) : region.end] if place >= 0 else None
 
     @staticmethod
-    def _holds_reasoning(conversation: Conversation, region: _Region, text: str) -> bool:
+    def _holds_reasoning(conversation: Conversation, region: Region, text: str) -> bool:
         """Old reasoning is what templates leave out of history."""
         for message in region.answers:
             reasoning = (conversation.messages[message].get("reasoning_content") or "").strip()
@@ -232,8 +258,8 @@ class TurnFinder:
 
     def _refuse_left_out(self, conversation: Conversation) -> None:
         """A message that the template passes over would be lost without a word."""
-        replaced = _Replaced(conversation)
-        written = {int(found.group(1)) for found in _SENTINEL.finditer(self._render(replaced.conversation))}
+        replaced = Replaced(conversation)
+        written = {int(found.group(1)) for found in SENTINEL.finditer(self._render(replaced.conversation))}
         for number, value in enumerate(replaced.values):
             if number not in written:
                 message = replaced.owners[number]
@@ -254,7 +280,7 @@ class TurnFinder:
 
     def _find_ending(self, special_tokens: Sequence[str]) -> Ending:
         """From a conversation with a mark as its answer."""
-        mark = f"{_OPEN}0{_CLOSE}"
+        mark = f"{OPEN}0{CLOSE}"
         try:
             text = self.template.render([_user("?"), {"role": ASSISTANT, "content": mark}])
         except TemplateError:
@@ -273,100 +299,17 @@ class TurnFinder:
             usual = self.template.render([_user("?")], add_generation_prompt=True)
         except TemplateError:
             return ()
+        tail = usual.rpartition("?")[2]
+        switches = [{name: value} for name in _SWITCHES for value in (False, True) if name in self.template.source]
         found = set()
-        for switch in _SWITCHES:
-            for value in (False, True) if switch in self.template.source else ():
-                try:
-                    other = self.template.render([_user("?")], add_generation_prompt=True, **{switch: value})
-                except TemplateError:
-                    continue
-                tail = usual.rpartition("?")[2]
-                more = other.rpartition(tail)[2] if tail and tail in other else ""
-                found |= {more} if more else set()
-        return tuple(sorted(found))
+        for variables in switches if tail else ():
+            try:
+                other = self.template.render([_user("?")], None, add_generation_prompt=True, **variables)
+            except TemplateError:
+                continue
+            found.add(other.rpartition(tail)[2] if tail in other else "")
+        return tuple(sorted(found - {""}))
 
 
 def _user(content: str) -> Message:
     return {"role": USER, "content": content}
-
-
-@dataclass(frozen=True, slots=True)
-class _Region:
-    """Text between two replaced messages, in characters of the real rendering."""
-
-    start: int
-    end: int
-    marked_end: int
-    """In the rendering with marks."""
-    answers: list[int]
-    next_role: str | None
-
-    def is_between(self, text: str, first: str, last: str) -> bool:
-        """Whether it begins and ends so."""
-        is_long_enough = len(first) + len(last) <= self.end - self.start
-        return is_long_enough and text.startswith(first, self.start) and text.endswith(last, self.start, self.end)
-
-
-class _Replaced:
-    """A conversation with the texts of all messages but the answers replaced by marks."""
-
-    def __init__(self, conversation: Conversation) -> None:
-        self.values: list[str] = []
-        self.owners: list[int] = []
-        self.has_all = True
-        """Each of them has a text to replace."""
-        messages = [self._marked(index, message) for index, message in enumerate(conversation.messages)]
-        self.conversation = Conversation(messages, conversation.tools, conversation.variables)
-        self.tails: dict[str, str | None] = {}
-        """What follows a role's message in a prompt; None if the prompt is not how the conversation begins."""
-        self.behind: dict[str | None, str | None] = {}
-        """What stands between an answer and a role's message; None if the answer was written otherwise."""
-
-    def _marked(self, index: int, message: Message) -> Message:
-        if message["role"] == ASSISTANT:
-            return message
-        content = message.get("content")
-        if isinstance(content, str) and content.strip():
-            return {**message, "content": self._mark(index, content)}
-        if isinstance(content, list) and content and all(part["text"].strip() for part in content):
-            return {**message, "content": [{**part, "text": self._mark(index, part["text"])} for part in content]}
-        self.has_all = False
-        return message
-
-    def _mark(self, owner: int, value: str) -> str:
-        self.values.append(value)
-        self.owners.append(owner)
-        return f"{_OPEN}{len(self.values) - 1}{_CLOSE}"
-
-    def regions(self, marked: str, text: str) -> list[_Region] | None:
-        """The text between the marks, if putting the texts back gives the real rendering."""
-        pieces = _SENTINEL.split(marked)
-        numbers = [int(number) for number in pieces[1::2]]
-        if numbers != list(range(len(self.values))):
-            return None
-        regions, place, marked_place = [], 0, 0
-        for number, piece in enumerate(pieces[::2]):
-            if number:
-                value = next(
-                    (form for form in _forms(self.values[number - 1]) if text.startswith(form + piece, place)), None
-                )
-                if value is None:
-                    return None
-                place += len(value)
-                marked_place += len(pieces[2 * number - 1]) + 2
-            elif not text.startswith(piece):
-                return None
-            first = self.owners[number - 1] + 1 if number else 0
-            stop = self.owners[number] if number < len(self.owners) else len(self.conversation.messages)
-            next_role = self.conversation.messages[stop]["role"] if number < len(self.owners) else None
-            marked_place += len(piece)
-            regions.append(_Region(place, place + len(piece), marked_place, list(range(first, stop)), next_role))
-            place += len(piece)
-        return regions if place == len(text) else None
-
-
-def _forms(value: str) -> Iterator[str]:
-    """How a template may write a text."""
-    yield value
-    yield value.strip()
-    yield json.dumps(value, ensure_ascii=False)[1:-1]
