@@ -92,9 +92,10 @@ def step_parameters(step: Step) -> dict[str, Any]:
 
 
 def runs_foreign_code(steps: Iterable[Step]) -> bool:
-    """Whether a step calls a function of the user's, or is itself none of ours."""
+    """Whether a step calls a function of the user's or the like, or is itself none of ours."""
     return any(
-        not type(step).__module__.startswith("gristmill.")
+        step.foreign_code
+        or not type(step).__module__.startswith("gristmill.")
         or any(isinstance(getattr(step, name), Function) for name in step.__struct_fields__)
         for step in steps
     )

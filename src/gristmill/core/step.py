@@ -27,6 +27,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     not_shaping: ClassVar[tuple[str, ...]] = ()
     """Fields that no output depends on, such as the path of a file whose content is in another field."""
 
+    foreign_code: ClassVar[bool] = False
+    """It runs code that is not ours, which may crash or never end: a chat template."""
+
     @property
     def name(self) -> str:
         """Its name in recipes."""

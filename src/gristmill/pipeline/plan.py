@@ -13,9 +13,10 @@ import msgspec
 
 from gristmill.core.errors import GristmillError, UsageError
 from gristmill.core.recipe import step_parameters
-from gristmill.core.records import INPUT_IDS, ORIGIN, RECORD, SPLIT, TEXT
+from gristmill.core.records import INPUT_IDS, LITERALS, ORIGIN, RECORD, SPLIT, TEXT, TRAINED
 from gristmill.core.step import GlobalStep, LocalStep
 from gristmill.pipeline import fingerprint
+from gristmill.pipeline.chats import connected, makes_text, resolved_together
 from gristmill.pipeline.inputs import find_inputs
 from gristmill.pipeline.leg import cut_into_legs, leg_schemas, sample_steps, with_steps
 from gristmill.pipeline.outline import Outline, SourceOutline, unpacked_bytes
@@ -219,11 +220,12 @@ def make_plan(
     if "://" in recipe.output:
         raise UsageError(f"the output must be a local folder, not {recipe.output}", help="copy it there afterwards")
     steps, pack, write = _output_steps(recipe)
-    steps = tuple(step.resolved(recipe.path(".")) for step in steps)
+    resolved: list[tuple[Step, Step]] = []  # steps that all sources share are looked up once
     reads = sampled_reads(recipe) if spooled is None else spooled
     apart = backend == "processes"
     sources = tuple(
-        _plan_source(recipe, name, steps, write, limit, reads.get(name), apart=apart) for name in recipe.sources
+        _plan_source(recipe, name, connected((*source.steps, *steps), pack), resolved, write, limit, reads.get(name), apart=apart)
+        for name, source in recipe.sources.items()
     )
     if spooled is None:
         sources = tuple(replace(source, is_sample=source.name in reads) for source in sources)
@@ -253,7 +255,8 @@ def _output_steps(recipe: Recipe) -> tuple[tuple[Step, ...], Pack | None, Write]
 def _plan_source(
     recipe: Recipe,
     name: str,
-    common: Sequence[Step],
+    steps: Sequence[Step],
+    resolved: list[tuple[Step, Step]],
     write: Write,
     limit: int | None,
     spooled: Read | None,
@@ -263,12 +266,13 @@ def _plan_source(
     source = recipe.sources[name]
     first = () if limit is None else (Limit(max_records=limit),)
     try:
-        own = tuple(step.resolved(recipe.path(".")) for step in source.steps)
-        steps = (*first, *own, *common)
+        steps = (*first, *resolved_together([_resolved(step, recipe, resolved) for step in steps]))
         inputs = find_inputs(recipe, name, spooled or source.read, is_spooled=spooled is not None)
         files, tokenizer = inputs.files, inputs.tokenizer
         read = _with_columns(inputs.read, steps) if tokenizer is None else inputs.read
-        schema = plan_schema(read, files, keeps_record=_keeps_record(steps, write))
+        schema = plan_schema(
+            read, files, keeps_record=_keeps_record(steps, write), has_text=not makes_text(steps)
+        )
         if tokenizer is not None:
             schema = check_token_source(read, schema, steps)
         legs = cut_into_legs(steps)
@@ -288,9 +292,17 @@ def _plan_source(
         raise
 
 
+def _resolved(step: Step, recipe: Recipe, known: list[tuple[Step, Step]]) -> Step:
+    found = next((result for given, result in known if given is step), None)
+    if found is None:
+        found = step.resolved(recipe.path("."))
+        known.append((step, found))
+    return found
+
+
 def _with_columns(read: Read, steps: Sequence[Step]) -> Read:
     """The columns that the steps need are read too; one that an earlier step makes need not be in the files."""
-    made: set[str] = {ORIGIN, TEXT, RECORD, SPLIT}
+    made: set[str] = {ORIGIN, TEXT, RECORD, SPLIT, TRAINED, LITERALS}
     needed: list[str] = list(read.columns)
     for step in steps:
         if isinstance(step, (LocalStep, GlobalStep)):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gristmill.steps.pack.pack import Pack
     from gristmill.steps.read.read import Read
     from gristmill.steps.rename import Rename
+    from gristmill.steps.render.render import Render
     from gristmill.steps.sample import Sample
     from gristmill.steps.select import Select
     from gristmill.steps.shuffle import Shuffle
@@ -30,6 +31,7 @@ __all__ = [
     "Pack",
     "Read",
     "Rename",
+    "Render",
     "Sample",
     "Select",
     "Shuffle",
@@ -47,6 +49,7 @@ _HOMES = {
     "Pack": "gristmill.steps.pack.pack",
     "Read": "gristmill.steps.read.read",
     "Rename": "gristmill.steps.rename",
+    "Render": "gristmill.steps.render.render",
     "Sample": "gristmill.steps.sample",
     "Select": "gristmill.steps.select",
     "Shuffle": "gristmill.steps.shuffle",

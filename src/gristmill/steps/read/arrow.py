@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import TEXT, BadRecord
+from gristmill.core.records import INPUT_IDS, BadRecord
 from gristmill.steps.read.cells import CELL_BYTES, CellBatch
 from gristmill.steps.read.columns import ColumnMapper
 from gristmill.steps.read.token_rows import TokenRowMapper
@@ -113,7 +113,7 @@ class ArrowReader:
 
 
 def _mapper(read: Read, file: SourceFile, stored: pa.Schema, planned: pa.Schema) -> ColumnMapper | TokenRowMapper:
-    is_tokenized = TEXT not in planned.names
+    is_tokenized = INPUT_IDS in planned.names
     return TokenRowMapper(file, stored, planned) if is_tokenized else ColumnMapper(read, file, stored, planned)
 
 

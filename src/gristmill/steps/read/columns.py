@@ -95,7 +95,9 @@ class ColumnMapper:
         self._file = file
         self.planned = planned
         self._extra = extra_columns(planned)
-        check_text_column(found, read.text, file.path)
+        self._has_text = TEXT in planned.names
+        if self._has_text:
+            check_text_column(found, read.text, file.path)
         carries_all = CARRIES_ALL in (planned.metadata or {})
         if carries_all and (surplus := set(carried_columns(found, read)) - set(self._extra)):
             raise UsageError(
@@ -111,14 +113,16 @@ class ColumnMapper:
                     f"{file.path}: column {name!r} holds {kind}, but {self._extra[name]} in other files",
                     help="give it one type in all files, or read them as two sources",
                 )
-        paths = [read.text, *sorted(set(self._extra) - self._absent)]
+        paths = [*([read.text] if self._has_text else []), *sorted(set(self._extra) - self._absent)]
         self.top_level = [name for name in found.names if any(_lies_in(path, name) for path in paths)]
         """The file's columns that must be read."""
 
     def batch(self, rows: pa.RecordBatch, first_row: int) -> tuple[pa.RecordBatch, list[BadRecord]]:
-        raw = _column(rows, self._read.text)
-        text, reasons = _checked_text(raw, self._read.max_record_bytes)
-        arrays = {TEXT: text}
+        arrays: dict[str, pa.Array] = {}
+        reasons: Reasons = {}
+        if self._has_text:
+            raw = _column(rows, self._read.text)
+            arrays[TEXT], reasons = _checked_text(raw, self._read.max_record_bytes)
         for name, planned in self._extra.items():
             is_absent = name in self._absent
             arrays[name] = pa.nulls(len(rows), planned) if is_absent else _column(rows, name).cast(planned)

@@ -39,7 +39,8 @@ class JsonLinesReader:
         self._schema = schema
         self._keeps_record = RECORD in schema.names
         self._columns = extra_columns(schema)
-        self._fields = JsonFields(read.text, self._columns)
+        self._has_text = TEXT in schema.names
+        self._fields = JsonFields(read.text if self._has_text else None, self._columns)
 
     def cell_sizes(self) -> list[int]:
         return self._cells.cell_sizes()
@@ -116,7 +117,7 @@ class JsonLinesReader:
         return num_blank
 
     def _columns_of(self, rows: list[Any], records: pa.Array | None) -> dict[str, pa.Array]:
-        arrays = {TEXT: pa.array(self._fields.texts(rows), TEXT_TYPE)}
+        arrays = {TEXT: pa.array(self._fields.texts(rows), TEXT_TYPE)} if self._has_text else {}
         for name, column_type in self._columns.items():
             arrays[name] = pa.array(self._fields.values(name, rows), column_type)
         if records is not None:

@@ -42,13 +42,15 @@ _MAX_SAMPLES = 200
 _RESERVED = (ORIGIN, TEXT, RECORD)
 
 
-def plan_schema(read: Read, files: Sequence[SourceFile], *, keeps_record: bool) -> pa.Schema:
+def plan_schema(
+    read: Read, files: Sequence[SourceFile], *, keeps_record: bool, has_text: bool = True
+) -> pa.Schema:
     """The columns of a source: `origin`, `text`, what `columns` names, and with `keeps_record` all that was read.
 
     For JSON lines that is the line itself, as `record`; for Parquet and Arrow all columns. Types come from the files'
     metadata (of up to 256 local files or 16 remote ones, spread evenly), or from a sample of the records of 16 files
     (see `json_types`). A file that turns out different stops the run by name. Rows of tokens have no text (see
-    `token_rows`).
+    `token_rows`), and records that are to be rendered need none: without `has_text` they are taken as they are.
     """
     kind = source_format(read, files)
     is_stored, is_local = kind in ("parquet", "arrow"), protocol_of(files[0].path) is None
@@ -56,10 +58,15 @@ def plan_schema(read: Read, files: Sequence[SourceFile], *, keeps_record: bool) 
         return documents_schema(stored, files[0].path)
     if kind == "parquet" and is_local:
         check_ends(files)
+    if not has_text and kind not in ("jsonl", "parquet", "arrow"):
+        raise UsageError(
+            f"{files[0].path}: chats are read from JSON lines, Parquet or Arrow, not from {kind}",
+            help="leave out the render step if these are documents",
+        )
     sampled = _spread(files, _MAX_LOCAL_FOOTERS if is_stored and is_local else _MAX_SAMPLED)
     columns: dict[str, pa.DataType]
     if kind == "jsonl":
-        columns = _json_columns(read, sampled)
+        columns = _json_columns(read, sampled, has_text=has_text)
         if keeps_record:
             columns[RECORD] = RECORD_TYPE
     elif kind == "text":
@@ -71,11 +78,12 @@ def plan_schema(read: Read, files: Sequence[SourceFile], *, keeps_record: bool) 
         if keeps_record and read.format == "gristmill":
             columns[RECORD] = RECORD_TYPE
     else:
-        columns = _stored_columns(read, sampled, kind, carries_all=keeps_record)
+        columns = _stored_columns(read, sampled, kind, carries_all=keeps_record, has_text=has_text)
     text = pa.field(TEXT, TEXT_TYPE)
     if RECORD in columns and read.text != TEXT:
         text = text.with_metadata({PATH: read.text})
-    schema = pa.schema([pa.field(ORIGIN, ORIGIN_TYPE), text, *(pa.field(*column) for column in columns.items())])
+    first = [pa.field(ORIGIN, ORIGIN_TYPE), text] if has_text else [pa.field(ORIGIN, ORIGIN_TYPE)]
+    schema = pa.schema([*first, *(pa.field(*column) for column in columns.items())])
     return schema.with_metadata({CARRIES_ALL: b""}) if is_stored and keeps_record else schema
 
 
@@ -103,13 +111,16 @@ def _spread(files: Sequence[SourceFile], most: int) -> list[SourceFile]:
     return [files[index * (len(files) - 1) // max(1, count - 1)] for index in range(count)]
 
 
-def _stored_columns(read: Read, files: Sequence[SourceFile], kind: str, *, carries_all: bool) -> dict[str, pa.DataType]:
+def _stored_columns(
+    read: Read, files: Sequence[SourceFile], kind: str, *, carries_all: bool, has_text: bool
+) -> dict[str, pa.DataType]:
     """The columns of Parquet or Arrow files. One that some of them lack is null there; one that all lack is refused."""
     found = []
     schema = pa.schema([])
     for file in files:
         schema = parquet_schema(file.path) if kind == "parquet" else arrow_schema(file.path)
-        check_text_column(schema, read.text, file.path)
+        if has_text:
+            check_text_column(schema, read.text, file.path)
         names = list(read.columns)
         if carries_all:
             names += [name for name in carried_columns(schema, read) if name not in names]
@@ -128,9 +139,9 @@ def _stored_columns(read: Read, files: Sequence[SourceFile], kind: str, *, carri
     return {name: joined[name] for name in (*read.columns, *(name for name in joined if name not in read.columns))}
 
 
-def _json_columns(read: Read, files: Sequence[SourceFile]) -> dict[str, pa.DataType]:
+def _json_columns(read: Read, files: Sequence[SourceFile], *, has_text: bool) -> dict[str, pa.DataType]:
     records = [record for file in files for record in _sampled_objects(file)]
-    if records and not values_at(read.text, records):
+    if has_text and records and not values_at(read.text, records):
         raise no_such_field("text", read.text, records)
     return column_types(read.columns, records)
 

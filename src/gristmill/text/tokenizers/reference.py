@@ -74,3 +74,12 @@ class ReferenceEngine(Engine):
                 help="give the tokenizer a token for what it does not know (unk_token), or use another one",
             ) from error
         return np.array(encoding.ids, dtype=np.uint32)
+
+    def token_spans(self, text: str) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """The ids of a text, and for each the bytes of the text that it stands for, from and to. Slow."""
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        places = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
+        if not text.isascii():
+            sizes = np.array([len(char.encode()) for char in text], dtype=np.int64)
+            places = np.concatenate([[0], np.cumsum(sizes)])[places]
+        return np.array(encoding.ids, dtype=np.uint32), places

@@ -1,0 +1,60 @@
+"""Chats on their way to tokens: `render` learns from the steps behind it which tokenizer is meant, and how long a row is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gristmill.core.errors import UsageError
+from gristmill.steps.render import Render, RenderChats
+from gristmill.steps.tokenize import Tokenize
+from gristmill.steps.tokenize.encode_chats import EncodeChats, for_chats
+from gristmill.text.chats import CUT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gristmill.core.step import Step
+    from gristmill.steps.pack.pack import Pack
+
+
+def connected(steps: Sequence[Step], pack: Pack | None) -> tuple[Step, ...]:
+    """The steps of a source, as its recipe has them, with those of its chats told of each other."""
+    place = next((index for index, step in enumerate(steps) if isinstance(step, Render)), None)
+    if place is None:
+        return tuple(steps)
+    if any(isinstance(step, Render) for step in steps[place + 1 :]):
+        raise UsageError("render: chats can be rendered only once", help="leave out one of the two steps")
+    found = next((index for index, step in enumerate(steps) if isinstance(step, Tokenize)), None)
+    render, connected_steps = steps[place], list(steps)
+    assert isinstance(render, Render)
+    if found is None:
+        return tuple(steps)
+    if found != place + 1:
+        raise UsageError(
+            "render: tokenize must be the next step, since the loss mask hangs on the very text",
+            help="put the steps in between before render, or leave out tokenize to write the text",
+        )
+    tokenize = steps[found]
+    assert isinstance(tokenize, Tokenize)
+    max_tokens = render.max_tokens if render.max_tokens is not None or pack is None else pack.row_length
+    connected_steps[place] = msgspec.structs.replace(
+        render, tokenizer=render.tokenizer or tokenize.tokenizer, max_tokens=max_tokens
+    )
+    connected_steps[found] = for_chats(tokenize, max_tokens, cuts=render.too_long == CUT)
+    return tuple(connected_steps)
+
+
+def resolved_together(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """Resolved steps, `render` giving what `tokenize` takes."""
+    has_tokens = any(isinstance(step, EncodeChats) for step in steps)
+    return tuple(
+        msgspec.structs.replace(step, is_tokenized=True) if has_tokens and isinstance(step, RenderChats) else step
+        for step in steps
+    )
+
+
+def makes_text(steps: Sequence[Step]) -> bool:
+    """Whether records need no text of their own, because they are chats."""
+    return any(isinstance(step, RenderChats) for step in steps)

@@ -1,0 +1,173 @@
+"""Chats to text in a worker: one decoded record, one or more rendered texts, and then buffers only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.core.records import (
+    LITERALS,
+    ORIGIN,
+    ORIGIN_TYPE,
+    RECORD,
+    TEXT,
+    TEXT_TYPE,
+    TRAINED,
+    Applied,
+    BadRecord,
+)
+from gristmill.steps.record_functions import Refused, bad_record, each_record
+from gristmill.text.chats import NotAChat
+from gristmill.text.tokenizers import SpecialLiterals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from gristmill.text.chats import Example, ExampleMaker, Made
+
+
+PROMPT = "prompt"
+"""All of the text before its last answer."""
+COMPLETION = "completion"
+
+
+class RenderKernel:
+    """A compiled template."""
+
+    def __init__(
+        self, maker: ExampleMaker, output_schema: Callable[[pa.Schema], pa.Schema], special_tokens: Sequence[str]
+    ) -> None:
+        self.maker = maker
+        self._output_schema = output_schema
+        self._literals = SpecialLiterals(special_tokens)
+
+    def begin_task(self) -> None:
+        """Nothing is kept from record to record."""
+
+    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:  # noqa: ARG002
+        """Texts for records."""
+        schema = self._output_schema(batch.schema)
+        suspects = self._may_hold_literals(batch)
+        rows = _Rows(schema)
+        bad: list[BadRecord] = []
+        dropped: Counter[str] = Counter()
+        measures: Counter[str] = Counter()
+        created = 0
+        for row, record in enumerate(each_record(batch)):
+            try:
+                if isinstance(record, Refused):
+                    raise NotAChat(record.reason, record.message)
+                if RECORD not in batch.schema.names:
+                    record = _without_nulls(record)  # noqa: PLW2901
+                made = self.maker.make(record, may_hold_literals=bool(suspects[row]))
+                rows.add(row, made)
+            except NotAChat as problem:
+                bad.append(bad_record(batch, row, problem.reason, problem.message))
+                continue
+            created += len(made.examples) + len(made.dropped) - 1
+            dropped.update(made.dropped)
+            for name, count in made.counts:
+                measures[name] += count
+        return Applied(rows.to_batch(batch), dict(dropped), created=created, bad=bad, measures=dict(measures))
+
+    def _may_hold_literals(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
+        """Rows in which a special token may be written; seen in the raw line, or hidden by escapes in it."""
+        if RECORD not in batch.schema.names:
+            return np.ones(batch.num_rows, dtype=bool)
+        lines = batch.column(RECORD).cast(TEXT_TYPE)
+        escaped = pc.match_substring(lines, "\\u").to_numpy(zero_copy_only=False)
+        found: NDArray[np.bool_] = (self._literals.count(lines) > 0) | escaped.astype(bool)
+        return found
+
+
+class _Rows:
+    """Examples as columns."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._sources: list[int] = []
+        self._parts: list[int] = []
+        self._texts: list[bytes] = []
+        self._places: dict[str, list[list[int]]] = {TRAINED: [], LITERALS: []}
+        self._prompts: list[int] = []
+
+    def add(self, row: int, made: Made) -> None:
+        encoded = [_encoded(example) for example in made.examples]
+        for part, (text, trained, literals, answer) in enumerate(encoded):
+            self._sources.append(row)
+            self._parts.append(part)
+            self._texts.append(text)
+            self._places[TRAINED].append(trained)
+            self._places[LITERALS].append(literals)
+            self._prompts.append(answer)
+
+    def to_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        rows = pa.array(self._sources, pa.int64())
+        columns: dict[str, pa.Array] = {}
+        for name in self._schema.names:
+            if name in self._places:
+                columns[name] = pa.array(self._places[name], self._schema.field(name).type)
+            elif name == TEXT:
+                columns[name] = _strings(self._texts)
+            elif name == PROMPT:
+                columns[name] = _strings([text[:end] for text, end in zip(self._texts, self._prompts, strict=True)])
+            elif name == COMPLETION:
+                columns[name] = _strings([text[end:] for text, end in zip(self._texts, self._prompts, strict=True)])
+            elif name == ORIGIN:
+                columns[name] = self._origins(batch.column(ORIGIN).take(rows))
+            else:
+                columns[name] = batch.column(name).take(rows)
+        return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
+
+    def _origins(self, origins: pa.StructArray) -> pa.StructArray:
+        """Examples of one record are its parts."""
+        if not any(self._parts):
+            return origins
+        parts = pc.add(origins.field("part"), pa.array(self._parts, pa.uint32()))
+        fields = [origins.field("file"), origins.field("position"), parts]
+        return pa.StructArray.from_arrays(fields, fields=list(ORIGIN_TYPE))
+
+
+def _strings(texts: Sequence[bytes]) -> pa.Array:
+    return pa.array(texts, pa.large_binary()).cast(TEXT_TYPE)
+
+
+def _encoded(example: Example) -> tuple[bytes, list[int], list[int], int]:
+    """The text in UTF-8, with its places in bytes. Each character is looked at once."""
+    trained = [place for span in example.trained for place in span]
+    literals = [place for span in example.literals for place in span]
+    text = example.text
+    if text.isascii():
+        return text.encode(), trained, literals, example.last_answer
+    places = sorted({*trained, *literals, example.last_answer, len(text)})
+    pieces, in_bytes, start, num_bytes = [], {}, 0, 0
+    try:
+        for place in places:
+            pieces.append(text[start:place].encode())
+            num_bytes += len(pieces[-1])
+            in_bytes[place] = num_bytes
+            start = place
+    except UnicodeEncodeError as error:
+        raise NotAChat("lone_surrogate", str(error)) from None
+    joined = b"".join(pieces)
+    return (
+        joined,
+        [in_bytes[place] for place in trained],
+        [in_bytes[place] for place in literals],
+        in_bytes[example.last_answer],
+    )
+
+
+def _without_nulls(value: Any) -> Any:
+    """In columns every message has the fields of all messages; what a message never had is no null of its own."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None or key == "content"}
+    if isinstance(value, list):
+        return [_without_nulls(inner) for inner in value]
+    return value

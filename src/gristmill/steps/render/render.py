@@ -1,0 +1,122 @@
+"""`render`, as recipes write it."""
+
+from __future__ import annotations
+
+from datetime import date
+
+from gristmill.core.errors import UsageError
+from gristmill.core.names import one_of
+from gristmill.core.step import Step
+from gristmill.steps.render.render_chats import RenderChats
+from gristmill.text.chats import (
+    AUTO,
+    LAST_NOT_ASSISTANT,
+    SHAPES,
+    SPLIT_TURNS,
+    TOO_LONG,
+    TRAIN_ON,
+    ChatOptions,
+    find_template,
+)
+from gristmill.text.tokenizers import AUTO as CHOSEN
+from gristmill.text.tokenizers import TokenizerFiles, choose_engine, find_tokenizer, read_facts
+
+_AS_GIVEN, _OBJECT = _ARGUMENTS = ("as_given", "object")
+
+
+class Render(Step, tag="render", frozen=True, kw_only=True):
+    """Turn chats into text with a chat template, and say which of it is trained on.
+
+    Records are conversations: OpenAI's `messages`, ShareGPT's `conversations`, Alpaca's `instruction` and `output`, or
+    `prompt` and `completion`; `shape` says which where it is not to be seen. `template` is a Jinja file, the name of a
+    built-in one (`chatml`), or nothing for that of the `tokenizer`, which is the one of the `tokenize` step that
+    follows unless another is named. The text is what transformers renders.
+
+    >>> Render(template="chatml", train_on="last_assistant").train_end_of_turn
+    True
+
+    With a `tokenize` step behind it, the dataset gets a loss mask. Trained are the answers (`train_on: assistant`), the
+    last one (`last_assistant`), what records mark with `train: true` or `false` (`marked`), or everything (`all`); with
+    each answer its end-of-turn token. Without it, records are written with `text`, `prompt` and `completion`.
+
+    A conversation of more than `max_tokens` (those of a packed row, if nothing else is said) loses its oldest exchanges
+    (`too_long: drop_turns`), is dropped (`drop`) or cut (`cut`). Where a template writes history otherwise than it wrote
+    it first, each answer becomes an example of its own (`split_turns: auto`).
+    """
+
+    template: str | None = None
+    tokenizer: str | None = None
+    shape: str = AUTO
+    train_on: str = TRAIN_ON[0]
+    train_end_of_turn: bool = True
+    last_not_assistant: str = LAST_NOT_ASSISTANT[0]
+    """What becomes of a conversation that does not end with an answer: `drop`, `keep`, or `trim` to its last answer."""
+    split_turns: str = SPLIT_TURNS[0]
+    max_tokens: int | None = None
+    too_long: str = TOO_LONG[0]
+    date: str | None = None
+    """The day that a template is told when it asks for today's, as `2026-01-31`."""
+    tool_arguments: str | None = None
+    """Arguments of tool calls that are JSON in a string: `as_given`, or `object` for templates that write the JSON."""
+
+    def __post_init__(self) -> None:
+        one_of("shape", self.shape, [AUTO, *SHAPES])
+        one_of("train_on", self.train_on, TRAIN_ON)
+        one_of("last_not_assistant", self.last_not_assistant, LAST_NOT_ASSISTANT)
+        one_of("split_turns", self.split_turns, SPLIT_TURNS)
+        one_of("too_long", self.too_long, TOO_LONG)
+        if self.tool_arguments is not None:
+            one_of("tool_arguments", self.tool_arguments, _ARGUMENTS)
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise UsageError(f"max_tokens must be at least 1, not {self.max_tokens}")
+        if self.date is not None:
+            _parsed_date(self.date)
+
+    def resolved(self, folder: str) -> RenderChats:
+        """The step with its template found and compiled."""
+        files = find_tokenizer(self.tokenizer, folder) if self.tokenizer is not None else None
+        template = find_template(self.template, files, folder)
+        if self.date is None and any("strftime_now" in source for source in template.sources.values()):
+            raise UsageError(
+                f"render: the template of {template.name} asks for today's date, so the same chats would give other "
+                "bytes tomorrow",
+                help="say which day it is: date: 2026-01-31",
+            )
+        if self.max_tokens is not None and files is None:
+            raise UsageError("max_tokens: tokens can only be counted with a tokenizer", help="name one: tokenizer: …")
+        options = ChatOptions(
+            shape=self.shape,
+            train_on=self.train_on,
+            train_end_of_turn=self.train_end_of_turn,
+            last_not_assistant=self.last_not_assistant,
+            split_turns=self.split_turns,
+            max_tokens=self.max_tokens,
+            too_long=self.too_long,
+            parse_arguments=self.tool_arguments == _OBJECT,
+        )
+        facts = read_facts(files) if files is not None else None
+        step = RenderChats(
+            template=template,
+            options=options,
+            today=_parsed_date(self.date) if self.date is not None else None,
+            files=files,
+            special_tokens=facts.special_tokens if facts is not None else {},
+            added_tokens=facts.added_tokens if facts is not None else {},
+            accepts_quoted_arguments=self.tool_arguments == _AS_GIVEN,
+            engine=self._counting_engine(files),
+        )
+        step.compile()
+        return step
+
+
+    def _counting_engine(self, files: TokenizerFiles | None) -> str:
+        if self.max_tokens is None or files is None:
+            return ""
+        return choose_engine(files, CHOSEN, specials_as_text=False).engine
+
+
+def _parsed_date(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"date: {text!r} is not a day", help="write it as 2026-01-31") from None

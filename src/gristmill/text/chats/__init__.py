@@ -1,0 +1,38 @@
+"""Chats: the shapes they come in, how a template writes them, and which of the text the assistant wrote."""
+
+from gristmill.text.chats.check import TemplateProblem, TemplateReport, check_template
+from gristmill.text.chats.examples import (
+    CUT,
+    LAST_NOT_ASSISTANT,
+    SPLIT_TURNS,
+    TOO_LONG,
+    TRAIN_ON,
+    ChatOptions,
+    Example,
+    ExampleMaker,
+    Made,
+)
+from gristmill.text.chats.find_template import FoundTemplate, find_template
+from gristmill.text.chats.shapes import AUTO, SHAPES, Conversation, NotAChat, conversation_of
+
+__all__ = [
+    "AUTO",
+    "CUT",
+    "LAST_NOT_ASSISTANT",
+    "SHAPES",
+    "SPLIT_TURNS",
+    "TOO_LONG",
+    "TRAIN_ON",
+    "ChatOptions",
+    "Conversation",
+    "Example",
+    "ExampleMaker",
+    "FoundTemplate",
+    "Made",
+    "NotAChat",
+    "TemplateProblem",
+    "TemplateReport",
+    "check_template",
+    "conversation_of",
+    "find_template",
+]

@@ -1,0 +1,156 @@
+"""What a template does to real chats that would be trained wrongly without a word: the faults that peers have had.
+
+Problems stop a run, each with what to do; notes are told.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gristmill.text.chats.examples import TRAIN_ALL, TRAIN_MARKED, ExampleMaker
+from gristmill.text.chats.shapes import NotAChat, conversation_of
+from gristmill.text.templates import TemplateError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from gristmill.text.chats.examples import Example, Made
+
+
+class TemplateProblem(msgspec.Struct, frozen=True):
+    """Something that stops a run."""
+
+    name: str
+    message: str
+    help: str
+
+
+class TemplateReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found."""
+
+    problems: list[TemplateProblem]
+    notes: list[str]
+    num_records: int
+    num_examples: int
+    dropped: dict[str, int]
+    bad: dict[str, int]
+    end_of_turn: str
+
+
+def check_template(
+    maker: ExampleMaker,
+    records: Sequence[Mapping[str, Any]],
+    added_tokens: Mapping[str, int],
+    variables: Mapping[str, str],
+) -> TemplateReport:
+    """Render some records and look at what came out."""
+    made: list[Made] = []
+    bad: Counter[str] = Counter()
+    first_bad = ""
+    for record in records:
+        try:
+            made.append(maker.make(record))
+        except NotAChat as problem:
+            bad[problem.reason] += 1
+            first_bad = first_bad or problem.message
+    examples = [example for one in made for example in one.examples]
+    dropped = Counter(reason for one in made for reason in one.dropped)
+    measures: Counter[str] = Counter()
+    for name, count in (counted for one in made for counted in one.counts):
+        measures[name] += count
+    problems = [*_problems(maker, examples, variables), *_quoted_arguments(maker, records)]
+    if records and not examples:
+        reasons = ", ".join(f"{reason} {count}" for reason, count in (bad + dropped).most_common(4))
+        told = f"; the first: {first_bad}" if first_bad else ""
+        problems.append(
+            TemplateProblem(
+                "nothing_trained",
+                f"none of {len(records)} sample records gives anything to train on ({reasons}{told})",
+                "look at a record: `shape` says how chats are kept, `template` how they are written",
+            )
+        )
+    return TemplateReport(
+        problems=problems,
+        notes=list(_notes(maker, measures, added_tokens, records)),
+        num_records=len(records),
+        num_examples=len(examples),
+        dropped=dict(dropped),
+        bad=dict(bad),
+        end_of_turn=maker.usual_finder.turns.ending.token,
+    )
+
+
+def _problems(
+    maker: ExampleMaker, examples: Sequence[Example], variables: Mapping[str, str]
+) -> Iterator[TemplateProblem]:
+    bos = variables.get("bos_token")
+    if bos and any(example.text.startswith(bos * 2) for example in examples):
+        yield TemplateProblem(
+            "double_bos",
+            f"the template writes {bos} twice at the beginning of a conversation",
+            "leave one of them out of the template",
+        )
+    options = maker.options
+    if options.train_end_of_turn and options.train_on != TRAIN_ALL and not maker.usual_finder.turns.ending.token:
+        yield TemplateProblem(
+            "no_end_of_turn",
+            "the template writes nothing at the end of an answer: a model trained on it would not learn to stop",
+            "use a template that ends turns with a token, or accept it with train_end_of_turn: false",
+        )
+
+
+def _quoted_arguments(maker: ExampleMaker, records: Sequence[Mapping[str, Any]]) -> Iterator[TemplateProblem]:
+    """Arguments that came as JSON in a string and are written as a JSON string, quotes escaped: no tool takes that."""
+    if maker.options.parse_arguments:
+        return
+    for record in records:
+        try:
+            conversation = conversation_of(record, maker.options.shape)
+            calls = [call for message in conversation.messages for call in message.get("tool_calls") or ()]
+            given = [call.get("function", call).get("arguments") for call in calls]
+            quoted = [text for text in given if isinstance(text, str) and text.startswith("{") and '"' in text]
+            if not quoted:
+                continue
+            template = maker.finder(conversation).template
+            text = template.render(conversation.messages, conversation.tools, **conversation.variables)
+        except (NotAChat, TemplateError):
+            continue
+        if any(json.dumps(arguments, ensure_ascii=False) in text and arguments not in text for arguments in quoted):
+            yield TemplateProblem(
+                "quoted_arguments",
+                "arguments of tool calls are JSON in a string, and the template writes them as a quoted string",
+                "tool_arguments: object makes objects of them; as_given leaves them so",
+            )
+            return
+
+
+def _notes(
+    maker: ExampleMaker,
+    measures: Counter[str],
+    added_tokens: Mapping[str, int],
+    records: Sequence[Mapping[str, Any]],
+) -> Iterator[str]:
+    finder, options = maker.usual_finder, maker.options
+    token = finder.turns.ending.token
+    if token:
+        kind = "one token" if token in added_tokens or not added_tokens else "several tokens: it is not in the vocabulary"
+        yield f"template: answers end with {token!r} ({kind})"
+    found = ["{% generation %} tags" if finder.template.marks_generation else "sentinels"]
+    if measures["found_by_prefixes"]:
+        found.append(f"prefixes for {measures['found_by_prefixes']} of {len(records)} sample records (slower)")
+    yield f"template: answers are found by {', '.join(found)}"
+    if measures["split_turns"]:
+        yield (
+            f"template: it rewrites earlier turns, so each answer becomes an example of its own: "
+            f"{measures['split_turns']} from the sample's records"
+        )
+    if measures["special_literals"]:
+        yield f"template: {measures['special_literals']} special tokens written in sample records are encoded as text"
+    if measures["ignored_train_marks"] and options.train_on != TRAIN_MARKED:
+        yield "template: records mark messages with `train`; train_on: marked would heed them"
+    if any(record.get("tools") for record in records) and "tools" not in maker.finder_with_tools.template.source:
+        yield "template: records define tools, which the template does not write"

@@ -1,0 +1,107 @@
+"""Which chat template is meant: the tokenizer's own, a file, or one that is built in; and the tokens that it may name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gristmill.core.errors import UsageError
+from gristmill.core.names import nearest
+from gristmill.text.tokenizers.files import CONFIG, TokenizerFiles
+
+BUILT_IN = {
+    "chatml": (
+        "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' }}"
+        "{% if message['role'] == 'assistant' %}{% generation %}{{ (message['content'] or '') + '<|im_end|>' }}"
+        "{% endgeneration %}{% else %}{{ message['content'] + '<|im_end|>' }}{% endif %}{{ '\\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+    )
+}
+DEFAULT = "default"
+TOOL_USE = "tool_use"
+"""The template for conversations with tools, where a tokenizer has one of its own for them."""
+_JINJA = "chat_template.jinja"
+_JSON = "chat_template.json"
+
+
+class FoundTemplate(msgspec.Struct, frozen=True, kw_only=True):
+    """A template's text, by its use, and the variables that it gets besides the conversation."""
+
+    name: str
+    sources: dict[str, str]
+    variables: dict[str, str]
+
+    def source(self, *, with_tools: bool) -> str:
+        """The one for conversations with or without tools."""
+        return self.sources.get(TOOL_USE if with_tools else DEFAULT, self.sources[DEFAULT])
+
+
+def find_template(template: str | None, files: TokenizerFiles | None, folder: str = ".") -> FoundTemplate:
+    """The template that is named, or without a name the tokenizer's own.
+
+    `files` is the tokenizer, whose tokens the template may name (`bos_token`); None where none is given.
+    """
+    config = _config(files)
+    variables = {name: token for name in config if name.endswith("_token") and (token := _token(config[name]))}
+    if template is None:
+        if files is None:
+            raise UsageError(
+                "render: no template is named",
+                help="name a tokenizer that has one (tokenizer: …), a file (template: chat.jinja), or template: chatml",
+            )
+        return FoundTemplate(name=files.path, sources=_own(files, config), variables=variables)
+    if template in BUILT_IN:
+        return FoundTemplate(name=template, sources={DEFAULT: BUILT_IN[template]}, variables=variables)
+    path = Path(folder, Path(template).expanduser())
+    if not path.is_file():
+        meant = nearest(template, BUILT_IN)
+        raise UsageError(
+            f"template: there is no file {path}",
+            help=f'did you mean "{meant}"?' if meant else f"built in: {', '.join(BUILT_IN)}",
+        )
+    return FoundTemplate(name=template, sources={DEFAULT: _text(path)}, variables=variables)
+
+
+def _own(files: TokenizerFiles, config: dict[str, Any]) -> dict[str, str]:
+    if _JINJA in files.files:
+        return {DEFAULT: _text(files.location(_JINJA))}
+    given = config.get("chat_template")
+    if given is None and _JSON in files.files:
+        given = _decoded(files.location(_JSON)).get("chat_template")
+    if isinstance(given, str):
+        return {DEFAULT: given}
+    if isinstance(given, list):  # several, by name
+        named = {entry["name"]: entry["template"] for entry in given if isinstance(entry, dict)}
+        if DEFAULT in named:
+            return {use: named[use] for use in (DEFAULT, TOOL_USE) if use in named}
+    raise UsageError(
+        f"{Path(files.path).parent} has no chat template",
+        help="name one: template: chatml, or a file: template: chat.jinja",
+    )
+
+
+def _config(files: TokenizerFiles | None) -> dict[str, Any]:
+    return _decoded(files.location(CONFIG)) if files is not None and CONFIG in files.files else {}
+
+
+def _decoded(path: Path) -> dict[str, Any]:
+    try:
+        decoded: dict[str, Any] = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not a JSON object: {error}", help="mend it, or fetch it again") from error
+    return decoded
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"template: {path} is not text: {error}", help="name a Jinja template") from error
+
+
+def _token(value: object) -> str | None:
+    if isinstance(value, dict):  # written by older versions of transformers
+        value = value.get("content")
+    return value if isinstance(value, str) else None

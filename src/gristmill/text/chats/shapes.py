@@ -1,0 +1,256 @@
+"""The shapes in which chats are kept, and one shape for all of them: OpenAI's messages.
+
+What is not a chat raises `NotAChat` with a word for counting. Nothing is guessed: an unknown role, a message without
+one, content that is no text are said, not repaired.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gristmill.text.templates import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+AUTO = "auto"
+MESSAGES = "messages"
+SHAREGPT = "sharegpt"
+ALPACA = "alpaca"
+PROMPT_COMPLETION = "prompt_completion"
+SHAPES = (MESSAGES, SHAREGPT, ALPACA, PROMPT_COMPLETION)
+
+ASSISTANT = "assistant"
+SYSTEM = "system"
+USER = "user"
+TOOL = "tool"
+ROLES = (SYSTEM, "developer", USER, ASSISTANT, TOOL)
+_SPEAKERS = {
+    "human": USER,
+    "user": USER,
+    "gpt": ASSISTANT,
+    "chatgpt": ASSISTANT,
+    "bing": ASSISTANT,
+    "bard": ASSISTANT,
+    "model": ASSISTANT,
+    "assistant": ASSISTANT,
+    "system": SYSTEM,
+    "tool": TOOL,
+    "observation": TOOL,
+    "function_response": TOOL,
+}
+"""What ShareGPT files call the speakers."""
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+_TRAIN = "train"
+
+
+class NotAChat(Exception):
+    """A record that is no conversation: a word for counting, and what is wrong."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(reason, message)
+        self.reason = reason
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages as a template takes them, and what goes with them."""
+
+    messages: list[Message]
+    tools: list[Any] | None = None
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    """`chat_template_kwargs` of the record: `enable_thinking` and the like."""
+    marks: Mapping[int, bool] = field(default_factory=dict)
+    """Messages that say themselves whether they are trained on (`train: false`)."""
+
+    def first(self, count: int) -> Conversation:
+        """Only so many of its messages."""
+        return Conversation(self.messages[:count], self.tools, self.variables, self.marks)
+
+    def without(self, start: int, stop: int) -> Conversation:
+        """Without the messages in between."""
+        messages = self.messages[:start] + self.messages[stop:]
+        marks = {index - (stop - start if index >= stop else 0): mark for index, mark in self.marks.items()
+                 if not start <= index < stop}
+        return Conversation(messages, self.tools, self.variables, marks)
+
+    def answers(self) -> list[int]:
+        """The numbers of the assistant's messages."""
+        return [index for index, message in enumerate(self.messages) if message["role"] == ASSISTANT]
+
+
+def detect_shape(record: Mapping[str, Any]) -> str:
+    """The shape of a record, from its keys."""
+    if MESSAGES in record:
+        return MESSAGES
+    if "conversations" in record or "conversation" in record:
+        return SHAREGPT
+    if "instruction" in record and "output" in record:
+        return ALPACA
+    if "prompt" in record and "completion" in record:
+        return PROMPT_COMPLETION
+    keys = ", ".join(map(str, list(record)[:8])) or "no keys"
+    raise NotAChat("not_a_chat", f"no messages, conversations, instruction and output, or prompt and completion: {keys}")
+
+
+def conversation_of(record: Mapping[str, Any], shape: str = AUTO, *, parse_arguments: bool = False) -> Conversation:
+    """The conversation of a record; `parse_arguments` makes objects of tool arguments that are JSON in a string.
+
+    >>> conversation_of({"instruction": "Add.", "input": "1 + 1", "output": "2"}).messages
+    [{'role': 'user', 'content': 'Add.\\n\\n1 + 1'}, {'role': 'assistant', 'content': '2'}]
+    """
+    found = detect_shape(record) if shape == AUTO else shape
+    raw = _READERS[found](record)
+    tools = record.get("tools")
+    if isinstance(tools, str):
+        tools = _parsed(tools, "tools")
+    if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
+        raise NotAChat("invalid_tools", f"tools must be a list of objects, not {tools!r:.80}")
+    variables = record.get("chat_template_kwargs") or {}
+    if not isinstance(variables, dict) or any(name in _OURS for name in variables):
+        raise NotAChat("invalid_variables", f"chat_template_kwargs cannot be {variables!r:.80}")
+    if not raw:
+        raise NotAChat("no_messages", "the conversation is empty")
+    marks: dict[int, bool] = {}
+    messages = [_message(message, index, marks) for index, message in enumerate(raw)]
+    if parse_arguments:
+        for message in messages:
+            if message.get("tool_calls"):
+                message["tool_calls"] = [_with_parsed_arguments(call) for call in message["tool_calls"]]
+    return Conversation(messages, tools or None, variables, marks)
+
+
+_OURS = ("messages", "tools", "documents", "add_generation_prompt")
+
+
+def _message(given: Any, index: int, marks: dict[int, bool]) -> Message:
+    if not isinstance(given, dict):
+        raise NotAChat("invalid_message", f"message {index} is {type(given).__name__}, not an object")
+    role = given.get("role")
+    if role == "function":
+        role = TOOL
+    if role not in ROLES:
+        known = ", ".join(ROLES)
+        raise NotAChat("unknown_role", f"message {index} has the role {role!r:.60}; known are {known}")
+    message = dict(given)
+    message["role"] = role
+    _check_content(message, index)
+    calls = message.get("tool_calls")
+    if calls is not None and not isinstance(calls, list):
+        raise NotAChat("invalid_tool_calls", f"message {index}: tool_calls must be a list")
+    for call in calls or ():
+        _check_tool_call(call, index)
+    mark = message.pop(_TRAIN, None)
+    if mark is None and "weight" in message:  # as OpenAI's fine-tuning files say it
+        mark = bool(message.pop("weight"))
+    if mark is not None:
+        if not isinstance(mark, bool):
+            raise NotAChat("invalid_mark", f"message {index}: train must be true or false, not {mark!r:.60}")
+        marks[index] = mark
+    reasoning = next((message[name] for name in _REASONING if message.get(name) is not None), None)
+    if reasoning is not None:  # one text under the names that templates know, as transformers has it
+        if not isinstance(reasoning, str):
+            raise NotAChat("content_not_text", f"message {index}: its reasoning is {type(reasoning).__name__}")
+        message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
+    return message
+
+
+def _check_content(message: Message, index: int) -> None:
+    content = message.get("content")
+    if content is None:
+        if not message.get("tool_calls"):
+            raise NotAChat("missing_content", f"message {index} has neither content nor tool calls")
+        return
+    if isinstance(content, str):
+        return
+    parts = content if isinstance(content, list) else [None]
+    for part in parts:
+        if not (isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)):
+            raise NotAChat("content_not_text", f"message {index}: content must be text or parts of text")
+
+
+def _check_tool_call(call: Any, index: int) -> None:
+    if not isinstance(call, dict):
+        raise NotAChat("invalid_tool_calls", f"message {index}: a tool call is {type(call).__name__}, not an object")
+    function = call.get("function", call)
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise NotAChat("invalid_tool_calls", f"message {index}: a tool call without the name of its function")
+
+
+def _with_parsed_arguments(call: dict[str, Any]) -> dict[str, Any]:
+    function = call.get("function", call)
+    try:
+        parsed = json.loads(function["arguments"])
+    except (KeyError, TypeError, ValueError):
+        return call  # an object already, or not JSON: the model wrote it so
+    if not isinstance(parsed, dict):
+        return call
+    function = {**function, "arguments": parsed}
+    return {**call, "function": function} if "function" in call else function
+
+
+def _parsed(text: str, what: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise NotAChat(f"invalid_{what}", f"{what} is not JSON: {error}") from None
+
+
+def _from_messages(record: Mapping[str, Any]) -> list[Any]:
+    messages = record.get(MESSAGES)
+    if isinstance(messages, str):
+        messages = _parsed(messages, MESSAGES)
+    if not isinstance(messages, list):
+        raise NotAChat("invalid_messages", f"messages must be a list, not {type(messages).__name__}")
+    return messages
+
+
+def _from_sharegpt(record: Mapping[str, Any]) -> list[Any]:
+    turns = record.get("conversations", record.get("conversation"))
+    if not isinstance(turns, list):
+        raise NotAChat("invalid_messages", f"conversations must be a list, not {type(turns).__name__}")
+    messages: list[Any] = []
+    if isinstance(record.get("system"), str) and record["system"]:
+        messages.append({"role": SYSTEM, "content": record["system"]})
+    for index, turn in enumerate(turns):
+        if not isinstance(turn, dict):
+            raise NotAChat("invalid_message", f"message {index} is {type(turn).__name__}, not an object")
+        if "from" not in turn and "role" in turn:  # OpenAI's messages under ShareGPT's name
+            messages.append(turn)
+            continue
+        speaker = turn.get("from")
+        if speaker not in _SPEAKERS:
+            known = ", ".join(_SPEAKERS)
+            raise NotAChat("unknown_role", f"message {index} is from {speaker!r:.60}; known are {known}")
+        others = {name: value for name, value in turn.items() if name not in ("from", "value")}
+        messages.append({"role": _SPEAKERS[speaker], "content": turn.get("value"), **others})
+    return messages
+
+
+def _from_alpaca(record: Mapping[str, Any]) -> list[Any]:
+    asked = record.get("instruction")
+    given = record.get("input")
+    if isinstance(asked, str) and isinstance(given, str) and given:
+        asked = f"{asked}\n\n{given}"
+    messages = [{"role": USER, "content": asked}, {"role": ASSISTANT, "content": record.get("output")}]
+    if isinstance(record.get("system"), str) and record["system"]:
+        messages.insert(0, {"role": SYSTEM, "content": record["system"]})
+    return messages
+
+
+def _from_prompt_completion(record: Mapping[str, Any]) -> list[Any]:
+    prompt, completion = record.get("prompt"), record.get("completion")
+    if isinstance(prompt, list) and isinstance(completion, list):  # messages, as TRL has them
+        return [*prompt, *completion]
+    return [{"role": USER, "content": prompt}, {"role": ASSISTANT, "content": completion}]
+
+
+_READERS = {
+    MESSAGES: _from_messages,
+    SHAREGPT: _from_sharegpt,
+    ALPACA: _from_alpaca,
+    PROMPT_COMPLETION: _from_prompt_completion,
+}

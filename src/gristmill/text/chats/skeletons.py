@@ -1,0 +1,167 @@
+"""What a template writes around the messages of a conversation, kept by its sequence of roles.
+
+Most chats have nothing but roles and contents, and templates write the same around "user, assistant" whatever was said.
+That skeleton, and where answers lie in it, is worked out once for each sequence of roles from a conversation whose
+contents are marks. A record is then rendered once, and its text compared with the skeleton piece by piece: where it
+fits, the answers are where the skeleton has them; where it does not (a template that looks into contents), the record
+is looked at by itself. So no verdict depends on other records.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from gristmill.text.chats.shapes import Conversation
+from gristmill.text.chats.turns import Answer, HistoryRewritten, MessageNotRendered, TurnFinder
+from gristmill.text.templates import TemplateError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gristmill.text.templates import ChatTemplate
+
+_OPEN, _CLOSE = "\ufdd6", "\ufdd7"
+_MARK = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
+_MAX_MESSAGES = 64
+"""A longer sequence of roles will hardly come twice."""
+_MAX_KEPT = 512
+
+
+class AnswerFinder:
+    """Finds answers in the renderings of one template, by skeletons where it can."""
+
+    def __init__(self, template: ChatTemplate, special_tokens: Sequence[str] = ()) -> None:
+        self.turns = TurnFinder(template, special_tokens)
+        self.template = template
+        self._skeleton = lru_cache(maxsize=_MAX_KEPT)(self._make_skeleton)
+
+    def answers(self, conversation: Conversation, text: str) -> tuple[list[Answer], str]:
+        """All answers, and the way in which they were found; see `TurnFinder.answers`."""
+        skeleton, starts = self._fitting(conversation, text)
+        if skeleton is None:
+            return self.turns.answers(conversation, text)
+        if skeleton.answers is None:
+            raise HistoryRewritten("the template writes earlier turns otherwise than it wrote them at first")
+        return [answer.at(starts) for answer in skeleton.answers], skeleton.way
+
+    def last_answer(self, conversation: Conversation, text: str) -> list[Answer]:
+        """What is trained on of a conversation's last message alone."""
+        skeleton, starts = self._fitting(conversation, text)
+        if skeleton is not None:
+            return [answer.at(starts) for answer in skeleton.last]
+        return self.turns.last_answer(conversation, text)
+
+    def answers_as_rendered(self, conversation: Conversation, text: str) -> list[Answer]:
+        """See `TurnFinder.answers_as_rendered`."""
+        return self.turns.answers_as_rendered(conversation, text)
+
+    def _fitting(self, conversation: Conversation, text: str) -> tuple[_Skeleton | None, list[int]]:
+        messages = conversation.messages
+        if conversation.tools or conversation.variables or len(messages) > _MAX_MESSAGES:
+            return None, []
+        values = []
+        for message in messages:
+            content = message.get("content")
+            if len(message) != 2 or not isinstance(content, str) or not content:  # noqa: PLR2004  (role and content)
+                return None, []
+            values.append(content)
+        skeleton = self._skeleton(tuple(message["role"] for message in messages))
+        starts = skeleton.starts_in(text, values) if skeleton is not None else None
+        return (skeleton, starts) if starts is not None else (None, [])
+
+    def _make_skeleton(self, roles: tuple[str, ...]) -> _Skeleton | None:
+        """None where a template does not write each message once and in order."""
+        messages = [{"role": role, "content": f"{_OPEN}{index}{_CLOSE}"} for index, role in enumerate(roles)]
+        conversation = Conversation(messages)
+        try:
+            text = self.template.render(messages)
+            pieces = _Pieces(text)
+            if pieces.numbers != list(range(len(roles))):
+                return None
+            last = [pieces.located(answer) for answer in self._last(conversation, text)]
+            try:
+                answers, way = self.turns.answers(conversation, text)
+                located = [pieces.located(answer) for answer in answers]
+            except HistoryRewritten:
+                return _Skeleton(pieces.texts, None, last, "")
+        except (TemplateError, MessageNotRendered, HistoryRewritten, ValueError):
+            return None
+        return _Skeleton(pieces.texts, located, last, way)
+
+    def _last(self, conversation: Conversation, text: str) -> list[Answer]:
+        """Of the last message, if it is an answer."""
+        ends_with_answer = conversation.answers()[-1:] == [len(conversation.messages) - 1]
+        return self.turns.last_answer(conversation, text) if ends_with_answer else []
+
+
+@dataclass(frozen=True, slots=True)
+class _Located:
+    """An answer whose three places are each the number of a piece and a place in it."""
+
+    message: int
+    start: tuple[int, int]
+    words_end: tuple[int, int]
+    end: tuple[int, int]
+
+    def at(self, starts: Sequence[int]) -> Answer:
+        start, words_end, end = (starts[piece] + place for piece, place in (self.start, self.words_end, self.end))
+        return Answer(self.message, start, words_end, end)
+
+
+@dataclass(frozen=True, slots=True)
+class _Skeleton:
+    """Pieces of text around messages: one before the first, one behind each."""
+
+    pieces: list[str]
+    answers: list[_Located] | None
+    """None: the template rewrites history."""
+    last: list[_Located]
+    way: str
+
+    def starts_in(self, text: str, values: Sequence[str]) -> list[int] | None:
+        """Where each piece begins in a text that is the pieces with these values between them; None if it is not."""
+        if not text.startswith(self.pieces[0]):
+            return None
+        starts, place = [0], len(self.pieces[0])
+        for piece, value in zip(self.pieces[1:], values, strict=True):
+            for form in (value, value.strip()):
+                end = place + len(form)
+                if text.startswith(form, place) and text.startswith(piece, end):
+                    break
+            else:
+                return None
+            starts.append(end)
+            place = end + len(piece)
+        return starts if place == len(text) else None
+
+
+class _Pieces:
+    """A rendering of marks, cut at them."""
+
+    def __init__(self, text: str) -> None:
+        parts = _MARK.split(text)
+        self.texts = parts[::2]
+        self.numbers = [int(number) for number in parts[1::2]]
+        self._starts = [0]
+        for piece, number in zip(self.texts, parts[1::2], strict=False):
+            self._starts.append(self._starts[-1] + len(piece) + len(number) + 2)
+
+    def located(self, answer: Answer) -> _Located:
+        """An answer by its places in pieces. The end of a piece is where its message begins."""
+        # An answer begins in the piece before its message, at the latest at its end, and ends behind it.
+        before, behind = answer.message, answer.message + 1
+        return _Located(
+            answer.message,
+            self._place(answer.start, before),
+            self._place(answer.words_end, behind),
+            self._place(answer.end, behind),
+        )
+
+    def _place(self, place: int, piece: int) -> tuple[int, int]:
+        inside = place - self._starts[piece]
+        if not 0 <= inside <= len(self.texts[piece]):
+            raise ValueError("an answer that begins or ends within a message")
+        return piece, inside
