@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from gristmill_testing.streams import packed_rows
+from gristmill_testing.streams import packed_rows, with_manifest, write_packed
 from gristmill_testing.token_datasets import write_tokens
 
 import gristmill as gm
@@ -190,6 +190,13 @@ def test_which_columns_tables_get(tmp_path, packed, run):
         (chats, "stored", [*stored, "loss_mask"]),
     ]:
         assert list(lines(run(folder, "jsonl", columns=columns, overwrite=True).files)[0]) == expected
+    alone = write_tokens(tmp_path / "alone", {("train", "web"): [[[1, 2, 3]]]}, loss_masks=True)
+    [row] = lines(run(alone, "jsonl", columns="axolotl", overwrite=True).files)
+    assert row == {"input_ids": [1, 2, 3], "attention_mask": [1, 1, 1], "labels": [-100, 2, -100]}
+    packed_chats = write_packed(tmp_path / "packed", {"web": [3]}, loss_masks=True)
+    with_manifest(packed_chats, row_length=12)
+    with pytest.raises(UsageError, match="one document a row"):
+        run(packed_chats, "parquet", columns="axolotl")
     with pytest.raises(UsageError, match="columns: training is for tokens"):
         run(packed, "numpy", columns="training")
     with pytest.raises(UsageError, match="columns"):
