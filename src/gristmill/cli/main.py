@@ -25,6 +25,7 @@ COMMANDS = {
     "verify": ("gristmill.cli.verify", "Read a whole dataset again and compare it with its manifest."),
     "trace": ("gristmill.cli.trace", "Follow a record back to its input file."),
     "tokenizer": ("gristmill.cli.tokenizer", "Train a tokenizer, or try one."),
+    "template": ("gristmill.cli.template", "Try a chat template on your chats."),
     "export": ("gristmill.cli.export", "Write a dataset as Megatron, nanoGPT, NumPy, … files."),
     "mix": ("gristmill.cli.mix", "Write datasets in given proportions into one."),
     "stream": ("gristmill.cli.stream", "Measure, prove and explain how a dataset streams into training."),

@@ -30,3 +30,21 @@ def corpus_texts(name, count, *, first=0):
         pytest.skip(f"no real corpora here: {path} (set GRISTMILL_TEST_DATA)")
     with path.open(encoding="utf-8") as lines:
         return [json.loads(line)["text"] for line in islice(lines, first, first + count)]
+
+
+CHATS = ("gsm8k", "gpteacher", "oasst1_en", "star_tools", "tau_airline_tools", "crosswoz_zh")
+
+
+def chat_records(name, count):
+    path = ROOT / "chats" / f"{name}.jsonl"
+    if not path.is_file():
+        pytest.skip(f"no real chats here: {path} (set GRISTMILL_TEST_DATA)")
+    with path.open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in islice(lines, count)]
+
+
+def template_source(name):
+    path = ROOT / "chat_templates" / f"{name}.jinja"
+    if not path.is_file():
+        pytest.skip(f"no real chat templates here: {path} (set GRISTMILL_TEST_DATA)")
+    return path.read_text(encoding="utf-8")

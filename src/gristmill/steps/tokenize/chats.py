@@ -2,7 +2,10 @@
 
 Where each token stands in the text follows from the ids alone, for byte-level tokenizers: the running sum of their
 lengths in bytes. A text for which that sum is not its length (it was normalised) is encoded again by the reference,
-which knows; so is every text of another kind of tokenizer. A token is trained on if one of its bytes is.
+which knows; so is every text of another kind of tokenizer.
+
+A token is trained on if it begins within what is. One that begins in the prompt and runs on into the answer (a line's
+end and the line's end that an answer begins with) is not: no model is ever asked to write it.
 """
 
 from __future__ import annotations
@@ -96,7 +99,7 @@ class EncodeChatsKernel(EncodeKernel):
                 found, places = self._around_literals(text, batch.column(LITERALS)[row].as_py())
             else:
                 found, places = self._places(text)
-            others[row] = found, _overlaps(places, spans)
+            others[row] = found, _begins_in(places, spans)
         if others:
             ids, offsets, mask = _with_rows(ids, offsets, mask, others)
         return ids, offsets, mask, len(others)
@@ -218,7 +221,7 @@ def _mask_by_lengths(
     places = trained.flatten().to_numpy().reshape(-1, 2)
     rows = np.repeat(np.arange(len(sizes)), np.diff(trained.offsets.to_numpy()) // 2)
     places = places + bases[rows][:, None]
-    first = np.searchsorted(ends, places[:, 0], side="right")
+    first = np.searchsorted(starts[:-1], places[:, 0], side="left")
     stop = np.searchsorted(starts[:-1], places[:, 1], side="left")
     changes = np.zeros(len(ids) + 1, dtype=np.int64)
     np.add.at(changes, first, 1)
@@ -226,11 +229,11 @@ def _mask_by_lengths(
     return np.cumsum(changes)[:-1] > 0, wrong
 
 
-def _overlaps(places: NDArray[np.int64], spans: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which places share a byte with one of the spans, which lie in order and apart."""
-    mask = np.zeros(len(places), dtype=bool)
-    for start, end in spans:
-        mask |= (places[:, 0] < end) & (places[:, 1] > start)
+def _begins_in(places: NDArray[np.int64], spans: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which places begin in one of the spans, which lie in order and apart."""
+    before = np.searchsorted(spans[:, 0], places[:, 0], side="right") - 1
+    ends = np.concatenate([spans[:, 1], [-1]])  # -1 picks the last: what begins before all spans
+    mask: NDArray[np.bool_] = places[:, 0] < ends[before]
     return mask
 
 

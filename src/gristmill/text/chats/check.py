@@ -62,8 +62,10 @@ def check_template(
     measures: Counter[str] = Counter()
     for name, count in (counted for one in made for counted in one.counts):
         measures[name] += count
-    problems = [*_problems(maker, examples, variables), *_quoted_arguments(maker, records)]
-    if records and not examples:
+    problems: list[TemplateProblem] = []
+    if examples:
+        problems += [*_problems(maker, examples, variables), *_quoted_arguments(maker, records)]
+    elif records:
         reasons = ", ".join(f"{reason} {count}" for reason, count in (bad + dropped).most_common(4))
         told = f"; the first: {first_bad}" if first_bad else ""
         problems.append(

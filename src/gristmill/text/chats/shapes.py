@@ -222,7 +222,7 @@ def _from_sharegpt(record: Mapping[str, Any]) -> list[Any]:
             messages.append(turn)
             continue
         speaker = turn.get("from")
-        if speaker not in _SPEAKERS:
+        if not isinstance(speaker, str) or speaker not in _SPEAKERS:
             known = ", ".join(_SPEAKERS)
             raise NotAChat("unknown_role", f"message {index} is from {speaker!r:.60}; known are {known}")
         others = {name: value for name, value in turn.items() if name not in ("from", "value")}

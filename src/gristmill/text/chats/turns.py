@@ -83,7 +83,7 @@ class TurnFinder:
             MessageNotRendered: One of the messages is not in the text.
         """
         if self.template.marks_generation and (spans := self._tagged(conversation, text)) is not None:
-            self._refuse_left_out(conversation, text)
+            self._refuse_left_out(conversation)
             return spans, TAGS
         fast = self._between_sentinels(conversation, text, as_rendered=False)
         return (fast, SENTINELS) if fast is not None else (self._by_prefixes(conversation, text), PREFIXES)
@@ -202,7 +202,7 @@ class TurnFinder:
         return True
 
     def _by_prefixes(self, conversation: Conversation, text: str) -> list[Answer]:
-        self._refuse_left_out(conversation, text)
+        self._refuse_left_out(conversation)
         answers = []
         for message in conversation.answers():
             if message == len(conversation.messages) - 1:
@@ -230,16 +230,14 @@ class TurnFinder:
             raise HistoryRewritten(f"the prompt for message {message} is not how the conversation begins")
         return prompt
 
-    def _refuse_left_out(self, conversation: Conversation, text: str) -> None:
+    def _refuse_left_out(self, conversation: Conversation) -> None:
         """A message that the template passes over would be lost without a word."""
         replaced = _Replaced(conversation)
-        missing = [number for number, value in enumerate(replaced.values) if not replaced.is_in(text, value)]
-        marked = self._render(replaced.conversation) if missing else ""
-        for number in missing:  # not as it is; but is it there at all?
-            if f"{_OPEN}{number}{_CLOSE}" not in marked:
+        written = {int(found.group(1)) for found in _SENTINEL.finditer(self._render(replaced.conversation))}
+        for number, value in enumerate(replaced.values):
+            if number not in written:
                 message = replaced.owners[number]
                 role = conversation.messages[message]["role"]
-                value = replaced.values[number]
                 raise MessageNotRendered(f"message {message} ({role}) is not in the text: {value[:60]!r}")
 
     def _answer(self, message: int, start: int, end: int, text: str) -> Answer:
@@ -282,9 +280,9 @@ class TurnFinder:
                     other = self.template.render([_user("?")], add_generation_prompt=True, **{switch: value})
                 except TemplateError:
                     continue
-                tail, other_tail = usual.rpartition("?")[2], other.rpartition("?")[2]
-                if other_tail.startswith(tail) and other_tail != tail:
-                    found.add(other_tail[len(tail) :])
+                tail = usual.rpartition("?")[2]
+                more = other.rpartition(tail)[2] if tail and tail in other else ""
+                found |= {more} if more else set()
         return tuple(sorted(found))
 
 
@@ -339,10 +337,6 @@ class _Replaced:
         self.values.append(value)
         self.owners.append(owner)
         return f"{_OPEN}{len(self.values) - 1}{_CLOSE}"
-
-    @staticmethod
-    def is_in(text: str, value: str) -> bool:
-        return any(form in text for form in _forms(value))
 
     def regions(self, marked: str, text: str) -> list[_Region] | None:
         """The text between the marks, if putting the texts back gives the real rendering."""

@@ -1,0 +1,107 @@
+"""`gristmill template`: try a chat template on chats before a run depends on it."""
+
+import click
+import msgspec
+
+from gristmill.cli.options import json_option
+from gristmill.pipeline.outline import counted
+from gristmill.pipeline.templates import CheckedTemplate, check_chats
+from gristmill.steps.read import Read
+from gristmill.steps.render import Render
+
+_SHOWN_TOKENS = 600
+_OPEN, _CLOSE = "⟦", "⟧"
+"""Around what is trained on, where there are no colours."""
+
+
+@click.group(epilog="Example: gristmill template check tokenizers/qwen2_5 chats.jsonl")
+def command() -> None:
+    """Try a chat template on your chats."""
+
+
+@command.command(
+    "check", epilog="Example: gristmill template check tokenizers/mine chats.jsonl --template chatml --date 2026-01-31"
+)
+@click.argument("tokenizer")
+@click.argument("files", nargs=-1, required=True)
+@click.option("--template", help="A Jinja file or a built-in name. [default: the tokenizer's own]")
+@click.option("--shape", default="auto", show_default=True, help="How the files keep chats.")
+@click.option("--train-on", default="assistant", show_default=True, help="assistant, last_assistant, marked or all.")
+@click.option("--date", help="What the template is told when it asks for today's date.")
+@click.option("--tool-arguments", help="as_given, or object for arguments that are JSON in a string.")
+@click.option("--format", "format_name", help="The files' format, if their names do not say it.")
+@click.option("--records", type=click.IntRange(min=1), default=1000, show_default=True, help="How many chats to try.")
+@click.pass_context
+@json_option
+def check_command(
+    context: click.Context,
+    tokenizer: str,
+    files: tuple[str, ...],
+    template: str | None,
+    shape: str,
+    train_on: str,
+    date: str | None,
+    tool_arguments: str | None,
+    format_name: str | None,
+    records: int,
+    *,
+    as_json: bool,
+) -> None:
+    """Render the first chats in FILES as TOKENIZER's template does, and show what would be trained on.
+
+    Looks for what goes wrong without a word: two begin tokens, an end of turn that is never trained, records without
+    anything to learn, special tokens that users wrote, history that is rewritten, tool arguments quoted twice. Exits
+    with 1 if a run would stop.
+    """
+    render = Render(
+        tokenizer=tokenizer,
+        template=template,
+        shape=shape,
+        train_on=train_on,
+        date=date,
+        tool_arguments=tool_arguments,
+    )
+    checked = check_chats(render, Read(read=list(files), format=format_name), max_records=records)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(checked)).decode())
+    else:
+        _print(checked)
+    if checked.report.problems:
+        context.exit(1)
+
+
+def _print(checked: CheckedTemplate) -> None:
+    report = checked.report
+    if checked.tokens:
+        click.echo(_marked(checked))
+        click.echo()
+        trained = sum(checked.trained)
+        click.echo(f"{trained} of {len(checked.trained)} tokens of this example are trained on")
+    click.echo(f"{counted(report.num_examples, 'example')} from {counted(report.num_records, 'record')}")
+    for name, counts in (("dropped", report.dropped), ("would be set aside", report.bad)):
+        for reason, count in counts.items():
+            click.echo(f"{name}: {reason} {count}")
+    for note in report.notes:
+        click.echo(f"note: {note}")
+    for problem in report.problems:
+        click.echo(click.style(f"problem: {problem.message}", fg="red"))
+        click.echo(f"  help: {problem.help}")
+    if not report.problems:
+        click.echo("no problems found")
+
+
+def _marked(checked: CheckedTemplate) -> str:
+    """The tokens of an example: trained ones green, their borders to be seen; brackets for who sees no colours."""
+    parts = []
+    is_open = False
+    shown = list(zip(checked.tokens, checked.trained, strict=True))[:_SHOWN_TOKENS]
+    for number, (token, is_trained) in enumerate(shown):
+        if is_trained != is_open:
+            parts.append(_OPEN if is_trained else _CLOSE)
+            is_open = is_trained
+        parts.append(click.style(token, fg="green" if is_trained else None, bold=is_trained, dim=number % 2 == 1))
+    if is_open:
+        parts.append(_CLOSE)
+    if len(checked.tokens) > len(shown):
+        parts.append(f" … ({len(checked.tokens) - len(shown)} more)")
+    return "".join(parts)

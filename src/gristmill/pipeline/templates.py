@@ -1,0 +1,89 @@
+"""A chat template tried on chats, before a run depends on it."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+
+from gristmill.core.errors import ItemTimeoutError, UsageError
+from gristmill.core.records import INPUT_IDS, LOSS_MASK
+from gristmill.engine.parallel_map import parallel_map
+from gristmill.steps.read import open_reader, plan_schema, source_files
+from gristmill.steps.record_functions import each_record
+from gristmill.steps.tokenize import Tokenize
+from gristmill.steps.tokenize.encode_chats import for_chats
+from gristmill.storage.paths import find_files
+from gristmill.text.chats import TemplateReport, check_template
+from gristmill.text.tokenizers import REFERENCE, find_tokenizer, load_engine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gristmill.steps.read import Read
+    from gristmill.steps.render import Render
+
+_MAX_RECORDS = 1000
+_MAX_SECONDS = 60.0
+
+
+class CheckedTemplate(msgspec.Struct, frozen=True, kw_only=True):
+    """What a template does to chats, and to one of them in full."""
+
+    report: TemplateReport
+    tokens: list[str]
+    """Of the first example, as text."""
+    trained: list[bool]
+
+
+def check_chats(render: Render, read: Read, *, max_records: int = _MAX_RECORDS) -> CheckedTemplate:
+    """Render the first chats of a source and say what would be trained on.
+
+    In a worker with a time limit: a template is a program that came from elsewhere.
+    """
+    try:
+        checked: CheckedTemplate
+        [checked] = parallel_map(
+            lambda count: _check(render, read, count), [max_records], workers=1, timeout=_MAX_SECONDS, progress=False
+        )
+    except ItemTimeoutError:
+        raise UsageError(
+            f"the template has not come to an end in {_MAX_SECONDS:g} s", help="look for a loop in it"
+        ) from None
+    return checked
+
+
+def _check(render: Render, read: Read, max_records: int) -> CheckedTemplate:
+    step = msgspec.structs.replace(render.resolved("."), is_tokenized=True)
+    batches = list(_first_batches(read, max_records))
+    records = [record for batch in batches for record in each_record(batch) if isinstance(record, dict)]
+    if not records:
+        raise UsageError("there are no records to try the template on", help="check the files")
+    kernel = step.load()
+    report = check_template(kernel.maker, records, step.added_tokens, step.template.variables)
+    assert render.tokenizer is not None
+    tokenize = for_chats(Tokenize(tokenizer=render.tokenizer, engine=REFERENCE), None, cuts=False).resolved(".").load()
+    decoder = load_engine(find_tokenizer(render.tokenizer), REFERENCE, specials_as_text=False)
+    for batch in batches:
+        encoded = tokenize.apply(kernel.apply(batch, 0).batch, 0).batch
+        if encoded.num_rows:
+            ids = encoded.column(INPUT_IDS)[0].as_py()
+            tokens = [decoder.decode([number]) for number in ids]
+            return CheckedTemplate(report=report, tokens=tokens, trained=encoded.column(LOSS_MASK)[0].as_py())
+    return CheckedTemplate(report=report, tokens=[], trained=[])
+
+
+def _first_batches(read: Read, max_records: int) -> Iterator[pa.RecordBatch]:
+    files = source_files("chats", read, find_files(read.read))
+    schema = plan_schema(read, files, keeps_record=True, has_text=False)
+    num_left = max_records
+    for file in islice(files, max_records):
+        for cell in open_reader(read, file, schema).read_cells():
+            batch = cell.batch.slice(0, num_left)
+            num_left -= batch.num_rows
+            if batch.num_rows:
+                yield batch
+            if num_left <= 0:
+                return

@@ -1,0 +1,230 @@
+"""`render` as a step: what it refuses, what it gives, its books; and the chat form of `tokenize`."""
+
+import json
+
+import msgspec
+import pyarrow as pa
+import pytest
+from gristmill_testing.chat_templates import CHATML
+from gristmill_testing.small_tokenizers import trained
+
+from gristmill.core.errors import UsageError
+from gristmill.core.records import ORIGIN, RECORD, origins
+from gristmill.steps import Render, Tokenize
+from gristmill.steps.tokenize.encode_chats import for_chats
+from gristmill.text.tokenizers import find_tokenizer, load_engine
+
+SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+CHAT = {"messages": [{"role": "user", "content": "Grüße?"}, {"role": "assistant", "content": "Größe 粉 👩🏽"}]}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tokenizer")
+    trained(folder, specials=SPECIALS, chat_template=CHATML)
+    return str(folder)
+
+
+def batch(*records):
+    lines = [record if isinstance(record, bytes) else json.dumps(record).encode() for record in records]
+    places = pa.array(range(len(lines)), pa.uint64())
+    return pa.RecordBatch.from_arrays([origins(7, places), pa.array(lines, pa.large_binary())], [ORIGIN, RECORD])
+
+
+def rendered(given, **parameters):
+    step = Render(**parameters).resolved(".")
+    return step.load().apply(given, seed=0)
+
+
+def tokens(given, tokenizer, *, max_tokens=None, cuts=False, tokenize=None, **parameters):
+    step = Render(tokenizer=tokenizer, max_tokens=max_tokens, too_long="cut" if cuts else "drop_turns", **parameters)
+    text = msgspec.structs.replace(step.resolved("."), is_tokenized=True).load().apply(given, 0)
+    encode = for_chats(Tokenize(tokenizer=tokenizer, **(tokenize or {})), max_tokens, cuts=cuts).resolved(".")
+    return text, encode.load().apply(text.batch, 0)
+
+
+def words(tokenizer, encoded, row=0):
+    """The trained text of a row."""
+    ids, mask = (encoded.batch.column(name)[row].as_py() for name in ("input_ids", "loss_mask"))
+    decoder = load_engine(find_tokenizer(tokenizer), "tokenizers", specials_as_text=False)
+    return decoder.decode([token for token, is_trained in zip(ids, mask, strict=True) if is_trained])
+
+
+def test_without_tokenize_there_are_prompts_and_completions():
+    [row] = rendered(batch(CHAT), template="chatml").batch.drop_columns([ORIGIN]).to_pylist()
+    assert row["completion"] == "Größe 粉 👩🏽<|im_end|>\n"
+    assert row["prompt"].endswith("<|im_start|>assistant\n")
+    assert row["prompt"] + row["completion"] == row["text"]
+
+
+def test_every_record_is_somewhere_in_the_books():
+    call = {"function": {"name": "f", "arguments": {}}}
+    records = [
+        CHAT,
+        {"messages": []},
+        {"text": "no chat"},
+        {"messages": [{"role": "user", "content": "Hi"}]},
+        {"messages": [*CHAT["messages"], {"role": "assistant", "content": None, "tool_calls": [call]}]},
+        b'{"messages": [{"role": "user", "content": "\\ud800"}]}',
+        b'{"messages": ',
+        {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]},
+    ]
+    applied = rendered(batch(*records), template="chatml")
+    assert applied.batch.column(ORIGIN).field("position").to_pylist() == [0, 7]
+    assert applied.dropped == {"no_assistant": 1}
+    reasons = {bad.position: bad.reason for bad in applied.bad}
+    assert reasons == {
+        1: "no_messages",
+        2: "not_a_chat",
+        4: "message_not_rendered",
+        5: "invalid_json",
+        6: "invalid_json",
+    }
+    assert len(records) + applied.created == applied.batch.num_rows + 1 + len(applied.bad)
+
+
+def test_split_turns_are_parts_of_their_record():
+    messages = [{"role": "user" if n % 2 == 0 else "assistant", "content": f"m{n}"} for n in range(6)]
+    applied = rendered(batch(CHAT, {"messages": messages}), template="chatml", split_turns="always")
+    origin = applied.batch.column(ORIGIN)
+    assert origin.field("position").to_pylist() == [0, 1, 1, 1]
+    assert origin.field("part").to_pylist() == [0, 0, 1, 2]
+    assert applied.created == 2
+
+
+def test_masks_are_the_answers_in_any_script(tokenizer):
+    more = {"messages": [*CHAT["messages"], {"role": "user", "content": "🌾"}, {"role": "assistant", "content": "水车\n"}]}
+    text, encoded = tokens(batch(CHAT, more), tokenizer)
+    assert words(tokenizer, encoded, 0) == "Größe 粉 👩🏽<|im_end|>"
+    assert words(tokenizer, encoded, 1) == "Größe 粉 👩🏽<|im_end|>水车\n<|im_end|>"
+    assert encoded.measures["tokens"] == sum(len(ids) for ids in encoded.batch.column("input_ids").to_pylist())
+    assert encoded.measures["placed_by_reference"] == 0
+    assert text.batch.num_rows == encoded.batch.num_rows == 2
+
+
+def test_a_token_that_begins_in_the_prompt_is_not_trained(tokenizer):
+    """The line's end of the prompt and those of the answer are one token: nobody will ask a model to write it."""
+    record = {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "\n水车"}]}
+    _, encoded = tokens(batch(record), tokenizer)
+    assert words(tokenizer, encoded) == "水车<|im_end|>"
+
+
+@pytest.mark.parametrize("policy", ["text", "token", "reject"])
+def test_special_tokens_in_contents_follow_the_policy(tokenizer, policy):
+    sly = {"messages": [{"role": "user", "content": "end it: <|im_end|>"}, {"role": "assistant", "content": "no"}]}
+    hidden = json.dumps(sly).replace("<", "\\u003c").encode()
+    _, encoded = tokens(batch(CHAT, sly, hidden), tokenizer, tokenize={"special_tokens_in_text": policy})
+    end = load_engine(find_tokenizer(tokenizer), "tokenizers").special_tokens["<|im_end|>"]
+    ends = [ids.count(end) for ids in encoded.batch.column("input_ids").to_pylist()]
+    assert ends == {"text": [2, 2, 2], "token": [2, 3, 3], "reject": [2]}[policy]
+    assert encoded.dropped == ({"special_token": 2} if policy == "reject" else {})
+
+
+def test_what_is_too_long_is_shortened_dropped_or_cut(tokenizer):
+    messages = [{"role": "user" if n % 2 == 0 else "assistant", "content": f"number {n} " * 10} for n in range(8)]
+    long = {"messages": messages}
+    _, whole = tokens(batch(long), tokenizer)
+    [length] = [len(ids) for ids in whole.batch.column("input_ids").to_pylist()]
+    text, shorter = tokens(batch(long), tokenizer, max_tokens=length - 1)
+    assert words(tokenizer, shorter) == words(tokenizer, whole).split("<|im_end|>", 1)[1]
+    assert text.measures["dropped_messages"] == 2
+    text, _ = tokens(batch(long), tokenizer, max_tokens=10)
+    assert text.dropped == {"too_long": 1}
+    _, cut = tokens(batch(long), tokenizer, max_tokens=length - 5, cuts=True)
+    assert [len(ids) for ids in cut.batch.column("input_ids").to_pylist()] == [length - 5]
+    _, nothing = tokens(batch(long, CHAT), tokenizer, max_tokens=5, cuts=True)
+    assert nothing.dropped == {"no_trained_tokens": 2}
+
+
+def test_columns_of_tables_are_chats_too(tokenizer):
+    calls = [{"function": {"name": "grind", "arguments": "{}"}}]
+    table = pa.RecordBatch.from_pylist(
+        [
+            {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]},
+            {"messages": [{"role": "user", "content": "?", "tool_calls": None}, {"role": "assistant", "content": "!"}]},
+            {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!", "tool_calls": calls}]},
+        ]
+    )
+    given = table.add_column(0, ORIGIN, origins(7, pa.array([0, 1, 2], pa.uint64())))
+    applied = rendered(given, template="chatml")
+    assert applied.batch.column("completion").to_pylist() == ["Hello<|im_end|>\n", "!<|im_end|>\n"]
+    assert [bad.reason for bad in applied.bad] == ["message_not_rendered"]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "told"),
+    [
+        ({}, "no template is named"),
+        ({"template": "chatm"}, 'did you mean "chatml"'),
+        ({"template": "chatml", "train_on": "asistant"}, 'did you mean "assistant"'),
+        ({"template": "chatml", "date": "yesterday"}, "2026-01-31"),
+        ({"template": "chatml", "max_tokens": 0}, "at least 1"),
+        ({"template": "chatml", "max_tokens": 10}, "tokenizer"),
+        ({"template": "chatml", "shape": "alpacca"}, 'did you mean "alpaca"'),
+    ],
+)
+def test_mistakes_are_told(parameters, told):
+    with pytest.raises(UsageError) as caught:
+        Render(**parameters).resolved(".")
+    assert told in str(caught.value)
+
+
+def test_a_tokenizer_without_a_template_is_told(tmp_path):
+    trained(tmp_path)
+    with pytest.raises(UsageError, match="no chat template"):
+        Render(tokenizer=str(tmp_path)).resolved(".")
+
+
+def test_a_template_that_asks_for_the_date_needs_one(tmp_path):
+    (tmp_path / "dated.jinja").write_text("{{ strftime_now('%Y') }}" + CHATML)
+    with pytest.raises(UsageError, match="today"):
+        Render(template=str(tmp_path / "dated.jinja")).resolved(".")
+    applied = rendered(batch(CHAT), template=str(tmp_path / "dated.jinja"), date="2026-01-31")
+    assert applied.batch.column("text")[0].as_py().startswith("2026")
+
+
+@pytest.mark.parametrize(
+    ("source", "record", "told"),
+    [
+        ("{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}", CHAT, "learn to stop"),
+        (CHATML, {"messages": [{"role": "user", "content": "Hi"}]}, "anything to train on"),
+        ("{{ raise_exception('no!') }}", CHAT, "no!"),
+        (
+            CHATML.replace("{{ m.content", "{{ (m.tool_calls or '') | tojson + m.content"),
+            {
+                "messages": [
+                    {"role": "user", "content": "?"},
+                    {
+                        "role": "assistant",
+                        "content": "x",
+                        "tool_calls": [{"function": {"name": "f", "arguments": '{"a": "b"}'}}],
+                    },
+                ]
+            },
+            "quoted",
+        ),
+    ],
+)
+def test_templates_that_would_train_wrongly_stop_the_plan(tmp_path, source, record, told):
+    (tmp_path / "chat.jinja").write_text(source)
+    step = Render(template=str(tmp_path / "chat.jinja")).resolved(".")
+    with pytest.raises(UsageError, match=told):
+        step.settled(batch(record))
+
+
+def test_two_begin_tokens_stop_the_plan(tmp_path):
+    trained(tmp_path, specials=SPECIALS, bos_token="<|endoftext|>", chat_template="{{ bos_token * 2 }}" + CHATML)
+    step = Render(tokenizer=str(tmp_path)).resolved(".")
+    with pytest.raises(UsageError, match="twice"):
+        step.settled(batch(CHAT))
+
+
+def test_a_record_of_10_megabytes_and_one_of_10_000_turns(tokenizer):
+    large = {"messages": [{"role": "user", "content": "corn " * 2**20}, {"role": "assistant", "content": "flour " * 2**20}]}
+    many = {
+        "messages": [{"role": "user" if n % 2 == 0 else "assistant", "content": f"turn {n}"} for n in range(20_000)]
+    }
+    text, encoded = tokens(batch(large, many), tokenizer, tokenize={"engine": "fastokens"})
+    assert text.measures["found_by_sentinels"] == 2
+    assert words(tokenizer, encoded, 0) == "flour " * 2**20 + "<|im_end|>"
+    assert words(tokenizer, encoded, 1) == "".join(f"turn {n}<|im_end|>" for n in range(1, 20_000, 2))
