@@ -1,5 +1,10 @@
 import json
 
+from gristmill_testing.chats import answers, chat_steps, chat_tokenizer, write_chats
+
+import gristmill as gm
+from gristmill import steps
+
 
 def test_columns_counts_books_and_records_are_shown(gristmill, dataset):
     out = gristmill("inspect", dataset, "-n", 2).out
@@ -37,3 +42,22 @@ def test_text_cannot_steer_the_terminal(gristmill, project):
 
 def test_folder_that_is_no_dataset(gristmill, tmp_path):
     assert "manifest.json" in gristmill("inspect", tmp_path, fails=2).err
+
+
+def test_chats_show_what_is_trained(gristmill, tmp_path):
+    data = write_chats(tmp_path / "in/chats.jsonl", 9)
+    recipe = gm.Recipe(
+        sources={"chats": steps.Read(read=str(data))},
+        steps=[*chat_steps(chat_tokenizer(tmp_path / "tokenizer")), steps.Pack(row_length=600)],
+        output=str(tmp_path / "out"),
+    )
+    gm.run(recipe, backend="serial", progress=False)
+    out = gristmill("inspect", tmp_path / "out").out
+    assert "rows of chats" in out
+    texts = [json.loads(line)["text"] for line in data.read_text().splitlines()]
+    shown = [answer for text in texts for answer in answers(text) if f"⟦{answer}⟧" in out]
+    assert shown
+    assert "⟦<|user|>" not in out
+    found = json.loads(gristmill("inspect", tmp_path / "out", "--json").out)
+    assert 0 < found["trained_tokens"] < found["tokens"]
+    assert f"{found['trained_tokens'] / found['tokens']:.2%}" in out

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from gristmill_testing.streams import packed_rows, with_manifest, write_packed
 from gristmill_testing.token_datasets import write_tokens
 
 import gristmill as gm
@@ -141,6 +142,65 @@ def test_unpacked_tokens_to_tables(tmp_path, run, to):
         assert pq.read_table(path).column("input_ids").to_pylist() == [[1, 2], [], [3]]
     elif to == "jsonl":
         assert [row["input_ids"] for row in lines([path])] == [[1, 2], [], [3]]
+
+
+def slow_training_rows(rows, *, masked):
+    """Token by token; `rows` are lists of documents."""
+    for documents in rows:
+        labels = []
+        for document in documents:
+            for place, token in enumerate(document):
+                is_trained = place > 0 and (not masked or len(labels) % 2 == 1)
+                labels.append(token if is_trained else -100)
+        yield {
+            "input_ids": [token for document in documents for token in document],
+            "labels": labels,
+            "position_ids": [place for document in documents for place in range(len(document))],
+            "seq_lengths": [len(document) for document in documents],
+        }
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("row_length", [None, 12])
+@pytest.mark.parametrize("to", ["jsonl", "parquet"])
+def test_what_trainers_take(tmp_path, run, to, row_length, masked):
+    packed = packed_rows(np.random.default_rng(5), 20)
+    rows = packed if row_length else [list(itertools.chain(*row)) for row in packed]
+    folder = write_tokens(
+        tmp_path / "out",
+        {("train", "web"): [rows[:9], rows[9:]]},
+        row_length=row_length,
+        loss_masks=masked,
+        rows_a_batch=4,
+    )
+    exported = run(folder, to, columns="training")
+    expected = list(slow_training_rows(packed if row_length else [[row] for row in rows], masked=masked))
+    found = lines(exported.files) if to == "jsonl" else pq.ParquetDataset(exported.files).read().to_pylist()
+    assert found == expected
+
+
+def test_which_columns_tables_get(tmp_path, packed, run):
+    chats = write_tokens(tmp_path / "chats", {("train", "web"): [ROWS]}, row_length=4, loss_masks=True)
+    stored = ["input_ids", "lengths"]
+    training = ["input_ids", "labels", "position_ids", "seq_lengths"]
+    for folder, columns, expected in [
+        (packed, None, stored),
+        (packed, "training", training),
+        (chats, None, training),
+        (chats, "stored", [*stored, "loss_mask"]),
+    ]:
+        assert list(lines(run(folder, "jsonl", columns=columns, overwrite=True).files)[0]) == expected
+    alone = write_tokens(tmp_path / "alone", {("train", "web"): [[[1, 2, 3]]]}, loss_masks=True)
+    [row] = lines(run(alone, "jsonl", columns="axolotl", overwrite=True).files)
+    assert row == {"input_ids": [1, 2, 3], "attention_mask": [1, 1, 1], "labels": [-100, 2, -100]}
+    packed_chats = write_packed(tmp_path / "packed", {"web": [3]}, loss_masks=True)
+    with_manifest(packed_chats, row_length=12)
+    with pytest.raises(UsageError, match="one document a row"):
+        run(packed_chats, "parquet", columns="axolotl")
+    with pytest.raises(UsageError, match="columns: training is for tokens"):
+        run(packed, "numpy", columns="training")
+    with pytest.raises(UsageError, match="columns"):
+        run(packed, "parquet", columns="labels")
 
 
 @pytest.mark.parametrize("to", ["numpy", "parquet", "jsonl", "webdataset"])

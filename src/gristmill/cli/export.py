@@ -6,7 +6,8 @@ from pathlib import Path
 import click
 
 from gristmill.cli.options import dataset_argument, json_option
-from gristmill.pipeline.export import COLUMNS, FORMATS, export
+from gristmill.exports.training import COLUMNS
+from gristmill.pipeline.export import FORMATS, export
 from gristmill.pipeline.outline import amount, counted
 
 
@@ -19,8 +20,8 @@ from gristmill.pipeline.outline import amount, counted
 @click.option("--vocab-size", type=click.IntRange(min=1), help="For megatron, with added tokens: uint16 below 65500.")
 @click.option(
     "--columns",
-    help=f"{' or '.join(COLUMNS)}: of tokens in parquet, jsonl or webdataset, the dataset's own columns, or input_ids, "
-    "labels, position_ids and seq_lengths, as trainers take them. Default: training for chats in parquet and jsonl.",
+    help=f"Of tokens in parquet, jsonl or webdataset: {', '.join(COLUMNS[:-1])} or {COLUMNS[-1]}. Default: training "
+    "for chats in parquet and jsonl, else stored.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace files of these names.")
 @click.option("--workers", type=click.IntRange(min=1), help="How many. Default: as many as this machine allows.")

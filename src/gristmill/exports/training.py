@@ -6,6 +6,7 @@
 | `labels` | the ids, and -100 where a token is not trained; the model shifts them |
 | `position_ids` | from 0 in each document |
 | `seq_lengths` | of the documents |
+| `attention_mask` | ones; for axolotl, which knows tokenized data by it. Elsewhere it would hide where documents end |
 
 The first token of a document is never a label: in a row it would be predicted from the end of another document.
 """
@@ -23,14 +24,22 @@ from gristmill.shards.token_rows import LENGTHS, tokens_in_rows
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-TRAINING_SCHEMA = pa.schema(
-    {name: pa.list_(pa.int32()) for name in (INPUT_IDS, "labels", "position_ids", "seq_lengths")}
-)
+STORED, TRAINING, AXOLOTL = COLUMNS = ("stored", "training", "axolotl")
+"""Which columns rows of tokens get: those of the dataset, or some of the above."""
+_NAMES = {
+    TRAINING: (INPUT_IDS, "labels", "position_ids", "seq_lengths"),
+    AXOLOTL: (INPUT_IDS, "attention_mask", "labels"),
+}
 _IGNORED = -100
 
 
-def training_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of a dataset, packed or not, with these columns."""
+def training_schema(columns: str) -> pa.Schema:
+    """Of `training_rows`."""
+    return pa.schema({name: pa.list_(pa.int32()) for name in _NAMES[columns]})
+
+
+def training_rows(rows: pa.RecordBatch, columns: str) -> pa.RecordBatch:
+    """Rows of a dataset, packed or not, with other columns."""
     filled = tokens_in_rows(rows)
     ids = _without_padding(rows.column(INPUT_IDS), filled).astype(np.int32)
     sizes = rows.column(LENGTHS).flatten().to_numpy()
@@ -40,11 +49,16 @@ def training_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
         is_label &= _without_padding(rows.column(LOSS_MASK), filled)
     labels = np.where(is_label, ids, np.int32(_IGNORED))
     ends = pa.array(np.concatenate([[0], np.cumsum(filled)]).astype(np.int32))
-    documents = np.diff(rows.column(LENGTHS).offsets.to_numpy())
-    document_ends = pa.array(np.concatenate([[0], np.cumsum(documents)]).astype(np.int32))
-    columns = [pa.ListArray.from_arrays(ends, pa.array(values)) for values in (ids, labels, positions)]
-    columns.append(pa.ListArray.from_arrays(document_ends, pa.array(sizes)))
-    return pa.RecordBatch.from_arrays(columns, schema=TRAINING_SCHEMA)
+    document_ends = rows.column(LENGTHS).offsets.to_numpy()
+    made = {
+        INPUT_IDS: (ends, ids),
+        "labels": (ends, labels),
+        "position_ids": (ends, positions),
+        "attention_mask": (ends, np.ones_like(ids)),
+        "seq_lengths": (pa.array(document_ends - document_ends[0]), sizes),
+    }
+    lists = [pa.ListArray.from_arrays(made[name][0], pa.array(made[name][1])) for name in _NAMES[columns]]
+    return pa.RecordBatch.from_arrays(lists, schema=training_schema(columns))
 
 
 def _without_padding(lists: pa.Array, filled: NDArray[np.int64]) -> NDArray[Any]:

@@ -24,6 +24,7 @@ from gristmill.exports.layout import Place, Targets
 from gristmill.exports.megatron import MegatronLayout
 from gristmill.exports.streams import LlmcLayout, NanogptLayout
 from gristmill.exports.tokens import measure
+from gristmill.exports.training import AXOLOTL, COLUMNS, STORED, TRAINING
 from gristmill.pipeline.export_tables import TablesLayout
 from gristmill.shards.manifest import load_manifest
 from gristmill.shards.token_rows import CHATS
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 _STREAMS = ("megatron", "nanogpt", "llmc")
 _TABLES = ("webdataset", "parquet", "jsonl")
 FORMATS = (*_STREAMS, "numpy", *_TABLES)
-_STORED, _TRAINING = COLUMNS = ("stored", "training")
 
 Run = partial[Any]
 
@@ -84,8 +84,9 @@ def export(
         split: Only this split.
         source: Only this source; by default all, one after the other.
         vocab_size: For megatron, with added tokens: decides between uint16 and int32. Default: the tokenizer's.
-        columns: Of tokens in parquet, jsonl or webdataset: "stored", those of the dataset, or "training": input_ids,
-            labels, position_ids and seq_lengths, without padding. Default: "training" for chats in parquet and jsonl.
+        columns: Of tokens in parquet, jsonl or webdataset: "stored", those of the dataset; "training": input_ids,
+            labels, position_ids and seq_lengths, without padding; "axolotl": input_ids, attention_mask and labels of a
+            dataset that is not packed. Default: "training" for chats in parquet and jsonl.
         overwrite: Replace files of these names.
         workers: How many; "auto": as many as this machine allows.
         backend: "processes", "threads" or "serial".
@@ -149,12 +150,17 @@ def check_fits(manifest: Manifest, to: str, folder: Path) -> None:
 def _columns(manifest: Manifest, to: str, given: str | None) -> str:
     """Which columns token rows get in a table."""
     if given is None:
-        return _TRAINING if manifest.kind == CHATS and to in ("parquet", "jsonl") else _STORED
+        return TRAINING if manifest.kind == CHATS and to in ("parquet", "jsonl") else STORED
     one_of("columns", given, COLUMNS)
-    if given == _TRAINING and not (manifest.holds_rows and to in _TABLES):
+    if given != STORED and not (manifest.holds_rows and to in _TABLES):
         raise UsageError(
             f"columns: {given} is for tokens in {', '.join(_TABLES)}, not for {manifest.kind} in {to}",
             help="leave it out",
+        )
+    if given == AXOLOTL and manifest.row_length is not None:
+        raise UsageError(
+            "columns: axolotl is for one document a row: axolotl packs them itself, and takes a packed row for one",
+            help="run the recipe without `pack` into another folder and export that",
         )
     return given
 
@@ -236,7 +242,7 @@ def _layout(to: str, split: str, places: list[Place], manifest: Manifest, vocab_
         schema,
         manifest.format,
         is_tokens=manifest.holds_rows,
-        is_training=columns == _TRAINING,
+        columns=columns,
     )
 
 

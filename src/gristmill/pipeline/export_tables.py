@@ -9,7 +9,7 @@ WebDataset, which have no good place for them, origins are left out.
 | jsonl | an object of `input_ids`, `lengths` and, for chats, `loss_mask` |
 | webdataset | the members `N.input_ids.npy`, `N.lengths.npy` … where N is the row's number in the split |
 
-Or, with `is_training`, the same with the columns of `exports.training`.
+Or the same with other `columns`: see `exports.training`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gristmill.core.errors import UsageError
 from gristmill.core.records import ORIGIN, ORIGIN_TYPE, RECORD, RECORD_TYPE, TEXT
 from gristmill.exports.layout import PlannedFile
 from gristmill.exports.tokens import counted, damaged, shard_batches
-from gristmill.exports.training import TRAINING_SCHEMA, training_rows
+from gristmill.exports.training import STORED, training_rows, training_schema
 from gristmill.shards.arrow_stream import mapped_batches
 from gristmill.shards.readers import line_chunks, open_shard
 from gristmill.shards.token_rows import ORIGINS
@@ -58,8 +58,8 @@ class TablesLayout:
     stored: str
     """The format of the dataset's shards."""
     is_tokens: bool
-    is_training: bool = False
-    """Token rows get the columns that trainers want."""
+    columns: str = STORED
+    """Which ones token rows get."""
 
     @property
     def files(self) -> Sequence[PlannedFile]:
@@ -100,8 +100,9 @@ class TablesLayout:
 
     def _write_tokens(self, place: Place, file: Sink) -> None:
         batches, schema = shard_batches(place.path, place.rows), self.schema
-        if self.is_training:
-            batches, schema = map(training_rows, batches), TRAINING_SCHEMA
+        if self.columns != STORED:
+            batches = (training_rows(batch, self.columns) for batch in batches)
+            schema = training_schema(self.columns)
         if self.write.format == "parquet":
             encode_whole(self.write, schema, batches, file)
             return

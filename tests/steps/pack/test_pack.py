@@ -18,3 +18,12 @@ from gristmill.steps.pack.pack import Pack
 def test_what_makes_no_sense_is_refused(parameters, message):
     with pytest.raises(UsageError, match=message):
         Pack(**parameters)
+
+
+def test_chats_are_dropped_by_default_and_never_cut():
+    assert Pack(row_length=8).for_chats().long_documents == "drop"
+    assert Pack(row_length=8, long_documents="truncate").for_chats().long_documents == "truncate"
+    for parameters, way_out in [({"strategy": "concat"}, "best_fit"), ({"long_documents": "split"}, "max_tokens")]:
+        with pytest.raises(UsageError) as caught:
+            Pack(row_length=8, **parameters).for_chats()
+        assert way_out in caught.value.help

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gristmill.steps.pack.pack import LONG_DOCUMENTS, STRATEGIES, Pack
-from gristmill.steps.pack.rows import fill_rows, plan_rows, unfinished_rows
+from gristmill.steps.pack.rows import fill_rows, plan_rows, trained_tokens, unfinished_rows
 
 PACKS = st.builds(
     Pack,
@@ -114,6 +114,41 @@ def test_rows_hold_the_tokens_of_their_pieces(pack, lengths, dtype):
         tokens = [offsets[document] + start + index for document, start, length in row for index in range(length)]
         expected.append(tokens + [65535] * (pack.row_length - len(tokens)))
     assert filled.reshape(-1, pack.row_length).tolist() == expected
+
+
+CHATS = st.lists(st.lists(st.booleans(), max_size=30), max_size=30)
+"""The masks of chats."""
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.builds(
+        Pack,
+        row_length=st.integers(2, 20),
+        strategy=st.sampled_from(["best_fit", "pad"]),
+        long_documents=st.sampled_from(["drop", "truncate"]),
+    ),
+    CHATS,
+)
+def test_chats_without_a_trained_token_in_reach_are_left_out_and_counted(pack, chats):
+    lengths = np.array([len(mask) for mask in chats], dtype=np.int64)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    flat = np.array([bit for mask in chats for bit in mask], dtype=np.bool_)
+    trained = trained_tokens(flat, offsets, lengths, pack.row_length)
+    assert trained.tolist() == [sum(mask[: pack.row_length]) for mask in chats]
+    packing = plan_rows(pack, lengths, trained)
+    in_reach = [mask[: pack.row_length] for mask in chats]
+    too_long = [pack.long_documents == "drop" and len(mask) > pack.row_length for mask in chats]
+    kept = [n for n, mask in enumerate(in_reach) if any(mask) and not too_long[n]]
+    assert sorted(packing.documents.tolist()) == kept
+    assert packing.num_dropped_documents == sum(too_long)
+    assert packing.num_empty == sum(not mask for mask in chats)
+    assert len(chats) == len(kept) + sum(too_long) + packing.num_empty + packing.num_untrained_documents
+    assert lengths.sum() == packing.num_tokens + packing.truncated_tokens + packing.dropped_tokens
+    rows = fill_rows(flat.view(np.uint8), offsets, packing, pack.row_length, pad_id=0).reshape(-1, pack.row_length)
+    for row, pieces in zip(rows, rows_of(packing), strict=True):
+        marks = [bit for document, _, _ in pieces for bit in in_reach[document]]
+        assert row.tolist() == marks + [0] * (pack.row_length - len(marks))
 
 
 def test_a_row_length_that_is_no_power_of_two():

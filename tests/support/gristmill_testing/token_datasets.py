@@ -1,14 +1,15 @@
 """Finished datasets of tokens, written by hand: no tokenizer, no pipeline."""
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from gristmill.core.books import Account
-from gristmill.core.records import ORIGIN_TYPE
 from gristmill.shards.arrow_stream import STREAM_END, stream_block, stream_header
 from gristmill.shards.canonical import canonical_schema
 from gristmill.shards.hugging_face import side_files
 from gristmill.shards.manifest import InputFile, Manifest, Schema, Shard, dump_manifest, file_key
+from gristmill.shards.token_rows import rows_schema
 from gristmill.storage.checksums import file_checksum
 from gristmill.storage.commit import write_file
 
@@ -19,7 +20,7 @@ def write_tokens(folder, shards, *, id_type="uint16", row_length=None, pad_id=0,
     Without `row_length` a row is the ids of one document; with it, the list of its documents' ids, which is padded.
     With `loss_masks` every second token of a row is to be learnt.
     """
-    schema = _schema(pa.type_for_alias(id_type), row_length, loss_masks=loss_masks)
+    schema = canonical_schema(rows_schema(pa.type_for_alias(id_type), row_length, masked=loss_masks))
     splits, num_rows = {}, {}
     for (split, source), of_source in shards.items():
         for number, rows in enumerate(of_source):
@@ -36,7 +37,7 @@ def write_tokens(folder, shards, *, id_type="uint16", row_length=None, pad_id=0,
             splits.setdefault(split, {}).setdefault(source, []).append(shard)
             num_rows[source] = num_rows.get(source, 0) + len(rows)
     manifest = Manifest(
-        kind="tokens",
+        kind="chats" if loss_masks else "tokens",
         format="arrow",
         schema=Schema.of(schema),
         splits=splits,
@@ -49,25 +50,15 @@ def write_tokens(folder, shards, *, id_type="uint16", row_length=None, pad_id=0,
     return folder
 
 
-def _schema(id_type, row_length, *, loss_masks):
-    size = -1 if row_length is None else row_length
-    fields = [
-        ("input_ids", pa.list_(id_type, size)),
-        ("lengths", pa.list_(pa.int32())),
-        ("origins", pa.list_(ORIGIN_TYPE)),
-    ]
-    if loss_masks:
-        fields.append(("loss_mask", pa.list_(pa.bool_(), size)))
-    return canonical_schema(pa.schema(fields))
-
-
 def _write_shard(folder, path, schema, source, rows, *, row_length, pad_id, rows_a_batch):
     data = stream_header(schema)
     for start in range(0, len(rows), rows_a_batch):
         part = rows[start : start + rows_a_batch]
         documents = [[row] if row_length is None else row for row in part]
         ids = [np.concatenate([np.asarray(document) for document in row]).tolist() for row in documents]
+        masks = [[place % 2 == 1 for place in range(len(row))] for row in ids]
         if row_length is not None:
+            masks = [row + [False] * (row_length - len(row)) for row in masks]
             ids = [row + [pad_id] * (row_length - len(row)) for row in ids]
         columns = {
             "input_ids": ids,
@@ -76,15 +67,23 @@ def _write_shard(folder, path, schema, source, rows, *, row_length, pad_id, rows
                 [{"file": _file(source), "position": start + n, "part": k} for k in range(len(row))]
                 for n, row in enumerate(documents)
             ],
-            "loss_mask": [[place % 2 == 1 for place in range(len(row))] for row in ids],
+            "loss_mask": masks,
         }
         arrays = [pa.array(columns[field.name], field.type) for field in schema]
         data += stream_block(pa.RecordBatch.from_arrays(arrays, schema=schema), schema)
     data += STREAM_END
     write_file(folder / path, data, "test")
     checksum = file_checksum(folder / path)
-    tokens = sum(len(document) for row in rows for document in ([row] if row_length is None else row))
-    return Shard(path=path, bytes=len(data), xxh3=checksum, rows=len(rows), tokens=tokens, tasks=["0" * 32])
+    sizes = [len(row) if row_length is None else sum(map(len, row)) for row in rows]
+    return Shard(
+        path=path,
+        bytes=len(data),
+        xxh3=checksum,
+        rows=len(rows),
+        tokens=sum(sizes),
+        trained_tokens=sum(size // 2 for size in sizes) if "loss_mask" in schema.names else msgspec.UNSET,
+        tasks=["0" * 32],
+    )
 
 
 def _file(source):

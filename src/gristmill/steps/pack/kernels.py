@@ -133,10 +133,12 @@ def best_fit(lengths: NDArray[np.int32], row_length: int) -> tuple[NDArray[np.in
 def count_trained(
     mask: NDArray[np.uint8], first: NDArray[np.int64], lengths: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> None:
-    """Write how many of the `lengths` tokens from `first` on are marked, for each piece. `counts` comes as 0."""
+    """Write how many of the `lengths` tokens from `first` on are marked, for each piece."""
     for piece in range(len(first)):
-        for place in range(first[piece], first[piece] + lengths[piece]):
-            counts[piece] += mask[place]
+        count = 0
+        for marked in mask[first[piece] : first[piece] + lengths[piece]]:
+            count += marked
+        counts[piece] = count
 
 
 @kernel

@@ -116,7 +116,7 @@ def trained_tokens(
     >>> trained_tokens(np.array([True, False, False, True]), np.array([0, 1, 4]), np.array([1, 3]), row_length=2)
     array([1, 0])
     """
-    counts = np.zeros(len(lengths), dtype=np.int64)
+    counts = np.empty(len(lengths), dtype=np.int64)
     count_trained(_read_only(mask.view(np.uint8)), offsets[:-1], np.minimum(lengths, row_length), counts)
     return counts
 
