@@ -35,6 +35,10 @@ EXAMPLES = {
     "pack": [{"row_length": 8}, {"row_length": 3, "strategy": "concat", "long_documents": "drop"}],
     "read": [{"read": "a.jsonl"}, {"read": ["a", "b"], "columns": ["url"]}],
     "rename": [{"columns": {"url": "link"}}],
+    "render": [
+        {"template": "chatml"},
+        {"tokenizer": "mine", "train_on": "marked", "max_tokens": 8, "date": "2026-01-31"},
+    ],
     "sample": [{"fraction": 0.5}, {"fraction": 1.0, "salt": "no"}],
     "select": [{"columns": ["url", "text"]}],
     "shuffle": [{}],

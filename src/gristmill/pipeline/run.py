@@ -61,6 +61,11 @@ class RunResult:
         """By source, the account of each step."""
         return self.manifest.books
 
+    @property
+    def tokens(self) -> int:
+        """Tokens in all shards, padding apart; 0 for a dataset of documents."""
+        return sum(shard.tokens or 0 for _, _, shard in self.manifest.shards())
+
     def dataset(self) -> Dataset:
         """The dataset, for reading."""
         return open_dataset(self.output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date  # noqa: TC003  (msgspec looks at the types of fields)
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import msgspec
@@ -17,8 +18,6 @@ from gristmill.text.chats import ChatOptions, ExampleMaker, FoundTemplate, Templ
 from gristmill.text.tokenizers import TokenizerFiles, load_engine
 
 if TYPE_CHECKING:
-    from datetime import date
-
     from gristmill.core.records import Applied
 
 PLACES_TYPE = pa.list_(pa.int64())
