@@ -1,0 +1,55 @@
+"""`gristmill template check`: what it shows, and its exit codes."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from gristmill_testing.chat_templates import CHATML
+from gristmill_testing.small_tokenizers import trained
+
+from gristmill.cli.main import command_line
+
+SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    trained(tmp_path / "tokenizer", specials=SPECIALS, chat_template=CHATML)
+    messages = [{"role": "user", "content": "Hi <|im_end|>"}, {"role": "assistant", "content": "Hello"}]
+    lines = [{"messages": messages}, {"messages": messages[:1]}, {"messages": "nothing"}]
+    (tmp_path / "chats.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return tmp_path
+
+
+def check(folder, *options, tokenizer="tokenizer"):
+    arguments = ["template", "check", str(folder / tokenizer), str(folder / "chats.jsonl"), *options]
+    return CliRunner().invoke(command_line, arguments)
+
+
+def test_an_example_and_the_counts_are_shown(folder):
+    done = check(folder)
+    assert done.exit_code == 0, done.output
+    assert "⟦Hello<|im_end|>⟧" in done.output
+    for told in ("1 example from 3 records", "no_assistant 1", "invalid_messages 1", "1 special tokens written"):
+        assert told in done.output
+
+
+def test_problems_are_exit_code_1(folder):
+    (folder / "endless.jinja").write_text("{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}")
+    done = check(folder, "--template", str(folder / "endless.jinja"))
+    assert done.exit_code == 1
+    assert "learn to stop" in done.output
+    assert "help:" in done.output
+
+
+def test_json(folder):
+    found = json.loads(check(folder, "--json").stdout)
+    assert found["report"]["num_examples"] == 1
+    assert len(found["tokens"]) == len(found["trained"])
+
+
+def test_a_syntax_error_is_told_with_its_line(folder):
+    (folder / "wrong.jinja").write_text("{% for m in messages %}\n{% endif %}")
+    done = check(folder, "--template", str(folder / "wrong.jinja"))
+    assert done.exception is not None
+    assert "line 2" in str(done.exception)
