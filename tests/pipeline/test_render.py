@@ -15,7 +15,7 @@ from gristmill.core.errors import UsageError
 from gristmill.core.recipe import Source
 from gristmill.pipeline import units
 from gristmill.shards.dataset import open_dataset
-from gristmill.steps import Length, Pack, Read, Render, Split, Tokenize, Write
+from gristmill.steps import Length, Map, Pack, Read, Render, Shuffle, Split, Tokenize, Write
 
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 WORDS = ["mill", "grist", "flour", "stone", "wheat", "größe", "粉", "<|im_end|>"]
@@ -81,7 +81,7 @@ def test_the_same_bytes_and_exactly_the_answers_are_trained(mill, data, tokenize
     monkeypatch.setattr(units, "UNIT_BYTES", 20_000)
     monkeypatch.setattr(units, "MIN_GROUP_BYTES", 10_000)
     encode = Tokenize(tokenizer=tokenizer, engine="tokenizers")
-    steps = [Split(validation=0.1, by="origin"), Render(), encode, Pack(row_length=2048)]
+    steps = [Render(), Length(max_chars=10_000), Split(validation=0.1), Shuffle(), encode, Pack(row_length=2048)]
 
     def recipe(slice_bytes):
         return mill.recipe(
@@ -150,18 +150,18 @@ def test_a_template_without_an_end_costs_one_record(mill, tmp_path):
     chats = [
         {
             "messages": [
-                {"role": "user", "content": "loop" if n == 150 else f"n{n}"},
+                {"role": "user", "content": "loop" if n == 110 else f"n{n}"},
                 {"role": "assistant", "content": "a"},
             ]
         }
-        for n in range(200)
+        for n in range(120)
     ]
     (tmp_path / "chats.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats))
     steps = [Render(template=f"{tmp_path}/endless.jinja"), Write(format="jsonl")]
     recipe = mill.recipe({"chats": Read(read=f"{tmp_path}/chats.jsonl")}, steps)
-    mill.run(recipe, backend="processes", workers=1, timeout=2)
+    mill.run(recipe, backend="processes", workers=1, timeout=1)
     dataset = open_dataset(mill.output)
-    assert len(dataset) == 199
+    assert len(dataset) == 119
     [bad] = dataset.quarantine()
     assert bad["reason"] == "timeout"
 
@@ -175,7 +175,9 @@ def refused(mill, sources, steps, told, **settings):
 def test_mistakes_are_told_by_the_plan(mill, data, tokenizer):
     chats = {"chats": Read(read=f"{data}/part-*.jsonl")}
     tokenize = Tokenize(tokenizer=tokenizer)
-    refused(mill, chats, [Render(template="chatml"), Length(), tokenize], "tokenize must be the next step")
+    changes = Map(call=lambda record: record)
+    refused(mill, chats, [Render(template="chatml"), changes, tokenize], "map cannot stand between them")
+    refused(mill, chats, [tokenize, Render(template="chatml")], "before")
     refused(mill, chats, [Render(template="chatml"), Render(template="chatml")], "only once")
     refused(mill, chats, [Length(), Render(), tokenize], 'no column "text"')
     refused(mill, chats, [Render(), Tokenize(tokenizer=tokenizer, add_bos=True)], "add_bos")

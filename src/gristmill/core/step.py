@@ -27,6 +27,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     not_shaping: ClassVar[tuple[str, ...]] = ()
     """Fields that no output depends on, such as the path of a file whose content is in another field."""
 
+    keeps_text: ClassVar[bool] = False
+    """It may drop, order or count records, but what passes has the text that it had."""
+
     foreign_code: ClassVar[bool] = False
     """It runs code that is not ours, which may crash or never end: a chat template."""
 
@@ -99,6 +102,8 @@ class LocalStep(Step, frozen=True, kw_only=True):
 class FilterStep(LocalStep, frozen=True, kw_only=True):
     """A step that only drops records, each for a named reason."""
 
+    keeps_text: ClassVar[bool] = True
+
     def drop_reasons(self, batch: pa.RecordBatch, seed: int) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
         """For each row 0 to keep it, or 1 + the index of a reason; and the reasons' names."""
         raise NotImplementedError
@@ -117,6 +122,8 @@ class GlobalStep(Step, frozen=True, kw_only=True):
 
     It is a description and pure kernels; how records come together (counts, keys, buckets on disk) is the pipeline's.
     """
+
+    keeps_text: ClassVar[bool] = True
 
     @property
     def is_global(self) -> bool:

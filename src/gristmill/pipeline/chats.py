@@ -31,10 +31,12 @@ def connected(steps: Sequence[Step], pack: Pack | None) -> tuple[Step, ...]:
     assert isinstance(render, Render)
     if found is None:
         return tuple(steps)
-    if found != place + 1:
+    changing = [step.name for step in steps[place + 1 : found] if not step.keeps_text]
+    if found < place or changing:
+        between = f"{changing[0]} cannot stand between them" if changing else "it stands before"
         raise UsageError(
-            "render: tokenize must be the next step, since the loss mask hangs on the very text",
-            help="put the steps in between before render, or leave out tokenize to write the text",
+            f"render: tokenize must follow with nothing that changes the text, on which the loss mask hangs: {between}",
+            help="put it before render, or leave out tokenize to write the text",
         )
     tokenize = steps[found]
     assert isinstance(tokenize, Tokenize)

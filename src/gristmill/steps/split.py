@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +35,8 @@ class Split(LocalStep, tag="split", frozen=True, kw_only=True):
     >>> applied.batch.column("split").to_pylist()
     ['validation', 'train', 'train', 'validation']
     """
+
+    keeps_text: ClassVar[bool] = True
 
     validation: int | float = 0
     test: int | float = 0

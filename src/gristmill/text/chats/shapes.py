@@ -135,7 +135,7 @@ def _message(given: Any, index: int, marks: dict[int, bool]) -> Message:
     if not isinstance(given, dict):
         raise NotAChat("invalid_message", f"message {index} is {type(given).__name__}, not an object")
     role = given.get("role")
-    if len(given) == 2 and role in ROLES and type(given.get("content")) is str:  # noqa: PLR2004  (nothing but these)
+    if len(given) == 2 and role in ROLES and type(given.get("content")) is str:  # nothing but these
         return given
     if role == "function":
         role = TOOL
