@@ -56,9 +56,9 @@ def kernel_contest(options):
     for path in options.chats:
         best = {"gristmill": 0.0, "transformers": 0.0}
         for _ in range(options.repeats):
-            for name in best:
+            for name, speed in best.items():
                 found = outcome(side(options, f"kernel-{name}", chats=[path]))
-                best[name] = max(best[name], found["chats_s"])
+                best[name] = max(speed, found["chats_s"])
         ratio = best["gristmill"] / best["transformers"]
         print(f"{path.stem}: render, mask and pack in one process: ", end="")
         print(f"{best['gristmill']:,.0f} chats/s, transformers {best['transformers']:,.0f}: {ratio:.1f} times (10)")
@@ -78,9 +78,7 @@ def workers_contest(options):
     best_ratio = 0.0
     for _ in range(options.repeats):
         ours = outcome(side(options, "run", chats=[long]))["seconds"]
-        alone = [
-            side(options, "run-alone", chats=[half], folder=options.folder / half.stem) for half in halves
-        ]
+        alone = [side(options, "run-alone", chats=[half], folder=options.folder / half.stem) for half in halves]
         apart = max(outcome(process)["seconds"] for process in alone)
         best_ratio = max(best_ratio, apart / ours)
     print(f"2 workers: {best_ratio:.2f} of two independent processes (0.9)")

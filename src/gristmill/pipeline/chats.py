@@ -1,4 +1,4 @@
-"""Chats on their way to tokens: `render` learns from the steps behind it which tokenizer it is and how long rows are."""
+"""Chats on their way to tokens: `render` learns from the steps behind it which tokenizer is meant, and how long rows."""
 
 from __future__ import annotations
 
