@@ -1,4 +1,4 @@
-"""Chats on their way to tokens: `render` learns from the steps behind it which tokenizer is meant, and how long rows."""
+"""Chats on their way to tokens: `render` learns its tokenizer and the length of rows from the steps behind it."""
 
 from __future__ import annotations
 
