@@ -7,7 +7,9 @@ is chosen by a permutation, so a larger size only adds rows. Memory: 16 bytes a 
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,22 +21,27 @@ import pyarrow as pa
 from gristmill.core.books import Account
 from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.core.names import one_of
+from gristmill.core.numbers import positive_number, seed_number, whole_number
+from gristmill.core.recipe import check_source_name
 from gristmill.order import Permutation
 from gristmill.order.permutation import epoch_key
 from gristmill.pipeline.claim import claimed
-from gristmill.pipeline.output import WORK, check_writable, remove_files, remove_work
+from gristmill.pipeline.output import WORK, check_is_ours, check_writable, remove_files, remove_work
+from gristmill.pipeline.shares import wanted_amounts
 from gristmill.shards.arrow_stream import STREAM_END, mapped_batches, stream_block, stream_header
 from gristmill.shards.hugging_face import side_files
 from gristmill.shards.manifest import MANIFEST, Manifest, Shard, dump_manifest, load_manifest
+from gristmill.shards.readers import READ_ERRORS
 from gristmill.shards.token_rows import LENGTHS, num_tokens
 from gristmill.storage.checksums import file_checksum
 from gristmill.storage.commit import PendingFile, write_file
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
+
+    from gristmill.pipeline.shares import Wanted
 
 UNITS = ("tokens", "rows", "documents")
 _SPLIT = "train"
@@ -96,26 +103,41 @@ def mix(
         What was taken of each.
     """
     one_of("by", by, UNITS)
-    if size < 1:
-        raise UsageError(f"size must be at least 1, not {size}")
+    size, seed = whole_number("size", size, least=1), seed_number(seed)
     target = Path(output)
-    sources = [_open(name, Path(folder), split, by) for name, (folder, _) in inputs.items()]
+    folders, weights = _checked_inputs(inputs)
+    sources = [_open(name, folder, split, by) for name, folder in folders.items()]
     _check_alike(sources)
-    wanted = _wanted({name: weight for name, (_, weight) in inputs.items()}, size)
-    _check_feasible(sources, wanted, by, max_epochs)
+    available = {source.name: int(source.units.sum()) for source in sources}
+    wanted = wanted_amounts(weights, available, size=size, by=by, max_epochs=max_epochs)
     chosen = {source.name: _choose(source, wanted[source.name], seed) for source in sources}
     for name, (share, _) in chosen.items():
         if not share.taken:
             raise UsageError(f"{name}: of a size of {size:,} {by} nothing is left for it", help="choose a larger size")
     check_writable(target)
+    if (target / MANIFEST).exists():
+        raise UsageError(f"{target} holds a dataset already", help="choose another output folder")
+    check_is_ours(target)
     with claimed(target) as run_id:
-        if (target / MANIFEST).exists():
-            raise UsageError(f"{target} holds a dataset already", help="choose another output folder")
         _forget_killed(target)
         write_file(target / _PLANNED, msgspec.json.encode(_planned(sources, chosen)), run_id)
         written = {source.name: _write(source, *chosen[source.name], target, run_id) for source in sources}
-        _publish(sources, written, target, run_id, {"by": by, "size": size, "max_epochs": max_epochs, "seed": seed})
+        options = {"by": by, "size": size, "max_epochs": float(max_epochs), "seed": seed, "weights": weights}
+        _publish(sources, written, target, run_id, options)
     return [chosen[source.name][0] for source in sources]
+
+
+def _checked_inputs(inputs: object) -> tuple[dict[str, Path], dict[str, float]]:
+    """Folders and weights by name."""
+    folders, weights = {}, {}
+    if not isinstance(inputs, Mapping) or not inputs:
+        raise UsageError(f"a mix needs datasets, not {inputs!r:.80}", help='{"web": ("out/web", 0.7), …}')
+    for name, given in inputs.items():
+        check_source_name(name)
+        if not isinstance(given, tuple) or len(given) != 2 or not isinstance(given[0], str | os.PathLike):
+            raise UsageError(f"{name} must be a folder and its weight, not {given!r:.80}", help='("out/web", 0.7)')
+        folders[name], weights[name] = Path(given[0]), positive_number(f"the weight of {name}", given[1])
+    return folders, weights
 
 
 def _open(name: str, folder: Path, split: str, by: str) -> _Source:
@@ -130,8 +152,28 @@ def _open(name: str, folder: Path, split: str, by: str) -> _Source:
     shards = [shard for of_split, _, shard in manifest.shards() if of_split == split and shard.rows]
     if not shards:
         raise UsageError(f"{folder} has no rows in the split {split}")
-    counts = [_units(batch, by) for shard in shards for batch in mapped_batches(folder / shard.path)]
-    return _Source(name, folder, manifest, shards, np.concatenate(counts))
+    units = np.concatenate([_shard_units(folder, shard, by) for shard in shards])
+    if not units.any():
+        raise UsageError(f"the rows of {folder} hold no {by}")
+    return _Source(name, folder, manifest, shards, units)
+
+
+def _shard_units(folder: Path, shard: Shard, by: str) -> NDArray[np.int64]:
+    """How much each row of a shard counts."""
+    path = folder / shard.path
+    try:
+        if path.stat().st_size != shard.bytes:
+            raise _damaged(folder, shard, "has another size than it was written with")
+        units = np.concatenate([_units(batch, by) for batch in mapped_batches(path)])
+    except READ_ERRORS as error:
+        raise _damaged(folder, shard, f"cannot be read: {error}") from error
+    if len(units) != shard.rows:
+        raise _damaged(folder, shard, f"holds {len(units)} rows, but the manifest says {shard.rows}")
+    return units
+
+
+def _damaged(folder: Path, shard: Shard, problem: str) -> DamagedDatasetError:
+    return DamagedDatasetError(f"{folder / shard.path} {problem}", help=f"run: gristmill verify {folder}")
 
 
 def _units(batch: pa.RecordBatch, by: str) -> NDArray[np.int64]:
@@ -147,8 +189,6 @@ def _units(batch: pa.RecordBatch, by: str) -> NDArray[np.int64]:
 
 
 def _check_alike(sources: list[_Source]) -> None:
-    if not sources:
-        raise UsageError("a mix needs a dataset", help="name=folder:weight")
     first = sources[0]
     for source in sources[1:]:
         if source.manifest.schema.columns != first.manifest.schema.columns:
@@ -162,47 +202,18 @@ def _check_alike(sources: list[_Source]) -> None:
             raise UsageError(f"{first.name} and {source.name} have different tokenizers", help="tokenize them alike")
 
 
-def _wanted(weights: Mapping[str, float], size: int) -> dict[str, int]:
-    total = sum(weights.values())
-    for name, weight in weights.items():
-        if not 0 < weight < float("inf"):
-            raise UsageError(f"the weight of {name} must be above 0, not {weight:g}")
-    return {name: round(size * weight / total) for name, weight in weights.items()}
-
-
-def _check_feasible(sources: list[_Source], wanted: Mapping[str, int], by: str, max_epochs: float) -> None:
-    """Refuse what is not there, and say by how much it is missed and what would work."""
-    limits = {source.name: int(max_epochs * int(source.units.sum())) for source in sources}
-    short = [name for name, limit in limits.items() if wanted[name] > limit]
-    if not short:
-        return
-    worst = max(short, key=lambda name: wanted[name] / max(limits[name], 1))
-    possible = int(sum(wanted.values()) * limits[worst] / wanted[worst])
-    listed = "; ".join(
-        f"{name}: {wanted[name]:,} {by} are wanted, {limits[name]:,} are there in {max_epochs:g} epochs, "
-        f"{wanted[name] - limits[name]:,} short"
-        for name in short
-    )
-    raise UsageError(
-        listed, help=f"take a size of at most {possible:,}, lower the weight of {worst}, or raise max_epochs"
-    )
-
-
-def _choose(source: _Source, wanted: int, seed: int) -> tuple[Share, NDArray[np.bool_]]:
+def _choose(source: _Source, wanted: Wanted, seed: int) -> tuple[Share, NDArray[np.bool_]]:
     """Whole epochs, and which rows of the one that is not."""
-    available = int(source.units.sum())
-    whole, left = divmod(wanted, available)
     num_rows = len(source.units)
     order = np.empty(num_rows, dtype=np.int64)
     order[Permutation(num_rows, epoch_key(seed, f"mix/{source.name}", 0))(np.arange(num_rows))] = np.arange(num_rows)
     reached = np.concatenate([[0], np.cumsum(source.units[order])])
-    count = int(np.searchsorted(reached, left))
-    if count and reached[count] - left > left - reached[count - 1]:
-        count -= 1
+    count = wanted.cut(reached)
     is_taken = np.zeros(num_rows, dtype=np.bool_)
     is_taken[order[:count]] = True
-    share = Share(source.name, wanted, available, whole, count, whole * available + int(reached[count]))
-    return share, is_taken
+    whole = wanted.whole_epochs
+    taken = whole * wanted.available + int(reached[count])
+    return Share(source.name, wanted.amount, wanted.available, whole, count, taken), is_taken
 
 
 def _planned(sources: list[_Source], chosen: Mapping[str, tuple[Share, NDArray[np.bool_]]]) -> list[str]:
@@ -227,9 +238,7 @@ def _write(source: _Source, share: Share, is_taken: NDArray[np.bool_], target: P
     written: list[Shard] = []
     for shard in source.shards:
         if file_checksum(str(source.folder / shard.path)) != shard.xxh3:
-            raise DamagedDatasetError(
-                f"{source.folder / shard.path} is not as it was written", help=f"run: gristmill verify {source.folder}"
-            )
+            raise _damaged(source.folder, shard, "is not as it was written")
     for _ in range(share.whole_epochs):
         for shard in source.shards:
             path = _shard_path(source.name, len(written))
