@@ -13,11 +13,13 @@ from gristmill.storage.checksums import file_checksum
 from gristmill.storage.commit import write_file
 
 
-def write_tokens(folder, shards, *, id_type="uint16", row_length=None, pad_id=0, loss_masks=False, rows_a_batch=2):
+def write_tokens(
+    folder, shards, *, id_type="uint16", row_length=None, pad_id=0, loss_masks=False, mask_lengths=None, rows_a_batch=2
+):
     """A dataset of `{(split, source): [[row, …] a shard, …]}`.
 
     Without `row_length` a row is the ids of one document; with it, the list of its documents' ids, which is padded.
-    With `loss_masks` every second token of a row is to be learnt.
+    With `loss_masks` every second token of a row is to be learnt; `mask_lengths` makes them of other lengths.
     """
     schema = _schema(pa.type_for_alias(id_type), row_length, loss_masks=loss_masks)
     splits, num_rows = {}, {}
@@ -32,6 +34,7 @@ def write_tokens(folder, shards, *, id_type="uint16", row_length=None, pad_id=0,
                 row_length=row_length,
                 pad_id=pad_id,
                 rows_a_batch=rows_a_batch,
+                mask_lengths=mask_lengths,
             )
             splits.setdefault(split, {}).setdefault(source, []).append(shard)
             num_rows[source] = num_rows.get(source, 0) + len(rows)
@@ -61,7 +64,7 @@ def _schema(id_type, row_length, *, loss_masks):
     return canonical_schema(pa.schema(fields))
 
 
-def _write_shard(folder, path, schema, source, rows, *, row_length, pad_id, rows_a_batch):
+def _write_shard(folder, path, schema, source, rows, *, row_length, pad_id, rows_a_batch, mask_lengths):
     data = stream_header(schema)
     for start in range(0, len(rows), rows_a_batch):
         part = rows[start : start + rows_a_batch]
@@ -76,7 +79,10 @@ def _write_shard(folder, path, schema, source, rows, *, row_length, pad_id, rows
                 [{"file": _file(source), "position": start + n, "part": k} for k in range(len(row))]
                 for n, row in enumerate(documents)
             ],
-            "loss_mask": [[place % 2 == 1 for place in range(len(row))] for row in ids],
+            "loss_mask": [
+                [place % 2 == 1 for place in range(mask_lengths[start + n] if mask_lengths else len(row))]
+                for n, row in enumerate(ids)
+            ],
         }
         arrays = [pa.array(columns[field.name], field.type) for field in schema]
         data += stream_block(pa.RecordBatch.from_arrays(arrays, schema=schema), schema)
