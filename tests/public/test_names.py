@@ -33,6 +33,7 @@ STEPS = [
     "Limit",
     "Map",
     "MapBatches",
+    "Mix",
     "Pack",
     "Read",
     "Rename",

@@ -51,11 +51,7 @@ def streams(draw, folders):
 def test_every_state_loads_and_its_phases_are_taken_again(folders, data):
     given, options, chosen = data.draw(streams(folders))
     row = data.draw(st.integers(0, 80), "row")
-    try:
-        stream = Stream(given, **options)
-    except UsageError as error:
-        assert "less than half a row" in error.message or "weight above 0" in error.message
-        return
+    stream = Stream(given, **options)
     state = json.loads(json.dumps(stream.state_dict(row=row)))
     expected = stream.rows(0, 90)["input_ids"].tolist()
     for mixture in (options["mixture"], state["phases"]):
@@ -87,9 +83,9 @@ def test_sources_without_rows_are_left_out_of_the_default_mixture(tmp_path):
     assert "without none: no rows in train" in repr(stream)
     assert stream.accounting.account().left_out == stream.left_out
     assert "none left out (no rows in train)" in stream.accounting.log_line()
-    for given in (dict(weights, extra=0), [(0, dict(weights, extra=0))]):
+    for mixture in (dict(weights, extra=0), [(0, dict(weights, extra=0))]):
         with pytest.raises(UsageError, match="none has a weight, but no rows"):
-            Stream(folder, mixture=given)
+            Stream(folder, mixture=mixture)
     assert Stream(folder, mixture={"web": 1, "code": 1, "none": 0, "extra": 1}).left_out == {}
     with pytest.raises(UsageError, match="no weight for a source with rows"):
         Stream(folder, sources=["none", "extra"])

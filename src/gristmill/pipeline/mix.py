@@ -7,9 +7,7 @@ is chosen by a permutation, so a larger size only adds rows. Memory: 16 bytes a 
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,31 +17,31 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.books import Account
-from gristmill.core.errors import DamagedDatasetError, UsageError
+from gristmill.core.errors import UsageError
 from gristmill.core.names import one_of
-from gristmill.core.numbers import positive_number, seed_number, whole_number
-from gristmill.core.recipe import check_source_name
+from gristmill.core.numbers import seed_number, whole_number
 from gristmill.order import Permutation
 from gristmill.order.permutation import epoch_key
 from gristmill.pipeline.claim import claimed
+from gristmill.pipeline.mix_inputs import open_inputs
 from gristmill.pipeline.output import WORK, check_is_ours, check_writable, remove_files, remove_work
 from gristmill.pipeline.shares import wanted_amounts
 from gristmill.shards.arrow_stream import STREAM_END, mapped_batches, stream_block, stream_header
 from gristmill.shards.hugging_face import side_files
-from gristmill.shards.manifest import MANIFEST, Manifest, Shard, dump_manifest, load_manifest
-from gristmill.shards.readers import READ_ERRORS
+from gristmill.shards.manifest import MANIFEST, Manifest, Shard, dump_manifest
 from gristmill.shards.token_rows import LENGTHS, num_tokens
-from gristmill.storage.checksums import file_checksum
+from gristmill.steps.mix import UNITS
 from gristmill.storage.commit import PendingFile, write_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import os
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
+    from gristmill.pipeline.mix_inputs import MixSource
     from gristmill.pipeline.shares import Wanted
 
-UNITS = ("tokens", "rows", "documents")
 _SPLIT = "train"
 _PLANNED = f"{WORK}/mix.json"
 """Which files a mix will write: what a killed one has left is removed by the next."""
@@ -66,16 +64,6 @@ class Share:
     @property
     def epochs(self) -> float:
         return self.taken / self.available
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    name: str
-    folder: Path
-    manifest: Manifest
-    shards: list[Shard]
-    units: NDArray[np.int64]
-    """Of each row."""
 
 
 def mix(
@@ -105,9 +93,7 @@ def mix(
     one_of("by", by, UNITS)
     size, seed = whole_number("size", size, least=1), seed_number(seed)
     target = Path(output)
-    folders, weights = _checked_inputs(inputs)
-    sources = [_open(name, folder, split, by) for name, folder in folders.items()]
-    _check_alike(sources)
+    weights, sources = open_inputs(inputs, split, by)
     available = {source.name: int(source.units.sum()) for source in sources}
     wanted = wanted_amounts(weights, available, size=size, by=by, max_epochs=max_epochs)
     chosen = {source.name: _choose(source, wanted[source.name], seed) for source in sources}
@@ -127,82 +113,7 @@ def mix(
     return [chosen[source.name][0] for source in sources]
 
 
-def _checked_inputs(inputs: object) -> tuple[dict[str, Path], dict[str, float]]:
-    """Folders and weights by name."""
-    folders, weights = {}, {}
-    if not isinstance(inputs, Mapping) or not inputs:
-        raise UsageError(f"a mix needs datasets, not {inputs!r:.80}", help='{"web": ("out/web", 0.7), …}')
-    for name, given in inputs.items():
-        check_source_name(name)
-        if not isinstance(given, tuple) or len(given) != 2 or not isinstance(given[0], str | os.PathLike):
-            raise UsageError(f"{name} must be a folder and its weight, not {given!r:.80}", help='("out/web", 0.7)')
-        folders[name], weights[name] = Path(given[0]), positive_number(f"the weight of {name}", given[1])
-    return folders, weights
-
-
-def _open(name: str, folder: Path, split: str, by: str) -> _Source:
-    manifest = load_manifest(folder)
-    if manifest.format != "arrow":
-        raise UsageError(
-            f"{folder} holds {manifest.format} files, and mix takes Arrow shards", help="write: {format: arrow}"
-        )
-    if by == "tokens" and LENGTHS not in manifest.schema.columns:
-        raise UsageError(f"{folder} holds {manifest.kind}, which have no tokens", help="by=rows, or tokenize it first")
-    one_of("split", split, manifest.splits)
-    shards = [shard for of_split, _, shard in manifest.shards() if of_split == split and shard.rows]
-    if not shards:
-        raise UsageError(f"{folder} has no rows in the split {split}")
-    units = np.concatenate([_shard_units(folder, shard, by) for shard in shards])
-    if not units.any():
-        raise UsageError(f"the rows of {folder} hold no {by}")
-    return _Source(name, folder, manifest, shards, units)
-
-
-def _shard_units(folder: Path, shard: Shard, by: str) -> NDArray[np.int64]:
-    """How much each row of a shard counts."""
-    path = folder / shard.path
-    try:
-        if path.stat().st_size != shard.bytes:
-            raise _damaged(folder, shard, "has another size than it was written with")
-        units = np.concatenate([_units(batch, by) for batch in mapped_batches(path)])
-    except READ_ERRORS as error:
-        raise _damaged(folder, shard, f"cannot be read: {error}") from error
-    if len(units) != shard.rows:
-        raise _damaged(folder, shard, f"holds {len(units)} rows, but the manifest says {shard.rows}")
-    return units
-
-
-def _damaged(folder: Path, shard: Shard, problem: str) -> DamagedDatasetError:
-    return DamagedDatasetError(f"{folder / shard.path} {problem}", help=f"run: gristmill verify {folder}")
-
-
-def _units(batch: pa.RecordBatch, by: str) -> NDArray[np.int64]:
-    """How much each row of a batch counts."""
-    if by == "rows" or LENGTHS not in batch.schema.names:
-        return np.ones(batch.num_rows, dtype=np.int64)
-    lengths = batch.column(LENGTHS)
-    ends: NDArray[np.int32] = lengths.offsets.to_numpy()
-    totals = np.arange(len(lengths.values) + 1)
-    if by == "tokens":
-        totals[1:] = np.cumsum(lengths.values.to_numpy())
-    return np.diff(totals[ends])
-
-
-def _check_alike(sources: list[_Source]) -> None:
-    first = sources[0]
-    for source in sources[1:]:
-        if source.manifest.schema.columns != first.manifest.schema.columns:
-            raise UsageError(
-                f"{first.name} and {source.name} have different columns: {first.manifest.schema.columns} and "
-                f"{source.manifest.schema.columns}",
-                help="make them with the same tokenizer and row_length",
-            )
-        contents = {one.manifest.tokenizer.content for one in (first, source) if one.manifest.tokenizer is not None}
-        if len(contents) > 1:
-            raise UsageError(f"{first.name} and {source.name} have different tokenizers", help="tokenize them alike")
-
-
-def _choose(source: _Source, wanted: Wanted, seed: int) -> tuple[Share, NDArray[np.bool_]]:
+def _choose(source: MixSource, wanted: Wanted, seed: int) -> tuple[Share, NDArray[np.bool_]]:
     """Whole epochs, and which rows of the one that is not."""
     num_rows = len(source.units)
     order = np.empty(num_rows, dtype=np.int64)
@@ -216,7 +127,7 @@ def _choose(source: _Source, wanted: Wanted, seed: int) -> tuple[Share, NDArray[
     return Share(source.name, wanted.amount, wanted.available, whole, count, taken), is_taken
 
 
-def _planned(sources: list[_Source], chosen: Mapping[str, tuple[Share, NDArray[np.bool_]]]) -> list[str]:
+def _planned(sources: list[MixSource], chosen: Mapping[str, tuple[Share, NDArray[np.bool_]]]) -> list[str]:
     return [
         _shard_path(source.name, number)
         for source in sources
@@ -234,11 +145,8 @@ def _forget_killed(target: Path) -> None:
         remove_work(target)
 
 
-def _write(source: _Source, share: Share, is_taken: NDArray[np.bool_], target: Path, run_id: str) -> list[Shard]:
+def _write(source: MixSource, share: Share, is_taken: NDArray[np.bool_], target: Path, run_id: str) -> list[Shard]:
     written: list[Shard] = []
-    for shard in source.shards:
-        if file_checksum(str(source.folder / shard.path)) != shard.xxh3:
-            raise _damaged(source.folder, shard, "is not as it was written")
     for _ in range(share.whole_epochs):
         for shard in source.shards:
             path = _shard_path(source.name, len(written))
@@ -263,7 +171,7 @@ def _pieces(path: Path) -> Iterator[bytes]:
 
 
 def _write_part(
-    source: _Source, shard: Shard, is_taken: NDArray[np.bool_], target: Path, path: str, run_id: str
+    source: MixSource, shard: Shard, is_taken: NDArray[np.bool_], target: Path, path: str, run_id: str
 ) -> Shard:
     """The chosen rows of a shard, in their order."""
     schema = source.manifest.schema.to_arrow()
@@ -284,7 +192,7 @@ def _write_part(
 
 
 def _publish(
-    sources: list[_Source], written: dict[str, list[Shard]], target: Path, run_id: str, options: dict[str, object]
+    sources: list[MixSource], written: dict[str, list[Shard]], target: Path, run_id: str, options: dict[str, object]
 ) -> None:
     """Side files, the tokenizer, and last the manifest."""
     first = sources[0].manifest
@@ -310,7 +218,7 @@ def _publish(
     remove_work(target)
 
 
-def _account(source: _Source, written: list[Shard]) -> Account:
+def _account(source: MixSource, written: list[Shard]) -> Account:
     """Rows in + repeats = rows out + rows that were not chosen."""
     given, taken = sum(shard.rows for shard in written), len(source.units)
     left_out = Counter(not_chosen=taken - given) if given < taken else Counter[str]()
