@@ -247,15 +247,19 @@ class Stream:
         left = max(len(self) - row, 0)
         return left // global_size if self.arguments.drop_last else -(-left // global_size)
 
-    def where(self, step: int, batch_size: int, world_size: int = 1) -> list[RowOrigins]:
-        """The documents behind a step, row by row."""
+    def where(self, step: int, batch_size: int, world_size: int = 1, rank: int | None = None) -> list[RowOrigins]:
+        """The documents behind a step, row by row; of one rank, or of all."""
         from gristmill.stream.where import origins_of  # noqa: PLC0415  (loads the tokenizers' layer)
 
-        batch_size, _, world_size = check_ranks(batch_size, 0, world_size)
+        batch_size, only, world_size = check_ranks(batch_size, rank or 0, world_size)
         first = self._row_of(step, batch_size * world_size)
-        stop = first + batch_size * world_size
-        stop = stop if self.num_rows is None else min(stop, self.num_rows)
-        return origins_of(self.order, self.table, first, stop, batch_size)
+        start, stop = first, first + batch_size * world_size
+        if rank is not None:
+            start, stop = first + only * batch_size, first + (only + 1) * batch_size
+        if self.num_rows is not None:
+            start, stop = min(start, self.num_rows), min(stop, self.num_rows)
+        whole_number("the number of rows at once", stop - start, most=MAX_BATCH)
+        return origins_of(self.order, self.table, range(start, stop), first, batch_size)
 
     def state_dict(self, row: int | None = None) -> dict[str, Any]:
         """The state after the last batch that was handed out, or before `row` (`batch.next_row`).
