@@ -161,3 +161,9 @@ def test_what_is_no_folder_is_refused(wrong):
 def test_what_is_no_mixture_is_refused(stream, wrong):
     with pytest.raises(UsageError):
         Stream(stream.folder, mixture=wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"sources": 5}, {"sources": "a"}, {"collate": 5}, {"split": 5}, {"mixture": 5}])
+def test_other_arguments_of_the_wrong_kind_are_refused(stream, wrong):
+    with pytest.raises(UsageError):
+        Stream(stream.folder, **wrong)

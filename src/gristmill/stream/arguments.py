@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import msgspec
 
 from gristmill.core.errors import UsageError
 from gristmill.core.names import one_of
 from gristmill.core.numbers import positive_number, real_number, seed_number, true_or_false, whole_number
+from gristmill.stream.collate import Collate
 
-if TYPE_CHECKING:
-    from gristmill.stream.collate import Collate
+MAX_BATCH = 1 << 24
+"""Rows of a rank; and ranks."""
 
 
 class StreamArguments(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,8 +36,10 @@ class StreamArguments(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         one_of("weights_in", self.weights_in, ("rows", "tokens"))
-        if isinstance(self.sources, str):
-            raise UsageError(f'sources is a list: ["{self.sources}"]')
+        if isinstance(self.sources, str) or not isinstance(self.sources, Collection | None):
+            raise UsageError(f'sources is a list, not {self.sources!r:.80}: ["web"]')
+        if not isinstance(self.collate, Collate | None):
+            raise UsageError(f"collate must be a Collate, not {self.collate!r:.80}")
         ends = {"epochs": self.epochs, "rows": self.rows, "tokens": self.tokens}
         given = {name: _end(name, end) for name, end in ends.items() if end is not None}
         if len(given) > 1:
@@ -82,3 +85,13 @@ def _with_weight(name: object, given: Any) -> Any:
     if len(given) != 2:
         raise UsageError(f"{name} is a folder and its weight, not {given!r:.80}", help='("out/web", 0.7)')
     return _absolute(given[0]), real_number(f"the weight of {name}", given[1])
+
+
+def check_ranks(batch_size: int, rank: int, world_size: int) -> tuple[int, int, int]:
+    """The same as plain numbers; what no trainer means is refused."""
+    batch_size = whole_number("batch_size", batch_size, least=1, most=MAX_BATCH)
+    world_size = whole_number("world_size", world_size, least=1, most=MAX_BATCH)
+    rank = whole_number("rank", rank)
+    if rank >= world_size:
+        raise UsageError(f"rank {rank} is not one of {world_size}", help="ranks are counted from 0 to world_size - 1")
+    return batch_size, rank, world_size

@@ -24,9 +24,9 @@ from gristmill.order import Permutation
 from gristmill.order.permutation import epoch_key
 from gristmill.shards.dataset import Dataset, open_dataset
 from gristmill.shards.token_rows import LENGTHS
+from gristmill.stream.arguments import check_ranks
 from gristmill.stream.kernels import IGNORED
 from gristmill.stream.shard_blocks import LOSS_MASK
-from gristmill.stream.stream import check_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

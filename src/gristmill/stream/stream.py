@@ -15,7 +15,7 @@ import numpy as np
 from gristmill.core.errors import EndlessStreamError, OutOfRangeError, UsageError
 from gristmill.core.numbers import MAX_COUNT, whole_number
 from gristmill.stream.accounting import Accounting
-from gristmill.stream.arguments import StreamArguments
+from gristmill.stream.arguments import MAX_BATCH, StreamArguments, check_ranks
 from gristmill.stream.collate import INPUT_IDS, Batch, Collate, collate, width_of
 from gristmill.stream.kernels import S_FILLED, S_SHARD
 from gristmill.stream.mixing import check_max_epochs, horizon, left_out_by, mixture_of
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from gristmill.stream.sources import StreamData
     from gristmill.stream.state import StreamState
     from gristmill.stream.where import RowOrigins
-
-
-MAX_BATCH = 1 << 24
 
 
 class Stream:
@@ -251,7 +248,7 @@ class Stream:
         """The documents behind a step, row by row; of one rank, or of all."""
         from gristmill.stream.where import origins_of  # noqa: PLC0415  (loads the tokenizers' layer)
 
-        batch_size, only, world_size = check_ranks(batch_size, rank or 0, world_size)
+        batch_size, only, world_size = check_ranks(batch_size, 0 if rank is None else rank, world_size)
         first = self._row_of(step, batch_size * world_size)
         start, stop = first, first + batch_size * world_size
         if rank is not None:
@@ -307,17 +304,8 @@ def _reopened(arguments: StreamArguments, dataset_hash: str, first_row: int, pos
     if stream.dataset_hash != dataset_hash:
         raise UsageError("the dataset was changed while it was streamed", help="start again, or resume from a state")
     stream.first_row, stream.position = first_row, position
+    stream.accounting.restart(position.row)
     return stream
-
-
-def check_ranks(batch_size: int, rank: int, world_size: int) -> tuple[int, int, int]:
-    """The same as plain numbers; what no trainer means is refused."""
-    batch_size = whole_number("batch_size", batch_size, least=1, most=MAX_BATCH)
-    world_size = whole_number("world_size", world_size, least=1, most=MAX_BATCH)
-    rank = whole_number("rank", rank)
-    if rank >= world_size:
-        raise UsageError(f"rank {rank} is not one of {world_size}", help="ranks are counted from 0 to world_size - 1")
-    return batch_size, rank, world_size
 
 
 def _pad_id(options: Collate, tokenizer: Any) -> int:

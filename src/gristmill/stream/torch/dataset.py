@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch.utils.data import IterableDataset, get_worker_info
 
 from gristmill.core.errors import NoStateError, UsageError
+from gristmill.stream.arguments import check_ranks
 from gristmill.stream.collate import Batch
-from gristmill.stream.stream import check_ranks
 from gristmill.stream.torch.ranks import find_ranks
 from gristmill.stream.torch.tensors import as_tensors
 
@@ -30,7 +30,8 @@ _WORKER = "worker"
 class TorchDataset(IterableDataset[Batch]):
     """The batches of one rank.
 
-    The first pass goes on where the stream stands, those after it begin at row 0. A pass does not move the stream.
+    The first pass goes on where the stream stands, those after it begin at row 0. A pass does not move the stream. Make
+    it in the process that iterates it: one that was carried into another knows nothing of the passes there.
     """
 
     def __init__(
@@ -60,14 +61,16 @@ class TorchDataset(IterableDataset[Batch]):
         """Go on from `state_after`, with any number of workers and ranks: the next pass does, also of live workers."""
         self.stream.load_state_dict(state, ignore)
 
-    def __getattr__(self, name: str) -> Any:
-        # Not a method: torchdata would take the dataset for one that knows its state.
-        if name == "state_dict":
-            raise NoStateError(
-                "a TorchDataset has no state_dict: its DataLoader reads ahead, and hands out what it likes",
-                help="save dataset.state_after(batch), batch being the last one that was used",
-            )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    if not TYPE_CHECKING:  # else every name would pass for one of its attributes
+
+        def __getattr__(self, name: str) -> Any:
+            # Not a method: torchdata would take the dataset for one that knows its state.
+            if name == "state_dict":
+                raise NoStateError(
+                    "a TorchDataset has no state_dict: its DataLoader reads ahead, and only batches know what was used",
+                    help="save dataset.state_after(batch), batch being the last one that was used",
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 class _Worker(NamedTuple):

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from gristmill.core.numbers import true_or_false, whole_number
-from gristmill.stream.stream import check_ranks
+from gristmill.stream.arguments import check_ranks
 from gristmill.stream.torch.ranks import find_ranks
 from gristmill.stream.torch.tensors import as_tensors, pinned_array
 
