@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gristmill.engine.parallel_map import parallel_imap, parallel_map
     from gristmill.pipeline.api import plan, run
     from gristmill.pipeline.export import export
+    from gristmill.pipeline.mix import mix
     from gristmill.recipe.load import load_recipe
     from gristmill.shards.dataset import open_dataset
 
@@ -27,6 +28,7 @@ __all__ = [
     "errors",
     "export",
     "load_recipe",
+    "mix",
     "open_dataset",
     "parallel_imap",
     "parallel_map",
@@ -43,6 +45,7 @@ _HOMES = {
     "errors": "gristmill.core.errors",
     "export": "gristmill.pipeline.export",
     "load_recipe": "gristmill.recipe.load",
+    "mix": "gristmill.pipeline.mix",
     "open_dataset": "gristmill.shards.dataset",
     "parallel_imap": "gristmill.engine.parallel_map",
     "parallel_map": "gristmill.engine.parallel_map",

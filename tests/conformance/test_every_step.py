@@ -32,6 +32,10 @@ EXAMPLES = {
     "limit": [{"max_records": 3}],
     "map": [{"call": f"{CALLS}:change"}, {"call": f"{CALLS}:score", "columns": {"score": "int64"}}],
     "map_batches": [{"call": f"{CALLS}:change_batch"}, {"call": f"{CALLS}:keep_rows"}, {"call": f"{CALLS}:twice"}],
+    "mix": [
+        {"weights": {"web": 1.0}, "size": 9},
+        {"weights": {"web": 0.5}, "size": 9, "by": "rows", "max_epochs": 2.5},
+    ],
     "pack": [{"row_length": 8}, {"row_length": 3, "strategy": "concat", "long_documents": "drop"}],
     "read": [{"read": "a.jsonl"}, {"read": ["a", "b"], "columns": ["url"]}],
     "rename": [{"columns": {"url": "link"}}],

@@ -82,7 +82,7 @@ def test_a_number_for_a_number():
     assert permutation(np.arange(100).reshape(10, 10)).shape == (10, 10)
 
 
-@pytest.mark.parametrize("wrong", [[-1], [100], [0.5]])
+@pytest.mark.parametrize("wrong", [[-1], [100], [2**40]])
 def test_other_indices_are_refused(wrong):
     with pytest.raises(IndexError):
         Permutation(100, key=1)(wrong)

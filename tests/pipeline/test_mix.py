@@ -154,3 +154,48 @@ def test_a_source_of_which_nothing_would_be_taken_is_refused(inputs, tmp_path):
     with pytest.raises(UsageError, match="nothing is left for it"):
         mix({"web": (inputs["web"], 1)}, tmp_path / "out", size=1, by="tokens")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("length", [0, 8, 700, -40, -1])
+@pytest.mark.parametrize("by", ["rows", "tokens"])
+def test_a_shard_cut_short_is_named(inputs, tmp_path, length, by):
+    shard = inputs["web"] / "train/web/shard-00001.arrow"
+    shard.write_bytes(shard.read_bytes()[:length])
+    with pytest.raises(DamagedDatasetError, match=r"shard-00001\.arrow"):
+        mix({"web": (inputs["web"], 1)}, tmp_path / "out", size=50, by=by)
+    shard.unlink()
+    with pytest.raises(DamagedDatasetError, match=r"shard-00001\.arrow"):
+        mix({"web": (inputs["web"], 1)}, tmp_path / "out", size=50, by=by)
+
+
+def test_any_damaged_byte_is_noticed_or_harmless(inputs, tmp_path):
+    shard = inputs["web"] / "train/web/shard-00001.arrow"
+    content = shard.read_bytes()
+    for number, place in enumerate(range(0, len(content), 397)):
+        damaged = bytearray(content)
+        damaged[place] ^= 0xFF
+        shard.write_bytes(damaged)
+        with pytest.raises(DamagedDatasetError, match=r"shard-00001\.arrow"):
+            mix({"web": (inputs["web"], 1)}, tmp_path / str(number), size=500, by="tokens")
+
+
+def test_shares_are_rounded_by_largest_remainders(tmp_path):
+    given = {name: (write_packed(tmp_path / name, {name: [9]}), 1) for name in ("a", "b", "c")}
+    shares = mix(given, tmp_path / "out", size=5, by="rows")
+    assert [share.taken for share in shares] == [2, 2, 1]
+
+
+@pytest.mark.parametrize("name", ["..", ".x", "a/b", "", 5])
+def test_a_name_that_is_no_folder_is_refused(inputs, tmp_path, name):
+    with pytest.raises(UsageError, match="cannot be called"):
+        mix({name: (inputs["web"], 1)}, tmp_path / "out", size=5, by="rows")
+
+
+def test_a_folder_of_others_is_left_alone(inputs, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match=r"notes\.txt"):
+        mix({"web": (inputs["web"], 1)}, tmp_path / "out", size=5, by="rows")
+    for wrong in ({}, [], {"web": inputs["web"]}, {"web": (inputs["web"], 1, 2)}):
+        with pytest.raises(UsageError):
+            mix(wrong, tmp_path / "out", size=5, by="rows")

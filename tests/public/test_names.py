@@ -17,6 +17,7 @@ NAMES = [
     "errors",
     "export",
     "load_recipe",
+    "mix",
     "open_dataset",
     "parallel_imap",
     "parallel_map",
@@ -32,6 +33,7 @@ STEPS = [
     "Limit",
     "Map",
     "MapBatches",
+    "Mix",
     "Pack",
     "Read",
     "Rename",
@@ -52,8 +54,10 @@ ERRORS = {
     "GristmillError": Exception,
     "ItemTimeoutError": TimeoutError,
     "LowUtilisationError": RuntimeError,
+    "NoStateError": AttributeError,
     "NotUpToDateError": RuntimeError,
     "OutOfMemoryError": MemoryError,
+    "OutOfRangeError": IndexError,
     "ParityError": RuntimeError,
     "QuarantineError": RuntimeError,
     "RemoteError": RuntimeError,
@@ -87,6 +91,15 @@ PARALLEL_MAP = {
 
 EMPTY = inspect.Parameter.empty
 SIGNATURES = {
+    "mix": {
+        "inputs": EMPTY,
+        "output": EMPTY,
+        "size": EMPTY,
+        "by": "tokens",
+        "max_epochs": 1.0,
+        "split": "train",
+        "seed": 0,
+    },
     "export": {
         "dataset": EMPTY,
         "to": EMPTY,

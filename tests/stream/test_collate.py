@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from gristmill_testing.streams import ROW_LENGTH, packed_rows, ragged_rows, write_packed
+from gristmill_testing.streams import ROW_LENGTH, packed_rows, ragged_rows
 from gristmill_testing.token_datasets import write_tokens
 
-from gristmill.core.errors import UsageError
+from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.stream import Collate, Stream
 from gristmill.stream.collate import MATRICES
 
@@ -90,14 +90,37 @@ def test_cu_seqlens_of_a_fixed_size(packed):
         Stream(packed, collate=Collate(fields=("input_ids", "cu_seqlens"), cu_seqlens_size=4)).rows(0, 4)
 
 
-def test_masked_and_plain_rows_in_one_batch(tmp_path):
-    chats = write_packed(tmp_path / "chats", {"chats": [6]}, loss_masks=True)
-    plain = write_packed(tmp_path / "plain", {"web": [6]})
-    batch = Stream({"chats": (chats, 1), "plain": (plain, 1)}).rows(0, 12)
-    is_learnt = batch["labels"] != -100
-    for row, source in enumerate(batch.sources):
-        learnt = is_learnt[row, : batch.tokens[row]]
-        assert learnt.all() if source == 1 else learnt.tolist() == [place % 2 == 1 for place in range(len(learnt))]
+@pytest.mark.parametrize("row_length", [ROW_LENGTH, None], ids=["packed", "unpacked"])
+@pytest.mark.parametrize("together", ["datasets", "sources"])
+@pytest.mark.parametrize("shifted", [False, True])
+def test_masked_and_plain_rows_in_one_batch(tmp_path, row_length, together, shifted):
+    """No mask: all is learnt. With one, every second token of these."""
+    rng = np.random.default_rng(4)
+    make = packed_rows if row_length else ragged_rows
+    chats, plain = make(rng, 9), make(rng, 9)
+    for name, rows, masks in (("chats", chats, True), ("plain", plain, False)):
+        write_tokens(tmp_path / name, {("train", name): [rows]}, row_length=row_length, loss_masks=masks)
+    data = {name: (tmp_path / name, 1) for name in ("chats", "plain")}
+    if together == "sources":  # each row once, from one lane
+        data = {name: folder for name, (folder, _) in data.items()}
+    collate = Collate(fields=FIELDS, labels="shifted" if shifted else "same", pad_id=9)
+    batch = Stream(data, collate=collate, shuffle=False).rows(0, 18)
+    assert np.bincount(batch.sources).tolist() == [9, 9]
+    order = {0: iter(chats), 1: iter(plain)}
+    width = batch["input_ids"].shape[1]
+    for number, source in enumerate(batch.sources):
+        row = next(order[source])
+        slow = slow_batch([row if row_length else [row]], width, masked=source == 0, shifted=shifted, pad_id=9)
+        for name in MATRICES:
+            assert batch[name][number].tolist() == list(slow[name][0]), (number, name)
+
+
+@pytest.mark.parametrize("lengths", [[3, 3, 3, 3], [4, 2, 1, 5]])
+def test_masks_that_do_not_fit_are_named(tmp_path, lengths):
+    rows = [[1] * length for length in (2, 4, 5, 1)]
+    folder = write_tokens(tmp_path / "out", {("train", "web"): [rows]}, loss_masks=True, mask_lengths=lengths)
+    with pytest.raises(DamagedDatasetError, match=r"shard-00000\.arrow"):
+        Stream(folder, rows=4).rows(0, 4)
 
 
 def test_rows_that_cannot_stand_together_are_refused(tmp_path, packed):
@@ -117,6 +140,29 @@ def test_rows_that_cannot_stand_together_are_refused(tmp_path, packed):
 def test_wrong_options_are_refused(options):
     with pytest.raises(UsageError):
         Collate(**options)
+
+
+def test_a_rank_without_rows_is_as_wide_as_the_others(tmp_path):
+    rows = [[1] * length for length in (3, 9, 4, 7, 2)]
+    folder = write_tokens(tmp_path / "out", {("train", "web"): [rows]})
+    for multiple, widths in ((1, [9, 7, 9, 9]), (8, [16, 8, 16, 16])):
+        stream = Stream(folder, rows=5, shuffle=False, collate=Collate(fields=FIELDS, pad_to_multiple=multiple))
+        batches = [stream.batch(0, 3, rank, 4) for rank in range(4)]
+        assert [batch["input_ids"].shape for batch in batches] == [(3, width) for width in widths]
+        assert [int(batch.row_mask.sum()) for batch in batches] == [3, 2, 0, 0]
+        assert (batches[3]["labels"] == -100).all()
+        assert batches[3].next_row == 5
+        assert stream.rows(8, 10)["input_ids"].shape == (2, multiple)  # behind the end there is nothing to go by
+
+
+def test_a_pad_id_is_of_all_padding(packed):
+    plain, chosen = Stream(packed, rows=50), Stream(packed, rows=50, collate=Collate(pad_id=7))
+    before, after = plain.rows(40, 52), chosen.rows(40, 52)
+    is_padding = np.arange(ROW_LENGTH) >= before.tokens[:, None]
+    assert is_padding[:10].any()
+    assert (after["input_ids"][is_padding] == 7).all()
+    assert (after["input_ids"][~is_padding] == before["input_ids"][~is_padding]).all()
+    assert (after["labels"] == before["labels"]).all()
 
 
 def test_empty_rows_fill_up_all_arrays(packed):

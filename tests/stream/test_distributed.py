@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import socket
 import subprocess
 import sys
@@ -9,8 +10,9 @@ import sys
 import pytest
 from gristmill_testing.streams import ids_of
 
+from gristmill.core.errors import UsageError
 from gristmill.stream import Stream
-from gristmill.stream.torch import TorchDataset, TorchRows
+from gristmill.stream.torch import TorchDataset, TorchLoader, TorchRows
 
 TRAIN = """
 import json, os, sys
@@ -106,23 +108,55 @@ def test_transformers_trainer_takes_rows(packed, tmp_path):
     assert sorted(model.seen) == sorted(Stream(packed).rows(0, 53)["input_ids"].tolist())
 
 
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_torchdata_resumes_as_it_was_and_refuses_other_workers(packed, oracle, num_workers):
+def stateful_loader(packed, num_workers, **options):
     stateful = pytest.importorskip("torchdata.stateful_dataloader")
+    dataset = TorchDataset(Stream(packed, seed=7, rows=60), 4)
+    return stateful.StatefulDataLoader(dataset, batch_size=None, num_workers=num_workers, **options)
 
-    def make(num_workers):
-        dataset = TorchDataset(Stream(packed, seed=7, rows=60), 4)
-        return stateful.StatefulDataLoader(dataset, batch_size=None, num_workers=num_workers)
 
-    loader = make(num_workers)
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("num_workers", "options"), [(0, {}), (1, {}), (2, {}), (2, {"persistent_workers": True})], ids=str
+)
+def test_torchdata_resumes_as_it_was(packed, oracle, num_workers, options):
+    loader = stateful_loader(packed, num_workers, **options)
     batches = iter(loader)
     read = [next(batches) for _ in range(5)]
-    state = loader.state_dict()
-    resumed = make(num_workers)
+    state = pickle.loads(pickle.dumps(loader.state_dict()))
+    resumed = stateful_loader(packed, num_workers, **options)
     resumed.load_state_dict(state)
     assert ids_of([*read, *resumed]) == oracle[:60]
-    other = make(num_workers + 1)
+    assert ids_of(resumed) == oracle[:60]  # the next epoch is a whole one
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("before", "after", "error", "message"),
+    [
+        (2, 3, ValueError, "num_workers 2, not 3"),
+        (1, 2, ValueError, "num_workers 1, not 2"),
+        # These two torchdata refuses by itself, before it asks the dataset.
+        (0, 2, AssertionError, "expected for multiprocess dataloader"),
+        (2, 0, AssertionError, "expected for single process dataloader"),
+    ],
+)
+def test_torchdata_with_another_number_of_workers_is_refused(packed, before, after, error, message):
+    loader = stateful_loader(packed, before)
+    states = [loader.state_dict() for _ in loader]  # to the end: workers that are left in the middle take seconds to go
+    state = states[0]
+    other = stateful_loader(packed, after)
     other.load_state_dict(state)
-    with pytest.raises((AssertionError, ValueError), match=r"num_workers 2, not 3|multiprocess dataloader"):
-        list(other)
+    with pytest.raises(error, match=message):
+        next(iter(other))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_state_of_torchdata_s_workers_is_no_state_of_a_stream(packed):
+    loader = stateful_loader(packed, 0)
+    next(iter(loader))
+    state = loader.state_dict()["fetcher_state"]["dataset_iter_state"]
+    for reader in (Stream(packed, seed=7), TorchLoader(Stream(packed, seed=7), 4), TorchDataset(Stream(packed), 4)):
+        with pytest.raises(UsageError, match="worker"):
+            reader.load_state_dict(state)
+    with pytest.raises(UsageError, match="batch_size 4, not 5"):
+        iter(TorchDataset(Stream(packed, seed=7), 5)).load_state_dict(state)

@@ -219,7 +219,7 @@ def test_steps_outside_and_wrong_numbers_are_refused(packed):
         ({"mixture": {"web": 1}}, "no weight for code"),
         ({"mixture": {"web": 1, "cod": 1}}, "did you mean"),
         ({"epochs": 1, "rows": 5}, "one end"),
-        ({"rows": 0}, "above 0"),
+        ({"rows": 0}, "at least 1"),
         ({"weights_in": "bytes"}, "weights_in"),
     ],
 )

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from gristmill_testing.streams import all_rows, ids_of, write_packed
+from gristmill_testing.streams import ids_of
 from torch.utils.data import DataLoader
 
 from gristmill.core.errors import UsageError
@@ -120,15 +120,6 @@ def test_a_loader_that_was_left_goes_on_and_leaves_no_thread(packed, oracle):
     assert threading.active_count() == before
 
 
-def test_two_loaders_of_one_stream_do_not_disturb_each_other(packed, oracle):
-    stream = Stream(packed, seed=7, rows=60)
-    first, second = iter(TorchLoader(stream, 4)), TorchLoader(stream, 5)
-    read = ids_of([next(first), next(first)])
-    assert ids_of(second) == oracle[:60]
-    assert ids_of(TorchDataset(stream, 7)) == oracle[:60]
-    assert read + ids_of(first) == oracle[:60]
-
-
 def test_an_error_in_a_thread_reaches_the_user(packed):
     class Broken(Stream):
         def batch_at(self, *arguments, **options):
@@ -208,40 +199,3 @@ def test_accounts_of_a_loader(packed):
     assert values["data/wait_seconds"] > 0
     assert 0 < values["data/padding_share"] < 0.3
     assert "code 30.0% (plan 30.0%, epoch 1.30)" in batches.accounting.log_line()
-
-
-def test_state_protocol_of_torchdata(packed, oracle):
-    """As StatefulDataLoader uses it in one process; a worker's state is of its own steps only."""
-    dataset = TorchDataset(Stream(packed, seed=7, rows=60), 4)
-    batches = iter(dataset)
-    read = [next(batches) for _ in range(3)]
-    state = dataset.state_dict()
-    resumed = TorchDataset(Stream(packed, seed=7, rows=60), 4)
-    resumed.load_state_dict(state)
-    assert ids_of([*read, *resumed]) == oracle[:60]
-    assert ids_of(resumed) == oracle[:60]  # the next epoch of such a loader
-    state["worker"]["num_workers"] = 2
-    with pytest.raises(UsageError, match="num_workers 2, not 1"):
-        resumed.load_state_dict(state)
-    with pytest.raises(UsageError, match="batch_size"):
-        TorchDataset(Stream(packed, seed=7, rows=60), 5).load_state_dict(dataset.state_dict())
-    assert len(all_rows(packed)) == 53
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_state_made_without_workers_goes_on_with_any_number(tmp_path, num_workers):
-    folder = write_packed(tmp_path / "out", {"web": [16]})
-    dataset = TorchDataset(Stream(folder, rows=16), 1)
-    batches = iter(DataLoader(dataset, batch_size=None))
-    for _ in range(3):
-        next(batches)
-    again = TorchDataset(Stream(folder, rows=16), 1)
-    again.load_state_dict(dataset.state_dict())
-    assert [batch.first_row for batch in loader(again, num_workers)] == list(range(3, 16))
-
-
-def test_a_loader_refuses_the_state_of_a_worker(tmp_path):
-    folder = write_packed(tmp_path / "out", {"web": [16]})
-    dataset = TorchDataset(Stream(folder, rows=16), 1)
-    with pytest.raises(UsageError, match="worker"):
-        TorchLoader(Stream(folder, rows=16), 1).load_state_dict(dataset.state_dict())

@@ -95,6 +95,9 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         return error.exit_code
     except OSError as error:
         return _system_error(error)
+    except MemoryError as error:
+        click.echo(error_text(click.ClickException(f"there is not enough memory: {error}")), err=True)
+        return 1
     except _Terminated:
         click.echo("terminated", err=True)
         return 128 + signal.SIGTERM

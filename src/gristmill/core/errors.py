@@ -2,7 +2,9 @@
 
     GristmillError
     ├── UsageError            (ValueError)    a call or a command was written wrongly; nothing was started
-    │   └── EndlessStreamError (TypeError)    the length of what has no end
+    │   ├── EndlessStreamError (TypeError)    the length of what has no end
+    │   ├── NoStateError      (AttributeError) the state of what has none
+    │   └── OutOfRangeError   (IndexError)    a row or a step that is not there
     ├── SetupError            (RuntimeError)  no worker could be made ready
     ├── WorkerDiedError       (RuntimeError)  an item ended every process that ran it
     ├── OutOfMemoryError      (MemoryError)   an item needs more memory than there is
@@ -52,6 +54,14 @@ class UsageError(GristmillError, ValueError):
 
 class EndlessStreamError(UsageError, TypeError):
     """The length of a stream without an end was asked for. A TypeError, as of whatever has no length."""
+
+
+class NoStateError(UsageError, AttributeError):
+    """The state of something that cannot know it. An AttributeError: who asks whether it has one is told no."""
+
+
+class OutOfRangeError(UsageError, IndexError):
+    """A row or a step was asked for that is not there."""
 
 
 class SetupError(GristmillError, RuntimeError):

@@ -138,13 +138,18 @@ def _check_kinds(sources: object, steps: object) -> None:
         raise UsageError(f"steps must be a list of steps, not {steps!r}", key="steps")
 
 
-def _source(name: object, given: object) -> Source:
+def check_source_name(name: object) -> None:
+    """Refuse what cannot be a folder of the output."""
     if not isinstance(name, str) or not name or any(character in name for character in "/\\\0") or name[0] in "._":
         raise UsageError(
             f"a source cannot be called {name!r}",
             help="it becomes a folder of the output: no slashes, no dot or underscore at the start",
             key=f"sources.{name}",
         )
+
+
+def _source(name: object, given: object) -> Source:
+    check_source_name(name)
     if isinstance(given, Source):
         return given
     if isinstance(given, Step):

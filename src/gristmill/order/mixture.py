@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gristmill.core.errors import UsageError
+from gristmill.core.errors import OutOfRangeError, UsageError
 from gristmill.core.kernels import kernel
+from gristmill.core.numbers import real_number, whole_number
+from gristmill.order.arrays import whole_numbers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,7 +57,7 @@ class Mixture:
     """
 
     def __init__(self, weights: Weights | Sequence[tuple[int, Weights]]) -> None:
-        phases = [(0, weights)] if isinstance(weights, Mapping) else [(row, chosen) for row, chosen in weights]
+        phases = [(0, weights)] if isinstance(weights, Mapping) else _pairs(weights)
         if not phases or phases[0][0] != 0:
             raise UsageError("the first phase of a mixture starts at row 0", help='for example [(0, {"web": 1.0}), …]')
         self.phases = [Phase(row, period_counts(chosen)) for row, chosen in phases]
@@ -79,9 +81,9 @@ class Mixture:
 
     def __call__(self, rows: Sequence[int] | range | NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """For each row the number of its source (in `sources`), and how many draws of that source came before it."""
-        numbers = np.asarray(rows, dtype=np.int64)
+        numbers = np.atleast_1d(whole_numbers("rows", rows))
         if numbers.size and int(numbers.min()) < 0:
-            raise IndexError(f"row {int(numbers.min())}: rows are counted from 0")
+            raise OutOfRangeError(f"row {int(numbers.min())}: rows are counted from 0")
         sources, draws = np.empty_like(numbers), np.empty_like(numbers)
         tables = (self._starts, self._counts, self._drawn_before, self._slot_sources, self._slot_draws)
         _assign(numbers, *tables, sources, draws)
@@ -89,6 +91,7 @@ class Mixture:
 
     def draws_before(self, row: int) -> dict[str, int]:
         """How many of the first `row` rows each source gives."""
+        row = whole_number("row", row)
         number = max(int(np.searchsorted(self._starts, row, side="left")) - 1, 0)
         return dict(zip(self.sources, self._drawn(number, row).tolist(), strict=True))
 
@@ -104,16 +107,28 @@ class Mixture:
         return drawn
 
 
+def _pairs(phases: object) -> list[tuple[int, Weights]]:
+    try:
+        pairs = [(row, weights) for row, weights in phases]  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        pairs = []
+    if not all(isinstance(weights, Mapping) for _, weights in pairs):
+        pairs = []
+    if not pairs:
+        raise UsageError(
+            f"a mixture is weights, or a list of phases, not {phases!r:.80}", help='for example [(0, {"web": 1.0}), …]'
+        )
+    return [(whole_number("the row of a phase", row), weights) for row, weights in pairs]
+
+
 def period_counts(weights: Weights) -> dict[str, int]:
     """Weights as integers that sum to a period: largest remainders, ties by name, at least 1 each.
 
     >>> period_counts({"a": 1, "b": 1, "c": 1})
     {'a': 21846, 'b': 21845, 'c': 21845}
     """
-    for name, weight in weights.items():
-        if not math.isfinite(weight) or weight < 0:
-            raise UsageError(f"the weight of {name} must be a number from 0 on, not {weight}")
-    exact = {name: Fraction(weight) for name, weight in sorted(weights.items()) if weight}
+    given = {str(name): real_number(f"the weight of {name}", weight) for name, weight in weights.items()}
+    exact = {name: Fraction(weight) for name, weight in sorted(given.items()) if weight}
     if not exact:
         raise UsageError("a mixture needs a source with a weight above 0")
     total = sum(exact.values())
@@ -125,11 +140,20 @@ def period_counts(weights: Weights) -> dict[str, int]:
                 help="give it a larger weight, or leave the source out",
                 source=name,
             )
-    counts = {name: max(1, math.floor(share)) for name, share in shares.items()}
-    missing = PERIOD - sum(counts.values())
+    return largest_remainders(shares, least=1)
+
+
+def largest_remainders(shares: Mapping[str, Fraction], least: int = 0) -> dict[str, int]:
+    """Shares that sum to a whole number as integers that do, each less than 1 away; ties by name.
+
+    >>> largest_remainders({"a": Fraction(1, 2), "b": Fraction(5, 4), "c": Fraction(5, 4)})
+    {'a': 1, 'b': 1, 'c': 1}
+    """
+    counts = {name: max(least, math.floor(share)) for name, share in shares.items()}
+    missing = int(sum(shares.values())) - sum(counts.values())
     for name in sorted(counts, key=lambda name: (counts[name] - shares[name], name))[: max(missing, 0)]:
         counts[name] += 1
-    for _ in range(-missing):  # shares below 1 were rounded up, and the largest source feels a row the least
+    for _ in range(-missing):  # shares below `least` were rounded up, and the largest feels one the least
         counts[max(counts, key=lambda name: (counts[name], name))] -= 1
     return counts
 

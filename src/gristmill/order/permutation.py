@@ -10,19 +10,19 @@ all of the first thousand outputs can be odd.
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, SupportsIndex, overload
 
 import numpy as np
 
-from gristmill.core.errors import UsageError
+from gristmill.core.errors import OutOfRangeError
 from gristmill.core.kernels import kernel
+from gristmill.core.numbers import MAX_COUNT as MAX_SIZE
+from gristmill.core.numbers import whole_number
 from gristmill.core.seeds import key as seed_key
+from gristmill.order.arrays import whole_numbers
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
-
-MAX_SIZE = 1 << 62
 
 _ROUNDS = 6
 _ONE = np.uint64(1)
@@ -45,10 +45,8 @@ class Permutation:
     """
 
     def __init__(self, n: int, key: int) -> None:
-        if not 1 <= n <= MAX_SIZE:
-            raise UsageError(f"a permutation is of 1 to 2^62 numbers, not of {n}")
-        self.n = n
-        self.key = key % 2**64
+        self.n = whole_number("the size of a permutation", n, least=1, most=MAX_SIZE)
+        self.key = whole_number("key", key, least=-(2**64), most=2**64) % 2**64
 
     @overload
     def __call__(self, indices: SupportsIndex) -> int: ...
@@ -56,16 +54,12 @@ class Permutation:
     def __call__(self, indices: ArrayLike) -> NDArray[np.int64]: ...
     def __call__(self, indices: SupportsIndex | ArrayLike) -> int | NDArray[np.int64]:
         """Where each index goes; a number for a number, an array for an array."""
-        if isinstance(indices, int | np.integer):
-            return int(self(np.array([operator.index(indices)]))[0])
-        array = np.atleast_1d(np.asarray(indices))
-        if array.size == 0:
-            return np.empty(0, dtype=np.int64)
-        if array.dtype.kind not in "iu" or int(array.min()) < 0 or int(array.max()) >= self.n:
-            raise IndexError(f"indices of a permutation of {self.n} numbers are integers from 0 to {self.n - 1}")
+        array = whole_numbers("indices", indices)
+        if array.size and not 0 <= int(array.min()) <= int(array.max()) < self.n:
+            raise OutOfRangeError(f"indices of a permutation of {self.n} numbers are from 0 to {self.n - 1}")
         places = np.empty(array.size, dtype=np.int64)
         _permute(array.ravel().astype(np.uint64), np.uint64(self.n), half_bits(self.n), np.uint64(self.key), places)
-        return places.reshape(array.shape)
+        return places.reshape(array.shape) if array.ndim else int(places[0])
 
 
 def half_bits(n: int) -> np.uint64:

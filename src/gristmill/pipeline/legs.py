@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.options import RunOptions
     from gristmill.pipeline.plan import Plan, SourcePlan
     from gristmill.pipeline.receipts import Receipts
-    from gristmill.pipeline.stored import StoredBucket, StoredInput
+    from gristmill.pipeline.stored import StoredBucket, StoredChoice, StoredInput
     from gristmill.pipeline.work import SourceLeg, Stage
 
 T = TypeVar("T", bound="msgspec.Struct")
@@ -44,7 +44,7 @@ class UnitWork:
 
     source: SourcePlan
     fingerprint: str
-    inputs: tuple[Span | StoredInput | StoredBucket, ...]
+    inputs: tuple[Span | StoredInput | StoredChoice | StoredBucket, ...]
 
     @property
     def stem(self) -> str:

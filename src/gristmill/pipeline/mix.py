@@ -17,17 +17,20 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.books import Account
-from gristmill.core.errors import DamagedDatasetError, UsageError
+from gristmill.core.errors import UsageError
 from gristmill.core.names import one_of
+from gristmill.core.numbers import seed_number, whole_number
 from gristmill.order import Permutation
 from gristmill.order.permutation import epoch_key
 from gristmill.pipeline.claim import claimed
-from gristmill.pipeline.output import WORK, check_writable, remove_files, remove_work
+from gristmill.pipeline.mix_inputs import open_inputs
+from gristmill.pipeline.output import WORK, check_is_ours, check_writable, remove_files, remove_work
+from gristmill.pipeline.shares import wanted_amounts
 from gristmill.shards.arrow_stream import STREAM_END, mapped_batches, stream_block, stream_header
 from gristmill.shards.hugging_face import side_files
-from gristmill.shards.manifest import MANIFEST, Manifest, Shard, dump_manifest, load_manifest
+from gristmill.shards.manifest import MANIFEST, Manifest, Shard, dump_manifest
 from gristmill.shards.token_rows import CHATS, LENGTHS, num_tokens, num_trained_tokens
-from gristmill.storage.checksums import file_checksum
+from gristmill.steps.mix import UNITS
 from gristmill.storage.commit import PendingFile, write_file
 
 if TYPE_CHECKING:
@@ -36,7 +39,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-UNITS = ("tokens", "rows", "documents")
+    from gristmill.pipeline.mix_inputs import MixSource
+    from gristmill.pipeline.shares import Wanted
+
 _SPLIT = "train"
 _PLANNED = f"{WORK}/mix.json"
 """Which files a mix will write: what a killed one has left is removed by the next."""
@@ -59,16 +64,6 @@ class Share:
     @property
     def epochs(self) -> float:
         return self.taken / self.available
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    name: str
-    folder: Path
-    manifest: Manifest
-    shards: list[Shard]
-    units: NDArray[np.int64]
-    """Of each row."""
 
 
 def mix(
@@ -96,116 +91,43 @@ def mix(
         What was taken of each.
     """
     one_of("by", by, UNITS)
-    if size < 1:
-        raise UsageError(f"size must be at least 1, not {size}")
+    size, seed = whole_number("size", size, least=1), seed_number(seed)
     target = Path(output)
-    sources = [_open(name, Path(folder), split, by) for name, (folder, _) in inputs.items()]
-    _check_alike(sources)
-    wanted = _wanted({name: weight for name, (_, weight) in inputs.items()}, size)
-    _check_feasible(sources, wanted, by, max_epochs)
+    weights, sources = open_inputs(inputs, split, by)
+    available = {source.name: int(source.units.sum()) for source in sources}
+    wanted = wanted_amounts(weights, available, size=size, by=by, max_epochs=max_epochs)
     chosen = {source.name: _choose(source, wanted[source.name], seed) for source in sources}
     for name, (share, _) in chosen.items():
         if not share.taken:
             raise UsageError(f"{name}: of a size of {size:,} {by} nothing is left for it", help="choose a larger size")
     check_writable(target)
+    if (target / MANIFEST).exists():
+        raise UsageError(f"{target} holds a dataset already", help="choose another output folder")
+    check_is_ours(target)
     with claimed(target) as run_id:
-        if (target / MANIFEST).exists():
-            raise UsageError(f"{target} holds a dataset already", help="choose another output folder")
         _forget_killed(target)
         write_file(target / _PLANNED, msgspec.json.encode(_planned(sources, chosen)), run_id)
         written = {source.name: _write(source, *chosen[source.name], target, run_id) for source in sources}
-        _publish(sources, written, target, run_id, {"by": by, "size": size, "max_epochs": max_epochs, "seed": seed})
+        options = {"by": by, "size": size, "max_epochs": float(max_epochs), "seed": seed, "weights": weights}
+        _publish(sources, written, target, run_id, options)
     return [chosen[source.name][0] for source in sources]
 
 
-def _open(name: str, folder: Path, split: str, by: str) -> _Source:
-    manifest = load_manifest(folder)
-    if manifest.format != "arrow":
-        raise UsageError(
-            f"{folder} holds {manifest.format} files, and mix takes Arrow shards", help="write: {format: arrow}"
-        )
-    if by == "tokens" and LENGTHS not in manifest.schema.columns:
-        raise UsageError(f"{folder} holds {manifest.kind}, which have no tokens", help="by=rows, or tokenize it first")
-    one_of("split", split, manifest.splits)
-    shards = [shard for of_split, _, shard in manifest.shards() if of_split == split and shard.rows]
-    if not shards:
-        raise UsageError(f"{folder} has no rows in the split {split}")
-    counts = [_units(batch, by) for shard in shards for batch in mapped_batches(folder / shard.path)]
-    return _Source(name, folder, manifest, shards, np.concatenate(counts))
-
-
-def _units(batch: pa.RecordBatch, by: str) -> NDArray[np.int64]:
-    """How much each row of a batch counts."""
-    if by == "rows" or LENGTHS not in batch.schema.names:
-        return np.ones(batch.num_rows, dtype=np.int64)
-    lengths = batch.column(LENGTHS)
-    ends: NDArray[np.int32] = lengths.offsets.to_numpy()
-    totals = np.arange(len(lengths.values) + 1)
-    if by == "tokens":
-        totals[1:] = np.cumsum(lengths.values.to_numpy())
-    return np.diff(totals[ends])
-
-
-def _check_alike(sources: list[_Source]) -> None:
-    if not sources:
-        raise UsageError("a mix needs a dataset", help="name=folder:weight")
-    first = sources[0]
-    for source in sources[1:]:
-        if source.manifest.schema.columns != first.manifest.schema.columns:
-            raise UsageError(
-                f"{first.name} and {source.name} have different columns: {first.manifest.schema.columns} and "
-                f"{source.manifest.schema.columns}",
-                help="make them with the same tokenizer and row_length",
-            )
-        contents = {one.manifest.tokenizer.content for one in (first, source) if one.manifest.tokenizer is not None}
-        if len(contents) > 1:
-            raise UsageError(f"{first.name} and {source.name} have different tokenizers", help="tokenize them alike")
-
-
-def _wanted(weights: Mapping[str, float], size: int) -> dict[str, int]:
-    total = sum(weights.values())
-    for name, weight in weights.items():
-        if not 0 < weight < float("inf"):
-            raise UsageError(f"the weight of {name} must be above 0, not {weight:g}")
-    return {name: round(size * weight / total) for name, weight in weights.items()}
-
-
-def _check_feasible(sources: list[_Source], wanted: Mapping[str, int], by: str, max_epochs: float) -> None:
-    """Refuse what is not there, and say by how much it is missed and what would work."""
-    limits = {source.name: int(max_epochs * int(source.units.sum())) for source in sources}
-    short = [name for name, limit in limits.items() if wanted[name] > limit]
-    if not short:
-        return
-    worst = max(short, key=lambda name: wanted[name] / max(limits[name], 1))
-    possible = int(sum(wanted.values()) * limits[worst] / wanted[worst])
-    listed = "; ".join(
-        f"{name}: {wanted[name]:,} {by} are wanted, {limits[name]:,} are there in {max_epochs:g} epochs, "
-        f"{wanted[name] - limits[name]:,} short"
-        for name in short
-    )
-    raise UsageError(
-        listed, help=f"take a size of at most {possible:,}, lower the weight of {worst}, or raise max_epochs"
-    )
-
-
-def _choose(source: _Source, wanted: int, seed: int) -> tuple[Share, NDArray[np.bool_]]:
+def _choose(source: MixSource, wanted: Wanted, seed: int) -> tuple[Share, NDArray[np.bool_]]:
     """Whole epochs, and which rows of the one that is not."""
-    available = int(source.units.sum())
-    whole, left = divmod(wanted, available)
     num_rows = len(source.units)
     order = np.empty(num_rows, dtype=np.int64)
     order[Permutation(num_rows, epoch_key(seed, f"mix/{source.name}", 0))(np.arange(num_rows))] = np.arange(num_rows)
     reached = np.concatenate([[0], np.cumsum(source.units[order])])
-    count = int(np.searchsorted(reached, left))
-    if count and reached[count] - left > left - reached[count - 1]:
-        count -= 1
+    count = wanted.cut(reached)
     is_taken = np.zeros(num_rows, dtype=np.bool_)
     is_taken[order[:count]] = True
-    share = Share(source.name, wanted, available, whole, count, whole * available + int(reached[count]))
-    return share, is_taken
+    whole = wanted.whole_epochs
+    taken = whole * wanted.available + int(reached[count])
+    return Share(source.name, wanted.amount, wanted.available, whole, count, taken), is_taken
 
 
-def _planned(sources: list[_Source], chosen: Mapping[str, tuple[Share, NDArray[np.bool_]]]) -> list[str]:
+def _planned(sources: list[MixSource], chosen: Mapping[str, tuple[Share, NDArray[np.bool_]]]) -> list[str]:
     return [
         _shard_path(source.name, number)
         for source in sources
@@ -223,13 +145,8 @@ def _forget_killed(target: Path) -> None:
         remove_work(target)
 
 
-def _write(source: _Source, share: Share, is_taken: NDArray[np.bool_], target: Path, run_id: str) -> list[Shard]:
+def _write(source: MixSource, share: Share, is_taken: NDArray[np.bool_], target: Path, run_id: str) -> list[Shard]:
     written: list[Shard] = []
-    for shard in source.shards:
-        if file_checksum(str(source.folder / shard.path)) != shard.xxh3:
-            raise DamagedDatasetError(
-                f"{source.folder / shard.path} is not as it was written", help=f"run: gristmill verify {source.folder}"
-            )
     for _ in range(share.whole_epochs):
         for shard in source.shards:
             path = _shard_path(source.name, len(written))
@@ -254,7 +171,7 @@ def _pieces(path: Path) -> Iterator[bytes]:
 
 
 def _write_part(
-    source: _Source, shard: Shard, is_taken: NDArray[np.bool_], target: Path, path: str, run_id: str
+    source: MixSource, shard: Shard, is_taken: NDArray[np.bool_], target: Path, path: str, run_id: str
 ) -> Shard:
     """The chosen rows of a shard, in their order."""
     schema = source.manifest.schema.to_arrow()
@@ -286,7 +203,7 @@ def _write_part(
 
 
 def _publish(
-    sources: list[_Source], written: dict[str, list[Shard]], target: Path, run_id: str, options: dict[str, object]
+    sources: list[MixSource], written: dict[str, list[Shard]], target: Path, run_id: str, options: dict[str, object]
 ) -> None:
     """Side files, the tokenizer, and last the manifest."""
     first = sources[0].manifest
@@ -312,7 +229,7 @@ def _publish(
     remove_work(target)
 
 
-def _account(source: _Source, written: list[Shard]) -> Account:
+def _account(source: MixSource, written: list[Shard]) -> Account:
     """Rows in + repeats = rows out + rows that were not chosen."""
     given, taken = sum(shard.rows for shard in written), len(source.units)
     left_out = Counter(not_chosen=taken - given) if given < taken else Counter[str]()

@@ -19,6 +19,7 @@ from gristmill.pipeline.claim import claimed
 from gristmill.pipeline.first_units import FirstUnits
 from gristmill.pipeline.join import add_books
 from gristmill.pipeline.legs import LegRunner, UnitResults, UnitWork
+from gristmill.pipeline.mix_barrier import after_mix
 from gristmill.pipeline.options import RunOptions
 from gristmill.pipeline.packing import check_utilisation, empty_account
 from gristmill.pipeline.plan import make_plan
@@ -29,6 +30,7 @@ from gristmill.pipeline.tails import pack_leftovers
 from gristmill.pipeline.work import PartResult, SourceLeg, Stage
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps.limit import Limit
+from gristmill.steps.mix import Mix
 from gristmill.steps.shuffle import Shuffle
 from gristmill.steps.split import AssignSplit, Split
 from gristmill.storage.commit import remove_temporaries
@@ -249,6 +251,9 @@ class _Execution:
         for split in {flow.leg.barrier for flow in at_split}:
             if isinstance(split, Split):
                 self._pass_split(split, [flow for flow in at_split if flow.leg.barrier == split], stage)
+        at_mix = [flow for flow in flows if isinstance(flow.leg.barrier, Mix)]
+        if at_mix:  # a common step: all sources come to it together
+            self._pass_mix(at_mix, stage)
         for flow in flows:
             barrier = flow.leg.barrier
             if isinstance(barrier, Limit):
@@ -269,6 +274,16 @@ class _Execution:
             flow.units = barriers.after_split(flow.units, flow.results)
             flow.opening, flow.assigned = None, (AssignSplit(split=split, bounds=bounds),)
             self._rename(flow, flow.assigned[0])
+
+    def _pass_mix(self, flows: Sequence[_Flow], stage: Stage) -> None:
+        mix = flows[0].leg.barrier
+        if not isinstance(mix, Mix):
+            return
+        units = after_mix(mix, self._runner, stage, {flow.plan.name: (flow.units, flow.results) for flow in flows})
+        for flow in flows:
+            flow.units = units[flow.plan.name]
+            flow.opening, flow.assigned = mix.name, ()
+            self._rename(flow, mix)
 
     def _rename(self, flow: _Flow, barrier: Step) -> None:
         """Units of the next leg are known by where they come from and what is done to them there."""

@@ -5,14 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
+from gristmill.steps.limit import OVER_LIMIT
+from gristmill.steps.mix import NOT_CHOSEN
 from gristmill.steps.read import CELL_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from gristmill.steps.mix import Mix
     from gristmill.steps.shuffle import Shuffle
 
 
@@ -25,18 +29,40 @@ class StoredInput:
     share: int | None = None
     """Of a `limit`: how many of the first rows go on."""
 
-    @property
-    def num_over_limit(self) -> int:
-        return 0 if self.share is None else self.num_rows - self.share
+    is_copy = False
+    left_out = OVER_LIMIT
 
     def batches(self, root: Path, seed: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  (as StoredBucket's)
-        left = self.num_rows - self.num_over_limit
+        left = self.num_rows if self.share is None else self.share
         with pa.memory_map(str(root / self.path)) as file:
             for batch in pa.ipc.open_stream(file):
                 if left <= 0:
                     return
                 yield batch.slice(0, left)
                 left -= batch.num_rows
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChoice:
+    """An Arrow stream of which a `mix` takes some or all, perhaps not for the first time."""
+
+    path: str
+    num_rows: int
+    mix: Mix
+    below: int | None
+    """Records with smaller keys are taken; None: all."""
+    is_copy: bool
+    """They were taken before: these are new records, and other splits than that for training are not among them."""
+
+    left_out = NOT_CHOSEN
+
+    def batches(self, root: Path, seed: int) -> Iterator[pa.RecordBatch]:
+        for batch in StoredInput(self.path, self.num_rows).batches(root):
+            is_mixed = self.mix.is_mixed(batch)
+            taken = np.ones(batch.num_rows, dtype=np.bool_)
+            if self.below is not None and self.below < 1 << 64:
+                taken = self.mix.keys(batch, seed) < np.uint64(self.below)
+            yield batch.filter(pa.array(taken & is_mixed if self.is_copy else taken | ~is_mixed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +83,12 @@ class StoredBucket:
     schema: pa.Schema
     blocks: tuple[StoredBlock, ...]
 
-    num_over_limit = 0
+    is_copy = False
+    left_out = ""
+
+    @property
+    def num_rows(self) -> int:
+        return sum(block.rows for block in self.blocks)
 
     def batches(self, root: Path, seed: int) -> Iterator[pa.RecordBatch]:
         table = pa.Table.from_batches([batch for block in self.blocks for batch in self._read(root, block)])

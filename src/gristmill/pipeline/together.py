@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from gristmill.core.errors import UsageError
 from gristmill.core.records import INPUT_IDS, LOSS_MASK, RECORD, SPLIT
+from gristmill.steps.mix import ROWS, Mix
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pyarrow as pa
 
+    from gristmill.core.recipe import Recipe
     from gristmill.shards.carried_tokenizer import CarriedTokenizer
     from gristmill.steps.pack.pack import Pack
     from gristmill.steps.write import Write
@@ -102,3 +104,20 @@ def _written(schema: pa.Schema) -> pa.Schema:
 
 def _columns(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema if field.name not in (RECORD, SPLIT))
+
+
+def check_mix(recipe: Recipe, pack: Pack | None) -> None:
+    """Refuse, in the plan, a `mix` that cannot be: the amounts are only known in the run."""
+    for place, step in recipe.all_steps():
+        if not isinstance(step, Mix):
+            continue
+        if place.startswith("sources."):
+            raise UsageError(f"{place}: mix weighs all sources", help="put it among the common steps")
+        if pack is not None and step.by == ROWS:
+            raise UsageError(
+                f"{place}: rows are made by pack, after mix", help="mix by tokens, or mix the finished datasets"
+            )
+        for name in [*step.weights, *recipe.sources]:
+            if name not in recipe.sources or name not in step.weights:
+                problem = "is not a source" if name not in recipe.sources else "has no weight"
+                raise UsageError(f"{place}: {name} {problem}", help=f"give weights for {', '.join(recipe.sources)}")

@@ -25,7 +25,6 @@ from gristmill.pipeline.packing import PackingSink
 from gristmill.pipeline.sink import Part, Place, Sink
 from gristmill.pipeline.units import Span, clusters
 from gristmill.shards.manifest import StoredFile
-from gristmill.steps.limit import OVER_LIMIT
 from gristmill.steps.read import CellBatch, open_reader, read_together
 from gristmill.steps.record_functions import bad_record
 from gristmill.storage.commit import PendingFile
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from gristmill.core.records import BadRecord, SourceFile
     from gristmill.core.step import Kernel, LocalStep
     from gristmill.engine.tasks import Context, Task
-    from gristmill.pipeline.stored import StoredBucket, StoredInput
+    from gristmill.pipeline.stored import StoredBucket, StoredChoice, StoredInput
     from gristmill.steps.pack.pack import Pack
     from gristmill.steps.read import Read
     from gristmill.steps.write import Write
@@ -94,7 +93,7 @@ class PartTask:
     """One unit, or a part of one."""
 
     source: str
-    inputs: tuple[Span | StoredInput | StoredBucket, ...]
+    inputs: tuple[Span | StoredInput | StoredChoice | StoredBucket, ...]
     stem: str
     """Where its files go, below the output folder."""
     complete: bool
@@ -213,12 +212,17 @@ class _PartRun:
             _check_unchanged(span)
             yield span.file
 
-    def _stored_cells(self, stored: StoredInput | StoredBucket) -> Iterator[CellBatch]:
-        if stored.num_over_limit:
-            self._opening.taken += stored.num_over_limit
-            self._opening.dropped[OVER_LIMIT] += stored.num_over_limit
+    def _stored_cells(self, stored: StoredInput | StoredChoice | StoredBucket) -> Iterator[CellBatch]:
+        num_left_out = stored.num_rows
         for number, batch in enumerate(stored.batches(self._stage.root, self._stage.seed)):
+            num_left_out -= batch.num_rows
+            if stored.is_copy:  # they did not come in, as `_take` will have it: they came before
+                self._opening.taken -= batch.num_rows
+                self._opening.created += batch.num_rows
             yield CellBatch(number, batch)
+        if num_left_out and not stored.is_copy:
+            self._opening.taken += num_left_out
+            self._opening.dropped[stored.left_out] += num_left_out
 
     def _exclude(self, cell: CellBatch, number: int) -> None:
         rows = {row: reason for found, row, reason in self._part.excluded if found == number}

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from gristmill.steps.limit import Limit
     from gristmill.steps.map import Map
     from gristmill.steps.map_batches import MapBatches
+    from gristmill.steps.mix import Mix
     from gristmill.steps.pack.pack import Pack
     from gristmill.steps.read.read import Read
     from gristmill.steps.rename import Rename
@@ -28,6 +29,7 @@ __all__ = [
     "Limit",
     "Map",
     "MapBatches",
+    "Mix",
     "Pack",
     "Read",
     "Rename",
@@ -46,6 +48,7 @@ _HOMES = {
     "Limit": "gristmill.steps.limit",
     "Map": "gristmill.steps.map",
     "MapBatches": "gristmill.steps.map_batches",
+    "Mix": "gristmill.steps.mix",
     "Pack": "gristmill.steps.pack.pack",
     "Read": "gristmill.steps.read.read",
     "Rename": "gristmill.steps.rename",

@@ -1,6 +1,7 @@
 """What was streamed so far, against plan: rows, tokens and epochs of each source, padding, speed, time spent waiting.
 
-Counts are of this process (one rank); epochs are of the whole run, since they follow from the number of the row alone.
+Counts and shares are of this process (one rank); planned shares and epochs are of all ranks together, since they follow
+from the number of the row alone. A rank's share need not be the planned one: the mixture holds over the global batches.
 Batches are noted as they are handed out and added up 64 at a time: about 1 µs a batch.
 """
 
@@ -49,6 +50,8 @@ class Account:
     seconds: float
     wait_seconds: float
     sources: list[SourceAccount]
+    left_out: dict[str, str]
+    """Sources that the dataset's mixture leaves out, and why."""
 
     @property
     def rows_per_second(self) -> float:
@@ -62,10 +65,11 @@ class Account:
 class Accounting:
     """Add batches as they are used; ask at any time."""
 
-    def __init__(self, lanes: list[Lane], order: RowOrder, sources: list[str]) -> None:
+    def __init__(self, lanes: list[Lane], order: RowOrder, sources: list[str], left_out: dict[str, str]) -> None:
         self._lanes = lanes
         self._order = order
         self._sources = sources
+        self._left_out = left_out
         self.restart(0)
 
     def restart(self, row: int) -> None:
@@ -105,6 +109,7 @@ class Accounting:
                 SourceAccount(source, int(rows[number]), int(tokens[number]), rows[number] / total, share, epochs)
                 for number, (source, (share, epochs)) in enumerate(self._planned().items())
             ],
+            left_out=self._left_out,
         )
 
     def as_dict(self, prefix: str = "data/") -> dict[str, float]:
@@ -132,6 +137,7 @@ class Accounting:
             f"epoch {of_source.epochs:.2f})"
             for of_source in account.sources
         )
+        sources += "".join(f", {source} left out ({why})" for source, why in account.left_out.items())
         waited = account.wait_seconds / account.seconds if account.seconds else 0.0
         return (
             f"row {account.row:,}: {sources}; padding {account.padding_share:.1%}, waited {waited:.1%}, "

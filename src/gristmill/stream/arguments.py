@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import msgspec
 
 from gristmill.core.errors import UsageError
 from gristmill.core.names import one_of
+from gristmill.core.numbers import positive_number, real_number, seed_number, true_or_false, whole_number
+from gristmill.stream.collate import Collate
 
-if TYPE_CHECKING:
-    from gristmill.stream.collate import Collate
+MAX_BATCH = 1 << 24
+"""Rows of a rank; and ranks."""
 
 
 class StreamArguments(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,23 +36,62 @@ class StreamArguments(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         one_of("weights_in", self.weights_in, ("rows", "tokens"))
+        if isinstance(self.sources, str) or not isinstance(self.sources, Collection | None):
+            raise UsageError(f'sources is a list, not {self.sources!r:.80}: ["web"]')
+        if not isinstance(self.collate, Collate | None):
+            raise UsageError(f"collate must be a Collate, not {self.collate!r:.80}")
         ends = {"epochs": self.epochs, "rows": self.rows, "tokens": self.tokens}
-        given = {name: end for name, end in ends.items() if end is not None}
+        given = {name: _end(name, end) for name, end in ends.items() if end is not None}
         if len(given) > 1:
             raise UsageError(f"a stream has one end, not {' and '.join(given)}")
-        for name, end in given.items():
-            if end <= 0:
-                raise UsageError(f"{name} must be above 0, not {end}")
-        if isinstance(self.sources, str):
-            raise UsageError(f'sources is a list: ["{self.sources}"]')
-        msgspec.structs.force_setattr(self, "data", _absolute(self.data))
+        changes = {
+            "data": _absolute(self.data),
+            "mixture": self.mixture if isinstance(self.mixture, Mapping) else self.mixture or None,
+            "seed": seed_number(self.seed),
+            "shuffle": true_or_false("shuffle", self.shuffle),
+            "drop_last": true_or_false("drop_last", self.drop_last),
+            "max_epochs": _limits(self.max_epochs),
+            **given,
+        }
+        for name, value in changes.items():
+            msgspec.structs.force_setattr(self, name, value)
+
+
+def _end(name: str, end: Any) -> float:
+    return positive_number(name, end) if name == "epochs" else whole_number(name, end, least=1)
+
+
+def _limits(given: Any) -> Any:
+    if isinstance(given, Mapping):
+        return {name: real_number(f"max_epochs of {name}", limit) for name, limit in given.items()}
+    return None if given is None else real_number("max_epochs", given)
 
 
 def _absolute(data: Any) -> Any:
     """Paths that mean the same in another current folder."""
     if isinstance(data, Mapping):
-        return {name: _absolute(given) for name, given in data.items()}
-    if isinstance(data, tuple):
-        return (_absolute(data[0]), *data[1:])
-    path = os.fspath(data)
+        return {str(name): _with_weight(name, given) for name, given in data.items()}
+    path = os.fspath(data) if isinstance(data, str | os.PathLike) else data
+    if not isinstance(path, str):
+        raise UsageError(
+            f"a dataset is a folder, not {data!r:.80}", help='several are given by name: {"web": ("out/web", 0.7), …}'
+        )
     return path if "://" in path else os.path.abspath(path)  # noqa: PTH100  (a Path would lose what is not normal)
+
+
+def _with_weight(name: object, given: Any) -> Any:
+    if not isinstance(given, tuple):
+        return _absolute(given)
+    if len(given) != 2:
+        raise UsageError(f"{name} is a folder and its weight, not {given!r:.80}", help='("out/web", 0.7)')
+    return _absolute(given[0]), real_number(f"the weight of {name}", given[1])
+
+
+def check_ranks(batch_size: int, rank: int, world_size: int) -> tuple[int, int, int]:
+    """The same as plain numbers; what no trainer means is refused."""
+    batch_size = whole_number("batch_size", batch_size, least=1, most=MAX_BATCH)
+    world_size = whole_number("world_size", world_size, least=1, most=MAX_BATCH)
+    rank = whole_number("rank", rank)
+    if rank >= world_size:
+        raise UsageError(f"rank {rank} is not one of {world_size}", help="ranks are counted from 0 to world_size - 1")
+    return batch_size, rank, world_size

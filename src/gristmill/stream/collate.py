@@ -9,7 +9,8 @@ import numpy as np
 
 from gristmill.core.errors import UsageError
 from gristmill.core.names import one_of
-from gristmill.stream.kernels import S_DOCUMENTS, S_SHARD, S_STORED, fill
+from gristmill.core.numbers import true_or_false, whole_number
+from gristmill.stream.kernels import S_DOCUMENTS, S_FILLED, S_SHARD, S_STORED, fill
 from gristmill.stream.memory import memory
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 INPUT_IDS = "input_ids"
 MATRICES = (INPUT_IDS, "labels", "position_ids", "document_ids", "attention_mask")
 FIELDS = (*MATRICES, "cu_seqlens", "row_mask")
+_MAX_WIDTH = 1 << 24
 
 
 class Collate(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,20 +39,32 @@ class Collate(msgspec.Struct, frozen=True, kw_only=True):
     pad_to_multiple: int = 1
     """Rows of different lengths are padded to the longest of the batch, rounded up to a multiple of this."""
     pad_id: int | None = None
-    """None: what the tokenizer says; its end of text, if it says nothing."""
+    """Of all padding. None: rows keep the padding that they were packed with, and what is added is what the tokenizer
+    says; its end of text, if it says nothing."""
     cu_seqlens_size: int | None = None
     """Fill `cu_seqlens` up to this many numbers with its last one, so that its shape never changes."""
 
     def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "fields", tuple(self.fields))
+        fields: Any = self.fields
+        if isinstance(fields, str):
+            raise UsageError(f'fields is a list: ("{fields}",)')
+        changes: dict[str, Any] = {
+            "fields": tuple(fields),
+            "pad_to_multiple": whole_number("pad_to_multiple", self.pad_to_multiple, least=1, most=_MAX_WIDTH),
+            "learn_first_token": true_or_false("learn_first_token", self.learn_first_token),
+        }
+        if self.pad_id is not None:
+            changes["pad_id"] = whole_number("pad_id", self.pad_id, least=-(1 << 31), most=(1 << 31) - 1)
+        if self.cu_seqlens_size is not None:
+            changes["cu_seqlens_size"] = whole_number("cu_seqlens_size", self.cu_seqlens_size, least=2, most=1 << 31)
+        for name, value in changes.items():
+            msgspec.structs.force_setattr(self, name, value)
         for field in self.fields:
             one_of("fields", field, FIELDS)
         one_of("dtype", self.dtype, ("int64", "int32"))
         one_of("labels", self.labels, ("same", "shifted"))
         if INPUT_IDS not in self.fields:
             raise UsageError("a batch holds input_ids at least", help=f'fields=("{INPUT_IDS}", …)')
-        if self.pad_to_multiple < 1:
-            raise UsageError(f"pad_to_multiple must be at least 1, not {self.pad_to_multiple}")
 
 
 class Batch(dict[str, Any]):
@@ -75,14 +89,18 @@ class Batch(dict[str, Any]):
         return self.sources >= 0
 
 
-def collate(
-    spots: NDArray[np.int64], options: Collate, row_length: int | None, pad_id: int, new: Any = np.empty
-) -> dict[str, Any]:
+def width_of(spots: NDArray[np.int64], options: Collate) -> int:
+    """Of rows that have lengths of their own: the longest, rounded up, and never 0."""
+    longest = int(spots[:, S_STORED].max(initial=1))
+    return -(-longest // options.pad_to_multiple) * options.pad_to_multiple
+
+
+def collate(spots: NDArray[np.int64], options: Collate, width: int, pad_id: int, new: Any = np.empty) -> dict[str, Any]:
     """The arrays of a batch; `new` makes them (a trainer may want them in pinned memory)."""
     num_rows = len(spots)
-    width = (
-        row_length or -(-int(spots[:, S_STORED].max(initial=0)) // options.pad_to_multiple) * options.pad_to_multiple
-    )
+    if options.pad_id is not None:  # also in place of the padding that rows were packed with
+        spots = spots.copy()
+        spots[:, S_STORED] = spots[:, S_FILLED]
     arrays: dict[str, Any] = {}
     for name in MATRICES:
         if name in options.fields:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from gristmill.core.errors import UsageError
 from gristmill.core.names import one_of
+from gristmill.core.numbers import MAX_COUNT, whole_number
 from gristmill.order import Mixture
 
 if TYPE_CHECKING:
@@ -16,7 +17,18 @@ if TYPE_CHECKING:
     from gristmill.stream.sources import Lane, Part
 
 Weights = Mapping[str, float]
-MixtureLike = Weights | Sequence[tuple[int, Weights]]
+MixtureLike = Weights | Sequence[tuple[int, Weights] | tuple[int, Weights, str]]
+
+COUNTS: Literal["counts"] = "counts"
+"""Marks a phase of a state: not weights as a user gives them, but rows of each lane in a period."""
+
+
+class GivenPhase(NamedTuple):
+    """Weights from a row on."""
+
+    first_row: int
+    weights: Weights
+    is_of_state: bool = False
 
 
 def mixture_of(parts: list[Part], given: StreamArguments, row_length: int | None) -> Mixture | None:
@@ -25,16 +37,19 @@ def mixture_of(parts: list[Part], given: StreamArguments, row_length: int | None
     phases = _phases(parts, given)
     if phases is None:
         return None
-    by_lane = [(row, _of_lanes(parts, weights)) for row, weights in phases]
-    if given.weights_in == "tokens":
-        by_lane = [(row, _in_rows(weights, lanes, row_length)) for row, weights in by_lane]
+    by_lane = []
+    for phase in phases:
+        weights = phase.weights if phase.is_of_state else _of_lanes(parts, phase.weights)
+        if given.weights_in == "tokens" and not phase.is_of_state:
+            weights = _in_rows(weights, lanes, row_length)
+        by_lane.append((phase.first_row, weights))
     empty = {lane.name for lane in lanes if not lane.rows}
-    for name in empty & {name for _, weights in by_lane for name, weight in weights.items() if weight}:
+    for name in sorted(empty & {name for _, weights in by_lane for name, weight in weights.items() if weight}):
         raise UsageError(f"source {name} has a weight, but no rows", help="leave it out, or give it the weight 0")
     return Mixture(by_lane)
 
 
-def _phases(parts: list[Part], given: StreamArguments) -> list[tuple[int, Weights]] | None:
+def _phases(parts: list[Part], given: StreamArguments) -> list[GivenPhase] | None:
     """Weights by part, or by lane where there is one part; None: there are none."""
     mixture = given.mixture
     if isinstance(given.data, Mapping):
@@ -43,19 +58,49 @@ def _phases(parts: list[Part], given: StreamArguments) -> list[tuple[int, Weight
             mixture = with_weight
         elif with_weight:
             raise UsageError("weights stand beside the folders or in `mixture`, not in both")
-    known = [part.name for part in parts] if isinstance(given.data, Mapping) else [x.name for x in parts[0].lanes]
     if mixture is None:
-        return None if parts[0].shares is None or len(parts) > 1 else [(0, parts[0].shares)]
-    phases = [(0, mixture)] if isinstance(mixture, Mapping) else [(int(row), weights) for row, weights in mixture]
-    lane_names = {lane.name for part in parts for lane in part.lanes}
-    named = {name for _, weights in phases for name in weights}
-    if named <= lane_names and not named <= set(known):
-        return phases  # a state's phases: they are of lanes already
-    for name in named:
-        one_of("a source of the mixture", name, known)
-    for name in known:
-        if name not in named:
-            raise UsageError(f"the mixture has no weight for {name}", help="give it the weight 0 to leave it out")
+        return _default(parts)
+    known = [part.name for part in parts] if isinstance(given.data, Mapping) else [x.name for x in parts[0].lanes]
+    phases = parse_phases(mixture)
+    for phase in phases:
+        names = [lane.name for part in parts for lane in part.lanes] if phase.is_of_state else known
+        for name in phase.weights:
+            one_of("a source of the mixture", name, names)
+        if not phase.is_of_state and (missing := [name for name in known if name not in phase.weights]):
+            raise UsageError(f"the mixture has no weight for {missing[0]}", help="give it the weight 0 to leave it out")
+    return phases
+
+
+def _default(parts: list[Part]) -> list[GivenPhase] | None:
+    """The dataset's own mixture."""
+    of_its_own = [part for part in parts if part.shares is not None]
+    if not of_its_own:
+        return None
+    if len(parts) > 1:
+        raise UsageError(
+            f"{of_its_own[0].name} has a mixture of its own, and the datasets have no weights: each row once would be "
+            "another mixture",
+            help=f'give every dataset a weight: {{"{parts[0].name}": ("{parts[0].name}", 0.5), …}}',
+        )
+    return [GivenPhase(0, _shares(parts[0]))]
+
+
+def parse_phases(mixture: object) -> list[GivenPhase]:
+    """Weights, or phases of them; `state["phases"]` among them stay what they are."""
+    if isinstance(mixture, Mapping):
+        return [GivenPhase(0, mixture)]
+    try:
+        entries = [tuple(entry) for entry in mixture]  # type: ignore[attr-defined]
+    except TypeError:
+        entries = [()]
+    phases = []
+    for entry in entries:
+        if len(entry) not in (2, 3) or not isinstance(entry[1], Mapping) or entry[2:] not in ((), (COUNTS,)):
+            raise UsageError(
+                f"a mixture is weights, or a list of phases, not {mixture!r:.80}",
+                help='for example [(0, {"web": 1.0}), (1_000_000, {"web": 0.5, "code": 0.5})]',
+            )
+        phases.append(GivenPhase(whole_number("the row of a phase", entry[0]), entry[1], len(entry) == 3))
     return phases
 
 
@@ -63,12 +108,34 @@ def _of_lanes(parts: list[Part], weights: Weights) -> dict[str, float]:
     """A part's weight, shared out among its lanes by the manifest's mixture."""
     found: dict[str, float] = {}
     for part in parts:
-        total = sum((part.shares or {}).values()) or 1.0
+        weight = weights.get(part.name, 0.0) if part.name else 0.0
+        shares = _shares(part) if weight and part.shares is not None else {}
         for lane in part.lanes:
-            if lane.name in weights:
-                found[lane.name] = weights[lane.name]
-            elif part.name in weights:
-                found[lane.name] = weights[part.name] * (part.shares[lane.name] / total if part.shares else 1.0)
+            share = shares[lane.name] / sum(shares.values()) if shares else 1.0
+            found[lane.name] = weights[lane.name] if lane.name in weights else weight * share
+    return found
+
+
+def _shares(part: Part) -> dict[str, float]:
+    """Of its lanes, by its manifest; a source that has no rows in this split has no share."""
+    shares = part.shares or {}
+    if not any(shares.values()):
+        raise UsageError(
+            f"the mixture of {part.name or 'the dataset'} has no weight for a source with rows in {part.split}",
+            help='give weights: mixture={"web": 0.7, …}',
+        )
+    return shares
+
+
+def left_out_by(parts: list[Part], given: StreamArguments) -> dict[str, str]:
+    """Sources that are not streamed because a manifest's mixture says so or cannot help it, and why."""
+    if given.mixture is not None and not isinstance(given.data, Mapping):
+        return {}
+    found = {}
+    for part in parts:
+        for lane in part.lanes:
+            if part.shares is not None and not part.shares[lane.name]:
+                found[lane.name] = "no weight in the dataset's mixture" if lane.rows else f"no rows in {part.split}"
     return found
 
 
@@ -88,7 +155,8 @@ def horizon(given: StreamArguments, lanes: list[Lane], order: RowOrder, row_leng
         return given.rows
     if given.epochs is not None:
         used = order.mixture.sources if order.mixture is not None else [lane.name for lane in lanes]
-        return math.ceil(given.epochs * sum(lane.rows for lane in lanes if lane.name in used))
+        rows = math.ceil(given.epochs * sum(lane.rows for lane in lanes if lane.name in used))
+        return whole_number("the number of rows in so many epochs", rows, least=1)
     if given.tokens is not None:
         return _rows_for(given.tokens, lanes, order, row_length)
     return None
@@ -105,6 +173,8 @@ def _rows_for(tokens: int, lanes: list[Lane], order: RowOrder, row_length: int |
         raise UsageError("the rows of this stream hold no tokens", help="give it an end in rows=")
     enough = 1
     while held(enough) < tokens:
+        if enough >= MAX_COUNT // 2:
+            raise UsageError(f"no number of rows holds {tokens:,} tokens", help="give the stream an end in rows=")
         enough *= 2
     low = enough // 2
     while low + 1 < enough:

@@ -1,9 +1,10 @@
 """The proof of exact elastic resume on a user's own data: one run through every world size, worker and batch count.
 
-A run of a few steps is made with each combination, as all its ranks and all their loader workers would make it, each
-from a stream of its own. Its last state goes through JSON and into the next combination. What they have read, one after
-the other, is compared with what a slow reader gives: one row at a time, the order worked out number by number from the
-definitions, the ids read by `open_dataset`.
+A run of a few steps is made with each combination, by all its ranks and all their loader workers: real processes of a
+DataLoader where torch is installed (`stream.torch.prove`), else streams of their own in this process. Its last state
+goes through JSON and into the next combination. What they have read, one after the other, is compared with what a slow
+reader gives: one row at a time, the order worked out number by number from the definitions, ids, lengths and masks read
+by `open_dataset`, labels made token by token.
 """
 
 from __future__ import annotations
@@ -12,19 +13,25 @@ import itertools
 import json
 import pickle
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from gristmill.core.errors import UsageError
+from gristmill.core.numbers import whole_number
 from gristmill.core.records import INPUT_IDS
 from gristmill.order import Permutation
 from gristmill.order.permutation import epoch_key
 from gristmill.shards.dataset import Dataset, open_dataset
+from gristmill.shards.token_rows import LENGTHS
+from gristmill.stream.arguments import check_ranks
+from gristmill.stream.kernels import IGNORED
+from gristmill.stream.shard_blocks import LOSS_MASK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from gristmill.stream.collate import Batch, Collate
     from gristmill.stream.stream import Stream
 
 
@@ -45,52 +52,72 @@ class Proof:
 
     legs: list[Leg]
     num_rows: int
-    different_row: int | None
+    num_tokens: int
+    different_row: int | None = None
+    different_in: str | None = None
+    """input_ids, labels, tokens (their number) or state."""
 
     def __bool__(self) -> bool:
         return self.different_row is None
 
 
+class Run(Protocol):
+    """The first `steps` batches of all ranks after a state, step by step and in each step rank by rank."""
+
+    def __call__(
+        self, stream: Stream, state: Mapping[str, Any], leg: Leg, steps: int
+    ) -> Iterator[tuple[Batch, dict[str, Any]]]:
+        """Each with the state after it."""
+
+
 def prove(
-    stream: Stream, worlds: Sequence[int], workers: Sequence[int], batches: Sequence[int], steps: int = 2
+    stream: Stream,
+    worlds: Sequence[int],
+    workers: Sequence[int],
+    batches: Sequence[int],
+    steps: int = 2,
+    run: Run | None = None,
 ) -> Proof:
     """Run through all combinations, `steps` of each, the world size changing every time."""
-    for name, numbers, least in (
-        ("world", worlds, 1),
-        ("workers", workers, 0),
-        ("batch", batches, 1),
-        ("steps", [steps], 1),
-    ):
-        if not numbers or min(numbers) < least:
-            raise UsageError(f"{name} must be numbers from {least} on, not {', '.join(map(str, numbers))}")
+    for name, given, least in (("world", worlds, 1), ("workers", workers, 0), ("batch", batches, 1)):
+        if not given:
+            raise UsageError(f"{name} needs a number at least")
+        for number in given:
+            whole_number(name, number, least=least)
+    steps = whole_number("steps", steps, least=1)
     oracle = SlowReader(stream)
     state = stream.state_dict(row=0)
     legs: list[Leg] = []
-    row = 0
+    row = num_tokens = 0
     for batch_size, num_workers, world_size in itertools.product(batches, workers, worlds):
-        first_row = row
-        for batch in _run(stream, state, world_size, num_workers, batch_size, steps):
-            for ids, length in zip(batch[INPUT_IDS], batch.tokens, strict=True):
-                if not np.array_equal(ids[:length], oracle.row(row)[:length]):
-                    return Proof(legs, row, row)
+        check_ranks(batch_size, 0, world_size)
+        leg = Leg(world_size, num_workers, batch_size, row, 0)
+        for batch, after in (run or simulated)(stream, state, leg, steps):
+            for number in np.flatnonzero(batch.row_mask).tolist():
+                different = oracle.difference(batch, number, row)
+                if different is not None:
+                    return Proof(legs, row, num_tokens, row, different)
                 row += 1
-            state = json.loads(json.dumps(stream.state_dict(row=batch.next_row)))
-        legs.append(Leg(world_size, num_workers, batch_size, first_row, row - first_row))
-    return Proof(legs, row, None)
+                num_tokens += int(batch.tokens[number])
+            state = json.loads(json.dumps(after))
+        legs.append(Leg(world_size, num_workers, batch_size, leg.first_row, row - leg.first_row))
+        if state["row"] != row:
+            return Proof(legs, row, num_tokens, row, "state")
+    return Proof(legs, row, num_tokens)
 
 
-def _run(
-    stream: Stream, state: dict[str, Any], world_size: int, num_workers: int, batch_size: int, steps: int
-) -> Iterator[Any]:
-    """The batches of all ranks, step by step; each worker of each rank has opened the data for itself."""
-    num_workers = max(num_workers, 1)
+def simulated(stream: Stream, state: Mapping[str, Any], leg: Leg, steps: int) -> Iterator[tuple[Batch, dict[str, Any]]]:
+    """Each worker of each rank is a stream that has opened the data for itself."""
     makers = {}
-    for rank, worker in itertools.product(range(world_size), range(num_workers)):
+    for rank, worker in itertools.product(range(leg.world_size), range(max(leg.num_workers, 1))):
         maker = makers[rank, worker] = pickle.loads(pickle.dumps(stream))
         maker.load_state_dict(state)
-    for step in range(steps):
-        for rank in range(world_size):
-            yield makers[rank, step % num_workers].batch(step, batch_size, rank, world_size)
+    for step, rank in itertools.product(range(steps), range(leg.world_size)):
+        maker = makers[rank, step % max(leg.num_workers, 1)]
+        if not maker.has_batch(state["row"] + step * leg.batch_size * leg.world_size, leg.batch_size * leg.world_size):
+            return
+        batch = maker.batch(step, leg.batch_size, rank, leg.world_size)
+        yield batch, maker.state_dict(row=batch.next_row)
 
 
 class SlowReader:
@@ -100,8 +127,22 @@ class SlowReader:
         self._stream = stream
         self._datasets: dict[str, Dataset] = {}
 
-    def row(self, row: int) -> Any:
-        """The ids at a row of the stream."""
+    def difference(self, batch: Batch, number: int, row: int) -> str | None:
+        """What of a batch's row is not as it is at this row of the stream."""
+        record = self.record(row)
+        length = int(np.sum(record[LENGTHS]))
+        if int(batch.tokens[number]) != length:
+            return "tokens"
+        if not np.array_equal(np.asarray(batch[INPUT_IDS][number])[:length], record[INPUT_IDS][:length]):
+            return INPUT_IDS
+        if "labels" in batch:
+            labels = np.asarray(batch["labels"][number])
+            if labels.tolist() != slow_labels(record, self._stream.collate, len(labels)):
+                return "labels"
+        return None
+
+    def record(self, row: int) -> dict[str, Any]:
+        """What is stored at a row of the stream."""
         order, given = self._stream.order, self._stream.arguments
         lane, draw = self._stream.lanes[0], row
         if order.mixture is not None:
@@ -116,6 +157,21 @@ class SlowReader:
                 dataset = self._datasets.get(shard.folder)
                 if dataset is None:
                     dataset = self._datasets[shard.folder] = open_dataset(shard.folder)
-                return dataset[shard.first_row + index][INPUT_IDS]
+                return dataset[shard.first_row + index]
             index -= shard.rows
         raise AssertionError("a permutation stays inside its lane")
+
+
+def slow_labels(record: Mapping[str, Any], options: Collate, width: int) -> list[int]:
+    """Token by token."""
+    lengths = [int(length) for length in record[LENGTHS]]
+    firsts = {sum(lengths[:number]) for number, length in enumerate(lengths) if length}
+    labels = []
+    for place in range(sum(lengths)):
+        is_learnt = LOSS_MASK not in record or bool(record[LOSS_MASK][place])
+        if place in firsts and not options.learn_first_token:
+            is_learnt = False
+        labels.append(int(record[INPUT_IDS][place]) if is_learnt else IGNORED)
+    if options.labels == "shifted":
+        labels = labels[1:]
+    return labels + [IGNORED] * (width - len(labels))

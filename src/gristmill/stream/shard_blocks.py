@@ -80,6 +80,8 @@ def _line(batch: pa.RecordBatch, mapped: pa.Buffer) -> list[int]:
     num_masks = len(ids.values) if masks is None else len(masks.values)
     if num_masks != len(ids.values) or (fixed and len(ids.values) != batch.num_rows * ids.type.list_size):
         raise ValueError("the columns of a batch have different lengths")
+    if masks is not None and not fixed and not masks.offsets.equals(ids.offsets):
+        raise ValueError("the rows of a batch and their masks have different lengths")
     return [
         0,
         batch.num_rows,

@@ -74,7 +74,7 @@ class Part:
     sources: list[str]
     lanes: list[Lane]
     shares: dict[str, float] | None
-    """Of its lanes, from the manifest's mixture; None: it is one lane."""
+    """Of its lanes, from the manifest's mixture, 0 for one without rows; None: the manifest has none."""
 
 
 def open_parts(data: StreamData, split: str | None, sources: Sequence[str] | None, *, weighted: bool) -> list[Part]:
@@ -132,11 +132,10 @@ def _open(name: str, path: str, split: str | None, sources: Sequence[str] | None
     if weighted or (manifest.mixture is not None and len(chosen) > 1):
         lanes = [Lane(_lane_name(name, source), shards[source]) for source in chosen]
         default = manifest.mixture
-        shares = (
-            None
-            if default is None
-            else {lane.name: default.get(source, 0.0) for lane, source in zip(lanes, chosen, strict=True)}
-        )
+        shares = None
+        if default is not None:
+            pairs = zip(lanes, chosen, strict=True)
+            shares = {lane.name: float(default.get(source, 0.0)) if lane.rows else 0.0 for lane, source in pairs}
         return Part(name, manifest, split, chosen, lanes, shares)
     return Part(
         name, manifest, split, chosen, [Lane(name, [shard for group in shards.values() for shard in group])], None

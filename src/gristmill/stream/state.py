@@ -6,20 +6,22 @@ other data, in another order, under other weights in the past.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import xxhash
 
 from gristmill.core.errors import UsageError
+from gristmill.core.numbers import MAX_COUNT
 from gristmill.order import ORDER_VERSION
+from gristmill.stream.mixing import COUNTS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from gristmill.stream.row_order import RowOrder
 
-Phases = list[tuple[int, dict[str, int]]]
+Phases = list[tuple[int, dict[str, int], Literal["counts"]]]
 
 _MEANINGS = {
     "order_version": "the order of rows is another in this version of Gristmill",
@@ -38,12 +40,14 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     mixture_hash: str
     dataset_hash: str
     phases: Phases
-    """Weights as rows in 65,536, from each row on; empty where there are none. `Stream(mixture=…)` takes them again."""
+    """Rows of each lane in 65,536, from each row on; empty where there are no weights. `Stream(mixture=…)` takes them
+    again, whatever the units of its weights are: "counts" says that they are exact."""
 
 
 def state_at(row: int, order: RowOrder, *, seed: int, shuffle: bool, dataset_hash: str) -> StreamState:
     """The state before `row`."""
-    phases = [] if order.mixture is None else [(phase.first_row, phase.counts) for phase in order.mixture.phases]
+    known = [] if order.mixture is None else order.mixture.phases
+    phases: Phases = [(phase.first_row, phase.counts, COUNTS) for phase in known]
     return StreamState(
         row=row,
         seed=seed,
@@ -58,9 +62,9 @@ def parse_state(state: Mapping[str, Any]) -> StreamState:
     """A state from what was saved, perhaps as JSON."""
     try:
         parsed = msgspec.convert(dict(state), StreamState)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
         raise UsageError(f"this is not the state of a stream: {error}") from None
-    if parsed.row < 0:
+    if not 0 <= parsed.row <= MAX_COUNT:
         raise UsageError(f"this is not the state of a stream: row {parsed.row}")
     return parsed
 
@@ -90,5 +94,5 @@ def _advice(name: str, saved: StreamState) -> str:
 
 def _past_hash(row: int, phases: Phases, *, weighted: bool, shuffle: bool) -> str:
     """Of the weights that rows before `row` were drawn with: what comes later may still be changed."""
-    past = [[first, sorted(counts.items())] for first, counts in phases if first < row]
+    past = [[first, sorted(counts.items())] for first, counts, _ in phases if first < row]
     return xxhash.xxh3_128_hexdigest(msgspec.json.encode([weighted, shuffle, past]))

@@ -7,16 +7,19 @@ state is the number of the next row.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gristmill.core.errors import EndlessStreamError, UsageError
+from gristmill.core.errors import EndlessStreamError, OutOfRangeError, UsageError
+from gristmill.core.numbers import MAX_COUNT, whole_number
 from gristmill.stream.accounting import Accounting
-from gristmill.stream.arguments import StreamArguments
-from gristmill.stream.collate import INPUT_IDS, Batch, Collate, collate
+from gristmill.stream.arguments import MAX_BATCH, StreamArguments, check_ranks
+from gristmill.stream.collate import INPUT_IDS, Batch, Collate, collate, width_of
 from gristmill.stream.kernels import S_FILLED, S_SHARD
-from gristmill.stream.mixing import check_max_epochs, horizon, mixture_of
+from gristmill.stream.mixing import check_max_epochs, horizon, left_out_by, mixture_of
+from gristmill.stream.position import Position
 from gristmill.stream.row_order import RowOrder
 from gristmill.stream.row_table import RowTable
 from gristmill.stream.sources import content_hash, lanes_of, open_parts, row_length_of
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 
     from gristmill.stream.mixing import MixtureLike
     from gristmill.stream.sources import StreamData
+    from gristmill.stream.state import StreamState
     from gristmill.stream.where import RowOrigins
 
 
@@ -39,7 +43,8 @@ class Stream:
         data: The folder of a dataset, or a name for each of several: `{"web": "out/web", "code": ("out/code", 0.3)}`,
             with a weight for all of them or for none.
         mixture: Weights of the sources (of several datasets: by their names), or phases `[(0, weights), (row, …)]`.
-            None: the manifest's; if it has none, all rows are shuffled together and each comes once an epoch.
+            None: the manifest's, without sources that have no rows in this split (`left_out`); if it has none, all rows
+            are shuffled together and each comes once an epoch.
         weights_in: Whether weights are shares of "rows" or of "tokens".
         split: Which one; "train" if there is one.
         sources: Only these.
@@ -102,16 +107,25 @@ class Stream:
         """After which the stream ends; None: never."""
         check_max_epochs(given.max_epochs, self.lanes, self.order, self.num_rows)
         self.forget_files()
-        self.accounting = Accounting(self.lanes, self.order, self.sources)
-        """What `batches` gave so far."""
+        self.left_out = left_out_by(self.parts, given)
+        """Sources that the dataset's mixture leaves out, and why."""
+        self.accounting = Accounting(self.lanes, self.order, self.sources, self.left_out)
+        """What was handed out so far, against plan."""
         self.collate = given.collate or Collate()
         self.pad_id = _pad_id(self.collate, self.parts[0].manifest.tokenizer)
         self.first_row = 0
-        """Where step 0 begins: 0, or the row of the state that was loaded."""
-        self._next_row = 0
+        """Where step 0 begins: 0, or the row of the state that was loaded. Reading does not move it."""
+        self.position = Position()
+        """Where `batches` and `TorchLoader` go on."""
+
+    @property
+    def next_row(self) -> int:
+        """Where the stream stands: behind the last batch that was handed out."""
+        return self.position.row
 
     def forget_files(self) -> None:
         """Let go of all open shards; they are opened again when rows of them are asked for."""
+        self._process = os.getpid()
         shards = [shard for lane in self.lanes for shard in lane.shards]
         self.table = RowTable(shards)
         self.sources = list(dict.fromkeys(shard.source for shard in shards))
@@ -129,25 +143,36 @@ class Stream:
 
     def __repr__(self) -> str:
         end = "endless" if self.num_rows is None else f"{self.num_rows:,} rows"
-        return f"Stream({', '.join(self.sources)}; {end}, next row {self._next_row:,})"
+        without = "".join(f"; without {name}: {why}" for name, why in self.left_out.items())
+        return f"Stream({', '.join(self.sources)}; {end}, next row {self.next_row:,}{without})"
 
     def rows(self, start: int, stop: int) -> Batch:
         """The rows from `start` up to `stop`, whatever was read before; those past the end are empty."""
-        if not 0 <= start <= stop:
-            raise UsageError(f"rows are counted from 0, and the first is not after the last: {start} to {stop}")
+        start, stop = whole_number("start", start), whole_number("stop", stop)
+        if start > stop:
+            raise UsageError(f"the first row is not after the last: {start} to {stop}")
+        whole_number("the number of rows at once", stop - start, most=MAX_BATCH)
         return self.take(np.arange(start, stop), first_row=start, next_row=stop)
 
     def take(
         self, rows: NDArray[np.int64], *, first_row: int, next_row: int, new: Callable[..., Any] = np.empty
     ) -> Batch:
         """Any rows in any order as one batch of the step that ends before `next_row`."""
+        if self._process != os.getpid():  # a forked process must not share the lock of its parent
+            self.forget_files()
+        table = self.table  # held until the rows are copied, even if another thread forgets the files
         places = self.order(rows).places
         if self.num_rows is not None and next_row > self.num_rows:
             places[rows >= self.num_rows] = -1
             next_row = self.num_rows
-        table = self.table  # held until the rows are copied, even if another thread forgets the files
         spots = table.spots(places)
-        batch = Batch(collate(spots, self.collate, self.row_length, self.pad_id, new))
+        width = self.row_length
+        if width is None:
+            # A rank that has no row left is as wide as all together: there is no tensor without places.
+            empty = next_row > first_row and not (places >= 0).any()
+            whole = table.spots(self.order(np.arange(first_row, next_row)).places) if empty else spots
+            width = width_of(whole, self.collate)
+        batch = Batch(collate(spots, self.collate, width, self.pad_id, new))
         batch.first_row = first_row
         batch.next_row = next_row
         batch.sources = self._shard_sources[spots[:, S_SHARD]]
@@ -157,11 +182,18 @@ class Stream:
 
     def batch(self, step: int, batch_size: int, rank: int = 0, world_size: int = 1) -> Batch:
         """The batch of one rank at one step, counted from where the stream began or was resumed."""
-        check_ranks(batch_size, rank, world_size)
-        row = self.first_row + step * batch_size * world_size
-        if step < 0 or not self.has_batch(row, batch_size * world_size):
-            raise IndexError(f"step {step} of {self.num_steps(batch_size, world_size)}")
-        return self.batch_at(row, batch_size, rank, world_size)
+        batch_size, rank, world_size = check_ranks(batch_size, rank, world_size)
+        return self.batch_at(self._row_of(step, batch_size * world_size), batch_size, rank, world_size)
+
+    def _row_of(self, step: int, global_size: int) -> int:
+        """At which a step begins."""
+        step = whole_number("step", step, least=-MAX_COUNT)
+        row = self.first_row + step * global_size
+        if step < 0 or not self.has_batch(row, global_size):
+            known = "" if self.num_rows is None else f" of {self.steps_from(self.first_row, global_size):,}"
+            raise OutOfRangeError(f"there is no step {step:,}{known}: they are counted from 0")
+        whole_number("the last row of a step", row + global_size)
+        return row
 
     def batch_at(
         self, row: int, batch_size: int, rank: int = 0, world_size: int = 1, new: Callable[..., Any] = np.empty
@@ -172,14 +204,31 @@ class Stream:
         return self.take(rows, first_row=row, next_row=row + batch_size * world_size, new=new)
 
     def batches(self, batch_size: int, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
-        """One batch after the other, from where the stream stands; `state_dict` is that of the last one given."""
-        check_ranks(batch_size, rank, world_size)
-        row = self.first_row = self._next_row
+        """One batch after the other, from where the stream stands, which moves with each.
+
+        Another call goes on there too. Of two at a time the one that was overtaken is refused.
+        """
+        batch_size, rank, world_size = check_ranks(batch_size, rank, world_size)
+        return map(self.hand_out, self._made(batch_size, rank, world_size))
+
+    def _made(self, batch_size: int, rank: int, world_size: int) -> Iterator[Batch]:
+        row = self.next_row
         while self.has_batch(row, batch_size * world_size):
             batch = self.batch_at(row, batch_size, rank, world_size)
-            self.accounting.add(batch)
-            row = self._next_row = batch.next_row
+            row = batch.next_row
             yield batch
+
+    def hand_out(self, batch: Batch, wait_seconds: float = 0.0) -> Batch:
+        """Move behind a batch that is about to be used; one that is not next is refused."""
+        if batch.first_row != self.next_row:
+            raise UsageError(
+                f"the stream stands at row {self.next_row:,}, and this iteration is at row {batch.first_row:,}: "
+                "something else has moved it",
+                help="iterate again to go on from there, or give each reader a Stream of its own",
+            )
+        self.accounting.add(batch, wait_seconds)
+        self.position.move_to(batch.next_row)
+        return batch
 
     def has_batch(self, row: int, global_size: int) -> bool:
         """Whether a global batch may begin at a row: before the end, and with `drop_last` whole before it."""
@@ -187,6 +236,7 @@ class Stream:
 
     def num_steps(self, batch_size: int, world_size: int = 1) -> int:
         """How many steps there are from `first_row` to the end."""
+        batch_size, _, world_size = check_ranks(batch_size, 0, world_size)
         return self.steps_from(self.first_row, batch_size * world_size)
 
     def steps_from(self, row: int, global_size: int) -> int:
@@ -194,22 +244,31 @@ class Stream:
         left = max(len(self) - row, 0)
         return left // global_size if self.arguments.drop_last else -(-left // global_size)
 
-    def where(self, step: int, batch_size: int, world_size: int = 1) -> list[RowOrigins]:
-        """The documents behind a step, row by row."""
+    def where(self, step: int, batch_size: int, world_size: int = 1, rank: int | None = None) -> list[RowOrigins]:
+        """The documents behind a step, row by row; of one rank, or of all."""
         from gristmill.stream.where import origins_of  # noqa: PLC0415  (loads the tokenizers' layer)
 
-        self.batch(step, batch_size, 0, world_size)
-        first = self.first_row + step * batch_size * world_size
-        stop = first + batch_size * world_size
-        stop = stop if self.num_rows is None else min(stop, self.num_rows)
-        return origins_of(self.order, self.table, first, stop, batch_size)
+        batch_size, only, world_size = check_ranks(batch_size, 0 if rank is None else rank, world_size)
+        first = self._row_of(step, batch_size * world_size)
+        start, stop = first, first + batch_size * world_size
+        if rank is not None:
+            start, stop = first + only * batch_size, first + (only + 1) * batch_size
+        if self.num_rows is not None:
+            start, stop = min(start, self.num_rows), min(stop, self.num_rows)
+        whole_number("the number of rows at once", stop - start, most=MAX_BATCH)
+        return origins_of(self.order, self.table, range(start, stop), first, batch_size)
 
     def state_dict(self, row: int | None = None) -> dict[str, Any]:
-        """The state after the last batch that `batches` gave, or before `row` (`batch.next_row`).
+        """The state after the last batch that was handed out, or before `row` (`batch.next_row`).
 
-        It is the same on each rank.
+        It is the same on each rank. What a DataLoader hands out the stream does not see: then `row` must be given.
         """
-        state = self._state(self._next_row if row is None else row)
+        if row is None and self.position.is_taken:
+            raise UsageError(
+                "a DataLoader reads this stream, and only its batches say how far it has come",
+                help="save dataset.state_after(batch), where dataset is the TorchDataset",
+            )
+        state = self._state(self.next_row if row is None else whole_number("row", row))
         return {name: getattr(state, name) for name in state.__struct_fields__}
 
     def load_state_dict(self, state: Mapping[str, Any], ignore: Collection[str] = ()) -> None:
@@ -217,38 +276,36 @@ class Stream:
 
         `ignore` names what may differ after all: "dataset_hash", "seed", "mixture_hash", "order_version".
         """
+        self.first_row = self.check_state(state, ignore).row
+        self.position.move_to(self.first_row)
+        self.accounting.restart(self.first_row)
+
+    def check_state(self, state: Mapping[str, Any], ignore: Collection[str] = ()) -> StreamState:
+        """A state that fits this stream; another is refused."""
         saved = parse_state(state)
         check_same(saved, self._state(saved.row), ignore)
         if self.num_rows is not None and saved.row > self.num_rows:
             raise UsageError(f"the state is at row {saved.row:,}, and the stream ends at {self.num_rows:,}")
-        self.first_row = self._next_row = saved.row
-        self.accounting.restart(saved.row)
+        return saved
 
     def _state(self, row: int) -> Any:
         given = self.arguments
         return state_at(row, self.order, seed=given.seed, shuffle=given.shuffle, dataset_hash=self.dataset_hash)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (self.arguments, self.dataset_hash, self.first_row, self._next_row)
+        return _reopened, (self.arguments, self.dataset_hash, self.first_row, self.position)
 
 
-def _reopened(arguments: StreamArguments, dataset_hash: str, first_row: int, next_row: int) -> Stream:
+def _reopened(arguments: StreamArguments, dataset_hash: str, first_row: int, position: Position) -> Stream:
     """A stream in another process: opened again from paths and numbers, and still of the same data."""
     stream = Stream.__new__(Stream)
     stream.arguments = arguments
     stream._open()
     if stream.dataset_hash != dataset_hash:
         raise UsageError("the dataset was changed while it was streamed", help="start again, or resume from a state")
-    stream.first_row, stream._next_row = first_row, next_row
+    stream.first_row, stream.position = first_row, position
+    stream.accounting.restart(position.row)
     return stream
-
-
-def check_ranks(batch_size: int, rank: int, world_size: int) -> None:
-    """Refuse numbers that no trainer means."""
-    if batch_size < 1:
-        raise UsageError(f"batch_size must be at least 1, not {batch_size}")
-    if not 0 <= rank < world_size:
-        raise UsageError(f"rank {rank} is not one of {world_size}", help="ranks are counted from 0 to world_size - 1")
 
 
 def _pad_id(options: Collate, tokenizer: Any) -> int:

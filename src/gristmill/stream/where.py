@@ -38,13 +38,13 @@ class RowOrigins:
     documents: list[Document]
 
 
-def origins_of(order: RowOrder, table: RowTable, start: int, stop: int, batch_size: int) -> list[RowOrigins]:
-    """Of the rows from `start` up to `stop`, which are one step's."""
-    ordered = order(np.arange(start, stop))
+def origins_of(order: RowOrder, table: RowTable, rows: range, first_row: int, batch_size: int) -> list[RowOrigins]:
+    """Of some rows of the step that begins at `first_row`."""
+    ordered = order(np.array(rows, dtype=np.int64))
     numbers = table.shards_of(ordered.places)
     datasets: dict[str, Dataset] = {}
     found = []
-    for index, row in enumerate(range(start, stop)):
+    for index, row in enumerate(rows):
         shard = table.shards[int(numbers[index])]
         shard_row = int(ordered.places[index] - table.ends[numbers[index]]) + shard.rows
         if shard.folder not in datasets:
@@ -55,7 +55,7 @@ def origins_of(order: RowOrder, table: RowTable, start: int, stop: int, batch_si
         found.append(
             RowOrigins(
                 row=row,
-                rank=index // batch_size,
+                rank=(row - first_row) // batch_size,
                 source=shard.source,
                 epoch=int(ordered.draws[index] // order.sizes[ordered.lanes[index]]),
                 shard=shard.path,

@@ -14,11 +14,13 @@ from gristmill.storage.checksums import file_checksum
 from gristmill.storage.commit import write_file
 
 
-def write_tokens(folder, shards, *, id_type="uint16", row_length=None, pad_id=0, loss_masks=False, rows_a_batch=2):
+def write_tokens(
+    folder, shards, *, id_type="uint16", row_length=None, pad_id=0, loss_masks=False, mask_lengths=None, rows_a_batch=2
+):
     """A dataset of `{(split, source): [[row, …] a shard, …]}`.
 
     Without `row_length` a row is the ids of one document; with it, the list of its documents' ids, which is padded.
-    With `loss_masks` every second token of a row is to be learnt.
+    With `loss_masks` every second token of a row is to be learnt; `mask_lengths` makes them of other lengths.
     """
     schema = canonical_schema(rows_schema(pa.type_for_alias(id_type), row_length, masked=loss_masks))
     splits, num_rows = {}, {}
@@ -33,6 +35,7 @@ def write_tokens(folder, shards, *, id_type="uint16", row_length=None, pad_id=0,
                 row_length=row_length,
                 pad_id=pad_id,
                 rows_a_batch=rows_a_batch,
+                mask_lengths=mask_lengths,
             )
             splits.setdefault(split, {}).setdefault(source, []).append(shard)
             num_rows[source] = num_rows.get(source, 0) + len(rows)
@@ -50,13 +53,14 @@ def write_tokens(folder, shards, *, id_type="uint16", row_length=None, pad_id=0,
     return folder
 
 
-def _write_shard(folder, path, schema, source, rows, *, row_length, pad_id, rows_a_batch):
+def _write_shard(folder, path, schema, source, rows, *, row_length, pad_id, rows_a_batch, mask_lengths):
     data = stream_header(schema)
     for start in range(0, len(rows), rows_a_batch):
         part = rows[start : start + rows_a_batch]
         documents = [[row] if row_length is None else row for row in part]
         ids = [np.concatenate([np.asarray(document) for document in row]).tolist() for row in documents]
-        masks = [[place % 2 == 1 for place in range(len(row))] for row in ids]
+        sizes = mask_lengths[start : start + len(part)] if mask_lengths else [len(row) for row in ids]
+        masks = [[place % 2 == 1 for place in range(size)] for size in sizes]
         if row_length is not None:
             masks = [row + [False] * (row_length - len(row)) for row in masks]
             ids = [row + [pad_id] * (row_length - len(row)) for row in ids]

@@ -7,18 +7,20 @@ of the last batch which was used, and each batch knows its `next_row`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import secrets
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from gristmill.core.errors import UsageError
+from gristmill.core.errors import NoStateError, UsageError
+from gristmill.stream.arguments import check_ranks
 from gristmill.stream.collate import Batch
-from gristmill.stream.stream import check_ranks
 from gristmill.stream.torch.ranks import find_ranks
 from gristmill.stream.torch.tensors import as_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Mapping
 
     from gristmill.stream.stream import Stream
 
@@ -26,79 +28,106 @@ _WORKER = "worker"
 
 
 class TorchDataset(IterableDataset[Batch]):
-    """The batches of one rank, from where the stream stands; iterating again begins there again."""
+    """The batches of one rank.
+
+    The first pass goes on where the stream stands, those after it begin at row 0. A pass does not move the stream. Make
+    it in the process that iterates it: one that was carried into another knows nothing of the passes there.
+    """
 
     def __init__(
         self, stream: Stream, batch_size: int, *, rank: int | None = None, world_size: int | None = None
     ) -> None:
         self.stream = stream
-        self.batch_size = batch_size
-        self.rank, self.world_size = find_ranks(rank, world_size)
-        check_ranks(batch_size, self.rank, self.world_size)
-        self._first_row = stream.first_row
-        self._next_step = 0
-        self._saved: Mapping[str, int] | None = None
-        """What a worker had made when the state was saved; for the next iteration."""
+        self.batch_size, self.rank, self.world_size = check_ranks(batch_size, *find_ranks(rank, world_size))
+        self.stream.position.share()
+        self._num_passes = 0
+        """In this process: persistent workers begin each with the seed of the first."""
 
-    def __iter__(self) -> Iterator[Batch]:
-        worker, num_workers = _worker()
-        if get_worker_info() is not None:
-            self.stream.forget_files()  # a forked process must not share the lock of its parent
-        step = worker
-        if self._saved is not None:
-            saved, self._saved = self._saved, None
-            # A process that has made every batch has come to a step, from which any number of workers can go on.
-            step = int(saved["next_step"]) + (worker if saved["num_workers"] == 1 else 0)
-        self._next_step = step
-        global_size = self.batch_size * self.world_size
-        while self.stream.has_batch(row := self._first_row + step * global_size, global_size):
-            batch = as_tensors(self.stream.batch_at(row, self.batch_size, self.rank, self.world_size))
-            step += num_workers
-            self._next_step = step  # before the batch is out: whoever has it may ask for the state
-            yield batch
+    def __iter__(self) -> Pass:
+        worker = _worker()
+        reader = secrets.randbits(62) if worker.pass_seed is None else worker.pass_seed + self._num_passes
+        self._num_passes += 1
+        return Pass(self, self.stream.position.begin_pass(reader, in_worker=worker.pass_seed is not None), worker)
 
     def __len__(self) -> int:
-        """Steps from where the stream stood to its end."""
-        return self.stream.steps_from(self._first_row, self.batch_size * self.world_size)
+        """Steps of the next pass."""
+        return self.stream.steps_from(self.stream.position.next_pass(), self.batch_size * self.world_size)
 
     def state_after(self, batch: Batch) -> dict[str, Any]:
         """The state of a run that has used this batch and all before it; the same on every rank."""
         return self.stream.state_dict(row=batch.next_row)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Of what this process has *made*, for torchdata's StatefulDataLoader; save `state_after` otherwise."""
-        worker, num_workers = _worker()
-        state = self.stream.state_dict(row=self._first_row)
-        state[_WORKER] = {
-            "number": worker,
-            "num_workers": num_workers,
-            "next_step": self._next_step,
-            "batch_size": self.batch_size,
-            "world_size": self.world_size,
-        }
-        return state
-
     def load_state_dict(self, state: Mapping[str, Any], ignore: Collection[str] = ()) -> None:
-        """Go on from `state_after` with any number of workers and ranks, or from `state_dict` with the same."""
-        plain = {name: value for name, value in state.items() if name != _WORKER}
-        self.stream.load_state_dict(plain, ignore)
-        self._first_row = self.stream.first_row
-        self._saved = state.get(_WORKER)
-        if self._saved is not None:
-            self._check_same_loader(self._saved)
+        """Go on from `state_after`, with any number of workers and ranks: the next pass does, also of live workers."""
+        self.stream.load_state_dict(state, ignore)
 
-    def _check_same_loader(self, saved: Mapping[str, int]) -> None:
-        now = {"batch_size": self.batch_size, "world_size": self.world_size}
-        if saved["num_workers"] > 1:
-            now["number"], now["num_workers"] = _worker()
-        for name, value in now.items():
-            if saved[name] != value:
+    if not TYPE_CHECKING:  # else every name would pass for one of its attributes
+
+        def __getattr__(self, name: str) -> Any:
+            # Not a method: torchdata would take the dataset for one that knows its state.
+            if name == "state_dict":
+                raise NoStateError(
+                    "a TorchDataset has no state_dict: its DataLoader reads ahead, and only batches know what was used",
+                    help="save dataset.state_after(batch), batch being the last one that was used",
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+class _Worker(NamedTuple):
+    number: int
+    num_workers: int
+    """0: the process itself."""
+    pass_seed: int | None
+    """Which all workers of a pass share."""
+
+
+def _worker() -> _Worker:
+    info = get_worker_info()
+    return _Worker(0, 0, None) if info is None else _Worker(info.id, info.num_workers, info.seed - info.id)
+
+
+class Pass(Iterator[Batch]):
+    """What one worker gives in one pass; its state is for torchdata's StatefulDataLoader."""
+
+    def __init__(self, dataset: TorchDataset, first_row: int, worker: _Worker) -> None:
+        self._dataset = dataset
+        self._first_row = first_row
+        self._step = worker.number
+        self._worker = worker
+
+    def __next__(self) -> Batch:
+        dataset = self._dataset
+        global_size = dataset.batch_size * dataset.world_size
+        row = self._first_row + self._step * global_size
+        if not dataset.stream.has_batch(row, global_size):
+            raise StopIteration
+        batch = dataset.stream.batch_at(row, dataset.batch_size, dataset.rank, dataset.world_size)
+        self._step += max(self._worker.num_workers, 1)
+        return as_tensors(batch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Of what this worker has made."""
+        return {**self._dataset.stream.state_dict(row=self._first_row), _WORKER: self._of_loader()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state_dict`, as the same worker of a loader of the same kind."""
+        was = dict(state[_WORKER])
+        step = was.pop("next_step")
+        for name, value in self._of_loader().items():
+            if name != "next_step" and was.get(name) != value:
                 raise UsageError(
-                    f"this state is of a loader with {name} {saved[name]}, not {value}",
+                    f"this state is of a loader with {name} {was.get(name)}, not {value}",
                     help="a StatefulDataLoader resumes as it was; to change it, save dataset.state_after(batch)",
                 )
+        plain = {name: value for name, value in state.items() if name != _WORKER}
+        self._first_row = self._dataset.stream.check_state(plain).row
+        self._step = step
 
-
-def _worker() -> tuple[int, int]:
-    info = get_worker_info()
-    return (0, 1) if info is None else (info.id, info.num_workers)
+    def _of_loader(self) -> dict[str, int]:
+        return {
+            "number": self._worker.number,
+            "num_workers": self._worker.num_workers,
+            "next_step": self._step,
+            "batch_size": self._dataset.batch_size,
+            "world_size": self._dataset.world_size,
+        }

@@ -6,6 +6,7 @@ between processes. The threads end with the iteration; nothing else is started.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -14,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from gristmill.core.errors import UsageError
-from gristmill.stream.accounting import Accounting
-from gristmill.stream.stream import check_ranks
+from gristmill.core.numbers import true_or_false, whole_number
+from gristmill.stream.arguments import check_ranks
 from gristmill.stream.torch.ranks import find_ranks
 from gristmill.stream.torch.tensors import as_tensors, pinned_array
 
@@ -24,12 +24,16 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
     from concurrent.futures import Future
 
+    from gristmill.stream.accounting import Accounting
     from gristmill.stream.collate import Batch
     from gristmill.stream.stream import Stream
 
+_MOST = 1024
+"""Threads, and batches made ahead."""
+
 
 class TorchLoader:
-    """The batches of one rank, from where the stream stands; iterating again goes on with what follows.
+    """The batches of one rank, from where the stream stands, which moves with each; iterating again goes on there.
 
     Args:
         stream: What to read.
@@ -52,20 +56,17 @@ class TorchLoader:
         prefetch: int = 4,
         pin_memory: bool | None = None,
     ) -> None:
-        if num_threads < 0 or prefetch < 1:
-            raise UsageError(f"num_threads must be at least 0 and prefetch 1, not {num_threads} and {prefetch}")
         self.stream = stream
-        self.batch_size = batch_size
-        self.rank, self.world_size = find_ranks(rank, world_size)
-        check_ranks(batch_size, self.rank, self.world_size)
-        self._num_threads = num_threads
-        self._prefetch = prefetch
-        pins = torch.cuda.is_available() if pin_memory is None else pin_memory
+        self.batch_size, self.rank, self.world_size = check_ranks(batch_size, *find_ranks(rank, world_size))
+        self._num_threads = whole_number("num_threads", num_threads, most=_MOST)
+        self._prefetch = whole_number("prefetch", prefetch, least=1, most=_MOST)
+        pins = torch.cuda.is_available() if pin_memory is None else true_or_false("pin_memory", pin_memory)
         self._new: Any = pinned_array if pins else np.empty
-        self._next_row = stream.first_row
-        self.accounting = Accounting(stream.lanes, stream.order, stream.sources)
-        """What was handed out so far, against plan."""
-        self.accounting.restart(self._next_row)
+
+    @property
+    def accounting(self) -> Accounting:
+        """What was handed out so far, against plan: the stream's."""
+        return self.stream.accounting
 
     def __iter__(self) -> Iterator[Batch]:
         batches = self._made_ahead() if self._num_threads else map(self._make, self._first_rows())
@@ -74,27 +75,23 @@ class TorchLoader:
             batch = next(batches, None)
             if batch is None:
                 return
-            self.accounting.add(batch, time.perf_counter() - start)
-            self._next_row = batch.next_row
-            yield batch
+            yield self.stream.hand_out(batch, time.perf_counter() - start)
 
     def __len__(self) -> int:
         """Steps that are left."""
-        return self.stream.steps_from(self._next_row, self.batch_size * self.world_size)
+        return self.stream.steps_from(self.stream.next_row, self.batch_size * self.world_size)
 
     def state_dict(self) -> dict[str, Any]:
-        """After the last batch that was handed out, whatever was made ahead; the same on every rank."""
-        return self.stream.state_dict(row=self._next_row)
+        """The stream's: after the last batch that was handed out, whatever was made ahead; the same on every rank."""
+        return self.stream.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any], ignore: Collection[str] = ()) -> None:
         """Go on from a state; see `Stream.load_state_dict`."""
         self.stream.load_state_dict(state, ignore)
-        self._next_row = self.stream.first_row
-        self.accounting.restart(self._next_row)
 
     def _first_rows(self) -> Iterator[int]:
         """Of the global batches that follow."""
-        row, global_size = self._next_row, self.batch_size * self.world_size
+        row, global_size = self.stream.next_row, self.batch_size * self.world_size
         while self.stream.has_batch(row, global_size):
             yield row
             row += global_size
@@ -105,6 +102,7 @@ class TorchLoader:
     def _made_ahead(self) -> Iterator[Batch]:
         pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="gristmill-loader")
         coming: deque[Future[Batch]] = deque()
+        is_finalizing = sys.is_finalizing  # at the end of the interpreter modules are emptied before generators are
         try:
             for row in self._first_rows():
                 coming.append(pool.submit(self._make, row))
@@ -113,4 +111,5 @@ class TorchLoader:
             while coming:
                 yield coming.popleft().result()
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            if not is_finalizing():
+                pool.shutdown(wait=True, cancel_futures=True)

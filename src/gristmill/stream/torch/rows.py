@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from gristmill.core.errors import UsageError
+from gristmill.core.errors import OutOfRangeError, UsageError
+from gristmill.core.numbers import MAX_COUNT, whole_number
+from gristmill.order.arrays import whole_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,14 +37,14 @@ class TorchRows(Dataset[Row]):
         return len(self.stream)
 
     def __getitem__(self, index: int) -> Row:
-        return self.__getitems__([index])[0]
+        return self.__getitems__([whole_number("row", index, least=-MAX_COUNT)])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Row]:
         """Several at once, as a DataLoader asks for them: one kernel for all."""
-        rows = np.asarray(indices, dtype=np.int64)
+        rows = np.atleast_1d(whole_numbers("rows", indices))
         rows = np.where(rows < 0, rows + len(self), rows)
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self):
-            raise IndexError(f"rows {list(indices)} of {len(self)}")
+            raise OutOfRangeError(f"rows {list(indices)} of {len(self)}")
         batch = self.stream.take(rows, first_row=0, next_row=0)
         tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
         if self.stream.row_length is None:

@@ -1,0 +1,63 @@
+"""Numbers as callers give them: integers of any library become ints, and what only looks like a number is refused.
+
+`True` is an int to Python, 7.0 is equal to 7, and NumPy cuts 1.9 down to 1: each would be another row than was meant.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+from typing import Any
+
+from gristmill.core.errors import UsageError
+
+MAX_COUNT = 1 << 62
+"""Of rows, tokens, steps: sums of two still fit 64 bits."""
+
+
+def whole_number(name: str, value: Any, *, least: int = 0, most: int = MAX_COUNT) -> int:
+    """An integer, of NumPy or torch too, as an int.
+
+    >>> import numpy as np
+    >>> whole_number("rows", np.uint8(7))
+    7
+    """
+    try:
+        if isinstance(value, bool) or getattr(value, "ndim", None):
+            raise TypeError
+        number = operator.index(value)
+    except (TypeError, ValueError):
+        raise UsageError(f"{name} must be a whole number, not {value!r:.80}") from None
+    if not least <= number <= most:
+        bounds = f"at least {least}" if number < least else f"at most {most:,}"
+        raise UsageError(f"{name} must be {bounds}, not {number}")
+    return number
+
+
+def seed_number(value: Any) -> int:
+    """A seed: any 64-bit integer."""
+    return whole_number("seed", value, least=-(1 << 63), most=(1 << 63) - 1)
+
+
+def real_number(name: str, value: Any, *, least: float = 0.0) -> float:
+    """A finite number from `least` on."""
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or value < least:
+        raise UsageError(f"{name} must be a number from {least:g} on, not {value!r:.80}")
+    return float(value)
+
+
+def positive_number(name: str, value: Any) -> float:
+    """A finite number above 0."""
+    number = real_number(name, value)
+    if number == 0:
+        raise UsageError(f"{name} must be above 0, not {value!r:.80}")
+    return number
+
+
+def true_or_false(name: str, value: Any) -> bool:
+    """A bool and nothing that could be taken for one: the text "False" is true to Python."""
+    if not isinstance(value, bool):
+        raise UsageError(f"{name} must be True or False, not {value!r:.80}")
+    return value

@@ -1,0 +1,81 @@
+"""`mix`: the training records of all sources in given proportions, to a given size.
+
+Which records of an incomplete epoch are taken hangs on a hash of their origins: a larger size takes the same and more.
+Whole epochs come first; how records come together is the pipeline's (`pipeline.mix_barrier`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow.compute as pc
+
+from gristmill.core.errors import UsageError
+from gristmill.core.names import one_of
+from gristmill.core.numbers import positive_number, whole_number
+from gristmill.core.records import INPUT_IDS, ORIGIN, SPLIT
+from gristmill.core.seeds import hash_origins
+from gristmill.core.step import GlobalStep
+from gristmill.steps.split import TRAIN
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+TOKENS = "tokens"
+ROWS = "rows"
+DOCUMENTS = "documents"
+UNITS = (TOKENS, ROWS, DOCUMENTS)
+
+NOT_CHOSEN = "not_chosen"
+"""The reason for which the others are dropped."""
+
+
+class Mix(GlobalStep, tag="mix", frozen=True, kw_only=True):
+    """Take `size` tokens, rows or documents of all sources together, in the proportions of their `weights`.
+
+    Every source has a weight. Of each, whole epochs are taken first, then a part of one more, as near to its share as
+    whole documents allow. A share that is not there in `max_epochs` is refused, with what is missing. Only what is for
+    training is mixed: other splits stay as they are. `by: tokens` stands behind `tokenize`; `by: rows` is for recipes
+    without `pack`, where a document is a row.
+
+    >>> from gristmill.core.examples import documents
+    >>> Mix(weights={"web": 0.7, "code": 0.3}, size=1000, by="documents").amounts(documents(["one", "two"])).tolist()
+    [1, 1]
+    """
+
+    weights: dict[str, float]
+    size: int
+    by: str = TOKENS
+    max_epochs: float = 1.0
+
+    def __post_init__(self) -> None:
+        one_of("by", self.by, UNITS)
+        whole_number("size", self.size, least=1)
+        positive_number("max_epochs", self.max_epochs)
+        for name, weight in self.weights.items():
+            positive_number(f"the weight of {name}", weight)
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        if self.by == TOKENS and INPUT_IDS not in schema.names:
+            raise UsageError("mix: there are no tokens to count", help="put it behind tokenize, or write by: documents")
+        return schema
+
+    def amounts(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
+        """How much each record counts."""
+        if self.by != TOKENS:
+            return np.ones(batch.num_rows, dtype=np.int64)
+        lengths: NDArray[np.int64] = pc.list_value_length(batch.column(INPUT_IDS)).to_numpy().astype(np.int64)
+        return lengths
+
+    def keys(self, batch: pa.RecordBatch, seed: int) -> NDArray[np.uint64]:
+        """A uniform number for each record: the smallest are taken first."""
+        return hash_origins(seed, "mix", batch.column(ORIGIN))
+
+    def is_mixed(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
+        """Whether each record is for training."""
+        if SPLIT not in batch.schema.names:
+            return np.ones(batch.num_rows, dtype=np.bool_)
+        found: NDArray[np.bool_] = pc.equal(batch.column(SPLIT), TRAIN).to_numpy(zero_copy_only=False)
+        return found
