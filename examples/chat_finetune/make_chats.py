@@ -1,13 +1,13 @@
 """Writes the example's data beside itself: `sharegpt.jsonl`, a few hundred small chats, and a tokenizer for them.
 
-    python make_chats.py
-    gristmill template check tokenizer sharegpt.jsonl --template chatml
-    gristmill run recipe.yaml
-    gristmill inspect out
+Then: `gristmill template check tokenizer sharegpt.jsonl --template chatml`, `gristmill run recipe.yaml`,
+`gristmill inspect out`.
 """
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from gristmill.text.tokenizers import save_tokenizer, train_tokenizer
 
@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 GOODS = ("wheat", "rye", "barley", "oats", "spelt")
 
 
-def chats():
+def chats() -> Iterator[dict[str, Any]]:
     """Sums about a mill's day, in one to three turns, some with a system prompt."""
     for number in range(400):
         goods = GOODS[number % len(GOODS)]
@@ -28,7 +28,7 @@ def chats():
         yield {"id": number, **system, "conversations": turns}
 
 
-def main():
+def main() -> None:
     """Write both."""
     lines = [json.dumps(chat) for chat in chats()]
     (HERE / "sharegpt.jsonl").write_text("\n".join(lines) + "\n")

@@ -26,7 +26,6 @@ from gristmill.shards.dataset import Dataset, open_dataset
 from gristmill.shards.token_rows import LENGTHS
 from gristmill.stream.arguments import check_ranks
 from gristmill.stream.kernels import IGNORED
-from gristmill.stream.shard_blocks import LOSS_MASK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -104,8 +104,8 @@ def detect_shape(record: Mapping[str, Any]) -> str:
 def conversation_of(record: Mapping[str, Any], shape: str = AUTO, *, parse_arguments: bool = False) -> Conversation:
     r"""The conversation of a record; `parse_arguments` makes objects of tool arguments that are JSON in a string.
 
-    >>> conversation_of({"instruction": "Add.", "input": "1 + 1", "output": "2"}).messages
-    [{'role': 'user', 'content': 'Add.\\n\\n1 + 1'}, {'role': 'assistant', 'content': '2'}]
+    >>> conversation_of({"instruction": "2 + 2?", "output": "4"}).messages
+    [{'role': 'user', 'content': '2 + 2?'}, {'role': 'assistant', 'content': '4'}]
     """
     found = detect_shape(record) if shape == AUTO else shape
     raw = _READERS[found](record)
