@@ -19,7 +19,7 @@ import numpy as np
 
 from gristmill.core.errors import UsageError
 from gristmill.core.numbers import whole_number
-from gristmill.core.records import INPUT_IDS
+from gristmill.core.records import INPUT_IDS, LOSS_MASK
 from gristmill.order import Permutation
 from gristmill.order.permutation import epoch_key
 from gristmill.shards.dataset import Dataset, open_dataset
