@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
+from importlib.metadata import version
 
 from gristmill.core.errors import UsageError
 from gristmill.core.names import one_of
@@ -104,6 +105,7 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
             added_tokens=facts.added_tokens if facts is not None else {},
             accepts_quoted_arguments=self.tool_arguments == _AS_GIVEN,
             engine=self._counting_engine(files),
+            renderer=f"jinja2 {version('jinja2')}",
         )
         step.compile()
         return step

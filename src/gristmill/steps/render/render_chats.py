@@ -47,6 +47,8 @@ class RenderChats(LocalStep, tag="render", frozen=True, kw_only=True):
     """A `tokenize` step follows, which takes texts and which of their bytes are trained on."""
     engine: str = ""
     """With which tokens are counted, if there is a most of them."""
+    renderer: str
+    """What runs the template, and its version."""
     report: TemplateReport | None = None
 
     def compile(self) -> ExampleMaker:
