@@ -27,6 +27,7 @@ NAMES = [
 MODULES = {"errors", "steps"}
 
 STEPS = [
+    "Deduplicate",
     "Filter",
     "Length",
     "Limit",
