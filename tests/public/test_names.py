@@ -62,6 +62,7 @@ ERRORS = {
     "SourceChangedError": RuntimeError,
     "StoppedError": RuntimeError,
     "TooManyBadError": RuntimeError,
+    "TooManyDuplicatesError": RuntimeError,
     "UnpicklableError": TypeError,
     "UsageError": ValueError,
     "WorkerDiedError": RuntimeError,

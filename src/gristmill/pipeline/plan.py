@@ -22,7 +22,7 @@ from gristmill.pipeline.outline import Outline, SourceOutline, unpacked_bytes
 from gristmill.pipeline.output import check_writable
 from gristmill.pipeline.sample import Sample, try_sample
 from gristmill.pipeline.spool import sampled_reads
-from gristmill.pipeline.together import check_together
+from gristmill.pipeline.together import check_preferred_sources, check_together
 from gristmill.pipeline.token_source import check_token_source, token_source_notes
 from gristmill.pipeline.units import CELLS_PER_UNIT, UNIT_BYTES, Span, cut_for_tasks, make_units
 from gristmill.shards.token_rows import shard_schema
@@ -218,6 +218,7 @@ def make_plan(
     """
     if "://" in recipe.output:
         raise UsageError(f"the output must be a local folder, not {recipe.output}", help="copy it there afterwards")
+    check_preferred_sources(recipe)
     steps, pack, write = _output_steps(recipe)
     steps = tuple(step.resolved(recipe.path(".")) for step in steps)
     reads = sampled_reads(recipe) if spooled is None else spooled

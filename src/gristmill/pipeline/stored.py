@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
+from gristmill.steps.limit import OVER_LIMIT
 from gristmill.steps.read import CELL_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from gristmill.pipeline.removed_rows import RemovedRows
     from gristmill.steps.shuffle import Shuffle
 
 
@@ -24,18 +26,33 @@ class StoredInput:
     num_rows: int
     share: int | None = None
     """Of a `limit`: how many of the first rows go on."""
+    removed: RemovedRows | None = None
+    """Of a `deduplicate`: which rows do not."""
 
     @property
     def num_over_limit(self) -> int:
         return 0 if self.share is None else self.num_rows - self.share
 
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        """How many rows stay behind, by reason."""
+        if self.removed is not None:
+            return self.removed.dropped
+        return {OVER_LIMIT: self.num_over_limit} if self.num_over_limit else {}
+
+    @property
+    def measures(self) -> Mapping[str, int]:
+        """What else the barrier has counted here."""
+        return {"clusters": self.removed.num_clusters} if self.removed is not None else {}
+
     def batches(self, root: Path, seed: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  (as StoredBucket's)
         left = self.num_rows - self.num_over_limit
+        removed = self.removed.open(root) if self.removed is not None else None
         with pa.memory_map(str(root / self.path)) as file:
             for batch in pa.ipc.open_stream(file):
                 if left <= 0:
                     return
-                yield batch.slice(0, left)
+                yield batch.slice(0, left) if removed is None else removed.apply(batch, self.num_rows - left)
                 left -= batch.num_rows
 
 
@@ -57,7 +74,8 @@ class StoredBucket:
     schema: pa.Schema
     blocks: tuple[StoredBlock, ...]
 
-    num_over_limit = 0
+    dropped: ClassVar[Mapping[str, int]] = {}
+    measures: ClassVar[Mapping[str, int]] = {}
 
     def batches(self, root: Path, seed: int) -> Iterator[pa.RecordBatch]:
         table = pa.Table.from_batches([batch for block in self.blocks for batch in self._read(root, block)])

@@ -25,7 +25,6 @@ from gristmill.pipeline.packing import PackingSink
 from gristmill.pipeline.sink import Part, Place, Sink
 from gristmill.pipeline.units import Span, clusters
 from gristmill.shards.manifest import StoredFile
-from gristmill.steps.limit import OVER_LIMIT
 from gristmill.steps.read import CellBatch, open_reader, read_together
 from gristmill.steps.record_functions import bad_record
 from gristmill.storage.commit import PendingFile
@@ -214,9 +213,10 @@ class _PartRun:
             yield span.file
 
     def _stored_cells(self, stored: StoredInput | StoredBucket) -> Iterator[CellBatch]:
-        if stored.num_over_limit:
-            self._opening.taken += stored.num_over_limit
-            self._opening.dropped[OVER_LIMIT] += stored.num_over_limit
+        for reason, count in stored.dropped.items():
+            self._opening.taken += count
+            self._opening.dropped[reason] += count
+        self._opening.measures.update(stored.measures)
         for number, batch in enumerate(stored.batches(self._stage.root, self._stage.seed)):
             yield CellBatch(number, batch)
 

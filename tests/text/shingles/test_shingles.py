@@ -28,13 +28,13 @@ def assert_same_sets(texts, ngram):
             assert jaccard(found[one], found[other]) == duplicates.jaccard(expected[one], expected[other])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(texts=st.lists(st.text(ODD, max_size=30), min_size=1, max_size=5), ngram=st.integers(1, 4))
 def test_sets_of_odd_texts(texts, ngram):
     assert_same_sets(texts, ngram)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(texts=st.lists(st.text(max_size=40), min_size=1, max_size=4))
 def test_sets_of_any_text(texts):
     # Above 2^16 the kernel has ranges where Unicode has categories.

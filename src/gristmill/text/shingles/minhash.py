@@ -131,8 +131,9 @@ def text_buffers(texts: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]
         texts = texts.fill_null("")
     if not pa.types.is_large_string(texts.type):
         texts = texts.cast(pa.large_string())
-    if not len(texts):
-        return np.empty(0, np.uint8), np.zeros(1, np.int64)
-    _, offsets, data = texts.buffers()
-    found = np.frombuffer(offsets, np.int64, count=len(texts) + 1, offset=texts.offset * 8)
-    return np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8), found
+    _, offsets, data = texts.buffers() if len(texts) else (None, None, None)
+    # Always from buffers, so that they cannot be written: for arrays that can, kernels would be compiled once more.
+    found = np.frombuffer(
+        offsets or bytes(8), np.int64, count=len(texts) + 1, offset=texts.offset * 8 if offsets else 0
+    )
+    return np.frombuffer(data or b"", np.uint8), found
