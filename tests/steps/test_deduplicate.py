@@ -3,6 +3,7 @@
 import json
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -82,12 +83,13 @@ def test_against_is_known_by_its_content(tmp_path):
 def test_columns():
     batch = documents(["a", "b"])
     assert Deduplicate().output_schema(batch.schema) == batch.schema
-    counted = with_counts(batch, {1: 3})
+    counted = with_counts(batch, np.array([1, 3]))
     assert counted.column(DUPLICATE_COUNT).to_pylist() == [1, 3]
     assert Deduplicate(count=True).output_schema(batch.schema) == counted.schema
     with pytest.raises(UsageError, match="already"):
         Deduplicate(count=True).output_schema(counted.schema)
     with pytest.raises(UsageError, match="text"):
         Deduplicate().output_schema(pa.schema({"title": pa.string()}))
-    with pytest.raises(UsageError, match="count"):
-        Deduplicate(count=True).output_schema(batch.schema.append(pa.field(RECORD, pa.large_binary())))
+    lines = pa.array([b'{"a": 1.50}', b'{"duplicate_count": 9}'], pa.large_binary())
+    counted = with_counts(batch.append_column(RECORD, lines), np.array([1, 3]))
+    assert counted.column(RECORD).to_pylist() == [b'{"a":1.50,"duplicate_count":1}', b'{"duplicate_count":3}']

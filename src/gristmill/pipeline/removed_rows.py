@@ -69,9 +69,11 @@ class OpenRemovedRows:
         stop = start + batch.num_rows
         keep = np.ones(batch.num_rows, dtype=bool)
         keep[self.rows[slice(*np.searchsorted(self.rows, [start, stop]))] - start] = False
-        if self.counts is not None:
-            numbers = self.counts["document"] - self.first_document
-            found = slice(*np.searchsorted(numbers, [start, stop]))
-            counts = self.counts["count"][found].tolist()
-            batch = with_counts(batch, dict(zip((numbers[found] - start).tolist(), counts, strict=True)))
-        return batch if keep.all() else batch.filter(pa.array(keep))
+        kept = batch if keep.all() else batch.filter(pa.array(keep))
+        if self.counts is None:
+            return kept
+        numbers = self.counts["document"] - self.first_document
+        found = slice(*np.searchsorted(numbers, [start, stop]))
+        counts = np.ones(batch.num_rows, dtype=np.int64)
+        counts[numbers[found] - start] = self.counts["count"][found]
+        return with_counts(kept, counts[keep])

@@ -10,6 +10,7 @@ import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from gristmill.core.errors import UsageError
@@ -17,12 +18,13 @@ from gristmill.core.names import one_of
 from gristmill.core.records import RECORD, TEXT, Applied, SourceFile
 from gristmill.core.step import GlobalStep, LocalStep
 from gristmill.steps.columns import require_column
+from gristmill.steps.json_records import with_values
 from gristmill.steps.read import Read, plan_schema, recognized, source_files
 from gristmill.storage.paths import find_files
 from gristmill.text.shingles import MinHash
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from numpy.typing import NDArray
 
 DUPLICATE = "duplicate"
 """The reason for which a copy of a text is dropped."""
@@ -120,6 +122,11 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
     def minhash(self) -> MinHash:
         return MinHash(self.ngram, self.bands, self.rows)
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Those that it makes: the plan does not look for them in the files."""
+        return (DUPLICATE_COUNT,) if self.count else ()
+
     def columns_needed(self) -> tuple[str, ...]:
         return (TEXT,)
 
@@ -129,12 +136,6 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
             return schema
         if DUPLICATE_COUNT in schema.names:
             raise UsageError(f'there is already a column "{DUPLICATE_COUNT}"', help="rename it before this step")
-        if RECORD in schema.names:
-            raise UsageError(
-                f"count: records that are written as they were read cannot hold {DUPLICATE_COUNT}",
-                help="name the columns to write before this step, as select: {columns: [text]}, or write arrow or "
-                "parquet",
-            )
         return schema.append(pa.field(DUPLICATE_COUNT, pa.int64()))
 
     def resolved(self, folder: str) -> Deduplicate:
@@ -172,12 +173,14 @@ class CountCopies(LocalStep, tag="deduplicate", frozen=True, kw_only=True):
     """What `count` does to the columns, for the sample records of a plan: nothing is known of copies there."""
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:  # noqa: ARG002
-        return Applied(with_counts(batch, {}))
+        return Applied(with_counts(batch, np.ones(batch.num_rows, np.int64)))
 
 
-def with_counts(batch: pa.RecordBatch, counts: Mapping[int, int]) -> pa.RecordBatch:
-    """The batch with the column `duplicate_count`; `counts` by row, where it is not 1."""
-    values = [1] * batch.num_rows
-    for row, number in counts.items():
-        values[row] = number
-    return batch.append_column(pa.field(DUPLICATE_COUNT, pa.int64()), pa.array(values, pa.int64()))
+def with_counts(batch: pa.RecordBatch, counts: NDArray[np.int64]) -> pa.RecordBatch:
+    """The batch with the column `duplicate_count`, which JSON records get as a key."""
+    if RECORD in batch.schema.names:
+        index = batch.schema.get_field_index(RECORD)
+        lines = zip(batch.column(index).to_pylist(), counts.tolist(), strict=True)
+        changed = [with_values(line, [((DUPLICATE_COUNT,), count)]) for line, count in lines]
+        batch = batch.set_column(index, batch.schema.field(index), pa.array(changed, batch.schema.field(index).type))
+    return batch.append_column(pa.field(DUPLICATE_COUNT, pa.int64()), pa.array(counts))
