@@ -1,8 +1,9 @@
 """The loops over text: words, shingles, MinHash. One pass over the UTF-8 bytes, nothing is made for a word.
 
-A word's hash is built character by character (FNV-1a and a final mix). A shingle is a polynomial of the hashes of
-`ngram` words in a row, rolled on with one multiplication. Each is taken through all permutations `a*x + b` (mod 2^32):
-on this processor's 256-bit registers eight at a time, four shingles to each load.
+A word is gathered character by character in 64 bits and then mixed: up to nine ASCII letters stand there side by side, a
+tenth goes round to the first; other characters are multiplied in (FNV). A shingle is a polynomial of the hashes of `ngram`
+words in a row, rolled on with one multiplication. Each is taken through all permutations `a*x` (mod 2^32, a odd): in
+registers of 256 bits eight at a time, eight shingles to each load.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _ALONE = np.uint32(1 << 31)
-_FNV_START = np.uint64(0xCBF29CE484222325)
+_START = np.uint64(0xCBF29CE484222325)
 _FNV_PRIME = np.uint64(0x100000001B3)
 _MIX_1 = np.uint64(0xFF51AFD7ED558CCD)
 _MIX_2 = np.uint64(0xC4CEB9FE1A85EC53)
 _BASE = np.uint64(0x9E3779B97F4A7C13)
+_0 = np.uint64(0)
+_1 = np.uint64(1)
+_7 = np.uint64(7)
+_57 = np.uint64(57)
 _33 = np.uint64(33)
 _32 = np.uint64(32)
 
@@ -33,6 +38,14 @@ def _mix(value: np.uint64) -> np.uint64:
     value ^= value >> _33
     value *= _MIX_2
     return value ^ (value >> _33)
+
+
+@kernel
+def _gather(hashed: np.uint64, folded: np.uint64) -> np.uint64:
+    """A word with one more character; three dependent operations for a letter, where a multiplication makes it six."""
+    if folded < 128:
+        return (hashed << _7 | hashed >> _57) ^ folded
+    return (hashed ^ folded) * _FNV_PRIME
 
 
 @kernel
@@ -63,42 +76,51 @@ def _beyond(code: int) -> np.uint32:
 
 @kernel
 def hash_words(
-    data: NDArray[np.uint8], place: int, stop: int, table: NDArray[np.uint32], words: NDArray[np.uint64], count: Any
-) -> tuple[int, Any]:
-    """Write the hashes of the next words behind the `count` that are there, until the text or the room ends.
+    data: NDArray[np.uint8], start: int, stop: int, table: NDArray[np.uint32], words: NDArray[np.uint64], num_words: int
+) -> tuple[Any, Any]:
+    """Write the hashes of the next words behind the `num_words` that are there, until the text or the room ends.
 
     Gives where it has stopped, always behind a word, and how many there are now. For ASCII nothing is decided by a
-    jump, which is four times as fast: each byte is hashed, and whether that was the end of a word is added up.
+    jump, which is five times as fast: each byte is hashed, and whether that was the end of a word is added up. Places
+    are unsigned, because a signed index is first looked at for being negative.
     """
-    hashed, inside = _FNV_START, np.uint64(0)
-    room = len(words) - 2
-    while place < stop and count < room:
-        byte = data[place]
-        if byte < 128:
+    hashed, inside = _START, _0
+    place, last, count = np.uint64(start), np.uint64(stop), np.uint64(num_words)
+    room = np.uint64(len(words) - 2)
+    while place < last and count < room:
+        end = min(last, place + (room - count))  # a byte ends at most one word
+        while place < end:
+            byte = data[place]
+            if byte >= 128:
+                break
             folded = np.uint64(table[byte])
-            is_letter = np.uint64(folded != 0)
+            is_letter = np.uint64(folded != _0)
             words[count] = hashed
-            count += np.int64(inside & ~is_letter)
-            hashed = (hashed ^ folded) * _FNV_PRIME if is_letter else _FNV_START
+            count += inside & ~is_letter
+            hashed = (hashed << _7 | hashed >> _57) ^ folded if is_letter else _START
             inside = is_letter
-            place += 1
+            place += _1
+        if place >= end:
             continue
-        code, place = _character(data, place, stop)
+        code, after = _character(data, np.int64(place), stop)
+        place = np.uint64(after)
         found = table[code] if code < 65536 else _beyond(code)
         if found == 1:
             continue
         if found == 0 or found & _ALONE:
             words[count] = hashed
-            count += np.int64(inside)
-            hashed, inside = _FNV_START, np.uint64(0)
+            count += inside
+            hashed, inside = _START, _0
             if found:
-                words[count] = (_FNV_START ^ np.uint64(found)) * _FNV_PRIME
-                count += 1
+                words[count] = _gather(_START, np.uint64(found))
+                count += _1
         else:
-            hashed, inside = (hashed ^ np.uint64(found)) * _FNV_PRIME, np.uint64(1)
+            hashed, inside = _gather(hashed, np.uint64(found)), _1
     words[count] = hashed  # behind the last word `inside` is 0, and where the room has ended it is, too
-    count += np.int64(inside)
-    return place, count
+    count += inside
+    for index in range(num_words, np.int64(count)):
+        words[index] = _mix(words[index])
+    return np.int64(place), np.int64(count)
 
 
 @kernel
@@ -107,33 +129,29 @@ def _roll(words: NDArray[np.uint64], count: int, ngram: int, shingles: NDArray[n
     leaving = np.uint64(1)
     rolled = np.uint64(0)
     for place in range(ngram):
-        rolled = rolled * _BASE + _mix(words[place])
+        rolled = rolled * _BASE + words[place]
         leaving *= _BASE
     shingles[0] = rolled
     for place in range(ngram, count):
-        rolled = rolled * _BASE + _mix(words[place]) - _mix(words[place - ngram]) * leaving
+        rolled = rolled * _BASE + words[place] - words[place - ngram] * leaving
         shingles[place - ngram + 1] = rolled
 
 
 @kernel
 def _update(
-    signature: NDArray[np.uint32],
-    shingles: NDArray[np.uint32],
-    count: int,
-    factors: NDArray[np.uint32],
-    terms: NDArray[np.uint32],
+    signature: NDArray[np.uint32], shingles: NDArray[np.uint32], count: int, factors: NDArray[np.uint32]
 ) -> None:
-    """Bring a signature up to date with some shingles, of which there is room for the next multiple of four."""
-    for first in range(0, count, 4):
+    """Bring a signature up to date with some shingles, of which there is room for the next multiple of eight."""
+    for first in range(0, count, 8):
         x0, x1, x2, x3 = shingles[first], shingles[first + 1], shingles[first + 2], shingles[first + 3]
+        x4, x5, x6, x7 = shingles[first + 4], shingles[first + 5], shingles[first + 6], shingles[first + 7]
         for place in range(len(signature)):
-            factor, term = factors[place], terms[place]
-            y0 = np.uint32(factor * x0 + term)
-            y1 = np.uint32(factor * x1 + term)
-            y2 = np.uint32(factor * x2 + term)
-            y3 = np.uint32(factor * x3 + term)
-            least = min(y0, y1, y2, y3)
-            signature[place] = min(signature[place], least)
+            factor = factors[place]
+            y0, y1 = np.uint32(factor * x0), np.uint32(factor * x1)
+            y2, y3 = np.uint32(factor * x2), np.uint32(factor * x3)
+            y4, y5 = np.uint32(factor * x4), np.uint32(factor * x5)
+            y6, y7 = np.uint32(factor * x6), np.uint32(factor * x7)
+            signature[place] = min(signature[place], y0, y1, y2, y3, y4, y5, y6, y7)
 
 
 @kernel
@@ -143,7 +161,6 @@ def sign_texts(
     table: NDArray[np.uint32],
     ngram: int,
     factors: NDArray[np.uint32],
-    terms: NDArray[np.uint32],
     words: NDArray[np.uint64],
     shingles: NDArray[np.uint64],
     short: NDArray[np.uint32],
@@ -166,10 +183,10 @@ def sign_texts(
             found = num_words - ngram + 1
             total += found
             for index in range(found):
-                short[index] = np.uint32(_mix(shingles[index]) >> _32)
-            for index in range(found, found + -found % 4):  # the last one again: a minimum does not mind
+                short[index] = np.uint32(shingles[index] >> _32)
+            for index in range(found, found + -found % 8):  # the last one again: a minimum does not mind
                 short[index] = short[found - 1]
-            _update(signatures[number], short, found, factors, terms)
+            _update(signatures[number], short, found, factors)
             if place >= stop:
                 break
             words[: ngram - 1] = words[found:num_words]
@@ -214,6 +231,18 @@ def hash_bands(signatures: NDArray[np.uint32], num_bands: int, keys: NDArray[np.
             for row in range(num_rows):
                 hashed = _mix(hashed ^ np.uint64(signatures[number, band * num_rows + row])) + _BASE
             keys[number, band] = hashed
+
+
+@kernel
+def drop_repeated(numbers: NDArray[np.uint64], count: int) -> int:
+    """Move the different ones of sorted numbers to the front; gives how many there are."""
+    num_kept = min(count, 1)
+    for index in range(1, count):
+        number = numbers[index]
+        if number != numbers[num_kept - 1]:
+            numbers[num_kept] = number
+            num_kept += 1
+    return num_kept
 
 
 @kernel

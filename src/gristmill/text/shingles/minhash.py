@@ -63,10 +63,10 @@ class MinHash:
         return self.bands * self.rows
 
     @cached_property
-    def _permutations(self) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-        """Factors and terms; factors are odd, so that no two shingles meet."""
+    def _factors(self) -> NDArray[np.uint32]:
+        """Odd, so that no two shingles meet."""
         numbers = np.array([key(place, "minhash") for place in range(self.num_permutations)], dtype=np.uint64)
-        return (numbers >> np.uint64(32)).astype(np.uint32) | np.uint32(1), numbers.astype(np.uint32)
+        return (numbers >> np.uint64(32)).astype(np.uint32) | np.uint32(1)
 
     def sign(self, texts: pa.Array) -> Signed:
         """The signatures of a column of texts (`large_string`); null counts as empty."""
@@ -92,13 +92,13 @@ class MinHash:
     ) -> NDArray[np.uint32]:
         signatures = np.full((len(counts), self.num_permutations), 0xFFFFFFFF, dtype=np.uint32)
         words, shingles = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.uint64)
-        short = np.empty(BLOCK + 4, np.uint32)
+        short = np.empty(BLOCK + 8, np.uint32)
         sign_texts(
             data,
             offsets,
             character_table(),
             self.ngram,
-            *self._permutations,
+            self._factors,
             words,
             shingles,
             short,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gristmill.text.shingles.characters import character_table
-from gristmill.text.shingles.kernels import count_common, shingle_text
+from gristmill.text.shingles.kernels import count_common, drop_repeated, shingle_text
 from gristmill.text.shingles.minhash import BLOCK, text_buffers
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ class ShingleSets:
         sets = []
         for start, stop in pairwise(offsets):
             count = shingle_text(data, start, stop, character_table(), self.ngram, words, room)
-            found = np.sort(room[:count])  # `np.unique` hashes first, which takes twice as long
-            sets.append(found[np.append(True, found[1:] != found[:-1])[:count]])
+            room[:count].sort()  # `np.unique` hashes first, which takes twice as long
+            sets.append(room[: drop_repeated(room, count)].copy())
         return sets
 
 
