@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import tempfile
+from pathlib import Path
 from time import process_time
 
 
@@ -79,12 +80,12 @@ def first_of_each(flags):
 
 
 def datatrove(texts):
+    import numpy as np
+    from datatrove.data import Document
     from datatrove.executor import LocalPipelineExecutor
     from datatrove.pipeline.dedup import MinhashDedupBuckets, MinhashDedupCluster, MinhashDedupSignature
     from datatrove.pipeline.dedup.minhash import MinhashConfig
-    from datatrove.data import Document
     from loguru import logger
-    import numpy as np
 
     logger.remove()
     folder = tempfile.mkdtemp()
@@ -126,7 +127,7 @@ SIDES = {
 
 
 if __name__ == "__main__":
-    with open(sys.argv[2], encoding="utf-8") as lines:
+    with Path(sys.argv[2]).open(encoding="utf-8") as lines:
         given = [json.loads(line)["text"] for line in lines]
     # The fast ones three times: what a process pays for fresh memory on its first round is no part of the method.
     num_rounds = 3 if sys.argv[1] in ("gristmill", "rensa", "rensa-hashes") else 1

@@ -1,9 +1,9 @@
 """The loops over text: words, shingles, MinHash. One pass over the UTF-8 bytes, nothing is made for a word.
 
-A word is gathered character by character in 64 bits and then mixed: up to nine ASCII letters stand there side by side, a
-tenth goes round to the first; other characters are multiplied in (FNV). A shingle is a polynomial of the hashes of `ngram`
-words in a row, rolled on with one multiplication. Each is taken through all permutations `a*x` (mod 2^32, a odd): in
-registers of 256 bits eight at a time, eight shingles to each load.
+A word is gathered character by character in 64 bits and then mixed: up to nine ASCII letters stand there side by side,
+a tenth goes round to the first; other characters are multiplied in (FNV). A shingle is a polynomial of the hashes of
+`ngram` words in a row, rolled on with one multiplication. Each is taken through all permutations `a*x` (mod 2^32, a
+odd): in registers of 256 bits eight at a time, eight shingles to each load.
 """
 
 from __future__ import annotations
