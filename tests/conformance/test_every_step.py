@@ -27,6 +27,11 @@ FOLDER = str(Path(__file__).parent)
 CALLS = str(Path(__file__).parent / "record_functions.py")
 
 EXAMPLES = {
+    "deduplicate": [
+        {},
+        {"kind": "exact", "prefer": ["web"], "count": True},
+        {"against": "bench.jsonl", "threshold": 0.9},
+    ],
     "filter": [{"call": f"{CALLS}:keep"}],
     "length": [{}, {"min_chars": 2, "max_chars": 4}],
     "limit": [{"max_records": 3}],

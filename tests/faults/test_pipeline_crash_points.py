@@ -20,7 +20,7 @@ from gristmill.pipeline.options import RunOptions
 from gristmill.pipeline.run import run_recipe
 from gristmill.shards.manifest import load_manifest
 from gristmill.shards.verify import verify
-from gristmill.steps import Length, Limit, Map, Pack, Read, Shuffle, Split, Tokenize, Write
+from gristmill.steps import Deduplicate, Length, Limit, Map, Pack, Read, Shuffle, Split, Tokenize, Write
 from gristmill.text.tokenizers import save_tokenizer, train_tokenizer
 
 root, scenario = Path(sys.argv[1]), sys.argv[2]
@@ -54,6 +54,7 @@ STEPS = {
     "parquet": [Map(call=f"{root}/f.py:shout"), Write(format="parquet")],
     "barriers": [Limit(max_records=30), Shuffle(), Split(validation=5), Write(format="arrow")],
     "tokens": [Split(validation=0.3), Tokenize(tokenizer=f"{root}/tokenizer"), Pack(row_length=16)],
+    "copies": [Deduplicate(ngram=1, threshold=0.6, max_source_loss=1.0), Split(validation=0.3)],
     "nothing": [Length(min_chars=5000), Write(format="jsonl")],
 }
 
@@ -93,7 +94,7 @@ def prepare():
 SIDE_FILES = ("dataset_dict.json", "state.json", "dataset_info.json")
 options = {}
 if change:
-    other = {"jsonl": "jsonl", "parquet": "jsonl", "nothing": "jsonl", "barriers": "barriers", "tokens": "tokens"}[kind]
+    other = kind if kind in ("barriers", "tokens") else "jsonl"
     run(other, out)
     shutil.copytree(out, before)
     (data / "c.jsonl").unlink()
@@ -148,6 +149,8 @@ print(json.dumps({"points": point, "problems": problems}))
         "barriers-update",
         "nothing-update",
         "tokens-update",
+        "copies",
+        "copies-update",
         "jsonl-overwrite",
     ],
 )

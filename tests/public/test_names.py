@@ -28,6 +28,7 @@ NAMES = [
 MODULES = {"errors", "steps"}
 
 STEPS = [
+    "Deduplicate",
     "Filter",
     "Length",
     "Limit",
@@ -65,6 +66,7 @@ ERRORS = {
     "SourceChangedError": RuntimeError,
     "StoppedError": RuntimeError,
     "TooManyBadError": RuntimeError,
+    "TooManyDuplicatesError": RuntimeError,
     "UnpicklableError": TypeError,
     "UsageError": ValueError,
     "WorkerDiedError": RuntimeError,

@@ -5,10 +5,11 @@ from itertools import islice
 from typing import Any
 
 import click
+import msgspec
 
 from gristmill.cli.options import dataset_argument, json_option
 from gristmill.cli.printing import one_line
-from gristmill.cli.tables import print_books, print_table, print_tokens
+from gristmill.cli.tables import print_books, print_duplicates, print_table, print_tokens
 from gristmill.pipeline.outline import amount
 from gristmill.shards.dataset import Dataset, open_dataset
 from gristmill.shards.token_rows import CHATS
@@ -66,6 +67,7 @@ def _facts(dataset: Dataset) -> dict[str, Any]:
         "counts": [dict(zip(names, row, strict=True)) for row in _counts(dataset)],
         "books": manifest.books,
         "quarantine": manifest.quarantine.counts,
+        "deduplicated": [msgspec.to_builtins(step) for step in manifest.deduplicated],
         "versions": manifest.versions,
     }
 
@@ -93,6 +95,7 @@ def _print(dataset: Dataset) -> None:
     print_table(("column", "type"), manifest.schema.columns.items(), num_words=2)
     print_books(manifest.books)
     print_tokens(manifest)
+    print_duplicates(manifest, num_largest=3)
 
 
 def _print_record(title: str, record: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ COMMANDS = {
     "init": ("gristmill.cli.init", "Write a recipe to start from, with data that it runs on."),
     "plan": ("gristmill.cli.plan", "Check a recipe and show what a run would do."),
     "run": ("gristmill.cli.run", "Run a recipe, or go on with a run that was stopped."),
+    "dedup": ("gristmill.cli.dedup", "Write documents without their copies."),
     "inspect": ("gristmill.cli.inspect", "Show what a dataset holds."),
     "verify": ("gristmill.cli.verify", "Read a whole dataset again and compare it with its manifest."),
     "trace": ("gristmill.cli.trace", "Follow a record back to its input file."),

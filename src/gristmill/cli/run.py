@@ -4,10 +4,11 @@ import json
 from time import monotonic
 
 import click
+import msgspec
 
 from gristmill.cli.options import json_option, limit_option, recipe_argument
 from gristmill.cli.printing import again
-from gristmill.cli.tables import print_books, print_tokens
+from gristmill.cli.tables import print_books, print_duplicates, print_tokens
 from gristmill.core.pandas_free import keep_pandas_out
 from gristmill.core.recipe import runs_foreign_code
 from gristmill.engine.events import EventLog
@@ -76,9 +77,9 @@ def command(
         click.echo(f"  help: the same command goes on from there: {again('run', recipe, overrides, limit)}", err=True)
         raise
     if as_json:
-        click.echo(json.dumps(_as_dict(result, monotonic() - started), indent=2))
+        click.echo(json.dumps(result_facts(result, monotonic() - started), indent=2))
     else:
-        _print(result, monotonic() - started)
+        print_result(result, monotonic() - started)
 
 
 def _warn_of_space(plan: Plan) -> None:
@@ -95,7 +96,8 @@ def _num_rows(manifest: Manifest) -> dict[str, int]:
     return rows
 
 
-def _as_dict(result: RunResult, seconds: float) -> dict[str, object]:
+def result_facts(result: RunResult, seconds: float) -> dict[str, object]:
+    """The same for scripts."""
     manifest = result.manifest
     return {
         "output": str(result.output),
@@ -107,6 +109,7 @@ def _as_dict(result: RunResult, seconds: float) -> dict[str, object]:
         "num_shards": sum(1 for _ in manifest.shards()),
         "num_bytes": sum(shard.bytes for _, _, shard in manifest.shards()),
         "books": result.books,
+        "deduplicated": [msgspec.to_builtins(step) for step in manifest.deduplicated],
         "quarantine": {
             "counts": manifest.quarantine.counts,
             "files": [file.path for file in manifest.quarantine.files],
@@ -114,10 +117,12 @@ def _as_dict(result: RunResult, seconds: float) -> dict[str, object]:
     }
 
 
-def _print(result: RunResult, seconds: float) -> None:
+def print_result(result: RunResult, seconds: float) -> None:
+    """Where every record went, and what was made."""
     manifest = result.manifest
     print_books(result.books)
     print_tokens(manifest)
+    print_duplicates(manifest)
     for source, counts in manifest.quarantine.counts.items():
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in counts.items())
         click.echo(f"set aside from {source}: {reasons}")

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gristmill.cli.printing import one_line
 from gristmill.core.books import Account
 from gristmill.shards.manifest import Manifest
 from gristmill.shards.token_rows import CHATS
@@ -69,6 +70,22 @@ def print_tokens(manifest: Manifest) -> None:
             num_trained = sum(shard.trained_tokens or 0 for shard in shards)
             rows[-1].append(f"{num_trained / num_tokens:.2%}" if num_tokens else "")
     print_table(columns, rows)
+
+
+def print_duplicates(manifest: Manifest, *, num_largest: int = 0) -> None:
+    """What `deduplicate` has taken from each source, how large its clusters are, and the largest of them."""
+    for step in manifest.deduplicated:
+        rows = []
+        for source, account in step.loss.items():
+            exact, near = account.get("duplicate", 0), account.get("near_duplicate", 0)
+            share = f"{(exact + near) / account['in']:.2%}" if account["in"] else ""
+            rows.append((source, f"{account['in']:,}", f"{exact:,}", f"{near:,}", share))
+        print_table(("deduplicated", "documents", "duplicate", "near duplicate", "lost"), rows)
+        sizes = ", ".join(f"{size}: {count:,}" for size, count in step.cluster_sizes.items())
+        click.echo(f"clusters by size: {sizes or 'none'}; each removed document and its survivor: {step.file.path}")
+        for cluster in step.largest[:num_largest]:
+            place = f"{cluster.source}, {cluster.path}, position {cluster.position:,}"
+            click.echo(f"  {cluster.size:,} like {place}: {one_line(cluster.samples[0], 80)}")
 
 
 def _rows(source: str, states: Sequence[Mapping[str, object]]) -> Iterable[Sequence[str]]:

@@ -7,6 +7,7 @@ import click
 
 from gristmill.cli.options import dataset_argument, json_option
 from gristmill.cli.printing import one_line
+from gristmill.pipeline.removed_documents import RemovedDocument, removed_document
 from gristmill.pipeline.trace import Place, trace
 from gristmill.shards.dataset import open_dataset
 
@@ -15,13 +16,18 @@ from gristmill.shards.dataset import open_dataset
 @dataset_argument
 @click.argument("number", type=int)
 @click.option("--split", help="Count the records of this split only.")
+@click.option("--removed", is_flag=True, help="Count the documents that deduplicate has removed instead.")
 @json_option
-def command(out: str, number: int, split: str | None, *, as_json: bool) -> None:
+def command(out: str, number: int, split: str | None, *, removed: bool, as_json: bool) -> None:
     """Follow record NUMBER of the dataset in OUT back to its input file, and read it there again.
 
-    Records are numbered from 0 in the order of the dataset; -1 is the last one.
+    Records are numbered from 0 in the order of the dataset; -1 is the last one. With --removed, NUMBER is a row of
+    dropped/duplicates.parquet: the document is shown beside the one that has stayed for it.
     """
     dataset = open_dataset(out)
+    if removed:
+        _show_removed(removed_document(dataset, number), as_json=as_json)
+        return
     found = trace(dataset.split(split) if split is not None else dataset, number)
     if as_json:
         click.echo(json.dumps(asdict(found), indent=2, default=str))
@@ -31,6 +37,20 @@ def command(out: str, number: int, split: str | None, *, as_json: bool) -> None:
         click.echo(f"  {one_line(name)}: {one_line(value)}")
     for place in found.places:
         _print_place(place)
+
+
+def _show_removed(found: RemovedDocument, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(asdict(found), indent=2, default=str))
+        return
+    click.echo(f"removed as {found.reason}, similarity {found.similarity:.4f}")
+    for title, origin, text in (
+        ("removed", found.origin, found.text),
+        ("survivor", found.survivor, found.survivor_text),
+    ):
+        click.echo(f"{title}: source {origin.source}, {origin.path}, position {origin.position:,}")
+        shown = "the file has changed since, or is not there" if text is None else one_line(text, max_chars=2000)
+        click.echo(f"  {shown}")
 
 
 def _print_place(place: Place) -> None:

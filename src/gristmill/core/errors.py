@@ -19,6 +19,7 @@
         ├── SourceChangedError                an input file is not what it was when the run was planned
         ├── TooManyBadError                   one record after another cannot be used
         ├── QuarantineError                   more records were set aside than the recipe allows
+        ├── TooManyDuplicatesError            more documents are copies than the recipe allows
         ├── LowUtilisationError               packed rows hold more padding than the recipe allows
         ├── ParityError                       the fast tokenizer engine gave other ids than the reference
         └── BooksError                        records went in that did not come out anywhere
@@ -124,6 +125,10 @@ class TooManyBadError(StoppedError):
 
 class QuarantineError(StoppedError):
     """More records were set aside than the recipe allows."""
+
+
+class TooManyDuplicatesError(StoppedError):
+    """A source would lose more documents as copies than the recipe allows, or so many are said to be one."""
 
 
 class LowUtilisationError(StoppedError):

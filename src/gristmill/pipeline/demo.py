@@ -44,6 +44,7 @@ sources:
 
 steps:
   - length: {min_chars: 60}              # drops shorter documents, counted as too_short
+  - deduplicate: {prefer: [code]}        # one of each set of alike texts; see out/dropped
   - split: {validation: 0.01}            # by the hash of the text, so copies stay on one side
   - tokenize: {tokenizer: tokenizer}     # ends each document with <|endoftext|>
   - pack: {row_length: 1024}             # best fit: no document is cut unless it is longer than a row

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gristmill.core.errors import UsageError
 from gristmill.core.step import LocalStep
 from gristmill.steps.columns import require_column
+from gristmill.steps.deduplicate import CountCopies, Deduplicate
 from gristmill.steps.split import AssignSplit, Split
 
 if TYPE_CHECKING:
@@ -74,4 +75,6 @@ def with_steps(legs: Sequence[Leg], steps: Sequence[LocalStep]) -> tuple[Leg, ..
 def _sample_steps(leg: Leg) -> tuple[LocalStep, ...]:
     if isinstance(leg.barrier, Split):
         return (*leg.steps, AssignSplit(split=leg.barrier, bounds=(0, 0)))
+    if isinstance(leg.barrier, Deduplicate) and leg.barrier.count:
+        return (*leg.steps, CountCopies())
     return leg.steps

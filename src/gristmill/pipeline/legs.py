@@ -7,7 +7,7 @@ afterwards. Either way its receipt is kept under the unit's own fingerprint, whi
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -95,11 +95,15 @@ class LegRunner:
         tasks: Collection[Task],
         desc: str,
         on_poison: Callable[..., Any] | None = None,
+        *,
+        here: bool = False,
     ) -> None:
-        """Run tasks and write their receipts as they finish."""
+        """Run tasks and write their receipts as they finish; `here`: in this process, one after the other."""
         if not tasks:
             return
         options = self._options
+        if here:
+            options = replace(options, backend="serial", workers="auto", timeout=None)
         done = run_tasks(
             function,
             tasks,
@@ -193,6 +197,8 @@ def _is_there(root: Path, result: object) -> bool:
         files += [(file.path, file.bytes) for file in result.quarantine]
     elif isinstance(result, UnpackResult):
         files = [(piece.path, piece.num_bytes) for piece in result.pieces]
+    elif (stored := getattr(result, "files", None)) is not None:
+        files = [(file.path, file.bytes) for file in stored()]
     return all(_size(root / path) == size for path, size in files)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _UNPACKED = {"compressed": 4.0, "parquet": 3.0}
 _WRITTEN = {"compressed": 0.4, "parquet": 0.5, "webdataset": 1.3}
-_STORED_BY = {"shuffle": 2}
+_STORED_BY = {"deduplicate": 2, "shuffle": 2}
 """How often a barrier keeps its records on disk; others do once."""
 
 

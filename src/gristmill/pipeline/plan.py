@@ -23,7 +23,7 @@ from gristmill.pipeline.outline import Outline, SourceOutline, unpacked_bytes
 from gristmill.pipeline.output import check_writable
 from gristmill.pipeline.sample import Sample, try_sample
 from gristmill.pipeline.spool import sampled_reads
-from gristmill.pipeline.together import check_mix, check_together
+from gristmill.pipeline.together import check_mix, check_preferred_sources, check_together
 from gristmill.pipeline.token_source import check_token_source, token_source_notes
 from gristmill.pipeline.units import CELLS_PER_UNIT, UNIT_BYTES, Span, cut_for_tasks, make_units
 from gristmill.shards.token_rows import is_masked, shard_schema
@@ -219,6 +219,7 @@ def make_plan(
     """
     if "://" in recipe.output:
         raise UsageError(f"the output must be a local folder, not {recipe.output}", help="copy it there afterwards")
+    check_preferred_sources(recipe)
     steps, pack, write = _output_steps(recipe)
     check_mix(recipe, pack)
     resolved: list[tuple[Step, Step]] = []  # steps that all sources share are looked up once

@@ -18,6 +18,7 @@ from gristmill.pipeline.quarantine import ENVIRONMENT_REASONS, name_file, num_al
 from gristmill.pipeline.receipts import Receipt
 from gristmill.pipeline.sink import ONLY_SPLIT, Part
 from gristmill.shards.manifest import (
+    Deduplicated,
     InputFile,
     Manifest,
     Quarantine,
@@ -70,7 +71,9 @@ def check_quarantine(plan: Plan, source: str, books: Sequence[dict[str, Any]]) -
         )
 
 
-def publish(plan: Plan, finished: Mapping[str, Finished], run_id: str) -> Manifest:
+def publish(
+    plan: Plan, finished: Mapping[str, Finished], run_id: str, deduplicated: Sequence[Deduplicated] = ()
+) -> Manifest:
     """Make the dataset, in place of the one that may be there."""
     for name, source in finished.items():
         problems = unbalanced(Account.from_dict(state) for state in source.books)
@@ -93,7 +96,8 @@ def publish(plan: Plan, finished: Mapping[str, Finished], run_id: str) -> Manife
         if finished[source.name].quarantine
     ]
     tokenizer = _tokenizer(plan.tokenizer, plan.output, names, run_id) if plan.tokenizer is not None else None
-    manifest = _manifest(plan, finished, _ordered(splits), quarantined, tokenizer)
+    removed = [msgspec.structs.replace(step, file=names.duplicates(step.file)) for step in deduplicated]
+    manifest = _manifest(plan, finished, _ordered(splits), quarantined, tokenizer, removed)
     swap(plan.output, manifest, names.moves, names.receipts(plan, finished), run_id)
     return manifest
 
@@ -131,12 +135,19 @@ class _Names:
         )
 
     def quarantine(self, source: str, file: StoredFile) -> StoredFile:
+        return self._side_file(f"quarantine/{source}", ".jsonl", file)
+
+    def duplicates(self, file: StoredFile) -> StoredFile:
+        return self._side_file("dropped/duplicates", ".parquet", file)
+
+    def _side_file(self, stem: str, suffix: str, file: StoredFile) -> StoredFile:
+        """The place of a file that the dataset has besides its shards; one that is there already stays."""
+        folder = stem.rpartition("/")[0]
         for old in self._old:
-            if old.path.startswith("quarantine/") and (old.bytes, old.xxh3) == (file.bytes, file.xxh3):
-                return old
-        stem = f"quarantine/{source}"
+            if old.path.startswith(f"{folder}/") and (old.bytes, old.xxh3) == (file.bytes, file.xxh3):
+                return old if (self._root / old.path).exists() else self._moved(file, old.path)
         others = (f"{stem}-{number}" for number in count(1))
-        return self._moved(file, self._free(chain([stem], others), ".jsonl") + ".jsonl")
+        return self._moved(file, self._free(chain([stem], others), suffix) + suffix)
 
     def tokenizer(self, files: Mapping[str, StoredFile]) -> list[StoredFile]:
         """Files by their names, all in one folder: the one they are in already, or a new one."""
@@ -194,6 +205,7 @@ def _manifest(
     splits: dict[str, dict[str, list[Shard]]],
     quarantined: list[StoredFile],
     tokenizer: TokenizerIdentity | None,
+    deduplicated: list[Deduplicated],
 ) -> Manifest:
     counts = {name: _reasons(source.books) for name, source in finished.items()}
     files = {
@@ -218,6 +230,7 @@ def _manifest(
         row_length=plan.pack.row_length if plan.pack is not None else None,
         tokenizer=tokenizer,
         mixture=dict(plan.recipe.mixture) if plan.recipe.mixture else None,
+        deduplicated=deduplicated,
         files=files,
     ).sealed()
 

@@ -16,6 +16,9 @@ from gristmill.core.books import Account
 from gristmill.core.errors import NotUpToDateError
 from gristmill.pipeline import barriers, fingerprint, moves, output, publish
 from gristmill.pipeline.claim import claimed
+from gristmill.pipeline.deduplicating.against import against_units
+from gristmill.pipeline.deduplicating.arrived import arrived
+from gristmill.pipeline.deduplicating.barrier import Deduplication
 from gristmill.pipeline.first_units import FirstUnits
 from gristmill.pipeline.join import add_books
 from gristmill.pipeline.legs import LegRunner, UnitResults, UnitWork
@@ -29,6 +32,7 @@ from gristmill.pipeline.spool import has_python_records, spooled_reads
 from gristmill.pipeline.tails import pack_leftovers
 from gristmill.pipeline.work import PartResult, SourceLeg, Stage
 from gristmill.shards.dataset import open_dataset
+from gristmill.steps.deduplicate import Deduplicate
 from gristmill.steps.limit import Limit
 from gristmill.steps.mix import Mix
 from gristmill.steps.shuffle import Shuffle
@@ -44,7 +48,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.leg import Leg
     from gristmill.pipeline.plan import Plan, SourcePlan
     from gristmill.shards.dataset import Dataset
-    from gristmill.shards.manifest import Manifest, StoredFile
+    from gristmill.shards.manifest import Deduplicated, Manifest, StoredFile
     from gristmill.steps.pack.pack import Pack
 
 _log = logging.getLogger("gristmill")
@@ -160,6 +164,7 @@ class _Execution:
         self._receipts = Receipts(plan.output / output.RECEIPTS)
         self._finished = Receipts(plan.output / output.UNITS)
         self._runner = LegRunner(plan, options, self._receipts, self._finished)
+        self._deduplicated: list[Deduplicated] = []
 
     def run(self) -> Manifest:
         if self._salt:
@@ -167,7 +172,7 @@ class _Execution:
         try:
             flows = self._run_legs()
             finished = {flow.plan.name: self._finish(flow) for flow in flows}
-            manifest = publish.publish(self._plan, finished, self._run_id)
+            manifest = publish.publish(self._plan, finished, self._run_id, self._deduplicated)
         except BaseException:
             remove_temporaries(self._plan.output, self._run_id)  # of workers that had to end in the middle of a file
             raise
@@ -254,6 +259,7 @@ class _Execution:
         at_mix = [flow for flow in flows if isinstance(flow.leg.barrier, Mix)]
         if at_mix:  # a common step: all sources come to it together
             self._pass_mix(at_mix, stage)
+        self._pass_deduplicate([flow for flow in flows if isinstance(flow.leg.barrier, Deduplicate)], stage)
         for flow in flows:
             barrier = flow.leg.barrier
             if isinstance(barrier, Limit):
@@ -284,6 +290,24 @@ class _Execution:
             flow.units = units[flow.plan.name]
             flow.opening, flow.assigned = mix.name, ()
             self._rename(flow, mix)
+
+    def _pass_deduplicate(self, flows: Sequence[_Flow], stage: Stage) -> None:
+        """Over all sources that come to the same step."""
+        while flows:
+            step = flows[0].leg.barrier
+            assert isinstance(step, Deduplicate)
+            together = [flow for flow in flows if flow.leg.barrier == step]
+            flows = [flow for flow in flows if flow.leg.barrier != step]
+            units = against_units(step, self._plan, self._runner, stage)
+            units += [unit for flow in together for unit in arrived(flow.units, flow.results)]
+            decision = Deduplication(step, self._runner, stage, units).run()
+            decision.check_limits()
+            self._deduplicated.append(decision.entry())
+            left = decision.units_by_source()
+            for flow in together:
+                flow.units = left.get(flow.plan.name, [])
+                flow.opening, flow.assigned = step.name, ()
+                self._rename(flow, step)
 
     def _rename(self, flow: _Flow, barrier: Step) -> None:
         """Units of the next leg are known by where they come from and what is done to them there."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +13,10 @@ from gristmill.steps.mix import NOT_CHOSEN
 from gristmill.steps.read import CELL_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from gristmill.pipeline.removed_rows import RemovedRows
     from gristmill.steps.mix import Mix
     from gristmill.steps.shuffle import Shuffle
 
@@ -28,17 +29,30 @@ class StoredInput:
     num_rows: int
     share: int | None = None
     """Of a `limit`: how many of the first rows go on."""
+    removed: RemovedRows | None = None
+    """Of a `deduplicate`: which rows do not."""
 
-    is_copy = False
-    left_out = OVER_LIMIT
+    is_copy: ClassVar[bool] = False
+
+    def dropped(self, num_given: int) -> Mapping[str, int]:
+        """How many rows stay behind, by reason, if so many went on."""
+        if self.removed is not None:
+            return self.removed.dropped
+        return {OVER_LIMIT: self.num_rows - num_given} if num_given < self.num_rows else {}
+
+    @property
+    def measures(self) -> Mapping[str, int]:
+        """What else the barrier has counted here."""
+        return {"clusters": self.removed.num_clusters} if self.removed is not None else {}
 
     def batches(self, root: Path, seed: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  (as StoredBucket's)
         left = self.num_rows if self.share is None else self.share
+        removed = self.removed.open(root) if self.removed is not None else None
         with pa.memory_map(str(root / self.path)) as file:
             for batch in pa.ipc.open_stream(file):
                 if left <= 0:
                     return
-                yield batch.slice(0, left)
+                yield batch.slice(0, left) if removed is None else removed.apply(batch, self.num_rows - left)
                 left -= batch.num_rows
 
 
@@ -54,7 +68,11 @@ class StoredChoice:
     is_copy: bool
     """They were taken before: these are new records, and other splits than that for training are not among them."""
 
-    left_out = NOT_CHOSEN
+    measures: ClassVar[Mapping[str, int]] = {}
+
+    def dropped(self, num_given: int) -> Mapping[str, int]:
+        """Of records that came for the first time."""
+        return {NOT_CHOSEN: self.num_rows - num_given} if num_given < self.num_rows and not self.is_copy else {}
 
     def batches(self, root: Path, seed: int) -> Iterator[pa.RecordBatch]:
         for batch in StoredInput(self.path, self.num_rows).batches(root):
@@ -83,12 +101,12 @@ class StoredBucket:
     schema: pa.Schema
     blocks: tuple[StoredBlock, ...]
 
-    is_copy = False
-    left_out = ""
+    is_copy: ClassVar[bool] = False
+    measures: ClassVar[Mapping[str, int]] = {}
 
-    @property
-    def num_rows(self) -> int:
-        return sum(block.rows for block in self.blocks)
+    def dropped(self, num_given: int) -> Mapping[str, int]:  # noqa: ARG002  (as of the others)
+        """A shuffle drops nothing."""
+        return {}
 
     def batches(self, root: Path, seed: int) -> Iterator[pa.RecordBatch]:
         table = pa.Table.from_batches([batch for block in self.blocks for batch in self._read(root, block)])

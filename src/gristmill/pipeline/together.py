@@ -6,7 +6,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
 from gristmill.core.errors import UsageError
+from gristmill.core.names import nearest
 from gristmill.core.records import INPUT_IDS, LOSS_MASK, RECORD, SPLIT
+from gristmill.steps.deduplicate import Deduplicate
 from gristmill.steps.mix import ROWS, Mix
 
 if TYPE_CHECKING:
@@ -38,6 +40,18 @@ def check_together(sources: Sequence[PlannedSource], pack: Pack | None, write: W
     _check_same_tokenizer(sources)
     _check_same_columns(sources)
     _check_tokens(sources[0], pack, write)
+
+
+def check_preferred_sources(recipe: Recipe) -> None:
+    """Raise `UsageError` where a `deduplicate` prefers a source that is not there."""
+    for place, step in recipe.all_steps():
+        for name in step.prefer if isinstance(step, Deduplicate) else ():
+            if name not in recipe.sources:
+                meant = nearest(name, recipe.sources)
+                raise UsageError(
+                    f'{place} (deduplicate): prefer names "{name}", which is not a source',
+                    help=f'did you mean "{meant}"?' if meant else f"the sources are {', '.join(recipe.sources)}",
+                )
 
 
 def _check_same_tokenizer(sources: Sequence[PlannedSource]) -> None:

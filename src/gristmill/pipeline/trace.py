@@ -74,6 +74,15 @@ def _place(manifest: Manifest, origin: Origin, engine: Callable[[], Engine]) -> 
     return Place(origin, _unit(read, file), state, None if row is None else _as_read(row, engine))
 
 
+def read_text(manifest: Manifest, file: InputFile, position: int, read: Read | None = None) -> str | None:
+    """The text at a place of an input file, before all steps; None if the file has changed or nothing is there.
+
+    `read` says how the file is read, where it is of no source.
+    """
+    row = _original(read or _read_of(manifest, file.source), file, position) if _state(file) == "unchanged" else None
+    return None if row is None or TEXT not in row.schema.names else row.column(TEXT)[0].as_py()
+
+
 def _input_file(manifest: Manifest, origin: Origin) -> InputFile:
     for file in manifest.files.values():
         if (file.source, file.path) == (origin.source, origin.path):

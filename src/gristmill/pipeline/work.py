@@ -213,16 +213,17 @@ class _PartRun:
             yield span.file
 
     def _stored_cells(self, stored: StoredInput | StoredChoice | StoredBucket) -> Iterator[CellBatch]:
-        num_left_out = stored.num_rows
+        num_given = 0
         for number, batch in enumerate(stored.batches(self._stage.root, self._stage.seed)):
-            num_left_out -= batch.num_rows
+            num_given += batch.num_rows
             if stored.is_copy:  # they did not come in, as `_take` will have it: they came before
                 self._opening.taken -= batch.num_rows
                 self._opening.created += batch.num_rows
             yield CellBatch(number, batch)
-        if num_left_out and not stored.is_copy:
-            self._opening.taken += num_left_out
-            self._opening.dropped[stored.left_out] += num_left_out
+        for reason, count in stored.dropped(num_given).items():
+            self._opening.taken += count
+            self._opening.dropped[reason] += count
+        self._opening.measures.update(stored.measures)
 
     def _exclude(self, cell: CellBatch, number: int) -> None:
         rows = {row: reason for found, row, reason in self._part.excluded if found == number}

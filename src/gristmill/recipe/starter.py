@@ -23,6 +23,7 @@ steps:
   # - filter: {call: functions.py:keep}    # your own function: gets a record as a dict, returns True or False
   # - map: {call: functions.py:clean}      # gets a dict, returns a dict
   # - limit: {max_records: 1000}           # the first 1000 of each source
+  # - deduplicate: {threshold: 0.8}        # one of each set of copies, also of nearly equal ones
   - split: {validation: 0.1}      # by the hash of the text, so copies stay on one side
   - write: {format: jsonl}        # or parquet, arrow, webdataset
 

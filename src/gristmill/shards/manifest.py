@@ -83,6 +83,35 @@ class Quarantine(msgspec.Struct, frozen=True, kw_only=True):
     """JSON lines, one a record."""
 
 
+class DuplicateCluster(msgspec.Struct, frozen=True, kw_only=True):
+    """A document that stays for others."""
+
+    size: int
+    """With itself."""
+    source: str
+    path: str
+    position: int
+    samples: list[str]
+    """The beginning of its text, and of some of those that went."""
+
+
+class Deduplicated(msgspec.Struct, frozen=True, kw_only=True):
+    """What one `deduplicate` step has done."""
+
+    file: StoredFile
+    """Parquet: each document that went, the one that stays for it, how alike they are."""
+    rows: int
+    loss: dict[str, dict[str, int]]
+    """By source: documents `in`, `duplicate` and `near_duplicate`."""
+    cluster_sizes: dict[str, int]
+    """How many clusters have 2, 3-4, 5-8, … documents."""
+    largest: list[DuplicateCluster]
+    counts: dict[str, int]
+    """Of the work: pairs compared, pairs whose texts were needed, documents that shared a band."""
+    against: dict[str, InputFile] = {}
+    """The files of `against`, as in `Manifest.files`."""
+
+
 class TokenizerIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """What made the token ids."""
 
@@ -132,6 +161,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer: TokenizerIdentity | None = None
     mixture: dict[str, float] | None = None
     """Weights of the sources in training, where the recipe names them; None: as many rows as each has."""
+    deduplicated: list[Deduplicated] = []
+    """One for each `deduplicate` step, in the order in which they were run."""
     files: dict[str, InputFile] = {}
     """`file_key(id)` -> the input file that the records' origins mean."""
 
@@ -155,12 +186,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return str(PurePosixPath(self.tokenizer.files[0].path).parent)
 
     def stored_files(self) -> Iterator[StoredFile]:
-        """Every file that the manifest names: shards, their origins, what was set aside, the tokenizer."""
+        """Every file that the manifest names: shards, their origins, what was set aside or removed, the tokenizer."""
         for _, _, shard in self.shards():
             yield shard
             if shard.origins is not None:
                 yield shard.origins
         yield from self.quarantine.files
+        yield from (step.file for step in self.deduplicated)
         if self.tokenizer is not None:
             yield from self.tokenizer.files
 

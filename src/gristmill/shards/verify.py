@@ -84,7 +84,8 @@ def check_manifest(folder: Path, manifest: Manifest) -> list[Problem]:
     problems += [Problem(MANIFEST, "books", message) for message in _book_problems(manifest)]
     problems += _quarantine_problems(folder, manifest)
     tokenizer = manifest.tokenizer.files if manifest.tokenizer is not None else []
-    problems += [problem for file in tokenizer if (problem := _file_problem(folder, file))]
+    others = [*tokenizer, *(step.file for step in manifest.deduplicated)]
+    problems += [problem for file in others if (problem := _file_problem(folder, file))]
     for path, content in side_files(manifest).items():
         file = folder / path
         if not file.exists():

@@ -6,6 +6,7 @@ Each step is fetched from its module at first use. Its name in recipes is its cl
 
 TYPE_CHECKING = False  # as in typing
 if TYPE_CHECKING:
+    from gristmill.steps.deduplicate import Deduplicate
     from gristmill.steps.filter import Filter
     from gristmill.steps.length import Length
     from gristmill.steps.limit import Limit
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from gristmill.steps.write.write import Write
 
 __all__ = [
+    "Deduplicate",
     "Filter",
     "Length",
     "Limit",
@@ -43,6 +45,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Deduplicate": "gristmill.steps.deduplicate",
     "Filter": "gristmill.steps.filter",
     "Length": "gristmill.steps.length",
     "Limit": "gristmill.steps.limit",

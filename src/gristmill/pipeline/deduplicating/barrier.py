@@ -1,0 +1,199 @@
+"""Between two legs: all documents in, for each source the units of its next leg out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from gristmill.engine.tasks import Task
+from gristmill.pipeline import fingerprint
+from gristmill.pipeline.deduplicating.comparing import Compared, PairsTask, run_compare, run_compare_pairs
+from gristmill.pipeline.deduplicating.decision import Decision
+from gristmill.pipeline.deduplicating.documents import DedupStage, Documents, DocumentUnit
+from gristmill.pipeline.deduplicating.matching import (
+    FoundCandidates,
+    FoundCopies,
+    PartitionTask,
+    pack_bits,
+    run_candidates,
+    run_copies,
+)
+from gristmill.pipeline.deduplicating.records_on_disk import ALIKE, DIGEST, KEY, PAIR, RecordFile, read_records
+from gristmill.pipeline.deduplicating.signing import SignedUnit, SignTask, run_sign
+from gristmill.pipeline.output import WORK
+from gristmill.pipeline.sink import Place
+from gristmill.steps.duplicates.candidates import Pairs
+from gristmill.steps.duplicates.clusters import Likenesses, Removals, with_copies
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import msgspec
+    from numpy.typing import NDArray
+
+    from gristmill.pipeline.deduplicating.arrived import Arrived
+    from gristmill.pipeline.legs import LegRunner
+    from gristmill.pipeline.work import Stage
+    from gristmill.steps.deduplicate import Deduplicate
+
+    T = TypeVar("T", bound=msgspec.Struct)
+
+_BITS_AT_ONCE = 1 << 23
+_PAIRS_PER_TASK = 1 << 17
+
+
+class Deduplication:
+    """One step over all units of all sources that come to it."""
+
+    def __init__(self, step: Deduplicate, runner: LegRunner, stage: Stage, units: Sequence[Arrived]) -> None:
+        self._step = step
+        self._runner = runner
+        self._units = sorted(units, key=self._preference)  # stable: those of a source stay in order
+        self._num_documents = sum(unit.num_rows for unit in units)
+        self._code = fingerprint.of_steps([step])
+        self._whole = fingerprint.of([unit.unit.fingerprint for unit in self._units], self._code)
+        self._stage = DedupStage(stage.root, stage.run_id, stage.seed, stage.max_quarantine, stage.legs, step)
+        self._counts: dict[str, int] = {}
+
+    def _preference(self, unit: Arrived) -> tuple[bool, int, str]:
+        source = unit.unit.source.name
+        return not unit.is_fixed, self._priority(source), source
+
+    def _priority(self, source: str) -> int:
+        prefer = self._step.prefer
+        return prefer.index(source) if source in prefer else len(prefer)
+
+    def run(self) -> Decision:
+        """Who stays and who goes; the same whatever the tasks, the workers and the sizes of partitions."""
+        signed = self._sign()
+        self._stage = replace(self._stage, documents=self._documents(signed))
+        copies = self._copies(signed)
+        near = Removals(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
+        if self._step.kind == "near":
+            near = self._near(signed, copies)
+        num_fixed = self._stage.known.num_fixed
+        is_open = copies.documents >= num_fixed
+        gone = Removals(copies.documents[is_open], copies.survivors[is_open], copies.similarities[is_open])
+        removals, is_exact = with_copies(near, gone)
+        place = Place(self._stage.root, self._stem("removals"), self._stage.run_id)
+        return Decision(self._step, self._stage.known, self._units, removals, is_exact, self._counts, place)
+
+    def _num_partitions(self, record_bytes: int, records_each: int = 1) -> int:
+        num_bytes = self._num_documents * records_each * record_bytes
+        return max(1, -(-num_bytes // self._step.partition_bytes))
+
+    def _sign(self) -> list[SignedUnit]:
+        num_digests = self._num_partitions(DIGEST.itemsize)
+        num_keys = self._num_partitions(KEY.itemsize, self._step.bands)
+        described = [self._step.kind, self._step.ngram, self._step.bands, self._step.rows, num_digests, num_keys]
+        tasks = []
+        for unit in self._units:
+            name = fingerprint.of(unit.unit.fingerprint, "sign", described)
+            tasks.append(Task(name, SignTask(unit.inputs, f"{WORK}/work/{name}", num_digests, num_keys)))
+        return self._results(run_sign, tasks, SignedUnit, "signatures")
+
+    def _documents(self, signed: Sequence[SignedUnit]) -> Documents:
+        units = [
+            DocumentUnit(unit.unit.source.name, unit.num_rows, found.documents.path, found.sketches.path, unit.inputs)
+            for unit, found in zip(self._units, signed, strict=True)
+        ]
+        return Documents(
+            root=self._stage.root,
+            units=tuple(units),
+            starts=np.cumsum([0, *(unit.num_rows for unit in units)], dtype=np.int64),
+            # What always stays comes before all that may go.
+            priorities=np.array(
+                [0 if unit.is_fixed else 1 + self._priority(unit.unit.source.name) for unit in self._units], np.uint64
+            ),
+            num_fixed=sum(unit.num_rows for unit in self._units if unit.is_fixed),
+            prefer_longest=self._step.prefer_longest,
+            num_permutations=self._step.bands * self._step.rows,
+        )
+
+    def _copies(self, signed: Sequence[SignedUnit]) -> Removals:
+        """All documents that have the text of a better one."""
+        if not signed:
+            return Removals(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
+        inputs = tuple(unit.digests for unit in signed)
+        tasks = self._partition_tasks("copies", inputs[0].num_partitions)
+        self._stage = replace(self._stage, inputs=inputs)
+        found = [
+            read_records(self._stage.root, part.copies, PAIR)
+            for part in self._results(run_copies, tasks, FoundCopies, "copies")
+        ]
+        pairs = np.concatenate(found)
+        order = np.argsort(pairs["second"])
+        return Removals(pairs["second"][order], pairs["first"][order], np.ones(len(pairs)))
+
+    def _near(self, signed: Sequence[SignedUnit], copies: Removals) -> Removals:
+        """All documents that are alike to a better one that stays, copies aside."""
+        inputs = tuple(unit.keys for unit in signed)
+        if not inputs:
+            return copies
+        self._stage = replace(self._stage, inputs=inputs, hidden=self._hide(copies.documents))
+        tasks = self._partition_tasks("candidates", inputs[0].num_partitions)
+        candidates = self._results(run_candidates, tasks, FoundCandidates, "candidates")
+        self._counts = {
+            "band_groups": sum(part.num_groups for part in candidates),
+            "largest_band_group": max(part.largest_group for part in candidates),
+            "capped_band_groups": sum(part.num_capped for part in candidates),
+        }
+        self._stage = replace(self._stage, inputs=tuple(part.pairs for part in candidates))
+        tasks = self._partition_tasks("compare", inputs[0].num_partitions)
+        alike = self._alike(self._results(run_compare, tasks, Compared, "comparing"))
+        likenesses, similarities = _likenesses(alike, self._stage.known)
+        if self._step.verify == "off":
+            return likenesses.components(similarities, self._stage.known.num_fixed)
+        more = self._alike(self._results(run_compare_pairs, self._missing(likenesses), Compared, "survivors"))
+        likenesses, similarities = _likenesses(np.concatenate([alike, more]), self._stage.known)
+        return likenesses.removals(similarities, self._stage.known.num_fixed)
+
+    def _hide(self, copies: NDArray[np.int64]) -> str:
+        """A file with a bit for each document, set for these."""
+        place = Place(self._stage.root, self._stem("hidden"), self._stage.run_id)
+        with RecordFile(place, ".bits") as file:
+            for start in range(0, self._num_documents, _BITS_AT_ONCE):
+                file.add(pack_bits(copies, start, min(start + _BITS_AT_ONCE, self._num_documents)))
+            return file.commit().path
+
+    def _missing(self, likenesses: Likenesses) -> list[Task]:
+        """Pairs of documents and the best of their cluster that no band has brought together."""
+        pairs = likenesses.missing_pairs()
+        tasks = []
+        for number, start in enumerate(range(0, len(pairs), _PAIRS_PER_TASK)):
+            name = fingerprint.of(self._whole, "survivors", number)
+            some = pairs.slice(start, start + _PAIRS_PER_TASK)
+            tasks.append(Task(name, PairsTask(some, f"{WORK}/work/{name}")))
+        return tasks
+
+    def _alike(self, compared: Sequence[Compared]) -> NDArray[np.void]:
+        self._counts["pairs"] = self._counts.get("pairs", 0) + sum(part.num_pairs for part in compared)
+        self._counts["pairs_by_text"] = self._counts.get("pairs_by_text", 0) + sum(
+            part.num_by_text for part in compared
+        )
+        found = [read_records(self._stage.root, part.alike, ALIKE) for part in compared]
+        return np.concatenate([np.empty(0, ALIKE), *found])
+
+    def _partition_tasks(self, stage: str, num_partitions: int) -> list[Task]:
+        tasks = []
+        for number in range(num_partitions):
+            name = fingerprint.of(self._whole, stage, number, num_partitions)
+            tasks.append(Task(name, PartitionTask(number, f"{WORK}/work/{name}")))
+        return tasks
+
+    def _stem(self, name: str) -> str:
+        return f"{WORK}/work/{fingerprint.of(self._whole, name)}"
+
+    def _results(self, function: Callable[..., T], tasks: Sequence[Task], kind: type[T], desc: str) -> list[T]:
+        """Of all tasks in order; those that have a receipt are not run again."""
+        undone = [task for task in tasks if self._runner.receipt(task.id, kind) is None]
+        # A task alone is done sooner than a worker is ready for it.
+        self._runner.run_all(function, self._stage, undone, f"deduplicate: {desc}", here=len(tasks) == 1)
+        found = [self._runner.receipt(task.id, kind) for task in tasks]
+        return [result for result in found if result is not None]
+
+
+def _likenesses(alike: NDArray[np.void], documents: Documents) -> tuple[Likenesses, NDArray[np.float64]]:
+    return Likenesses(Pairs(alike["first"], alike["second"]), documents.ranks), alike["similarity"]

@@ -1,0 +1,117 @@
+"""The second and third stage: documents with equal digests, and pairs with a band in common, partition by partition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from gristmill.pipeline.deduplicating.records_on_disk import (
+    DIGEST,
+    KEY,
+    PAIR,
+    Partitioned,
+    PartitionFile,
+    mapped,
+    records,
+    write_records,
+)
+from gristmill.pipeline.sink import Place
+from gristmill.shards.manifest import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
+from gristmill.steps.duplicates.candidates import Pairs, candidate_pairs, groups
+from gristmill.steps.duplicates.in_memory import first_copies
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gristmill.engine.tasks import Context, Task
+    from gristmill.pipeline.deduplicating.documents import DedupStage
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionTask:
+    """One partition of what the stage before has dealt out."""
+
+    partition: int
+    stem: str
+
+
+class FoundCopies(msgspec.Struct, frozen=True, kw_only=True):
+    """Documents that are copies of a better one: pairs of the one that stays and the other."""
+
+    copies: StoredFile
+
+    def files(self) -> list[StoredFile]:
+        return [self.copies]
+
+
+def run_copies(task: Task, context: Context) -> FoundCopies:
+    """The function of these tasks; `context.state` is the `DedupStage`, its inputs the digests of each unit."""
+    stage: DedupStage = context.state
+    part: PartitionTask = task.payload
+    digests, numbers = [np.empty((0, 2), np.uint64)], [np.empty(0, np.int64)]
+    for unit, found in stage.read(DIGEST, part.partition, context.at):
+        digests.append(np.stack([found["high"], found["low"]], axis=1))
+        numbers.append(stage.known.starts[unit] + found["row"])
+    copies = first_copies(np.concatenate(digests), np.concatenate(numbers), stage.known.ranks)
+    content = records(PAIR, first=copies.survivors, second=copies.documents)
+    return FoundCopies(copies=write_records(Place(stage.root, part.stem, stage.run_id), ".copies", content))
+
+
+class FoundCandidates(msgspec.Struct, frozen=True, kw_only=True):
+    """Pairs that share a band."""
+
+    pairs: Partitioned
+    num_groups: int
+    largest_group: int
+    num_capped: int
+    """Groups of which not all pairs were taken."""
+
+    def files(self) -> list[StoredFile]:
+        return [self.pairs.file]
+
+
+def run_candidates(task: Task, context: Context) -> FoundCandidates:
+    """The function of these tasks; `context.state` is the `DedupStage`, its inputs the keys of each unit."""
+    stage: DedupStage = context.state
+    part: PartitionTask = task.payload
+    documents = stage.known
+    hidden = mapped(stage.root, stage.hidden, np.uint8)
+    keys, numbers = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+    for unit, found in stage.read(KEY, part.partition, context.at):
+        number = documents.starts[unit] + found["row"]
+        is_left = _bits(hidden, number) == 0
+        keys.append(found["key"][is_left])
+        numbers.append(number[is_left])
+    joined_keys, joined_numbers = np.concatenate(keys), np.concatenate(numbers)
+    del keys, numbers
+    alike = groups(joined_keys, joined_numbers, documents.ranks)
+    sizes = np.diff(alike.starts)
+    pairs = candidate_pairs(alike)
+    is_open = pairs.second >= documents.num_fixed  # two that both stay need not be compared
+    pairs = Pairs(pairs.first[is_open], pairs.second[is_open])
+    num_partitions = stage.inputs[0].num_partitions
+    with PartitionFile(Place(stage.root, part.stem, stage.run_id), ".pairs", num_partitions) as file:
+        content = records(PAIR, first=pairs.first, second=pairs.second)
+        file.deal(content, pairs.second * num_partitions // len(documents))
+        return FoundCandidates(
+            pairs=file.close(),
+            num_groups=len(sizes),
+            largest_group=int(sizes.max(initial=0)),
+            num_capped=int(np.count_nonzero(sizes > 6)),
+        )
+
+
+def _bits(packed: NDArray[np.uint8], places: NDArray[np.int64]) -> NDArray[np.uint8]:
+    found: NDArray[np.uint8] = packed[places >> 3] >> (7 - (places & 7)).astype(np.uint8) & np.uint8(1)
+    return found
+
+
+def pack_bits(places: NDArray[np.int64], start: int, stop: int) -> NDArray[np.uint8]:
+    """Bits from `start` on (a multiple of eight) with those of the sorted `places` set."""
+    bits = np.zeros(stop - start, dtype=bool)
+    first, last = np.searchsorted(places, [start, stop])
+    bits[places[first:last] - start] = True
+    return np.packbits(bits)

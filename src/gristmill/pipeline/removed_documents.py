@@ -1,0 +1,106 @@
+"""What `deduplicate` has removed, one by one: the document, the one that stays for it, and both texts side by side.
+
+Cost: the table of removed documents is read once (a few bytes a document), then one cell of each of two input files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from gristmill.core.errors import DamagedDatasetError, UsageError
+from gristmill.pipeline.trace import read_text
+from gristmill.shards.dataset import Origin
+from gristmill.shards.manifest import file_key
+from gristmill.steps.read import Read
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gristmill.shards.dataset import Dataset
+    from gristmill.shards.manifest import Deduplicated, InputFile
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedDocument:
+    """A document that went, and why. Texts are those of the input files, before all steps; None: the file changed."""
+
+    origin: Origin
+    reason: str
+    """`duplicate` or `near_duplicate`."""
+    similarity: float
+    """Of the two sets of word n-grams; for a pair that was clear, as its signatures say."""
+    text: str | None
+    survivor: Origin
+    survivor_text: str | None
+
+
+def removed_document(dataset: Dataset, number: int) -> RemovedDocument:
+    """The one in this row of the tables of removed documents, which follow one another."""
+    first = 0
+    for step in dataset.manifest.deduplicated:
+        if 0 <= number - first < step.rows:
+            row = _table(dataset, step).slice(number - first, 1).to_pylist()[0]
+            return _document(dataset, step, row)
+        first += step.rows
+    raise UsageError(
+        f"there is no removed document {number}: {dataset.folder} has {first:,}",
+        help=f"numbers go from 0 to {first - 1}" if first else "no deduplicate step has removed any",
+    )
+
+
+def find_removed(dataset: Dataset, origin: Origin) -> RemovedDocument | None:
+    """The document with this origin, if a `deduplicate` step has removed it; the path may be relative to the source."""
+    files = [
+        int(key, 16)
+        for key, file in dataset.manifest.files.items()
+        if file.source == origin.source and origin.path in (file.path, file.relative)
+    ]
+    for step in dataset.manifest.deduplicated:
+        table = _table(dataset, step)
+        for file in files:
+            wanted = {"file": file, "position": origin.position, "part": origin.part}
+            masks = [pc.equal(pc.struct_field(table["removed"], name), value) for name, value in wanted.items()]
+            found = table.filter(pc.and_(pc.and_(masks[0], masks[1]), masks[2]))
+            if found.num_rows:
+                return _document(dataset, step, found.to_pylist()[0])
+    return None
+
+
+def _table(dataset: Dataset, step: Deduplicated) -> Any:
+    try:
+        return pq.read_table(dataset.folder / step.file.path)
+    except (OSError, ValueError) as error:
+        raise DamagedDatasetError(f"{step.file.path} cannot be read: {error}", help="run gristmill verify") from error
+
+
+def _document(dataset: Dataset, step: Deduplicated, row: Mapping[str, Any]) -> RemovedDocument:
+    origin, text = _place(dataset, step, row["removed"], row["source"])
+    survivor, survivor_text = _place(dataset, step, row["survivor"], row["survivor_source"])
+    return RemovedDocument(origin, row["reason"], row["similarity"], text, survivor, survivor_text)
+
+
+def _place(dataset: Dataset, step: Deduplicated, found: Mapping[str, int], source: str) -> tuple[Origin, str | None]:
+    key = file_key(found["file"])
+    file = step.against.get(key) or dataset.manifest.files.get(key)
+    if file is None:
+        raise DamagedDatasetError(f"the manifest names no input file {key}", help="make the dataset again")
+    origin = Origin(source, file.path, found["position"], found["part"])
+    read = _against_read(dataset, file) if key in step.against else None
+    return origin, read_text(dataset.manifest, file, origin.position, read)
+
+
+def _against_read(dataset: Dataset, file: InputFile) -> Read:
+    """How the files of `against` were read, from the recipe in the manifest."""
+    steps: Any = dataset.manifest.recipe.get("steps") or []
+    own: Any = dataset.manifest.recipe.get("sources") or {}
+    steps = [*steps, *(step for source in own.values() for step in source.get("steps") or [])]
+    for step in steps:
+        given = step.get("deduplicate", {}).get("against") if isinstance(step, dict) else None
+        if isinstance(given, dict):
+            return msgspec.convert({**given, "read": file.path}, Read)
+    return Read(read=file.path)

@@ -1,0 +1,101 @@
+"""The whole of `deduplicate` for texts that are in memory: what the pipeline does in stages, in one function.
+
+For tests, benchmarks and small data; the pipeline gives the same for the same texts in the same order.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xxhash
+
+from gristmill.steps.duplicates.candidates import Pairs, candidate_pairs, group_copies, groups
+from gristmill.steps.duplicates.clusters import Likenesses, Removals, with_copies
+from gristmill.steps.duplicates.likeness import judge
+from gristmill.text.shingles import ShingleSets, jaccard, similarities
+from gristmill.text.shingles.minhash import text_buffers
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from gristmill.steps.deduplicate import Deduplicate
+    from gristmill.steps.duplicates.candidates import Ranks
+
+_PAIRS_AT_ONCE = 1 << 16
+
+
+def digests(texts: pa.Array) -> NDArray[np.uint64]:
+    """128 bits of each text, two numbers; equal texts have equal ones."""
+    data, offsets = text_buffers(texts)
+    view, digest = memoryview(data.data), xxhash.xxh3_128_digest
+    joined = b"".join([digest(view[start:stop]) for start, stop in pairwise(offsets.tolist())])
+    return np.frombuffer(joined, dtype=">u8").astype(np.uint64).reshape(-1, 2)
+
+
+def first_copies(digests: NDArray[np.uint64], documents: NDArray[np.int64], ranks: Ranks) -> Removals:
+    """The documents whose text a better one has."""
+    found = group_copies(digests, documents, ranks)
+    sizes = np.diff(found.starts)
+    is_first = np.zeros(len(found.documents), dtype=bool)
+    is_first[found.starts[:-1]] = True
+    survivors = np.repeat(found.documents[found.starts[:-1]], sizes)[~is_first]
+    removed = found.documents[~is_first]
+    order = np.argsort(removed)
+    return Removals(removed[order], survivors[order], np.ones(len(removed)))
+
+
+def find_duplicates(step: Deduplicate, texts: pa.Array) -> tuple[Removals, NDArray[np.bool_]]:
+    """What `step` would remove of these texts, and for each whether its survivor has the same text.
+
+    >>> import pyarrow as pa
+    >>> from gristmill.steps import Deduplicate
+    >>> found, is_exact = find_duplicates(Deduplicate(), pa.array(["one", "two", "one"], pa.large_string()))
+    >>> found.documents.tolist(), found.survivors.tolist(), is_exact.tolist()
+    ([2], [0], [True])
+    """
+    _, offsets = text_buffers(texts)
+    longest_first = np.uint64(1 << 48) - np.diff(offsets).astype(np.uint64)
+    lengths = longest_first if step.prefer_longest else np.zeros(len(texts), np.uint64)
+
+    def ranks(documents: NDArray[np.int64]) -> NDArray[np.uint64]:
+        return lengths[documents]
+
+    copies = first_copies(digests(texts), np.arange(len(texts)), ranks)
+    if step.kind == "exact":
+        return copies, np.ones(len(copies.documents), dtype=bool)
+    signed = step.minhash.sign(texts)
+    is_left = np.ones(len(texts), dtype=bool)
+    is_left[copies.documents] = False
+    is_left = is_left[signed.rows]
+    sketch_of = np.full(len(texts), -1)
+    sketch_of[signed.rows] = np.arange(len(signed.rows))
+    documents = np.repeat(signed.rows[is_left], step.bands)
+    pairs = candidate_pairs(groups(signed.keys[is_left].reshape(-1), documents, ranks))
+
+    def compare(pairs: Pairs) -> tuple[Pairs, NDArray[np.float64]]:
+        found = np.empty(len(pairs))
+        for start in range(0, len(pairs), _PAIRS_AT_ONCE):
+            some = pairs.slice(start, start + _PAIRS_AT_ONCE)
+            first, second = (signed.sketches[sketch_of[side]] for side in (some.first, some.second))
+            found[start : start + len(some)] = similarities(first, second)
+        judgement = judge(step, found)
+        alike = judgement.alike.copy()
+        undecided = np.flatnonzero(judgement.undecided)
+        needed = np.unique(np.concatenate([pairs.first[undecided], pairs.second[undecided]]))
+        sets = dict(zip(needed.tolist(), ShingleSets(step.ngram).of(texts.take(needed)), strict=True))
+        for place in undecided.tolist():
+            found[place] = jaccard(sets[int(pairs.first[place])], sets[int(pairs.second[place])])
+            alike[place] = found[place] >= step.threshold
+        return Pairs(pairs.first[alike], pairs.second[alike]), found[alike]
+
+    alike, found = compare(pairs)
+    likenesses = Likenesses(alike, ranks)
+    if step.verify == "off":
+        return with_copies(likenesses.components(found, 0), copies)
+    more, more_found = compare(likenesses.missing_pairs())
+    both = Pairs(np.concatenate([alike.first, more.first]), np.concatenate([alike.second, more.second]))
+    near = Likenesses(both, ranks).removals(np.concatenate([found, more_found]), 0)
+    return with_copies(near, copies)

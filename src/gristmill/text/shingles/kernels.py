@@ -1,0 +1,261 @@
+"""The loops over text: words, shingles, MinHash. One pass over the UTF-8 bytes, nothing is made for a word.
+
+A word is gathered character by character in 64 bits and then mixed: up to nine ASCII letters stand there side by side,
+a tenth goes round to the first; other characters are multiplied in (FNV). A shingle is a polynomial of the hashes of
+`ngram` words in a row, rolled on with one multiplication. Each is taken through all permutations `a*x` (mod 2^32, a
+odd): in registers of 256 bits eight at a time, eight shingles to each load.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gristmill.core.kernels import kernel
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_ALONE = np.uint32(1 << 31)
+_START = np.uint64(0xCBF29CE484222325)
+_FNV_PRIME = np.uint64(0x100000001B3)
+_MIX_1 = np.uint64(0xFF51AFD7ED558CCD)
+_MIX_2 = np.uint64(0xC4CEB9FE1A85EC53)
+_BASE = np.uint64(0x9E3779B97F4A7C13)
+_0 = np.uint64(0)
+_1 = np.uint64(1)
+_7 = np.uint64(7)
+_57 = np.uint64(57)
+_33 = np.uint64(33)
+_32 = np.uint64(32)
+
+
+@kernel
+def _mix(value: np.uint64) -> np.uint64:
+    value ^= value >> _33
+    value *= _MIX_1
+    value ^= value >> _33
+    value *= _MIX_2
+    return value ^ (value >> _33)
+
+
+@kernel
+def _gather(hashed: np.uint64, folded: np.uint64) -> np.uint64:
+    """A word with one more character; three dependent operations for a letter, where a multiplication makes it six."""
+    if folded < 128:
+        return (hashed << _7 | hashed >> _57) ^ folded
+    return (hashed ^ folded) * _FNV_PRIME
+
+
+@kernel
+def _character(data: NDArray[np.uint8], place: int, stop: int) -> tuple[Any, int]:
+    """A character of more than one byte, and where the next one begins. Bytes that are no UTF-8 cannot come here."""
+    first = np.int64(data[place])
+    if first < 0xE0 or place + 2 >= stop:
+        second = np.int64(data[place + 1]) if place + 1 < stop else 0
+        return (first & 0x1F) << 6 | (second & 0x3F), place + 2
+    if first < 0xF0 or place + 3 >= stop:
+        return (first & 0x0F) << 12 | (np.int64(data[place + 1]) & 0x3F) << 6 | (
+            np.int64(data[place + 2]) & 0x3F
+        ), place + 3
+    return (first & 0x07) << 18 | (np.int64(data[place + 1]) & 0x3F) << 12 | (np.int64(data[place + 2]) & 0x3F) << 6 | (
+        np.int64(data[place + 3]) & 0x3F
+    ), place + 4
+
+
+@kernel
+def _beyond(code: int) -> np.uint32:
+    """What characters from 2^16 on are: Chinese ones stand alone, pictures are gaps, marks are ignored."""
+    if code >= 0xE0000:
+        return np.uint32(1)
+    if code >= 0x20000:
+        return np.uint32(code) | _ALONE
+    return np.uint32(0) if 0x1F000 <= code < 0x1FBF0 else np.uint32(code)
+
+
+@kernel
+def hash_words(
+    data: NDArray[np.uint8], start: int, stop: int, table: NDArray[np.uint32], words: NDArray[np.uint64], num_words: int
+) -> tuple[Any, Any]:
+    """Write the hashes of the next words behind the `num_words` that are there, until the text or the room ends.
+
+    Gives where it has stopped, always behind a word, and how many there are now. For ASCII nothing is decided by a
+    jump, which is five times as fast: each byte is hashed, and whether that was the end of a word is added up. Places
+    are unsigned, because a signed index is first looked at for being negative.
+    """
+    hashed, inside = _START, _0
+    place, last, count = np.uint64(start), np.uint64(stop), np.uint64(num_words)
+    room = np.uint64(len(words) - 2)
+    while place < last and count < room:
+        end = min(last, place + (room - count))  # a byte ends at most one word
+        while place < end:
+            byte = data[place]
+            if byte >= 128:
+                break
+            folded = np.uint64(table[byte])
+            is_letter = np.uint64(folded != _0)
+            words[count] = hashed
+            count += inside & ~is_letter
+            hashed = (hashed << _7 | hashed >> _57) ^ folded if is_letter else _START
+            inside = is_letter
+            place += _1
+        if place >= end:
+            continue
+        code, after = _character(data, np.int64(place), stop)
+        place = np.uint64(after)
+        found = table[code] if code < 65536 else _beyond(code)
+        if found == 1:
+            continue
+        if found == 0 or found & _ALONE:
+            words[count] = hashed
+            count += inside
+            hashed, inside = _START, _0
+            if found:
+                words[count] = _gather(_START, np.uint64(found))
+                count += _1
+        else:
+            hashed, inside = _gather(hashed, np.uint64(found)), _1
+    words[count] = hashed  # behind the last word `inside` is 0, and where the room has ended it is, too
+    count += inside
+    for index in range(num_words, np.int64(count)):
+        words[index] = _mix(words[index])
+    return np.int64(place), np.int64(count)
+
+
+@kernel
+def _roll(words: NDArray[np.uint64], count: int, ngram: int, shingles: NDArray[np.uint64]) -> None:
+    """The shingles of `count` words: one begins with each, but for the last `ngram - 1`."""
+    leaving = np.uint64(1)
+    rolled = np.uint64(0)
+    for place in range(ngram):
+        rolled = rolled * _BASE + words[place]
+        leaving *= _BASE
+    shingles[0] = rolled
+    for place in range(ngram, count):
+        rolled = rolled * _BASE + words[place] - words[place - ngram] * leaving
+        shingles[place - ngram + 1] = rolled
+
+
+@kernel
+def _update(
+    signature: NDArray[np.uint32], shingles: NDArray[np.uint32], count: int, factors: NDArray[np.uint32]
+) -> None:
+    """Bring a signature up to date with some shingles, of which there is room for the next multiple of eight."""
+    for first in range(0, count, 8):
+        x0, x1, x2, x3 = shingles[first], shingles[first + 1], shingles[first + 2], shingles[first + 3]
+        x4, x5, x6, x7 = shingles[first + 4], shingles[first + 5], shingles[first + 6], shingles[first + 7]
+        for place in range(len(signature)):
+            factor = factors[place]
+            y0, y1 = np.uint32(factor * x0), np.uint32(factor * x1)
+            y2, y3 = np.uint32(factor * x2), np.uint32(factor * x3)
+            y4, y5 = np.uint32(factor * x4), np.uint32(factor * x5)
+            y6, y7 = np.uint32(factor * x6), np.uint32(factor * x7)
+            signature[place] = min(signature[place], y0, y1, y2, y3, y4, y5, y6, y7)
+
+
+@kernel
+def sign_texts(
+    data: NDArray[np.uint8],
+    offsets: NDArray[np.int64],
+    table: NDArray[np.uint32],
+    ngram: int,
+    factors: NDArray[np.uint32],
+    words: NDArray[np.uint64],
+    shingles: NDArray[np.uint64],
+    short: NDArray[np.uint32],
+    signatures: NDArray[np.uint32],
+    counts: NDArray[np.int64],
+) -> None:
+    """The signature and the number of shingles of each text.
+
+    `words`, `shingles` and `short` are room for one block of words, some multiples of `ngram`; `signatures` holds the
+    largest numbers.
+    """
+    for number in range(len(offsets) - 1):
+        place, stop = offsets[number], offsets[number + 1]
+        num_words = total = 0
+        while True:
+            place, num_words = hash_words(data, place, stop, table, words, num_words)
+            if num_words < ngram:
+                break
+            _roll(words, num_words, ngram, shingles)
+            found = num_words - ngram + 1
+            total += found
+            for index in range(found):
+                short[index] = np.uint32(shingles[index] >> _32)
+            for index in range(found, found + -found % 8):  # the last one again: a minimum does not mind
+                short[index] = short[found - 1]
+            _update(signatures[number], short, found, factors)
+            if place >= stop:
+                break
+            words[: ngram - 1] = words[found:num_words]
+            num_words = ngram - 1
+        counts[number] = total
+
+
+@kernel
+def shingle_text(
+    data: NDArray[np.uint8],
+    start: int,
+    stop: int,
+    table: NDArray[np.uint32],
+    ngram: int,
+    words: NDArray[np.uint64],
+    shingles: NDArray[np.uint64],
+) -> int:
+    """Write the shingles of one text, in order, as often as they stand there; gives their number."""
+    place = start
+    num_words = total = 0
+    while True:
+        place, num_words = hash_words(data, place, stop, table, words, num_words)
+        if num_words < ngram:
+            break
+        found = num_words - ngram + 1
+        _roll(words, num_words, ngram, shingles[total:])
+        total += found
+        if place >= stop:
+            break
+        words[: ngram - 1] = words[found:num_words]
+        num_words = ngram - 1
+    return total
+
+
+@kernel
+def hash_bands(signatures: NDArray[np.uint32], num_bands: int, keys: NDArray[np.uint64]) -> None:
+    """One key for each band of each signature; bands that are equal in another place have another key."""
+    num_rows = signatures.shape[1] // num_bands
+    for number in range(signatures.shape[0]):
+        for band in range(num_bands):
+            hashed = np.uint64(band + 1) * _BASE
+            for row in range(num_rows):
+                hashed = _mix(hashed ^ np.uint64(signatures[number, band * num_rows + row])) + _BASE
+            keys[number, band] = hashed
+
+
+@kernel
+def drop_repeated(numbers: NDArray[np.uint64], count: int) -> int:
+    """Move the different ones of sorted numbers to the front; gives how many there are."""
+    num_kept = min(count, 1)
+    for index in range(1, count):
+        number = numbers[index]
+        if number != numbers[num_kept - 1]:
+            numbers[num_kept] = number
+            num_kept += 1
+    return num_kept
+
+
+@kernel
+def count_common(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> int:
+    """How many numbers two sorted arrays without repetitions share."""
+    i = j = common = 0
+    while i < len(first) and j < len(second):
+        if first[i] == second[j]:
+            common += 1
+            i += 1
+            j += 1
+        elif first[i] < second[j]:
+            i += 1
+        else:
+            j += 1
+    return common

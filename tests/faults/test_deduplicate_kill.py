@@ -1,0 +1,106 @@
+"""A run with `deduplicate` that is killed before any one of its receipts, in every stage, and is then run again.
+
+The run is serial, so that one process is all there is to kill. Each child is a fork of a process in which the kernels
+are compiled already.
+"""
+
+import json
+import subprocess
+import sys
+
+SCRIPT = """
+import json, os, random, shutil, signal, sys, traceback
+from pathlib import Path
+
+from gristmill.core.recipe import Recipe
+from gristmill.pipeline import units
+from gristmill.pipeline.options import RunOptions
+from gristmill.pipeline.receipts import Receipts
+from gristmill.pipeline.run import run_recipe
+from gristmill.shards.verify import verify
+from gristmill.steps import Deduplicate, Read, Write
+
+root = Path(sys.argv[1])
+units.UNIT_BYTES, units.MIN_GROUP_BYTES = 12_000, 8_000
+os.fsync = lambda fd: None  # a power cut is not what is tried here
+rng = random.Random(5)
+(root / "in").mkdir()
+
+def edited(text):
+    return " ".join(word if rng.random() > 0.02 else f"x{rng.random()}" for word in text.split(" "))
+
+texts = [" ".join(rng.choices([f"w{n}" for n in range(500)], k=60)) for _ in range(60)]
+texts += [edited(rng.choice(texts)) for _ in range(40)] + texts[:10]
+# One is like another, and that like a third, which is not like the first: what `survivors` must compare.
+words = [f"c{n}" for n in range(300)]
+texts += [" ".join(words[first : first + 200]) for first in range(0, 60, 8)]
+rng.shuffle(texts)
+for number in range(4):
+    lines = [json.dumps({"text": text}) for text in texts[number::4]]
+    (root / f"in/{number}.jsonl").write_text("\\n".join(lines))
+(root / "known.jsonl").write_text(json.dumps({"text": texts[0]}) + "\\n")
+
+left = {"receipts": -1}
+written = []
+real = Receipts.add
+
+def add(self, fingerprint, result):
+    if left["receipts"] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left["receipts"] -= 1
+    written.append(type(result).__name__)
+    real(self, fingerprint, result)
+
+Receipts.add = add
+out = root / "out"
+step = Deduplicate(partition_bytes=12_000, against=str(root / "known.jsonl"))
+recipe = Recipe(
+    sources={"web": Read(read=f"{root}/in/*.jsonl")}, steps=[step, Write(format="jsonl")], output=str(out)
+)
+
+def run(max_receipts=-1):
+    left["receipts"] = max_receipts
+    del written[:]
+    run_recipe(recipe, RunOptions(backend="serial", progress=False))
+
+def tree():
+    return {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
+
+def in_child(function):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            function()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+run()
+expected, stages = tree(), list(written)
+problems = []
+for point in range(len(stages)):
+    shutil.rmtree(out)
+    code = in_child(lambda: run(point))
+    if code != -signal.SIGKILL:
+        problems.append(f"{point}: was not killed: {code}")
+    before = len(stages)
+    def again():
+        run()
+        # What had its receipt is not done again.
+        assert len(written) == len(stages) - point, (written, stages)
+    if in_child(again) or tree() != expected or not verify(out):
+        problems.append(f"{point} ({stages[point]}): not the same after a kill")
+print(json.dumps({"stages": stages, "problems": problems}))
+"""
+
+
+def test_killed_in_every_stage(tmp_path):
+    done = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert not report["problems"], "\n".join([*report["problems"], done.stderr])
+    named = {"PartResult", "SignedUnit", "FoundCopies", "FoundCandidates", "Compared"}
+    assert set(report["stages"]) == named
+    assert report["stages"].count("FoundCandidates") > 1

@@ -1,0 +1,30 @@
+import json
+
+import pytest
+
+from gristmill.core.errors import UsageError
+from gristmill.pipeline.removed_documents import find_removed, removed_document
+from gristmill.shards.dataset import Origin, open_dataset
+from gristmill.steps import Deduplicate, Read, Write
+
+
+def test_by_origin_and_by_number(mill, tmp_path):
+    path = tmp_path / "a.jsonl"
+    lines = [json.dumps({"body": text}) for text in ("one", "two", "one", "three", "two")]
+    path.write_text("\n".join(lines))
+    recipe = mill.recipe({"web": Read(read=str(path), text="body")}, [Deduplicate(), Write(format="arrow")])
+    mill.run(recipe)
+    dataset = open_dataset(mill.output)
+    first = removed_document(dataset, 0)
+    assert (first.text, first.survivor_text, first.reason, first.similarity) == ("one", "one", "duplicate", 1.0)
+    position = path.read_text().rindex('{"body": "two"}')
+    for name in (str(path), "a.jsonl"):
+        found = find_removed(dataset, Origin("web", name, position, 0))
+        assert found == removed_document(dataset, 1)
+    assert found.survivor.position == path.read_text().index('{"body": "two"}')
+    assert find_removed(dataset, Origin("web", str(path), 0, 0)) is None
+    assert find_removed(dataset, Origin("other", str(path), position, 0)) is None
+    with pytest.raises(UsageError):
+        removed_document(dataset, 2)
+    path.write_text("changed")
+    assert removed_document(dataset, 0).text is None

@@ -1,0 +1,203 @@
+"""Who is removed, against every document compared with every other."""
+
+import random
+
+import numpy as np
+import pytest
+from gristmill_testing import duplicates, shared_data
+from gristmill_testing.duplicates import column
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gristmill.steps import Deduplicate
+from gristmill.steps.duplicates.candidates import Pairs, candidate_pairs, group_copies, groups
+from gristmill.steps.duplicates.clusters import Likenesses, join
+from gristmill.steps.duplicates.in_memory import find_duplicates
+
+
+def no_ranks(documents):
+    return np.zeros(len(documents), np.uint64)
+
+
+def removed_by(step, texts):
+    found, is_exact = find_duplicates(step, column(texts))
+    survivors = dict(zip(found.documents.tolist(), found.survivors.tolist(), strict=True))
+    assert not set(survivors.values()) & survivors.keys()
+    assert sorted(survivors) == list(survivors)
+    return survivors, found.similarities, is_exact
+
+
+def edited_copies(texts, rng):
+    """Copies of real texts with some words changed: more in some than in others."""
+    for text in texts:
+        words = text.split(" ")
+        share = rng.choice((0, 0.003, 0.01, 0.02, 0.03, 0.05))
+        yield " ".join(f"w{rng.getrandbits(30)}" if rng.random() < share else word for word in words)
+
+
+@pytest.fixture(scope="module")
+def real_texts():
+    rng = random.Random(3)
+    texts = shared_data.corpus_texts("kubernetes_website", 90) + shared_data.corpus_texts("chinese_poetry", 60)
+    return texts + list(edited_copies(texts, rng))
+
+
+@pytest.fixture(scope="module")
+def alike(real_texts):
+    return duplicates.alike_pairs(real_texts, 0.5)
+
+
+def test_precision_and_recall_on_real_texts(real_texts, alike):
+    survivors, similarities, _ = removed_by(Deduplicate(), real_texts)
+    right = [alike.get((min(pair), max(pair)), 0.0) >= 0.8 for pair in survivors.items()]
+    assert np.mean(right) >= 0.99
+    touched = survivors.keys() | set(survivors.values())
+    clear = [pair for pair, found in alike.items() if found >= 0.85]
+    assert len(clear) > 60
+    assert np.mean([one in touched and other in touched for one, other in clear]) >= 0.98
+    # Of each clear pair one goes: both stay only where the estimate or the bands have failed.
+    assert np.mean([one in survivors or other in survivors for one, other in clear]) >= 0.98
+    assert all(0.8 <= similarity <= 1 for similarity in similarities)
+
+
+@pytest.mark.parametrize("verify", ["signature", "off"])
+def test_less_verification_is_less_exact(real_texts, alike, verify):
+    survivors, _, _ = removed_by(Deduplicate(verify=verify), real_texts)
+    far = [pair for pair in survivors.items() if alike.get((min(pair), max(pair)), 0.0) < 0.8 - 0.12]
+    assert len(far) <= (0 if verify == "signature" else len(survivors))
+    assert len(survivors) > 60
+
+
+def test_planted_pairs_are_found():
+    for similarity in (0.85, 0.9):
+        ones, others, _ = duplicates.planted(similarity, 400, num_shingles=200)
+        survivors, _, _ = removed_by(Deduplicate(), [*ones, *others])
+        assert len(survivors) >= 0.98 * 400
+        assert all(abs(gone - kept) == 400 for gone, kept in survivors.items())
+    ones, others, _ = duplicates.planted(0.7, 400, num_shingles=200)
+    survivors, _, _ = removed_by(Deduplicate(), [*ones, *others])
+    assert len(survivors) <= 4
+
+
+def test_copies_and_short_texts():
+    texts = ["a b", "A b.", "", "a b", "", "one two three four five", "One, two, three, four, five!"]
+    survivors, similarities, is_exact = removed_by(Deduplicate(prefer_longest=False), texts)
+    assert survivors == {3: 0, 4: 2, 6: 5}
+    assert is_exact.tolist() == [True, True, False]
+    assert similarities.tolist() == [1.0, 1.0, 1.0]
+    assert removed_by(Deduplicate(kind="exact"), texts)[0] == {3: 0, 4: 2}
+    assert removed_by(Deduplicate(), texts)[0] == {3: 0, 4: 2, 5: 6}
+
+
+def test_a_chain_does_not_remove_what_is_unlike():
+    """Each text is much like the next, and the first nothing like the last."""
+    words = [f"w{n}" for n in range(400)]
+    texts = [" ".join(words[first : first + 200]) for first in range(0, 200, 10)]
+    exact = duplicates.alike_pairs(texts, 0.0)
+    survivors, _, _ = removed_by(Deduplicate(prefer_longest=False), texts)
+    assert survivors
+    assert all(exact[min(pair), max(pair)] >= 0.8 for pair in survivors.items())
+    assert 19 not in survivors or survivors[19] > 10
+    everything, _, _ = removed_by(Deduplicate(verify="off", prefer_longest=False), texts)
+    assert everything == dict.fromkeys(range(1, 20), 0)
+
+
+def test_a_copy_of_what_goes_has_the_survivor_of_that():
+    text = " ".join(f"w{n}" for n in range(300))
+    longer = text + " and one more"
+    survivors, similarities, is_exact = removed_by(Deduplicate(), [text, text, longer])
+    assert survivors == {0: 2, 1: 2}
+    assert is_exact.tolist() == [False, False]
+    assert similarities[0] == similarities[1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    keys=st.lists(st.integers(0, 6), max_size=40),
+    ranks=st.lists(st.integers(0, 3), min_size=40, max_size=40),
+)
+def test_groups_are_those_of_a_dictionary(keys, ranks):
+    expected = {}
+    for document, key in enumerate(keys):
+        expected.setdefault(key, []).append(document)
+    ordered = sorted(
+        sorted(group, key=lambda document: (ranks[document], document)) for group in expected.values() if len(group) > 1
+    )
+    rank = np.array(ranks, np.uint64)
+    documents = np.arange(len(keys))
+    found = groups(np.array(keys, np.uint64), documents, lambda some: rank[some])
+    copies = group_copies(
+        np.array([[key % 2, key] for key in keys], np.uint64).reshape(-1, 2), documents, lambda some: rank[some]
+    )
+    for made in (found, copies):
+        assert sorted(part.tolist() for part in np.split(made.documents, made.starts[1:-1]) if len(part)) == ordered
+
+
+def test_pairs_of_a_large_group_grow_with_it_and_hang_together():
+    keys = np.zeros(50_000, np.uint64)
+    pairs = candidate_pairs(groups(keys, np.arange(50_000), no_ranks))
+    assert len(pairs) == 2 * 50_000 - 3
+    assert len(set(Likenesses(pairs, no_ranks).roots().tolist())) == 1
+    small = candidate_pairs(groups(keys[:6], np.arange(6), no_ranks))
+    assert len(small) == 15
+
+
+EDGES = st.lists(st.tuples(st.integers(0, 15), st.integers(0, 15)), max_size=20)
+
+
+@settings(max_examples=100, deadline=None)
+@given(parts=st.lists(EDGES, min_size=1, max_size=4), data=st.data())
+def test_joining_is_the_same_in_any_grouping_and_order(parts, data):
+    def roots_of(edges, roots=None):
+        roots = np.arange(16) if roots is None else roots.copy()
+        ends = np.array(edges, np.int64).reshape(-1, 2)
+        join(ends[:, 0].copy(), ends[:, 1].copy(), roots)
+        return roots
+
+    def forest(edges):
+        return [(root, place) for place, root in enumerate(roots_of(edges).tolist())]
+
+    whole = [edge for part in parts for edge in part]
+    expected = roots_of(whole)
+    # Against the definition: the smallest that can be reached.
+    for place in range(16):
+        reached, todo = {place}, [place]
+        while todo:
+            here = todo.pop()
+            new = {a + b - here for a, b in whole if here in (a, b)} - reached
+            reached |= new
+            todo += new
+        assert expected[place] == min(reached)
+    assert roots_of(data.draw(st.permutations(whole))).tolist() == expected.tolist()
+    assert roots_of([edge for part in parts for edge in forest(part)]).tolist() == expected.tolist()
+    grown = np.arange(16)
+    for part in data.draw(st.permutations(parts)):
+        grown = roots_of(part, grown)
+    assert grown.tolist() == expected.tolist()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    edges=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=25), fixed=st.integers(0, 5)
+)
+def test_removals_are_greedy_by_rank(edges, fixed):
+    edges = sorted({(min(edge), max(edge)) for edge in edges if edge[0] != edge[1]}, key=lambda edge: edge[::-1])
+    if not edges:
+        return
+    pairs = Pairs(*(np.array(side, np.int64) for side in zip(*edges, strict=True)))
+    ranks = {document: (document * 7) % 5 for document in range(13)}
+
+    def rank_of(documents):
+        return np.array([ranks[document] for document in documents.tolist()], np.uint64)
+
+    found = Likenesses(pairs, rank_of).removals(np.arange(len(edges)) / 100, fixed)
+    kept, expected = [], {}
+    for document in sorted({end for edge in edges for end in edge}, key=lambda document: (ranks[document], document)):
+        better = [other for other in kept if (min(document, other), max(document, other)) in edges]
+        if better and document >= fixed:
+            expected[document] = better[0]
+        else:
+            kept.append(document)
+    assert dict(zip(found.documents.tolist(), found.survivors.tolist(), strict=True)) == expected
+    for document, survivor, similarity in zip(found.documents, found.survivors, found.similarities, strict=True):
+        assert edges[round(similarity * 100)] == (min(document, survivor), max(document, survivor))

@@ -1,0 +1,112 @@
+"""Words, shingles and signatures against the slow and obvious way."""
+
+# ruff: noqa: RUF001  (characters that look like others are what is tried)
+
+import random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from gristmill_testing import duplicates, shared_data
+from gristmill_testing.duplicates import column
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gristmill.text.shingles import MinHash, ShingleSets, jaccard, similarities
+from gristmill.text.shingles.characters import character_table
+
+ODD = "aB1 é\u0301ß。，漢字かなカ゛ไทย한국어्हि𝔸🌾\u200d\n\t-_'İǆ𠀀ﬁ０Ａ"
+
+
+def assert_same_sets(texts, ngram):
+    """As many shingles, and as many in common, whatever they are called."""
+    found = ShingleSets(ngram).of(column(texts))
+    expected = [duplicates.shingles(text, ngram) for text in texts]
+    assert [len(shingles) for shingles in found] == [len(shingles) for shingles in expected]
+    for one in range(len(texts)):
+        for other in range(one):
+            assert jaccard(found[one], found[other]) == duplicates.jaccard(expected[one], expected[other])
+
+
+@settings(max_examples=80, deadline=None)
+@given(texts=st.lists(st.text(ODD, max_size=30), min_size=1, max_size=5), ngram=st.integers(1, 4))
+def test_sets_of_odd_texts(texts, ngram):
+    assert_same_sets(texts, ngram)
+
+
+@settings(max_examples=60, deadline=None)
+@given(texts=st.lists(st.text(max_size=40), min_size=1, max_size=4))
+def test_sets_of_any_text(texts):
+    # Above 2^16 the kernel has ranges where Unicode has categories.
+    assert_same_sets(["".join(c for c in text if c < "\U00010000") for text in texts], 2)
+
+
+@pytest.mark.parametrize("name", shared_data.CORPORA)
+def test_sets_of_real_texts(name):
+    assert_same_sets(shared_data.corpus_texts(name, 25), 5)
+
+
+def test_long_texts_go_on_from_block_to_block():
+    rng = random.Random(1)
+    words = [f"{rng.getrandbits(30):x}" for _ in range(5000)]
+    for count in (1019, 1020, 1021, 1022, 1023, 1024, 1025, 2040, 2045, 5000):
+        text = " ".join(words[:count])
+        counts = MinHash(ngram=5).sign(column([text, text + "."])).counts
+        assert counts.tolist() == [count - 4] * 2
+        assert len(ShingleSets(5).of(column([text]))[0]) == count - 4
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Hello, World! It is me.", "hello world  it\nis ME"),
+        ("Crème brûlée is a fine dessert", "Cre\u0300me bru\u0302le\u0301e is a fine dessert"),
+        ("ＡＢＣ １２３ is wide, very wide", "abc 123 is wide very wide"),
+        ("一二三四五六", "一 二，三。四 五 六"),
+    ],
+)
+def test_what_does_not_count(one, other):
+    first, second = ShingleSets(5).of(column([one, other]))
+    assert len(first) > 0
+    assert jaccard(first, second) == 1.0
+
+
+def test_numbers_count():
+    first, second = ShingleSets(5).of(column(["in the year 1984 we met", "in the year 1985 we met"]))
+    assert jaccard(first, second) == 0.0
+
+
+def test_slices_nulls_and_other_string_types():
+    texts = ["zero one two three four five", None, "six seven eight nine ten eleven"]
+    whole = MinHash().sign(pa.array(["left out", *texts], pa.string()).slice(1))
+    assert whole.counts.tolist() == [2, 0, 2]
+    alone = MinHash().sign(column([texts[2]]))
+    assert np.array_equal(whole.keys[1], alone.keys[0])
+    assert np.array_equal(whole.sketches[1], alone.sketches[0])
+    assert MinHash().sign(column([])).keys.shape == (0, 18)
+
+
+def test_the_order_of_shingles_does_not_count():
+    first, second = (" ".join(order) for order in (["a b c d e", "f g h i j"], ["f g h i j", "a b c d e"]))
+    signed = MinHash(ngram=1).sign(column([first, second]))
+    assert np.array_equal(signed.keys[0], signed.keys[1])
+
+
+@pytest.mark.parametrize("num_shingles", [30, 300])
+@pytest.mark.parametrize("similarity", [0.75, 0.80, 0.85, 0.90])
+def test_candidates_and_estimates_are_as_the_theory_says(similarity, num_shingles):
+    ones, others, exact = duplicates.planted(similarity, 2500, num_shingles=num_shingles)
+    minhash = MinHash()
+    first, second = minhash.sign(column(ones)), minhash.sign(column(others))
+    recall = (first.keys == second.keys).any(axis=1).mean()
+    assert abs(recall - (1 - (1 - exact**6) ** 18)) < 0.02
+    estimates = similarities(first.sketches, second.sketches)
+    assert abs(estimates.mean() - exact) < 0.005
+    assert abs(estimates.std() / np.sqrt(exact * (1 - exact) / 108) - 1) < 0.08
+
+
+def test_the_table_is_made_of_what_unicode_says():
+    table = character_table()
+    assert table[ord("É")] == table[ord("e")] == ord("e")
+    assert table[ord(".")] == table[ord("。")] == table[0] == 0
+    assert not table.flags.writeable
