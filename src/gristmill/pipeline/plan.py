@@ -16,7 +16,7 @@ from gristmill.core.recipe import step_parameters
 from gristmill.core.records import INPUT_IDS, ORIGIN, RECORD, SPLIT, TEXT
 from gristmill.core.step import GlobalStep, LocalStep
 from gristmill.pipeline import fingerprint
-from gristmill.pipeline.inputs import find_inputs
+from gristmill.pipeline.inputs import find_inputs, refuse_own_output
 from gristmill.pipeline.leg import cut_into_legs, leg_schemas, sample_steps, with_steps
 from gristmill.pipeline.outline import Outline, SourceOutline, unpacked_bytes
 from gristmill.pipeline.output import check_writable
@@ -27,6 +27,7 @@ from gristmill.pipeline.token_source import check_token_source, token_source_not
 from gristmill.pipeline.units import CELLS_PER_UNIT, UNIT_BYTES, Span, cut_for_tasks, make_units
 from gristmill.shards.token_rows import shard_schema
 from gristmill.steps.columns import value_columns
+from gristmill.steps.deduplicate import DeduplicateAgainst
 from gristmill.steps.limit import Limit
 from gristmill.steps.pack.pack import Pack
 from gristmill.steps.read import file_format, open_reader, plan_schema
@@ -264,6 +265,8 @@ def _plan_source(
     try:
         own = tuple(step.resolved(recipe.path(".")) for step in source.steps)
         steps = (*first, *own, *common)
+        against = [step for step in steps if isinstance(step, DeduplicateAgainst)]
+        refuse_own_output(recipe, {file.path.rpartition("/")[0] for step in against for file in step.files})
         inputs = find_inputs(recipe, name, spooled or source.read, is_spooled=spooled is not None)
         files, tokenizer = inputs.files, inputs.tokenizer
         read = _with_columns(inputs.read, steps) if tokenizer is None else inputs.read
