@@ -332,6 +332,8 @@ def test_against_a_file_and_a_dataset(mill, tmp_path):
     left = [record["text"] for record in open_dataset(other)]
     assert alone not in left
     assert copied not in left
+    with pytest.raises(UsageError, match="output of this same recipe"):
+        mill.run(mill.recipe(sources, [Deduplicate(against=str(mill.output)), Write(format="jsonl")]), update=True)
     bench.write_text(json.dumps({"question": "other"}) + "\n")
     assert not mill.run(mill.recipe(sources, [step, Write(format="jsonl")]), update=True).was_up_to_date
 
@@ -354,5 +356,5 @@ def test_many_that_share_a_band_and_nothing_else(mill, tmp_path):
     [entry] = result.manifest.deduplicated
     assert entry.rows == 0
     assert entry.counts["largest_band_group"] > 500
-    assert entry.counts["capped_band_groups"] >= 8
+    assert entry.counts["capped_band_groups"] >= 4
     assert entry.counts["pairs"] < 2 * 8 * 3000

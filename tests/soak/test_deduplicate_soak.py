@@ -5,7 +5,6 @@ import random
 import resource
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -48,21 +47,13 @@ def test_one_document_of_50_megabytes(tmp_path):
 
 def test_a_band_with_a_million_members_is_linear(tmp_path):
     """A common word is a common band where a shingle is a word and a band is a value."""
-    step = Deduplicate(ngram=1, rows=1, bands=2)
-    seconds = {}
-    for count in (100_000, 1_000_000):
-        folder = tmp_path / str(count)
-        folder.mkdir()
-        rng = random.Random(2)
-        texts = (f"the {rng.getrandbits(50):x}" for _ in range(count))
-        start = time.perf_counter()
-        entry = run(folder, texts, step, workers=2)
-        seconds[count] = time.perf_counter() - start
-        assert entry.rows == 0
-        assert entry.counts["largest_band_group"] > 0.4 * count
-        assert entry.counts["capped_band_groups"] >= 2
-        assert entry.counts["pairs"] < 4 * count
-    assert seconds[1_000_000] < 20 * seconds[100_000]  # a tenth of what quadratic would be
+    rng = random.Random(2)
+    texts = (f"the {rng.getrandbits(50):x}" for _ in range(1_000_000))
+    entry = run(tmp_path, texts, Deduplicate(ngram=1, rows=1, bands=2), workers=2)
+    assert entry.rows == 0
+    assert entry.counts["largest_band_group"] > 400_000
+    assert entry.counts["capped_band_groups"] >= 2
+    assert entry.counts["pairs"] < 4_000_000  # of 10^11 that are possible
 
 
 def test_a_million_documents_in_two_gibibytes_a_worker(tmp_path):
@@ -75,7 +66,9 @@ from gristmill.steps import Deduplicate, Read, Write
 
 folder = sys.argv[1]
 recipe = Recipe(
-    sources={"web": Read(read=f"{folder}/in.jsonl")}, steps=[Deduplicate(), Write(format="jsonl")], output=f"{folder}/out"
+    sources={"web": Read(read=f"{folder}/in.jsonl")},
+    steps=[Deduplicate(), Write(format="jsonl")],
+    output=f"{folder}/out",
 )
 result = run_recipe(recipe, RunOptions(workers=2, progress=False))
 print(result.manifest.deduplicated[0].rows)

@@ -44,11 +44,11 @@ def find_inputs(recipe: Recipe, name: str, read: Read, *, is_spooled: bool = Fal
         return Inputs(read, _with_content(source_files(name, read, find_files(read.read))))
     patterns = [read.read] if isinstance(read.read, str) else read.read
     local = [local_path(pattern) for pattern in patterns if protocol_of(pattern) is None]
-    _refuse_own_output(recipe, map(recipe.path, local))
+    refuse_own_output(recipe, map(recipe.path, local))
     refuse_unfinished(patterns, recipe.folder)
     found = find_files(read.read, base=recipe.folder)
     folders = {file.path.rpartition("/")[0] for file in found if protocol_of(file.path) is None}
-    _refuse_own_output(recipe, folders)
+    refuse_own_output(recipe, folders)
     read = recognized(read, found)
     files = source_files(name, read, found)
     known = _with_content(files) if recipe.identity == "content" else tuple(files)
@@ -59,7 +59,8 @@ def _with_content(files: Iterable[SourceFile]) -> tuple[SourceFile, ...]:
     return tuple(msgspec.structs.replace(file, content=file_checksum(file.path)) for file in files)
 
 
-def _refuse_own_output(recipe: Recipe, folders: Iterable[str]) -> None:
+def refuse_own_output(recipe: Recipe, folders: Iterable[str]) -> None:
+    """Raise `UsageError` for a folder in which this recipe itself writes."""
     output = Path(os.path.realpath(recipe.path(recipe.output)))
     for folder in folders:
         if Path(os.path.realpath(folder)).is_relative_to(output):

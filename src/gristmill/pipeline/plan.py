@@ -17,7 +17,7 @@ from gristmill.core.records import INPUT_IDS, LITERALS, ORIGIN, RECORD, SPLIT, T
 from gristmill.core.step import GlobalStep, LocalStep
 from gristmill.pipeline import fingerprint
 from gristmill.pipeline.chats import connected, makes_text, resolved_together
-from gristmill.pipeline.inputs import find_inputs
+from gristmill.pipeline.inputs import find_inputs, refuse_own_output
 from gristmill.pipeline.leg import cut_into_legs, leg_schemas, sample_steps, with_steps
 from gristmill.pipeline.outline import Outline, SourceOutline, unpacked_bytes
 from gristmill.pipeline.output import check_writable
@@ -28,6 +28,7 @@ from gristmill.pipeline.token_source import check_token_source, token_source_not
 from gristmill.pipeline.units import CELLS_PER_UNIT, UNIT_BYTES, Span, cut_for_tasks, make_units
 from gristmill.shards.token_rows import is_masked, shard_schema
 from gristmill.steps.columns import value_columns
+from gristmill.steps.deduplicate import DeduplicateAgainst
 from gristmill.steps.limit import Limit
 from gristmill.steps.pack.pack import Pack
 from gristmill.steps.read import file_format, open_reader, plan_schema
@@ -271,6 +272,8 @@ def _plan_source(
     first = () if limit is None else (Limit(max_records=limit),)
     try:
         steps = (*first, *resolved_together([_resolved(step, recipe, resolved) for step in steps]))
+        against = [step for step in steps if isinstance(step, DeduplicateAgainst)]
+        refuse_own_output(recipe, {file.path.rpartition("/")[0] for step in against for file in step.files})
         inputs = find_inputs(recipe, name, spooled or source.read, is_spooled=spooled is not None)
         files, tokenizer = inputs.files, inputs.tokenizer
         read = _with_columns(inputs.read, steps) if tokenizer is None else inputs.read

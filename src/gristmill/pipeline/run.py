@@ -16,9 +16,8 @@ from gristmill.core.books import Account
 from gristmill.core.errors import NotUpToDateError
 from gristmill.pipeline import barriers, fingerprint, moves, output, publish
 from gristmill.pipeline.claim import claimed
-from gristmill.pipeline.deduplicating.against import against_units
 from gristmill.pipeline.deduplicating.arrived import arrived
-from gristmill.pipeline.deduplicating.barrier import Deduplication
+from gristmill.pipeline.deduplicating.barrier import deduplicate
 from gristmill.pipeline.first_units import FirstUnits
 from gristmill.pipeline.join import add_books
 from gristmill.pipeline.legs import LegRunner, UnitResults, UnitWork
@@ -298,12 +297,9 @@ class _Execution:
             assert isinstance(step, Deduplicate)
             together = [flow for flow in flows if flow.leg.barrier == step]
             flows = [flow for flow in flows if flow.leg.barrier != step]
-            units = against_units(step, self._plan, self._runner, stage)
-            units += [unit for flow in together for unit in arrived(flow.units, flow.results)]
-            decision = Deduplication(step, self._runner, stage, units).run()
-            decision.check_limits()
-            self._deduplicated.append(decision.entry())
-            left = decision.units_by_source()
+            units = [unit for flow in together for unit in arrived(flow.units, flow.results)]
+            left, entry = deduplicate(step, self._plan, self._runner, stage, units)
+            self._deduplicated.append(entry)
             for flow in together:
                 flow.units = left.get(flow.plan.name, [])
                 flow.opening, flow.assigned = step.name, ()

@@ -9,6 +9,7 @@ import numpy as np
 
 from gristmill.engine.tasks import Task
 from gristmill.pipeline import fingerprint
+from gristmill.pipeline.deduplicating.against import against_units
 from gristmill.pipeline.deduplicating.comparing import Compared, PairsTask, run_compare, run_compare_pairs
 from gristmill.pipeline.deduplicating.decision import Decision
 from gristmill.pipeline.deduplicating.documents import DedupStage, Documents, DocumentUnit
@@ -34,14 +35,30 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gristmill.pipeline.deduplicating.arrived import Arrived
-    from gristmill.pipeline.legs import LegRunner
+    from gristmill.pipeline.legs import LegRunner, UnitWork
+    from gristmill.pipeline.plan import Plan
     from gristmill.pipeline.work import Stage
+    from gristmill.shards.manifest import Deduplicated
     from gristmill.steps.deduplicate import Deduplicate
 
     T = TypeVar("T", bound=msgspec.Struct)
 
 _BITS_AT_ONCE = 1 << 23
 _PAIRS_PER_TASK = 1 << 17
+
+
+def deduplicate(
+    step: Deduplicate, plan: Plan, runner: LegRunner, stage: Stage, units: Sequence[Arrived]
+) -> tuple[dict[str, list[UnitWork]], Deduplicated]:
+    """By source the units of its next leg, and what the manifest says of the step.
+
+    Raises:
+        TooManyDuplicatesError: A limit of the step is passed.
+    """
+    against = against_units(step, plan, runner, stage)
+    decision = Deduplication(step, runner, stage, [*against, *units]).run()
+    decision.check_limits()
+    return decision.units_by_source(), decision.entry()
 
 
 class Deduplication:
@@ -70,8 +87,8 @@ class Deduplication:
         signed = self._sign()
         self._stage = replace(self._stage, documents=self._documents(signed))
         copies = self._copies(signed)
-        near = Removals(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
-        if self._step.kind == "near":
+        near = Removals.none()
+        if self._step.kind == "near" and signed:
             near = self._near(signed, copies)
         num_fixed = self._stage.known.num_fixed
         is_open = copies.documents >= num_fixed
@@ -115,7 +132,7 @@ class Deduplication:
     def _copies(self, signed: Sequence[SignedUnit]) -> Removals:
         """All documents that have the text of a better one."""
         if not signed:
-            return Removals(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
+            return Removals.none()
         inputs = tuple(unit.digests for unit in signed)
         tasks = self._partition_tasks("copies", inputs[0].num_partitions)
         self._stage = replace(self._stage, inputs=inputs)
@@ -130,8 +147,6 @@ class Deduplication:
     def _near(self, signed: Sequence[SignedUnit], copies: Removals) -> Removals:
         """All documents that are alike to a better one that stays, copies aside."""
         inputs = tuple(unit.keys for unit in signed)
-        if not inputs:
-            return copies
         self._stage = replace(self._stage, inputs=inputs, hidden=self._hide(copies.documents))
         tasks = self._partition_tasks("candidates", inputs[0].num_partitions)
         candidates = self._results(run_candidates, tasks, FoundCandidates, "candidates")

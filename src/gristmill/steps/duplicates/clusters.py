@@ -29,6 +29,10 @@ class Removals:
     survivors: NDArray[np.int64]
     similarities: NDArray[np.float64]
 
+    @staticmethod
+    def none() -> Removals:
+        return Removals(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
+
 
 class Likenesses:
     """Pairs that are alike, as a graph of documents numbered from the best on."""

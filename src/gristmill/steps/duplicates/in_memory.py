@@ -85,7 +85,7 @@ def find_duplicates(step: Deduplicate, texts: pa.Array) -> tuple[Removals, NDArr
         alike = judgement.alike.copy()
         undecided = np.flatnonzero(judgement.undecided)
         needed = np.unique(np.concatenate([pairs.first[undecided], pairs.second[undecided]]))
-        sets = dict(zip(needed.tolist(), ShingleSets(step.ngram).of(texts.take(needed)), strict=True))
+        sets = dict(zip(needed.tolist(), ShingleSets(step.ngram).of(texts, needed), strict=True))
         for place in undecided.tolist():
             found[place] = jaccard(sets[int(pairs.first[place])], sets[int(pairs.second[place])])
             alike[place] = found[place] >= step.threshold

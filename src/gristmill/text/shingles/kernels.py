@@ -49,7 +49,7 @@ def _gather(hashed: np.uint64, folded: np.uint64) -> np.uint64:
 
 
 @kernel
-def _character(data: NDArray[np.uint8], place: int, stop: int) -> tuple[Any, int]:
+def _character(data: NDArray[np.uint8], place: Any, stop: int) -> tuple[Any, Any]:
     """A character of more than one byte, and where the next one begins. Bytes that are no UTF-8 cannot come here."""
     first = np.int64(data[place])
     if first < 0xE0 or place + 2 >= stop:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,14 +31,15 @@ class ShingleSets:
 
     ngram: int
 
-    def of(self, texts: pa.Array) -> list[NDArray[np.uint64]]:
-        """The set of each text, sorted."""
+    def of(self, texts: pa.Array, rows: NDArray[np.int64] | None = None) -> list[NDArray[np.uint64]]:
+        """The set of each text, sorted; with `rows` of some of them."""
         data, offsets = text_buffers(texts)
+        starts, stops = (offsets[:-1], offsets[1:]) if rows is None else (offsets[rows], offsets[rows + 1])
         # A word and the gap behind it take two bytes or more, but for those of one character, which take three.
-        room = np.empty(int(np.diff(offsets).max(initial=0)) // 2 + 1, dtype=np.uint64)
+        room = np.empty(int((stops - starts).max(initial=0)) // 2 + 1, dtype=np.uint64)
         words = np.empty(BLOCK, np.uint64)
         sets = []
-        for start, stop in pairwise(offsets):
+        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
             count = shingle_text(data, start, stop, character_table(), self.ngram, words, room)
             room[:count].sort()  # `np.unique` hashes first, which takes twice as long
             sets.append(room[: drop_repeated(room, count)].copy())
