@@ -27,13 +27,28 @@ FOLDER = str(Path(__file__).parent)
 CALLS = str(Path(__file__).parent / "record_functions.py")
 
 EXAMPLES = {
+    "c4": [{"min_words_per_line": 1, "min_sentences": None, "require_terminal_punctuation": None}],
+    "code": [{}, {"keep_scores": True, "max_code_ratio": 0.5}],
+    "fineweb": [{"max_short_line_ratio": None, "max_lines_per_word": 0.5, "min_terminal_line_ratio": None}],
     "filter": [{"call": f"{CALLS}:keep"}],
+    "gopher_quality": [
+        {
+            "min_words": 1,
+            "min_stop_words": 1,
+            "min_mean_word_length": 1,
+            "stop_words": ["ab", "a"],
+            "keep_scores": True,
+        },
+        {"min_words": None, "language_column": "url", "by_language": {"a.org": {"min_stop_words": None}}},
+    ],
+    "gopher_repetition": [{}],
     "length": [{}, {"min_chars": 2, "max_chars": 4}],
     "limit": [{"max_records": 3}],
     "map": [{"call": f"{CALLS}:change"}, {"call": f"{CALLS}:score", "columns": {"score": "int64"}}],
     "map_batches": [{"call": f"{CALLS}:change_batch"}, {"call": f"{CALLS}:keep_rows"}, {"call": f"{CALLS}:twice"}],
     "pack": [{"row_length": 8}, {"row_length": 3, "strategy": "concat", "long_documents": "drop"}],
     "read": [{"read": "a.jsonl"}, {"read": ["a", "b"], "columns": ["url"]}],
+    "repetition": [{"max_longest_character_run": 2, "max_longest_word_run": 1}],
     "rename": [{"columns": {"url": "link"}}],
     "sample": [{"fraction": 0.5}, {"fraction": 1.0, "salt": "no"}],
     "select": [{"columns": ["url", "text"]}],

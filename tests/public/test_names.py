@@ -27,7 +27,12 @@ NAMES = [
 MODULES = {"errors", "steps"}
 
 STEPS = [
+    "C4",
+    "Code",
     "Filter",
+    "Fineweb",
+    "GopherQuality",
+    "GopherRepetition",
     "Length",
     "Limit",
     "Map",
@@ -35,6 +40,7 @@ STEPS = [
     "Pack",
     "Read",
     "Rename",
+    "Repetition",
     "Sample",
     "Select",
     "Shuffle",

@@ -15,6 +15,9 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import numpy as np
+    from numpy.typing import NDArray
+
 ORIGIN = "origin"
 TEXT = "text"
 RECORD = "record"
@@ -61,6 +64,9 @@ class Applied:
     bad: list[BadRecord] = field(default_factory=list)
     measures: Mapping[str, int] = field(default_factory=dict)
     """What else the step has counted: tokens, literal special tokens."""
+    codes: NDArray[np.uint8] | None = None
+    """For each row that came in 0, or 1 + the index of the reason for which it was dropped: where the step can tell."""
+    reasons: tuple[str, ...] = ()
 
 
 class SourceFile(msgspec.Struct, frozen=True, gc=False):

@@ -294,6 +294,7 @@ def _with_columns(read: Read, steps: Sequence[Step]) -> Read:
         if isinstance(step, (LocalStep, GlobalStep)):
             needed += [name for name in step.columns_needed() if name not in made and name not in needed]
         made.update(getattr(step, "columns", {}) if not isinstance(step, Write) else ())
+        made.update(step.columns_made() if isinstance(step, LocalStep) else ())
     return msgspec.structs.replace(read, columns=needed)
 
 

@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     from gristmill.steps.map import Map
     from gristmill.steps.map_batches import MapBatches
     from gristmill.steps.pack.pack import Pack
+    from gristmill.steps.quality.c4 import C4
+    from gristmill.steps.quality.code import Code
+    from gristmill.steps.quality.fineweb import Fineweb
+    from gristmill.steps.quality.gopher_quality import GopherQuality
+    from gristmill.steps.quality.gopher_repetition import GopherRepetition
+    from gristmill.steps.quality.repetition import Repetition
     from gristmill.steps.read.read import Read
     from gristmill.steps.rename import Rename
     from gristmill.steps.sample import Sample
@@ -22,7 +28,12 @@ if TYPE_CHECKING:
     from gristmill.steps.write.write import Write
 
 __all__ = [
+    "C4",
+    "Code",
     "Filter",
+    "Fineweb",
+    "GopherQuality",
+    "GopherRepetition",
     "Length",
     "Limit",
     "Map",
@@ -30,6 +41,7 @@ __all__ = [
     "Pack",
     "Read",
     "Rename",
+    "Repetition",
     "Sample",
     "Select",
     "Shuffle",
@@ -39,7 +51,12 @@ __all__ = [
 ]
 
 _HOMES = {
+    "C4": "gristmill.steps.quality.c4",
+    "Code": "gristmill.steps.quality.code",
     "Filter": "gristmill.steps.filter",
+    "Fineweb": "gristmill.steps.quality.fineweb",
+    "GopherQuality": "gristmill.steps.quality.gopher_quality",
+    "GopherRepetition": "gristmill.steps.quality.gopher_repetition",
     "Length": "gristmill.steps.length",
     "Limit": "gristmill.steps.limit",
     "Map": "gristmill.steps.map",
@@ -47,6 +64,7 @@ _HOMES = {
     "Pack": "gristmill.steps.pack.pack",
     "Read": "gristmill.steps.read.read",
     "Rename": "gristmill.steps.rename",
+    "Repetition": "gristmill.steps.quality.repetition",
     "Sample": "gristmill.steps.sample",
     "Select": "gristmill.steps.select",
     "Shuffle": "gristmill.steps.shuffle",

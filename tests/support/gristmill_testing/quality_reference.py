@@ -54,8 +54,11 @@ def paragraphs_of(text):
 
 
 def without_punctuation(word):
-    places = [place for place, char in enumerate(word) if is_core(char)]
-    return word[places[0] : places[-1] + 1] if places else ""
+    first = next((place for place, char in enumerate(word) if is_core(char)), len(word))
+    word = word[first:]
+    while word and not is_core(word[-1]) and not unicodedata.category(word[-1]).startswith("M"):
+        word = word[:-1]
+    return word
 
 
 def looks_like_code(line):

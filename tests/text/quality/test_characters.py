@@ -1,7 +1,7 @@
 # ruff: noqa: RUF001
 import unicodedata
 
-from gristmill.text.quality.characters import CAPITAL, DIGIT, LETTER, SPACE, SPACELESS, character_classes
+from gristmill.text.quality.characters import CAPITAL, DIGIT, LETTER, MARK, SPACE, SPACELESS, character_classes
 
 
 def test_the_table_is_python_s():
@@ -12,6 +12,7 @@ def test_the_table_is_python_s():
         assert bool(bits & SPACE) == char.isspace()
         assert bool(bits & LETTER) == char.isalpha()
         assert bool(bits & DIGIT) == (category == "Nd")
+        assert (bits == MARK) == category.startswith("M")
         assert bool(bits & CAPITAL) == (category in ("Lu", "Lt"))
     beyond = map(chr, range(len(classes), 0x110000))
     assert not any(char.isalpha() or char.isspace() or char.isdecimal() for char in beyond)
@@ -23,3 +24,4 @@ def test_scripts_without_spaces():
         assert classes[ord(char)] & SPACELESS, char
     for char in "aéЖ한글עعक，。":
         assert not classes[ord(char)] & SPACELESS, char
+    assert classes[ord("ั")] == MARK

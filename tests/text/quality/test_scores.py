@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gristmill.text.quality.counting import Counting, Needs, StopWords
 from gristmill.text.quality.scores import SCORES
 
-STOP_WORDS = ["the", "of", "и", "der", "的"]
+STOP_WORDS = ["the", "of", "и", "der", "的", "है"]
 ALL = Counting(Needs.of(SCORES.values()), StopWords([["nothing"], STOP_WORDS]))
 
 # ruff: noqa: RUF001
@@ -19,7 +19,7 @@ ALL = Counting(Needs.of(SCORES.values()), StopWords([["nothing"], STOP_WORDS]))
 PIECES = st.sampled_from(
     ["a", "b", "the", "The", "of,", "И", "Der", " ", " ", "  ", "\n", "\n\n", "\n \n", "\r\n", "\t", "\u2028", "\u3000",
      ".", "...", "…", "#", "-", "• ", "*", "!", "。", "，", "中", "文", "的", "ไ", "ท", "ั", "か", "カ", "x1", "9", "٣",
-     "{", ";", "(", "_", "e\u0301", "\u200b", "\ufeff", "🌾", "👩\u200d🌾", "אב", "\x00", "\x1f", "ǅ", "don't"]
+     "{", ";", "(", "_", "e\u0301", "\u200b", "\ufeff", "🌾", "👩\u200d🌾", "אב", "है", "\x00", "\x1f", "ǅ", "don't"]
 )  # fmt: skip
 REPETITIVE = st.lists(PIECES, max_size=80).map("".join)
 UNICODE = st.text(max_size=60)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SPACE, LETTER, DIGIT, CAPITAL, SPACELESS, TERMINAL, BULLET, CODE = (1 << bit for bit in range(8))
+MARK = SPACELESS
+"""Of what is no letter: a mark on the letter before it. There are only eight bits."""
 
 _NUM_CODE_POINTS = 0x33480
 """Beyond them there are no letters, digits or spaces: marks, tags and private use."""
@@ -48,6 +50,7 @@ _BULLETS = "•●○◦‣⁃▪▫■□►▶·∙*-–"
 _CODE_SYMBOLS = "{}()<>=;_&$\\"
 
 _BY_CATEGORY = {"Lu": LETTER | CAPITAL, "Lt": LETTER | CAPITAL, "Ll": LETTER, "Lm": LETTER, "Lo": LETTER, "Nd": DIGIT}
+_BY_CATEGORY |= dict.fromkeys(("Mn", "Mc", "Me"), MARK)
 _CHUNK = 64
 _FIRST_OF_HAN = 0x3400
 _END_OF_SPACES = 0x3001
@@ -72,3 +75,20 @@ def character_classes() -> NDArray[np.uint8]:
         classes[[ord(character) for character in listed]] |= bit
     classes.flags.writeable = False
     return classes
+
+
+def is_one_word(text: str) -> bool:
+    """Whether the kernels would see it as a word without punctuation around it.
+
+    >>> [is_one_word(text) for text in ("the", "don't", "है", "的", "", "of the", "the,", "的是")]
+    [True, True, True, True, False, False, False, False]
+    """
+    kinds = [_BY_CATEGORY.get(unicodedata.category(char), 0) for char in text]
+    letters = [char for char, kind in zip(text, kinds, strict=True) if kind & (LETTER | DIGIT)]
+    if not letters or any(map(str.isspace, text)) or not kinds[0] & (LETTER | DIGIT) or not kinds[-1]:
+        return False
+    return len(letters) == 1 or not any(map(_is_spaceless, letters))
+
+
+def _is_spaceless(letter: str) -> bool:
+    return any(first <= ord(letter) <= last for first, last in _SPACELESS_BLOCKS)

@@ -4,8 +4,8 @@ A word is a run of characters without space. In scripts that are written without
 letter begins a new word, and the punctuation behind a letter belongs to its word, as in English. A line is what stands
 between line feeds, without the space at its ends; blank ones are no lines. Paragraphs are parted by blank lines.
 
-One look at each character, about 4 ns. A word of "(don't)" is hashed as FNV-1a of its code points, where the part from
-the first to the last letter or digit, "don't", is a hash by the way: that is what is looked up among the stop words.
+One look at each character, about 4 ns. Words are hashed by FNV-1a over their code points, begun anew at the first
+letter or digit: so that the hash of "don't" in "(don't)" falls out by the way, to be looked up among the stop words.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ LINE_COLUMNS = 4
 
 _SPACE, _LETTER, _CAPITAL, _SPACELESS, _TERMINAL, _BULLET, _CODE = 1, 2, 8, 16, 32, 64, 128
 _LETTER_OR_DIGIT = 6
+_MARK = 16
 _LINE_FEED, _HASH, _DOT, _ELLIPSIS = 0x0A, 0x23, 0x2E, 0x2026
 _CODE_ENDS = (0x3B, 0x7B, 0x7D)  # ; { }
 _SHORT_LINE = 30
@@ -208,6 +209,8 @@ def scan(
                 else:
                     hashed = (hashed ^ np.uint64(code)) * _PRIME
                     symbols += kind >> 7
+                    if kind == _MARK and last_kind:
+                        core = hashed
                     if code == _HASH:
                         has_hash = True
                     elif code == _DOT:
