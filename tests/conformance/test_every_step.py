@@ -42,6 +42,7 @@ EXAMPLES = {
         {"min_words": None, "language_column": "url", "by_language": {"a.org": {"min_stop_words": None}}},
     ],
     "gopher_repetition": [{}],
+    "language": [{}, {"languages": ["en"], "min_score": 0.2}],
     "length": [{}, {"min_chars": 2, "max_chars": 4}],
     "limit": [{"max_records": 3}],
     "map": [{"call": f"{CALLS}:change"}, {"call": f"{CALLS}:score", "columns": {"score": "int64"}}],
@@ -55,6 +56,7 @@ EXAMPLES = {
     "shuffle": [{}],
     "split": [{"validation": 0.25}, {"validation": 3, "test": 2, "by": "origin"}, {"test": 0.5, "by": "url"}],
     "tokenize": [{"tokenizer": "mine"}, {"tokenizer": "mine", "add_bos": True, "special_tokens_in_text": "reject"}],
+    "toxicity": [{"lists": {"": ["ab"]}, "max_density": 0.5}],
     "write": [{}, {"format": "jsonl", "compression": "zstd"}],
 }
 EVERY = [

@@ -33,6 +33,7 @@ STEPS = [
     "Fineweb",
     "GopherQuality",
     "GopherRepetition",
+    "Language",
     "Length",
     "Limit",
     "Map",
@@ -46,6 +47,7 @@ STEPS = [
     "Shuffle",
     "Split",
     "Tokenize",
+    "Toxicity",
     "Write",
 ]
 

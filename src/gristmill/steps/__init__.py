@@ -7,6 +7,7 @@ Each step is fetched from its module at first use. Its name in recipes is its cl
 TYPE_CHECKING = False  # as in typing
 if TYPE_CHECKING:
     from gristmill.steps.filter import Filter
+    from gristmill.steps.language import Language
     from gristmill.steps.length import Length
     from gristmill.steps.limit import Limit
     from gristmill.steps.map import Map
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from gristmill.steps.shuffle import Shuffle
     from gristmill.steps.split import Split
     from gristmill.steps.tokenize.tokenize import Tokenize
+    from gristmill.steps.toxicity import Toxicity
     from gristmill.steps.write.write import Write
 
 __all__ = [
@@ -34,6 +36,7 @@ __all__ = [
     "Fineweb",
     "GopherQuality",
     "GopherRepetition",
+    "Language",
     "Length",
     "Limit",
     "Map",
@@ -47,6 +50,7 @@ __all__ = [
     "Shuffle",
     "Split",
     "Tokenize",
+    "Toxicity",
     "Write",
 ]
 
@@ -57,6 +61,7 @@ _HOMES = {
     "Fineweb": "gristmill.steps.quality.fineweb",
     "GopherQuality": "gristmill.steps.quality.gopher_quality",
     "GopherRepetition": "gristmill.steps.quality.gopher_repetition",
+    "Language": "gristmill.steps.language",
     "Length": "gristmill.steps.length",
     "Limit": "gristmill.steps.limit",
     "Map": "gristmill.steps.map",
@@ -70,6 +75,7 @@ _HOMES = {
     "Shuffle": "gristmill.steps.shuffle",
     "Split": "gristmill.steps.split",
     "Tokenize": "gristmill.steps.tokenize.tokenize",
+    "Toxicity": "gristmill.steps.toxicity",
     "Write": "gristmill.steps.write.write",
 }
 
