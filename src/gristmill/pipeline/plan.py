@@ -186,7 +186,8 @@ class Plan:
             files = [file.identity for file in source.files]
             sources.append([source.name, source.read_code, files, source.steps_code])
         write = fingerprint.of_steps(self.output_steps)
-        return fingerprint.of(self.recipe.seed, sources, write, self.versions, self.recipe.mixture)
+        recipe = self.recipe
+        return fingerprint.of(recipe.seed, sources, write, self.versions, recipe.mixture, recipe.keep_dropped)
 
     def outline(self) -> Outline:
         """What the run will do, in numbers."""

@@ -160,7 +160,15 @@ class ScoreFilterKernel:
         if self._step.keep_scores:
             columns = {score_field(score).name: pa.array(values[score.name][is_kept]) for score in self.scores}
             batch, bad = put_columns(self._step, batch, columns)
-        return Applied(batch, dropped, bad=bad, measures=measures, codes=codes, reasons=self._reasons)
+        return Applied(
+            batch,
+            dropped,
+            bad=bad,
+            measures=measures,
+            codes=codes,
+            reasons=self._reasons,
+            failed=dict(zip(self._reasons, failed, strict=True)),
+        )
 
     def explain(self, record: pa.RecordBatch) -> list[Finding]:
         """Every rule with its score and its threshold, in order."""
