@@ -11,16 +11,14 @@ from gristmill.text.quality.scores import SCORES
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reference/quality.md").read_text()
 
-ENGLISH = (
-    "The mill stands by the river, and it has been there for as long as people can remember. In the morning the miller "
-    "opens the gate, the water begins to run, and the heavy wheel turns with a sound that is heard in the whole valley. "
-    "Farmers bring wheat and rye in sacks; they wait, talk about the weather, and go home with flour that is still warm."
-)
-GERMAN = (
-    "Die Mühle steht am Fluss und ist dort, so lange man denken kann. Am Morgen öffnet der Müller das Wehr, das Wasser "
-    "beginnt zu laufen, und das schwere Rad dreht sich mit einem Geräusch, das man im ganzen Tal hört. Die Bauern bringen "
-    "Weizen und Roggen in Säcken; sie warten, reden über das Wetter und gehen mit Mehl nach Hause, das nicht kalt ist."
-)
+ENGLISH = """The mill stands by the river, and it has been there for as long as people can remember. In the morning
+the miller opens the gate, the water begins to run, and the heavy wheel turns with a sound that is heard in the whole
+valley. Farmers bring wheat and rye in sacks; they wait, talk about the weather, and go home with flour that is still
+warm.""".replace("\n", " ")
+GERMAN = """Die Mühle steht am Fluss und ist dort, so lange man denken kann. Am Morgen öffnet der Müller das Wehr, das
+Wasser beginnt zu laufen, und das schwere Rad dreht sich mit einem Geräusch, das man im ganzen Tal hört. Die Bauern
+bringen Weizen und Roggen in Säcken; sie warten, reden über das Wetter und gehen mit Mehl nach Hause, das nicht kalt
+ist.""".replace("\n", " ")
 
 
 def test_the_table_of_scores_is_the_registry():

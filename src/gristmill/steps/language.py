@@ -31,7 +31,7 @@ class Language(LocalStep, tag="language", frozen=True, kw_only=True):
 
     Without `languages` and `min_score` nothing is dropped. Languages are the codes of fastText's model of 176 (`en`,
     `de`, `zh`); a document without letters is in `und`, with the score 0. Whole documents are looked at; of those above
-    128 KiB, 64 pieces of 2 KiB.
+    32 KiB, 64 pieces of 512 bytes.
 
     >>> from gristmill.core.examples import documents
     >>> applied = Language(languages=["en"]).apply(documents(["This is English text.", "Das ist ja deutsch."]), seed=0)

@@ -64,7 +64,7 @@ def test_any_text_as_fasttext_has_it(fasttext_model, texts):
 
 
 def test_real_documents_as_fasttext_has_them(fasttext_model):
-    check(corpus_texts("webdev_translations", 60, first=300), fasttext_model)
+    check([text[:10_000] for text in corpus_texts("webdev_translations", 60, first=300)], fasttext_model)
 
 
 @given(st.lists(st.integers(0, 1 << 20), max_size=5))
@@ -76,7 +76,7 @@ def test_pieces(sizes):
         own = owners == owner
         assert (begins[own] >= offsets[owner]).all()
         assert (ends[own] <= offsets[owner + 1]).all()
-        assert (ends - begins)[own].sum() == min(size, 128 << 10)
+        assert (ends - begins)[own].sum() == min(size, 32 << 10)
         assert (begins[own][1:] >= ends[own][:-1]).all()
 
 

@@ -26,6 +26,7 @@ _DEEPER = 1e-3
 _LONG_START = np.uint64(0xCBF29CE484222325)
 _LONG_PRIME = np.uint64(0x100000001B3)
 _MAX_KNOWN = 48
+_PRUNED = np.uint16(0xFFFF)
 
 
 @kernel
@@ -89,7 +90,7 @@ def _add_word(
     end: int,
     min_subword: int,
     max_subword: int,
-    subword_rows: NDArray[np.int32],
+    subword_rows: NDArray[np.uint16],
     vectors: NDArray[np.int32],
     sums: NDArray[np.int64],
 ) -> int:
@@ -114,7 +115,7 @@ def _add_word(
                     break
             if length >= min_subword and not (length == 1 and (first == 0 or place == size)):
                 row = subword_rows[_remainder(hashed, divisor, inverse)]
-                if row >= 0:
+                if row != _PRUNED:
                     _add(sums, vectors[row])
                     count += 1
     return count
@@ -131,7 +132,7 @@ def add_texts(
     word_ends: NDArray[np.int64],
     min_subword: int,
     max_subword: int,
-    subword_rows: NDArray[np.int32],
+    subword_rows: NDArray[np.uint16],
     vectors: NDArray[np.int32],
     known: NDArray[np.uint64],
     known_sums: NDArray[np.int64],

@@ -26,6 +26,7 @@ _MAGIC, _VERSION = 793712314, 12
 _LABEL = 1
 _HIERARCHICAL_SOFTMAX = 1
 _CENTROIDS = 256
+_MAX_ROWS = 0xFFFF
 _END_OF_LINE = "</s>"
 _LABEL_PREFIX = "__label__"
 
@@ -90,6 +91,8 @@ class _Parser:
         if not self._read("<?")[0]:
             raise ValueError("it is not quantized")
         vectors = self._quantized()
+        if len(vectors) >= _MAX_ROWS:
+            raise ValueError("it has too many rows")
         if self._read("<?")[0]:
             raise ValueError("its nodes are quantized")
         rows, columns = self._read("<qq")
