@@ -27,12 +27,27 @@ FOLDER = str(Path(__file__).parent)
 CALLS = str(Path(__file__).parent / "record_functions.py")
 
 EXAMPLES = {
+    "c4": [{"min_words_per_line": 1, "min_sentences": None, "require_terminal_punctuation": None}],
+    "code": [{}, {"keep_scores": True, "max_code_ratio": 0.5}],
+    "fineweb": [{"max_short_line_ratio": None, "max_lines_per_word": 0.5, "min_terminal_line_ratio": None}],
     "deduplicate": [
         {},
         {"kind": "exact", "prefer": ["web"], "count": True},
         {"against": "bench.jsonl", "threshold": 0.9},
     ],
     "filter": [{"call": f"{CALLS}:keep"}],
+    "gopher_quality": [
+        {
+            "min_words": 1,
+            "min_stop_words": 1,
+            "min_mean_word_length": 1,
+            "stop_words": ["ab", "a"],
+            "keep_scores": True,
+        },
+        {"min_words": None, "language_column": "url", "by_language": {"a.org": {"min_stop_words": None}}},
+    ],
+    "gopher_repetition": [{}],
+    "language": [{}, {"languages": ["en"], "min_score": 0.2}],
     "length": [{}, {"min_chars": 2, "max_chars": 4}],
     "limit": [{"max_records": 3}],
     "map": [{"call": f"{CALLS}:change"}, {"call": f"{CALLS}:score", "columns": {"score": "int64"}}],
@@ -43,6 +58,7 @@ EXAMPLES = {
     ],
     "pack": [{"row_length": 8}, {"row_length": 3, "strategy": "concat", "long_documents": "drop"}],
     "read": [{"read": "a.jsonl"}, {"read": ["a", "b"], "columns": ["url"]}],
+    "repetition": [{"max_longest_character_run": 2, "max_longest_word_run": 1}],
     "rename": [{"columns": {"url": "link"}}],
     "render": [
         {"template": "chatml"},
@@ -53,6 +69,7 @@ EXAMPLES = {
     "shuffle": [{}],
     "split": [{"validation": 0.25}, {"validation": 3, "test": 2, "by": "origin"}, {"test": 0.5, "by": "url"}],
     "tokenize": [{"tokenizer": "mine"}, {"tokenizer": "mine", "add_bos": True, "special_tokens_in_text": "reject"}],
+    "toxicity": [{"lists": {"": ["ab"]}, "max_density": 0.5}],
     "write": [{}, {"format": "jsonl", "compression": "zstd"}],
 }
 EVERY = [

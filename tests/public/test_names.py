@@ -28,8 +28,14 @@ NAMES = [
 MODULES = {"errors", "steps"}
 
 STEPS = [
+    "C4",
+    "Code",
     "Deduplicate",
     "Filter",
+    "Fineweb",
+    "GopherQuality",
+    "GopherRepetition",
+    "Language",
     "Length",
     "Limit",
     "Map",
@@ -38,11 +44,13 @@ STEPS = [
     "Pack",
     "Read",
     "Rename",
+    "Repetition",
     "Sample",
     "Select",
     "Shuffle",
     "Split",
     "Tokenize",
+    "Toxicity",
     "Write",
 ]
 

@@ -25,6 +25,7 @@ COMMANDS = {
     "inspect": ("gristmill.cli.inspect", "Show what a dataset holds."),
     "verify": ("gristmill.cli.verify", "Read a whole dataset again and compare it with its manifest."),
     "trace": ("gristmill.cli.trace", "Follow a record back to its input file."),
+    "explain": ("gristmill.cli.explain", "Show what a recipe makes of one record, and why."),
     "tokenizer": ("gristmill.cli.tokenizer", "Train a tokenizer, or try one."),
     "template": ("gristmill.cli.template", "Try a chat template on your chats."),
     "export": ("gristmill.cli.export", "Write a dataset as Megatron, nanoGPT, NumPy, … files."),

@@ -27,6 +27,10 @@ class Account:
     quarantined: Counter[str] = field(default_factory=Counter)
     measures: Counter[str] = field(default_factory=Counter)
     """What else was counted: tokens, rows, padding."""
+    text_bytes: int = 0
+    """Of the texts in what it gave."""
+    tokens: int = 0
+    """In what it gave."""
 
     @property
     def balances(self) -> bool:
@@ -39,6 +43,8 @@ class Account:
         self.dropped.update(other.dropped)
         self.quarantined.update(other.quarantined)
         self.measures.update(other.measures)
+        self.text_bytes += other.text_bytes
+        self.tokens += other.tokens
 
     def to_dict(self) -> dict[str, object]:
         return {
@@ -48,6 +54,8 @@ class Account:
             "out": self.given,
             "dropped": dict(sorted(self.dropped.items())),
             "quarantined": dict(sorted(self.quarantined.items())),
+            **({"text_bytes": self.text_bytes} if self.text_bytes else {}),
+            **({"tokens": self.tokens} if self.tokens else {}),
             **({"measures": dict(sorted(self.measures.items()))} if self.measures else {}),
         }
 
@@ -61,6 +69,8 @@ class Account:
             dropped=Counter(state["dropped"]),  # type: ignore[call-overload]
             quarantined=Counter(state["quarantined"]),  # type: ignore[call-overload]
             measures=Counter(state.get("measures", {})),  # type: ignore[call-overload]
+            text_bytes=int(state.get("text_bytes", 0)),  # type: ignore[call-overload]
+            tokens=int(state.get("tokens", 0)),  # type: ignore[call-overload]
         )
 
 

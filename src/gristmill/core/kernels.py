@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 import pickle
 import secrets
 import sys
@@ -30,6 +31,8 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_log = logging.getLogger("gristmill")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -121,6 +124,7 @@ class _CodeFiles:
         try:
             stored = self._file(signature, target_context.codegen()).read_bytes()
         except OSError:
+            _say_once("compiling kernels for this machine: some seconds, and only this once")
             return None
         digest, code = stored[:_DIGEST_BYTES], stored[_DIGEST_BYTES:]
         if digest != _digest(code):
@@ -155,6 +159,11 @@ class _CodeFiles:
 
 def _digest(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()
+
+
+@functools.cache
+def _say_once(message: str) -> None:
+    _log.warning(message)
 
 
 def _forget(temporary: Path) -> None:

@@ -46,6 +46,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     """How much input a task reads; never shapes the output."""
     identity: Literal["mtime", "content"] = "mtime"
     """How a changed input file is told: by size and modification time, or by reading it."""
+    keep_dropped: Literal["samples", "all"] | None = None
+    """Write records that steps drop to `dropped/`: 20 of each source, step and reason, or all."""
     folder: str | None = None
     """Relative paths start here: the folder of the recipe's file. None: the current folder."""
 
@@ -110,6 +112,7 @@ def recipe_data(recipe: Recipe) -> dict[str, Any]:
         ("slice_bytes", DEFAULT_SLICE_BYTES),
         ("identity", "mtime"),
         ("mixture", None),
+        ("keep_dropped", None),
     ):
         value = getattr(recipe, name)
         if value != default:

@@ -15,6 +15,9 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import numpy as np
+    from numpy.typing import NDArray
+
 ORIGIN = "origin"
 TEXT = "text"
 RECORD = "record"
@@ -67,6 +70,11 @@ class Applied:
     bad: list[BadRecord] = field(default_factory=list)
     measures: Mapping[str, int] = field(default_factory=dict)
     """What else the step has counted: tokens, literal special tokens."""
+    codes: NDArray[np.uint8] | None = None
+    """For each row that came in 0, or 1 + the index of the reason for which it was dropped: where the step can tell."""
+    reasons: tuple[str, ...] = ()
+    failed: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+    """For each rule the rows that break it, where the step tries all of them."""
 
 
 class SourceFile(msgspec.Struct, frozen=True, gc=False):
@@ -102,3 +110,17 @@ def origins(file: int | pa.Array, positions: pa.Array, parts: pa.Array | None = 
     if parts is None:
         parts = pa.repeat(pa.scalar(0, pa.uint32()), count)
     return pa.StructArray.from_arrays([files, positions.cast(pa.uint64()), parts], fields=list(ORIGIN_TYPE))
+
+
+def span_of_values(column: pa.Array) -> int:
+    """Bytes of a column of texts, or values of a column of lists.
+
+    >>> span_of_values(pa.array(["ab", "", "c"], pa.large_string())), span_of_values(pa.array([[1, 2], [3]]))
+    (3, 3)
+    """
+    wide = pa.types.is_large_string(column.type) or pa.types.is_large_list(column.type)
+    offsets = column.buffers()[1]
+    if not len(column) or offsets is None:
+        return 0
+    values = memoryview(offsets).cast("q" if wide else "i")
+    return int(values[column.offset + len(column)] - values[column.offset])

@@ -43,6 +43,11 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """It must have seen every record before it can say what becomes of the first one."""
         return False
 
+    @property
+    def shaping_versions(self) -> object:
+        """Versions of the step and of what else it is made of: part of every fingerprint."""
+        return self.version
+
     def resolved(self, folder: str) -> Step:  # noqa: ARG002
         """The step with what its parameters name looked up; relative paths start at `folder`.
 
@@ -50,6 +55,18 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         step that it gives, and so of every fingerprint.
         """
         return self
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One number that a step has found in a record, and the rule that it was held against."""
+
+    name: str
+    value: float | str
+    definition: str = ""
+    rule: str | None = None
+    """The step's key, such as `min_words`; None: there is none for this number."""
+    threshold: float | str | None = None
+    passed: bool = True
 
 
 class Kernel(Protocol):
@@ -83,6 +100,14 @@ class LocalStep(Step, frozen=True, kw_only=True):
         """What the user should know of it before the run: what was found and chosen."""
         return []
 
+    def columns_made(self) -> tuple[str, ...]:
+        """Columns that need not be in the files for later steps to find them."""
+        return ()
+
+    def explain(self, record: pa.RecordBatch) -> list[Finding]:  # noqa: ARG002
+        """What the step finds in one record and what it makes of it, for `gristmill explain`."""
+        return []
+
     def settled(self, sample: pa.RecordBatch) -> Self:  # noqa: ARG002
         """The step after a look at some real records, in the plan: where a choice hangs on what they are like."""
         return self
@@ -114,7 +139,7 @@ class FilterStep(LocalStep, frozen=True, kw_only=True):
         if counts[0] == len(codes):
             return Applied(batch)
         dropped = {reason: int(count) for reason, count in zip(reasons, counts[1:], strict=True) if count}
-        return Applied(batch.filter(pa.array(codes == 0)), dropped)
+        return Applied(batch.filter(pa.array(codes == 0)), dropped, codes=codes, reasons=reasons)
 
 
 class GlobalStep(Step, frozen=True, kw_only=True):

@@ -45,5 +45,5 @@ def of_steps(steps: Iterable[Step]) -> list[Any] | None:
                 parameters[name] = value.fingerprint()
                 if parameters[name] is None:
                     return None
-        described.append([step.name, step.version, parameters])
+        described.append([step.name, step.shaping_versions, parameters])
     return described

@@ -57,6 +57,7 @@ class FirstUnits:
             fingerprint.of_steps(source.legs[0].steps),
             fingerprint.of_steps(self._plan.output_steps) if source.legs[0].barrier is None else None,
             self._plan.versions,
+            self._plan.recipe.keep_dropped,
         )
         for unit in make_units(source.files, source.cell_sizes, lambda file: self._pieces(source, file)):
             yield UnitWork(source, fingerprint.of(common, [span.identity() for span in unit.spans]), unit.spans)

@@ -96,6 +96,7 @@ def merge_results(results: Sequence[PartResult], written: Written) -> PartResult
         leftovers=written.leftovers,
         books=[*books, *(account.to_dict() for account in written.accounts)],
         quarantine=[file for result in results for file in result.quarantine],
+        dropped=[file for result in results for file in result.dropped],
     )
 
 

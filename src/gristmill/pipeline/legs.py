@@ -194,7 +194,7 @@ def _is_there(root: Path, result: object) -> bool:
     if isinstance(result, PartResult):
         for part in (*result.parts, *result.leftovers):
             files += [(file.path, file.bytes) for file in (part.data, part.origins) if file is not None]
-        files += [(file.path, file.bytes) for file in result.quarantine]
+        files += [(file.path, file.bytes) for file in (*result.quarantine, *result.dropped)]
     elif isinstance(result, UnpackResult):
         files = [(piece.path, piece.num_bytes) for piece in result.pieces]
     elif (stored := getattr(result, "files", None)) is not None:

@@ -27,7 +27,7 @@ from gristmill.pipeline.mix_inputs import open_inputs
 from gristmill.pipeline.output import WORK, check_is_ours, check_writable, remove_files, remove_work
 from gristmill.pipeline.shares import wanted_amounts
 from gristmill.shards.arrow_stream import STREAM_END, mapped_batches, stream_block, stream_header
-from gristmill.shards.hugging_face import side_files
+from gristmill.shards.funnel import derived_files
 from gristmill.shards.manifest import MANIFEST, Manifest, Shard, dump_manifest
 from gristmill.shards.token_rows import CHATS, LENGTHS, num_tokens, num_trained_tokens
 from gristmill.steps.mix import UNITS
@@ -223,7 +223,7 @@ def _publish(
         tokenizer=tokenizer,
         files={key: file for source in sources for key, file in source.manifest.files.items()},
     ).sealed()
-    for path, content in side_files(manifest).items():
+    for path, content in derived_files(manifest).items():
         write_file(target / path, content, run_id)
     write_file(target / MANIFEST, b"".join(dump_manifest(manifest)), run_id)
     remove_work(target)

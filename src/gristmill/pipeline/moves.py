@@ -13,7 +13,7 @@ import msgspec
 from gristmill.pipeline.output import MOVES, UNITS, remove_files, remove_work
 from gristmill.pipeline.receipts import Receipts
 from gristmill.pipeline.work import PartResult
-from gristmill.shards.hugging_face import side_files
+from gristmill.shards.funnel import derived_files
 from gristmill.shards.manifest import MANIFEST, Manifest, dump_manifest, load_manifest
 from gristmill.storage.commit import PendingFile, make_folder, sync_folder, write_file
 
@@ -35,8 +35,8 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
 def swap(root: Path, manifest: Manifest, moves: list[tuple[str, str]], units: Iterable[bytes], run_id: str) -> None:
     """Put a dataset in the place of the one that may be there; `units` are the lines of its receipts."""
-    old, sides = manifest_in(root), side_files(manifest)
-    stale = {*files_of(old), *(side_files(old) if old else ())} - {*files_of(manifest), *sides}
+    old, sides = manifest_in(root), derived_files(manifest)
+    stale = {*files_of(old), *(derived_files(old) if old else ())} - {*files_of(manifest), *sides}
     note = Note(manifest=manifest.checksum, moves=moves, side_files=sorted(sides), stale=sorted(stale))
     with PendingFile(root / UNITS, run_id) as receipts:
         for line in units:  # they name files that are still where they were made
@@ -64,7 +64,7 @@ def settle(root: Path, run_id: str) -> None:
         remove_leftovers(root)
         return
     _move(root, [(place, path) for path, place in note.moves if (root / place).exists()])
-    sides = side_files(manifest) if manifest is not None else {}
+    sides = derived_files(manifest) if manifest is not None else {}
     for path, content in sides.items():
         write_file(root / path, content, run_id)
     remove_files(root, [place for _, place in note.moves] + [path for path in note.side_files if path not in sides])
@@ -81,7 +81,7 @@ def remove_leftovers(root: Path) -> None:
     units = Receipts(root / UNITS)
     kept = {UNITS, MOVES}
     for unit in units.values(PartResult):
-        kept.update(file.path for file in unit.quarantine)
+        kept.update(file.path for file in (*unit.quarantine, *unit.dropped))
         kept.update(part.data.path for part in unit.leftovers)
     units.close()
     remove_work(root, kept)

@@ -188,7 +188,8 @@ class Plan:
             files = [file.identity for file in source.files]
             sources.append([source.name, source.read_code, files, source.steps_code])
         write = fingerprint.of_steps(self.output_steps)
-        return fingerprint.of(self.recipe.seed, sources, write, self.versions, self.recipe.mixture)
+        recipe = self.recipe
+        return fingerprint.of(recipe.seed, sources, write, self.versions, recipe.mixture, recipe.keep_dropped)
 
     def outline(self) -> Outline:
         """What the run will do, in numbers."""
@@ -313,6 +314,7 @@ def _with_columns(read: Read, steps: Sequence[Step]) -> Read:
         if isinstance(step, (LocalStep, GlobalStep)):
             needed += [name for name in step.columns_needed() if name not in made and name not in needed]
         made.update(getattr(step, "columns", {}) if not isinstance(step, Write) else ())
+        made.update(step.columns_made() if isinstance(step, LocalStep) else ())
     return msgspec.structs.replace(read, columns=needed)
 
 

@@ -12,6 +12,7 @@ import msgspec
 from gristmill.core.books import Account, unbalanced
 from gristmill.core.errors import BooksError, QuarantineError, SourceChangedError
 from gristmill.core.recipe import recipe_data
+from gristmill.pipeline.dropped import join_dropped
 from gristmill.pipeline.moves import files_of, manifest_in, swap
 from gristmill.pipeline.output import WORK
 from gristmill.pipeline.quarantine import ENVIRONMENT_REASONS, name_file, num_allowed
@@ -53,6 +54,7 @@ class Finished:
     units: Sequence[UnitWork]
     results: Iterable[PartResult]
     quarantine: list[StoredFile]
+    dropped: list[StoredFile]
 
 
 def check_quarantine(plan: Plan, source: str, books: Sequence[dict[str, Any]]) -> None:
@@ -91,13 +93,16 @@ def publish(
         name = plan.sources[0].name
         splits = {ONLY_SPLIT: {name: [names.shard(_empty_part(plan, run_id), name, None)]}}
     quarantined = [
-        names.quarantine(source.name, _join_quarantine(plan.output, source, finished[source.name].quarantine, run_id))
+        names.lines(
+            "quarantine", source.name, _join_quarantine(plan.output, source, finished[source.name].quarantine, run_id)
+        )
         for source in plan.sources
         if finished[source.name].quarantine
     ]
+    dropped = _dropped(plan, finished, names, run_id)
     tokenizer = _tokenizer(plan.tokenizer, plan.output, names, run_id) if plan.tokenizer is not None else None
     removed = [msgspec.structs.replace(step, file=names.duplicates(step.file)) for step in deduplicated]
-    manifest = _manifest(plan, finished, _ordered(splits), quarantined, tokenizer, removed)
+    manifest = _manifest(plan, finished, _ordered(splits), quarantined, dropped, tokenizer, removed)
     swap(plan.output, manifest, names.moves, names.receipts(plan, finished), run_id)
     return manifest
 
@@ -134,17 +139,17 @@ class _Names:
             origins=origins,
         )
 
-    def quarantine(self, source: str, file: StoredFile) -> StoredFile:
-        return self._side_file(f"quarantine/{source}", ".jsonl", file)
+    def lines(self, folder: str, name: str, file: StoredFile) -> StoredFile:
+        """A file of JSON lines."""
+        return self._side_file(f"{folder}/{name}", ".jsonl", file)
 
     def duplicates(self, file: StoredFile) -> StoredFile:
         return self._side_file("dropped/duplicates", ".parquet", file)
 
     def _side_file(self, stem: str, suffix: str, file: StoredFile) -> StoredFile:
         """The place of a file that the dataset has besides its shards; one that is there already stays."""
-        folder = stem.rpartition("/")[0]
         for old in self._old:
-            if old.path.startswith(f"{folder}/") and (old.bytes, old.xxh3) == (file.bytes, file.xxh3):
+            if old.path.startswith(stem) and (old.bytes, old.xxh3) == (file.bytes, file.xxh3):
                 return old if (self._root / old.path).exists() else self._moved(file, old.path)
         others = (f"{stem}-{number}" for number in count(1))
         return self._moved(file, self._free(chain([stem], others), suffix) + suffix)
@@ -204,6 +209,7 @@ def _manifest(
     finished: Mapping[str, Finished],
     splits: dict[str, dict[str, list[Shard]]],
     quarantined: list[StoredFile],
+    dropped: list[StoredFile],
     tokenizer: TokenizerIdentity | None,
     deduplicated: list[Deduplicated],
 ) -> Manifest:
@@ -225,6 +231,7 @@ def _manifest(
         splits=splits,
         books={name: source.books for name, source in finished.items()},
         quarantine=Quarantine(counts={name: found for name, found in counts.items() if found}, files=quarantined),
+        dropped=dropped,
         recipe=_plain(_recipe_as_run(plan)),
         versions=plan.versions,
         row_length=plan.pack.row_length if plan.pack is not None else None,
@@ -281,6 +288,18 @@ def _join_quarantine(root: Path, source: SourcePlan, pieces: Sequence[StoredFile
                     file.write(name_file(line, paths))
         file.commit()
     return StoredFile(path=path, bytes=file.num_bytes, xxh3=file.checksum)
+
+
+def _dropped(plan: Plan, finished: Mapping[str, Finished], names: _Names, run_id: str) -> list[StoredFile]:
+    """What steps have dropped, in one file a step and reason."""
+    if plan.recipe.keep_dropped is None:
+        return []
+    pieces = []
+    for source in plan.sources:
+        paths = {file.id: file.relative for file in source.files}
+        pieces += [(piece, paths) for piece in finished[source.name].dropped]
+    found = join_dropped(plan.output, pieces, plan.recipe.keep_dropped, run_id)
+    return [names.lines("dropped", name, file) for name, file in sorted(found.items())]
 
 
 def _empty_part(plan: Plan, run_id: str) -> Part:

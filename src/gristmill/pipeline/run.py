@@ -143,6 +143,7 @@ class _Flow:
     """Steps that a barrier has put before the leg's own."""
     books: list[dict[str, Any]] = field(default_factory=list)
     quarantine: list[StoredFile] = field(default_factory=list)
+    dropped: list[StoredFile] = field(default_factory=list)
     results: Iterable[PartResult] = ()
 
     @property
@@ -242,13 +243,15 @@ class _Execution:
                 flow.opening,
             )
         recipe = self._plan.recipe
-        return Stage(self._plan.output, self._run_id, recipe.seed, recipe.max_quarantine, legs)
+        return Stage(self._plan.output, self._run_id, recipe.seed, recipe.max_quarantine, legs, recipe.keep_dropped)
 
     def _account(self, flow: _Flow) -> None:
         """Take down what a leg's units have said."""
         flow.results = UnitResults(self._runner, flow.units)
         flow.books += add_books(result.books for result in flow.results) or self._empty_books(flow)
-        flow.quarantine += [file for result in flow.results for file in result.quarantine]
+        for result in flow.results:
+            flow.quarantine += result.quarantine
+            flow.dropped += result.dropped
 
     def _pass_barriers(self, flows: Sequence[_Flow], stage: Stage) -> None:
         at_split = [flow for flow in flows if isinstance(flow.leg.barrier, Split)]
@@ -327,7 +330,7 @@ class _Execution:
         check_utilisation(pack, flow.plan.name, account)
 
     def _finish(self, flow: _Flow) -> Finished:
-        return Finished(flow.books, flow.units, flow.results, flow.quarantine)
+        return Finished(flow.books, flow.units, flow.results, flow.quarantine, flow.dropped)
 
     def _empty_books(self, flow: _Flow) -> list[dict[str, Any]]:
         """Of a leg to which no record came."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,9 +19,10 @@ from gristmill.core.books import Account
 from gristmill.core.errors import SourceChangedError, TooManyBadError
 from gristmill.core.pandas_free import keep_pandas_out
 from gristmill.core.recipe import runs_foreign_code
-from gristmill.core.records import ORIGIN
+from gristmill.core.records import INPUT_IDS, ORIGIN, TEXT, span_of_values
 from gristmill.engine import nesting
 from gristmill.pipeline import quarantine
+from gristmill.pipeline.dropped import DroppedRecords
 from gristmill.pipeline.packing import PackingSink
 from gristmill.pipeline.sink import Part, Place, Sink
 from gristmill.pipeline.units import Span, clusters
@@ -73,6 +75,7 @@ class Stage:
     max_quarantine: float
     legs: Mapping[str, SourceLeg]
     """By source."""
+    keep_dropped: str | None
 
     def load(self) -> LoadedStage:
         """With the kernels of all steps: what a worker holds from task to task."""
@@ -112,6 +115,7 @@ class PartResult(msgspec.Struct, frozen=True, kw_only=True):
     """Documents of rows that others are to fill (`packing`)."""
     books: list[dict[str, Any]]
     quarantine: list[StoredFile] = []
+    dropped: list[StoredFile] = []
 
 
 def set_up(stage: Stage, *, loads: bool) -> Stage | LoadedStage:
@@ -145,19 +149,27 @@ class _PartRun:
         """Of the cell that is being read or has been read last."""
         self._files = ExitStack()
         self._quarantine: PendingFile | None = None
+        self._dropped: DroppedRecords | None = None
+        if stage.keep_dropped is not None:
+            opens = partial(self._open_file, "dropped")
+            self._dropped = DroppedRecords(part.source, stage.keep_dropped, stage.seed, self._paths, opens)
 
     def run(self) -> PartResult:
         with self._files, self._open_sink() as sink:
             for cell in self._cells():
                 sink.add(self._through_steps(self._take(cell)))
             written = sink.commit()
-            set_aside = self._commit_quarantine()
+            if self._dropped is not None:
+                self._dropped.finish()
+            set_aside = self._committed(self._quarantine)
+            dropped = self._committed(self._dropped.file if self._dropped is not None else None)
         accounts = [account for account in (self._opening, *self._accounts) if account.step]
         return PartResult(
             parts=written.parts,
             leftovers=written.leftovers,
             books=[account.to_dict() for account in (*accounts, *written.accounts)],
             quarantine=set_aside,
+            dropped=dropped,
         )
 
     def _open_sink(self) -> Sink | PackingSink:
@@ -240,6 +252,7 @@ class _PartRun:
         if cell.num_blank:
             self._opening.measures["blank"] += cell.num_blank
         self._set_aside(self._opening, cell.bad, cell.batch)
+        _take_amounts(self._opening, cell.batch)
         self._context.count(records=cell.batch.num_rows, bytes=cell.batch.nbytes)
         return cell.batch
 
@@ -252,7 +265,10 @@ class _PartRun:
             account.dropped.update(Counter(applied.dropped))
             account.measures.update(applied.measures)
             self._set_aside(account, applied.bad, batch)
+            if self._dropped is not None:
+                self._dropped.add(account.step, batch, applied)
             batch = applied.batch
+            _take_amounts(account, batch)
         return batch
 
     def _set_aside(self, account: Account, bad: list[BadRecord], seen: pa.RecordBatch) -> None:
@@ -280,17 +296,27 @@ class _PartRun:
 
     def _quarantine_file(self) -> PendingFile:
         if self._quarantine is None:
-            path = self._stage.root / f"{self._part.stem}.quarantine.jsonl"
-            self._quarantine = self._files.enter_context(PendingFile(path, self._stage.run_id))
+            self._quarantine = self._open_file("quarantine")
         return self._quarantine
 
-    def _commit_quarantine(self) -> list[StoredFile]:
-        file = self._quarantine
+    def _open_file(self, kind: str) -> PendingFile:
+        path = self._stage.root / f"{self._part.stem}.{kind}.jsonl"
+        return self._files.enter_context(PendingFile(path, self._stage.run_id))
+
+    def _committed(self, file: PendingFile | None) -> list[StoredFile]:
         if file is None:
             return []
         file.commit()
         path = file.path.relative_to(self._stage.root).as_posix()
         return [StoredFile(path=path, bytes=file.num_bytes, xxh3=file.checksum)]
+
+
+def _take_amounts(account: Account, batch: pa.RecordBatch) -> None:
+    """How much text or how many tokens are left: a difference of offsets."""
+    if TEXT in batch.schema.names:
+        account.text_bytes += span_of_values(batch.column(TEXT))
+    elif INPUT_IDS in batch.schema.names:
+        account.tokens += span_of_values(batch.column(INPUT_IDS))
 
 
 def _check_unchanged(span: Span) -> None:

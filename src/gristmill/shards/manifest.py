@@ -154,6 +154,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     books: dict[str, list[dict[str, object]]] = {}
     """Source -> the accounts of its steps in order (`core.books.Account.to_dict`)."""
     quarantine: Quarantine = Quarantine()
+    dropped: list[StoredFile] = []
+    """Records that steps have dropped, where the recipe keeps them: JSON lines, a file a step and reason."""
     recipe: dict[str, object] = {}
     versions: dict[str, str] = {}
     row_length: int | None = None
@@ -193,6 +195,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
                 yield shard.origins
         yield from self.quarantine.files
         yield from (step.file for step in self.deduplicated)
+        yield from self.dropped
         if self.tokenizer is not None:
             yield from self.tokenizer.files
 

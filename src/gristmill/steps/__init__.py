@@ -8,12 +8,19 @@ TYPE_CHECKING = False  # as in typing
 if TYPE_CHECKING:
     from gristmill.steps.deduplicate import Deduplicate
     from gristmill.steps.filter import Filter
+    from gristmill.steps.language import Language
     from gristmill.steps.length import Length
     from gristmill.steps.limit import Limit
     from gristmill.steps.map import Map
     from gristmill.steps.map_batches import MapBatches
     from gristmill.steps.mix import Mix
     from gristmill.steps.pack.pack import Pack
+    from gristmill.steps.quality.c4 import C4
+    from gristmill.steps.quality.code import Code
+    from gristmill.steps.quality.fineweb import Fineweb
+    from gristmill.steps.quality.gopher_quality import GopherQuality
+    from gristmill.steps.quality.gopher_repetition import GopherRepetition
+    from gristmill.steps.quality.repetition import Repetition
     from gristmill.steps.read.read import Read
     from gristmill.steps.rename import Rename
     from gristmill.steps.render.render import Render
@@ -22,11 +29,18 @@ if TYPE_CHECKING:
     from gristmill.steps.shuffle import Shuffle
     from gristmill.steps.split import Split
     from gristmill.steps.tokenize.tokenize import Tokenize
+    from gristmill.steps.toxicity import Toxicity
     from gristmill.steps.write.write import Write
 
 __all__ = [
+    "C4",
+    "Code",
     "Deduplicate",
     "Filter",
+    "Fineweb",
+    "GopherQuality",
+    "GopherRepetition",
+    "Language",
     "Length",
     "Limit",
     "Map",
@@ -36,17 +50,25 @@ __all__ = [
     "Read",
     "Rename",
     "Render",
+    "Repetition",
     "Sample",
     "Select",
     "Shuffle",
     "Split",
     "Tokenize",
+    "Toxicity",
     "Write",
 ]
 
 _HOMES = {
+    "C4": "gristmill.steps.quality.c4",
+    "Code": "gristmill.steps.quality.code",
     "Deduplicate": "gristmill.steps.deduplicate",
     "Filter": "gristmill.steps.filter",
+    "Fineweb": "gristmill.steps.quality.fineweb",
+    "GopherQuality": "gristmill.steps.quality.gopher_quality",
+    "GopherRepetition": "gristmill.steps.quality.gopher_repetition",
+    "Language": "gristmill.steps.language",
     "Length": "gristmill.steps.length",
     "Limit": "gristmill.steps.limit",
     "Map": "gristmill.steps.map",
@@ -56,11 +78,13 @@ _HOMES = {
     "Read": "gristmill.steps.read.read",
     "Rename": "gristmill.steps.rename",
     "Render": "gristmill.steps.render.render",
+    "Repetition": "gristmill.steps.quality.repetition",
     "Sample": "gristmill.steps.sample",
     "Select": "gristmill.steps.select",
     "Shuffle": "gristmill.steps.shuffle",
     "Split": "gristmill.steps.split",
     "Tokenize": "gristmill.steps.tokenize.tokenize",
+    "Toxicity": "gristmill.steps.toxicity",
     "Write": "gristmill.steps.write.write",
 }
 

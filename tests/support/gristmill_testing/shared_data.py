@@ -25,11 +25,15 @@ def tokenizer_folder(name):
 
 
 def corpus_texts(name, count, *, first=0):
+    return [record["text"] for record in corpus_records(name, count, first=first)]
+
+
+def corpus_records(name, count, *, first=0):
     path = ROOT / "corpus" / f"{name}.jsonl"
     if not path.is_file():
         pytest.skip(f"no real corpora here: {path} (set GRISTMILL_TEST_DATA)")
     with path.open(encoding="utf-8") as lines:
-        return [json.loads(line)["text"] for line in islice(lines, first, first + count)]
+        return [json.loads(line) for line in islice(lines, first, first + count)]
 
 
 CHATS = ("gsm8k", "gpteacher", "oasst1_en", "star_tools", "tau_airline_tools", "crosswoz_zh")

@@ -71,7 +71,9 @@ class Deduplication:
         self._num_documents = sum(unit.num_rows for unit in units)
         self._code = fingerprint.of_steps([step])
         self._whole = fingerprint.of([unit.unit.fingerprint for unit in self._units], self._code)
-        self._stage = DedupStage(stage.root, stage.run_id, stage.seed, stage.max_quarantine, stage.legs, step)
+        self._stage = DedupStage(
+            stage.root, stage.run_id, stage.seed, stage.max_quarantine, stage.legs, stage.keep_dropped, step
+        )
         self._counts: dict[str, int] = {}
 
     def _preference(self, unit: Arrived) -> tuple[bool, int, str]:

@@ -1,0 +1,72 @@
+"""`gristmill explain`: what a recipe makes of one record, and why."""
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from gristmill.cli.options import json_option, recipe_argument
+from gristmill.cli.printing import one_line
+from gristmill.cli.tables import print_table
+from gristmill.core.errors import UsageError
+from gristmill.core.step import Finding
+from gristmill.pipeline.explain import Explanation, StepVerdict, explain
+from gristmill.recipe.load import load_recipe
+
+
+@click.command(epilog="Example: gristmill explain recipe.yaml data/web.jsonl:17")
+@recipe_argument
+@click.argument("place", metavar="FILE[:N]")
+@json_option
+def command(recipe: str, place: str, overrides: tuple[str, ...], *, as_json: bool) -> None:
+    """Send record N of FILE through RECIPE: every score, rule and verdict, and where the record would leave.
+
+    Records are numbered from 0; without N it is the first. FILE is one that a source of the recipe reads, or the folder
+    of a finished dataset: then record N is followed back to the input that it came from.
+    """
+    path, number = _parsed(place)
+    found = explain(load_recipe(recipe, overrides), path, number)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(found, enc_hook=str), indent=2))
+        return
+    _print(found)
+
+
+def _parsed(place: str) -> tuple[str, int]:
+    """A path, and the number behind its last colon if there is one."""
+    path, colon, number = place.rpartition(":")
+    if not colon or Path(place).exists() or number.startswith("//"):
+        return place, 0
+    if not number.isdecimal():
+        raise UsageError(f"{number!r} is not the number of a record", help="write FILE:N, numbers from 0")
+    return path, int(number)
+
+
+def _print(found: Explanation) -> None:
+    click.echo(f"source {found.source}, {found.file}, position {found.position:,}")
+    for name, value in found.record.items():
+        click.echo(f"  {one_line(name)}: {one_line(value)}")
+    for number, verdict in enumerate(found.steps, 1):
+        reason = f" as {one_line(verdict.reason)}" if verdict.reason else ""
+        click.echo(f"step {number}, {verdict.step}: {verdict.verdict}{reason}")
+        _print_findings(verdict)
+    if found.leaves_at is None:
+        click.echo("it stays to the end of the recipe")
+    else:
+        click.echo(f"it leaves the recipe at {found.leaves_at}")
+
+
+def _print_findings(verdict: StepVerdict) -> None:
+    if not verdict.findings:
+        return
+    columns = ("", "score", "rule", "value", "threshold")
+    print_table(columns, [_row(finding) for finding in verdict.findings], num_words=3)
+
+
+def _row(finding: Finding) -> tuple[str, ...]:
+    verdict = "" if finding.rule is None else "ok" if finding.passed else "FAILS"
+    return verdict, finding.name, finding.rule or "", _number(finding.value), _number(finding.threshold)
+
+
+def _number(value: float | str | None) -> str:
+    return "" if value is None else value if isinstance(value, str) else f"{value:,.4g}"

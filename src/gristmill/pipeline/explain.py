@@ -1,0 +1,172 @@
+"""One record through a recipe: what each step finds in it, what it makes of it, and where the record would leave.
+
+A record that a step drops is shown to the steps behind it all the same, so that every verdict is seen at once. Cost: a
+plan of the recipe, and reading the file up to the record.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gristmill.core.errors import UsageError
+from gristmill.core.names import nearest
+from gristmill.core.records import ORIGIN, RECORD, SPLIT
+from gristmill.core.step import Finding  # noqa: TC001  (msgspec looks for it)
+from gristmill.pipeline.plan import make_plan
+from gristmill.shards.dataset import open_dataset
+from gristmill.shards.manifest import MANIFEST
+from gristmill.steps.columns import value_columns
+from gristmill.steps.read import open_reader
+from gristmill.steps.split import AssignSplit, Split
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from gristmill.core.recipe import Recipe
+    from gristmill.core.records import Applied, BadRecord, SourceFile
+    from gristmill.core.step import LocalStep, Step
+    from gristmill.pipeline.plan import SourcePlan
+
+KEPT, CHANGED, DROPPED, SET_ASIDE, NOT_KNOWN, NOT_TRIED = (
+    "kept",
+    "changed",
+    "dropped",
+    "set aside",
+    "not known: it depends on the other records",
+    "not tried: it needs columns that an earlier step would have made",
+)
+
+
+class StepVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one step makes of the record."""
+
+    step: str
+    verdict: str
+    reason: str = ""
+    findings: list[Finding] = []
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """A record and its way."""
+
+    source: str
+    file: str
+    position: int
+    record: dict[str, Any]
+    steps: list[StepVerdict]
+    leaves_at: str | None
+    """The first step that drops it or sets it aside; None: it stays to the end."""
+
+
+def explain(recipe: Recipe, place: str, number: int = 0) -> Explanation:
+    """Send record `number` of a file through the recipe; of a finished dataset, the input that its record came from."""
+    origin = None
+    if (Path(place) / MANIFEST).is_file():
+        dataset = open_dataset(place)
+        if not 0 <= number < len(dataset):
+            raise UsageError(f"there is no record {number}: {place} has {len(dataset):,}")
+        origin = dataset.origins(number)[0]
+        place = origin.path
+    plan = make_plan(recipe)
+    source, file = _find(plan.sources, recipe, place)
+    found = _record_at(source, file, number, origin.position if origin is not None else None)
+    if found is None:
+        raise UsageError(f"there is no record {number} in {file.path}", help="records are counted from 0")
+    if not isinstance(found, tuple):
+        reading = StepVerdict(step="read", verdict=SET_ASIDE, reason=f"{found.reason}: {found.message}")
+        return Explanation(
+            source=source.name, file=file.path, position=found.position, record={}, steps=[reading], leaves_at="read"
+        )
+    batch, position = found
+    verdicts = list(_verdicts(source, batch, recipe.seed))
+    leaving = (verdict.step for verdict in verdicts if verdict.verdict in (DROPPED, SET_ASIDE))
+    return Explanation(
+        source=source.name,
+        file=file.path,
+        position=position,
+        record=_shown(batch),
+        steps=verdicts,
+        leaves_at=next(leaving, None),
+    )
+
+
+def _find(sources: tuple[SourcePlan, ...], recipe: Recipe, place: str) -> tuple[SourcePlan, SourceFile]:
+    """The source that reads the file: by its path from here, from the recipe's folder, or from the source's root."""
+    wanted = {place, recipe.path(place), str(Path(place).absolute())}
+    known = {}
+    for source in sources:
+        for file in source.files:
+            if file.path in wanted or file.relative == place:
+                return source, file
+            known[file.relative] = file.path
+    meant = nearest(place, known)
+    raise UsageError(
+        f"no source of the recipe reads {place}",
+        help=f'did you mean "{meant}"?' if meant else f"it reads {', '.join(list(known)[:3])}, …",
+    )
+
+
+def _record_at(
+    source: SourcePlan, file: SourceFile, number: int, position: int | None
+) -> tuple[pa.RecordBatch, int] | BadRecord | None:
+    """The record alone in a batch with its position, or why it cannot be read. Bad records are counted too."""
+    before = 0
+    for cell in open_reader(source.read, file, source.schema).read_cells():
+        positions = cell.batch.column(ORIGIN).field("position").to_pylist()
+        places: list[tuple[int, int | BadRecord]] = [(at, row) for row, at in enumerate(positions)]
+        places += [(bad.position, bad) for bad in cell.bad]
+        places.sort(key=lambda item: item[0])
+        for index, (at, found) in enumerate(places):
+            if (before + index == number) if position is None else at == position:
+                return (cell.batch.slice(found, 1), at) if isinstance(found, int) else found
+        before += len(places)
+    return None
+
+
+def _verdicts(source: SourcePlan, batch: pa.RecordBatch, seed: int) -> Iterator[StepVerdict]:
+    for leg in source.legs:
+        for step in leg.steps:
+            missing = [name for name in step.columns_needed() if name not in batch.schema.names]
+            if missing:
+                yield StepVerdict(step=step.name, verdict=NOT_TRIED)
+                continue
+            verdict, batch = _judge(step, batch, seed)
+            yield verdict
+        if leg.barrier is not None:
+            yield StepVerdict(step=leg.barrier.name, verdict=NOT_KNOWN)
+            batch = _past(leg.barrier, batch, seed)
+
+
+def _judge(step: LocalStep, batch: pa.RecordBatch, seed: int) -> tuple[StepVerdict, pa.RecordBatch]:
+    """What a step makes of the record, and what the next one is shown."""
+    findings = step.explain(batch.slice(0, 1))
+    kernel = step.load()
+    kernel.begin_task()
+    applied: Applied = kernel.apply(batch, seed)
+    if applied.batch.num_rows:
+        verdict = KEPT if _shown(applied.batch) == _shown(batch) else CHANGED
+        return StepVerdict(step=step.name, verdict=verdict, findings=findings), applied.batch
+    if applied.bad:
+        reason = f"{applied.bad[0].reason}: {applied.bad[0].message}"
+        return StepVerdict(step=step.name, verdict=SET_ASIDE, reason=reason, findings=findings), batch
+    reason = ", ".join(applied.dropped)
+    return StepVerdict(step=step.name, verdict=DROPPED, reason=reason, findings=findings), batch
+
+
+def _past(barrier: Step, batch: pa.RecordBatch, seed: int) -> pa.RecordBatch:
+    """The record behind a barrier, with the columns that it has there."""
+    if isinstance(barrier, Split):
+        return AssignSplit(split=barrier, bounds=(0, 0)).apply(batch, seed).batch
+    return batch
+
+
+def _shown(batch: pa.RecordBatch) -> dict[str, Any]:
+    """The record's values as they now are."""
+    names = [field.name for field in value_columns(batch.schema) if field.name not in (RECORD, SPLIT)]
+    values: dict[str, Any] = batch.slice(0, 1).select(names).to_pylist()[0] if names else {}
+    return values

@@ -1,0 +1,1 @@
+"""Filters by quality: tables of thresholds over scores, and the edits of C4."""

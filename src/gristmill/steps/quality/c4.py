@@ -1,0 +1,107 @@
+"""`c4`: the rules of C4 (Raffel et al. 2020), which edit documents line by line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.records import TEXT, Applied
+from gristmill.core.step import Finding, LocalStep
+from gristmill.steps.put_columns import put_columns
+from gristmill.steps.quality.languages import tables, tables_of
+from gristmill.text.quality.c4_lines import CITATIONS, LINE_REASONS, PAGE_REASONS, PARAMETERS, PHRASES, clean_pages
+from gristmill.text.quality.characters import character_classes
+from gristmill.text.quality.counting import text_buffers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class C4(LocalStep, tag="c4", frozen=True, kw_only=True):
+    r"""Keep the lines that are sentences, and the pages that have enough of them.
+
+    Lines are judged in this order: a word that is too long, (citations such as [1] are cut out,) no terminal
+    punctuation, too few words, "lorem ipsum" (drops the page), "javascript", a curly bracket (drops the page), phrases
+    of policies. So a bracket in a line that was removed before is no harm. Lines are written without the space at their
+    ends; blank ones go. The numbers are those of the reference implementation. null switches a rule off.
+
+    >>> from gristmill.core.examples import documents, texts
+    >>> page = "Home | About\nThis is the first sentence.[1] This is another one.\nAnd this is the last one."
+    >>> texts(C4().apply(documents([page]), seed=0).batch)
+    ['This is the first sentence. This is another one.\nAnd this is the last one.']
+    """
+
+    needs: ClassVar[tuple[str, ...]] = (TEXT,)
+
+    max_characters: int | None = 190_000
+    """Longer pages are dropped."""
+    max_word_length: int | None = 1000
+    remove_citations: bool | None = True
+    require_terminal_punctuation: bool | None = True
+    min_words_per_line: int | None = 5
+    drop_lorem_ipsum: bool | None = True
+    remove_javascript_lines: bool | None = True
+    drop_curly_brackets: bool | None = True
+    remove_policy_lines: bool | None = True
+    min_sentences: int | None = 3
+    by_language: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
+    language_column: str = "language"
+
+    def __post_init__(self) -> None:
+        tables(self, PARAMETERS, self.by_language)
+
+    def columns_needed(self) -> tuple[str, ...]:
+        return (TEXT, self.language_column) if self.by_language else (TEXT,)
+
+    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:  # noqa: ARG002
+        texts, codes, removed = self._clean(batch)
+        times = np.bincount(codes, minlength=len(PAGE_REASONS) + 1)
+        dropped = {reason: int(count) for reason, count in zip(PAGE_REASONS, times[1:], strict=True) if count}
+        measures = {
+            f"lines_removed:{reason}": int(count) for reason, count in zip(LINE_REASONS, removed, strict=True) if count
+        }
+        is_kept = pa.array(codes == 0)
+        kept, bad = put_columns(self, batch.filter(is_kept), {TEXT: texts.filter(is_kept)})
+        return Applied(kept, dropped, bad=bad, measures=measures, codes=codes, reasons=PAGE_REASONS)
+
+    def explain(self, record: pa.RecordBatch) -> list[Finding]:
+        texts, codes, removed = self._clean(record)
+        findings = [
+            Finding(name="lines_removed", value=int(count), rule=reason)
+            for reason, count in zip(LINE_REASONS, removed, strict=True)
+            if count
+        ]
+        if codes[0]:
+            return [*findings, Finding(name="page", value="dropped", rule=PAGE_REASONS[codes[0] - 1], passed=False)]
+        return [*findings, Finding(name="characters_left", value=len(texts[0].as_py()))]
+
+    def _clean(self, batch: pa.RecordBatch) -> tuple[pa.LargeStringArray, NDArray[np.uint8], NDArray[np.int64]]:
+        """The edited texts, the verdict on each and how many lines each rule has removed."""
+        data, offsets = text_buffers(batch.column(TEXT))
+        out = np.empty(int(offsets[-1] - offsets[0]) + 1, np.uint8)
+        out_offsets = np.empty(len(offsets), np.int64)
+        codes, removed = np.zeros(batch.num_rows, np.uint8), np.zeros(len(LINE_REASONS), np.int64)
+        begins = np.zeros(256, np.bool_)
+        begins[[ord(letter) for phrase in PHRASES for letter in phrase[0] + phrase[0].upper()]] = True
+        clean_pages(
+            data, offsets, character_classes(), self._parameters(),
+            tables_of(batch, self.language_column, self.by_language),
+            *_joined(PHRASES), begins, *_joined(CITATIONS), out, out_offsets, codes, removed,
+        )  # fmt: skip
+        buffers = [None, pa.py_buffer(out_offsets), pa.py_buffer(out)]
+        return pa.Array.from_buffers(pa.large_string(), batch.num_rows, buffers), codes, removed
+
+    def _parameters(self) -> NDArray[np.int64]:
+        rows = tables(self, PARAMETERS, self.by_language)
+        return np.array(
+            [[-1 if row[name] is None else int(row[name]) for name in PARAMETERS] for row in rows], np.int64
+        )
+
+
+def _joined(phrases: tuple[str, ...]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Phrases as bytes one after another, and where each ends."""
+    encoded = [phrase.encode() for phrase in phrases]
+    return np.frombuffer(b"".join(encoded), np.uint8), np.cumsum([len(phrase) for phrase in encoded])

@@ -1,0 +1,21 @@
+"""`fineweb`: the rules that FineWeb added to those of Gopher and C4."""
+
+from __future__ import annotations
+
+from gristmill.steps.quality.score_filter import ScoreFilter
+
+
+class Fineweb(ScoreFilter, tag="fineweb", frozen=True, kw_only=True):
+    r"""Keep documents of sentences: no lists, menus and boilerplate.
+
+    >>> from gristmill.core.examples import documents
+    >>> pages = ["Home\nAbout us\nContact", "This is a whole sentence of a document."]
+    >>> Fineweb().apply(documents(pages), seed=0).dropped
+    {'min_terminal_line_ratio': 1}
+    """
+
+    min_terminal_line_ratio: float | None = 0.12
+    max_short_line_ratio: float | None = 0.67
+    max_duplicate_line_character_ratio: float | None = 0.01
+    """As its code has it; its article says 0.1."""
+    max_lines_per_word: float | None = 0.3

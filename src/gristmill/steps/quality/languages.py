@@ -1,0 +1,80 @@
+"""Thresholds by language: which table of a step is for which record.
+
+`by_language: {zh: {min_mean_word_length: 1}}` changes some keys for records whose language is Chinese. What a table
+does not name stays as it is for all. A language is looked for as it stands, then without its region: `pt-BR`, `pt`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.core.errors import UsageError
+from gristmill.core.names import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from numpy.typing import NDArray
+
+    from gristmill.core.step import Step
+
+
+def check_bounds(values: Mapping[str, Any], where: str = "") -> None:
+    """Refuse what is not a number, and a least value above the greatest."""
+    for name, value in values.items():
+        if isinstance(value, float) and math.isnan(value):
+            raise UsageError(f"{name} is not a number{where}", help="write null to switch the rule off")
+        partner = f"max_{name.removeprefix('min_')}"
+        if (
+            name.startswith("min_")
+            and value is not None
+            and values.get(partner) is not None
+            and value > values[partner]
+        ):
+            raise UsageError(f"{name} ({value}) is above {partner} ({values[partner]}){where}: nothing would be kept")
+
+
+def tables(step: Step, keys: Iterable[str], by_language: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The values of the step's `keys`: for all records first, then for each language in order, each checked."""
+    fields = {field.name: field.type for field in msgspec.structs.fields(type(step))}
+    common = {key: getattr(step, key) for key in keys}
+    check_bounds(common)
+    found = [common]
+    for language, changes in by_language.items():
+        where = f" for {language}"
+        for key, value in changes.items():
+            if key not in common:
+                meant = nearest(key, common)
+                hint = f'did you mean "{meant}"?' if meant else f"there are {', '.join(common)}"
+                raise UsageError(f'by_language: {step.name} has no rule "{key}"{where}', help=hint)
+            try:
+                msgspec.convert(value, fields[key])
+            except msgspec.ValidationError as error:
+                raise UsageError(f"by_language: {key}{where}: {error}") from None
+        found.append(common | dict(changes))
+        check_bounds(found[-1], where)
+    return found
+
+
+def tables_of(batch: pa.RecordBatch, column: str, languages: Iterable[str]) -> NDArray[np.int64]:
+    """The number of each record's table: 0, or 1 + the place of its language."""
+    numbers = {_plain(language): number for number, language in enumerate(languages, 1)}
+    if not numbers:
+        return np.zeros(batch.num_rows, np.int64)
+    names = pc.dictionary_encode(batch.column(column).cast(pa.string()))
+    found = [0] + [
+        numbers.get(_plain(name), numbers.get(_plain(name).split("-")[0], 0)) for name in names.dictionary.to_pylist()
+    ]
+    codes = pc.fill_null(names.indices, -1).to_numpy(zero_copy_only=False)
+    chosen: NDArray[np.int64] = np.array(found, np.int64)[codes + 1]
+    return chosen
+
+
+def _plain(language: str) -> str:
+    return language.lower().replace("_", "-")

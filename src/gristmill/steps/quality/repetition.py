@@ -1,0 +1,22 @@
+"""`repetition`: loops and fillers, in text and in code alike."""
+
+from __future__ import annotations
+
+from gristmill.steps.quality.score_filter import ScoreFilter
+
+
+class Repetition(ScoreFilter, tag="repetition", frozen=True, kw_only=True):
+    """Drop only what is plainly a loop: the same word or character over and over, or half the document said before.
+
+    Looser than `gopher_repetition`, so that it suits code, tables and what models have written.
+
+    >>> from gristmill.core.examples import documents
+    >>> Repetition().apply(documents(["very " * 200, "very, very good"]), seed=0).dropped
+    {'max_longest_word_run': 1}
+    """
+
+    max_longest_word_run: int | None = 100
+    max_longest_character_run: int | None = 1000
+    max_duplicate_line_character_ratio: float | None = 0.5
+    max_duplicate_10_gram_ratio: float | None = 0.5
+    min_distinct_word_ratio: float | None = None

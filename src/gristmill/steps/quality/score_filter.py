@@ -1,0 +1,205 @@
+"""What all filters by scores share: a key `min_words` is the rule that the score `words` must not be below it.
+
+All rules are tried on every document. The first one in the table's order that fails is the reason; how many documents
+each rule alone would have dropped is counted too, as `failed:min_words`. A value equal to a threshold is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.records import TEXT, Applied
+from gristmill.core.step import Finding, LocalStep
+from gristmill.steps.put_columns import put_columns, with_fields
+from gristmill.steps.quality.languages import tables, tables_of
+from gristmill.text.quality.counting import Counting, Needs, StopWords
+from gristmill.text.quality.known_counts import OF_LISTS, recall, remember
+from gristmill.text.quality.scores import SCORES, Score
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gristmill.core.records import BadRecord
+    from gristmill.text.quality.counting import Counts
+
+EMPTY = "empty"
+"""The reason of documents without a word."""
+STOP_WORDS = "stop_words"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One key of a filter."""
+
+    name: str
+    score: Score
+
+    def fails(self, values: NDArray[Any], thresholds: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Thresholds that are not numbers are switched off: nothing fails."""
+        failed: NDArray[np.bool_] = values < thresholds if self.name.startswith("min_") else values > thresholds
+        return failed
+
+
+class ScoreFilter(LocalStep, frozen=True, kw_only=True):
+    """Base of filters whose keys are thresholds. null switches a rule off."""
+
+    needs: ClassVar[tuple[str, ...]] = (TEXT,)
+
+    by_language: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
+    """Other values of these keys for documents of a language."""
+    language_column: str = "language"
+    keep_scores: bool = False
+    """Keep the scores of its rules as columns: `score_words`."""
+
+    def __post_init__(self) -> None:
+        tables(self, self.keys, self.by_language)
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """In the order of the table."""
+        found = [
+            Rule(name, SCORES[name[4:]])
+            for name in self.__struct_fields__
+            if name.startswith(("min_", "max_")) and name[4:] in SCORES
+        ]
+        return tuple(found)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What a language may have other values of."""
+        names = [rule.name for rule in self.rules]
+        return (*names, *(name for name in self.__struct_fields__ if name == STOP_WORDS))
+
+    @property
+    def shaping_versions(self) -> object:
+        return [self.version, {rule.score.name: rule.score.version for rule in self.rules}]
+
+    def columns_needed(self) -> tuple[str, ...]:
+        return (TEXT, self.language_column) if self.by_language else (TEXT,)
+
+    def columns_made(self) -> tuple[str, ...]:
+        return tuple(field.name for field in self._score_fields())
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        return with_fields(schema, self._score_fields())
+
+    def _score_fields(self) -> list[pa.Field]:
+        return [score_field(score) for score in self.load().scores] if self.keep_scores else []
+
+    def load(self) -> ScoreFilterKernel:
+        return ScoreFilterKernel(self)
+
+    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:
+        return self.load().apply(batch, seed)
+
+    def explain(self, record: pa.RecordBatch) -> list[Finding]:
+        return self.load().explain(record)
+
+
+def score_field(score: Score) -> pa.Field:
+    """The column of a score."""
+    return pa.field(
+        f"score_{score.name}",
+        pa.int64() if score.by is None else pa.float64(),
+        metadata={"score_version": str(score.version)},
+    )
+
+
+class ScoreFilterKernel:
+    """A filter with its tables and memory to count in."""
+
+    def __init__(self, step: ScoreFilter) -> None:
+        self._step = step
+        self._tables = tables(step, step.keys, step.by_language)
+        self._rules = [rule for rule in step.rules if any(table[rule.name] is not None for table in self._tables)]
+        self.scores = list({rule.score.name: rule.score for rule in self._rules}.values())
+        self._reasons = (EMPTY, *(rule.name for rule in self._rules))
+        self._counters = {"words", *(counter for score in self.scores for counter in score.counters)}
+        self._uses_lists = OF_LISTS in self._counters
+
+    @cached_property
+    def _counting(self) -> Counting:
+        lists = [table.get(STOP_WORDS, []) for table in self._tables] if self._uses_lists else []
+        return Counting(Needs.of(self.scores), StopWords(lists))
+
+    @cached_property
+    def _thresholds(self) -> NDArray[np.float64]:
+        """By table and rule; not a number where a rule is off."""
+        rows = [[table[rule.name] for rule in self._rules] for table in self._tables]
+        return np.array(rows, dtype=np.float64).reshape(len(rows), len(self._rules))
+
+    def begin_task(self) -> None:
+        """Nothing is carried over."""
+
+    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:  # noqa: ARG002
+        table_of = tables_of(batch, self._step.language_column, self._step.by_language)
+        counts = self._count(batch.column(TEXT), table_of)
+        values = {score.name: score.value(counts) for score in self.scores}
+        failed = self._failed(counts, values, table_of)
+        codes = np.zeros(batch.num_rows, np.uint8)
+        for code in range(len(failed), 0, -1):
+            codes[failed[code - 1]] = code
+        times = np.bincount(codes, minlength=len(failed) + 1)
+        dropped = {reason: int(count) for reason, count in zip(self._reasons, times[1:], strict=True) if count}
+        measures = {
+            f"failed:{reason}": int(np.count_nonzero(rows))
+            for reason, rows in zip(self._reasons, failed, strict=True)
+            if rows.any()
+        }
+        is_kept = codes == 0
+        bad: list[BadRecord] = []
+        if dropped:
+            batch = batch.filter(pa.array(is_kept))
+        remember(batch.column(TEXT), {name: count[is_kept] for name, count in counts.items() if name != OF_LISTS})
+        if self._step.keep_scores:
+            columns = {score_field(score).name: pa.array(values[score.name][is_kept]) for score in self.scores}
+            batch, bad = put_columns(self._step, batch, columns)
+        return Applied(
+            batch,
+            dropped,
+            bad=bad,
+            measures=measures,
+            codes=codes,
+            reasons=self._reasons,
+            failed=dict(zip(self._reasons, failed, strict=True)),
+        )
+
+    def explain(self, record: pa.RecordBatch) -> list[Finding]:
+        """Every rule with its score and its threshold, in order."""
+        table_of = tables_of(record, self._step.language_column, self._step.by_language)
+        counts = self._count(record.column(TEXT), table_of)
+        if not counts["words"][0]:
+            return [Finding(name="words", value=0, definition=SCORES["words"].definition, rule=EMPTY, passed=False)]
+        values = {score.name: score.value(counts) for score in self.scores}
+        failed = self._failed(counts, values, table_of)[1:]
+        return [
+            Finding(
+                name=rule.score.name,
+                value=values[rule.score.name][0].item(),
+                definition=rule.score.definition,
+                rule=rule.name,
+                threshold=self._tables[table_of[0]][rule.name],
+                passed=not rows[0],
+            )
+            for rule, rows in zip(self._rules, failed, strict=True)
+        ]
+
+    def _count(self, texts: pa.LargeStringArray, table_of: NDArray[np.int64]) -> Counts:
+        known = recall(texts, self._counters)
+        return known if known is not None else self._counting.count(texts, table_of if self._uses_lists else None)
+
+    def _failed(
+        self, counts: Counts, values: dict[str, NDArray[Any]], table_of: NDArray[np.int64]
+    ) -> list[NDArray[np.bool_]]:
+        """For each reason, the documents that it holds for. Of an empty one nothing else is said."""
+        is_empty = counts["words"] == 0
+        failed = [is_empty]
+        for number, rule in enumerate(self._rules):
+            failed.append(rule.fails(values[rule.score.name], self._thresholds[table_of, number]) & ~is_empty)
+        return failed

@@ -1,0 +1,204 @@
+"""From an Arrow column of texts to the counts that some scores need, and no others.
+
+The text buffers are read where they lie. Documents are taken in groups whose words fit into scratch memory, which is
+kept from batch to batch: 4 MB, and for a document of more than 65,536 words up to 130 MB.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow.compute as pc
+
+from gristmill.text.quality import character_runs, repeated_lines, repeated_words, scan
+from gristmill.text.quality.character_runs import count_character_runs
+from gristmill.text.quality.characters import character_classes
+from gristmill.text.quality.repeated_lines import count_repeated_lines
+from gristmill.text.quality.repeated_words import count_repeated_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from gristmill.text.quality.scores import Score
+
+Counts = dict[str, "NDArray[np.int64]"]
+
+_USUAL_WORDS = 1 << 16
+_RUN_LENGTHS = {
+    f"{kind}_{length}_gram_characters": length
+    for kind, lengths in (("top", (2, 3, 4)), ("duplicate", (5, 6, 7, 8, 9, 10)))
+    for length in lengths
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Which of the passes a set of scores needs. The text itself is always passed over."""
+
+    lines: bool = False
+    longest_run: int = 0
+    """Of words: 0 for none, 1 to number the words."""
+    characters: bool = False
+
+    @classmethod
+    def of(cls, scores: Iterable[Score]) -> Needs:
+        counters = {counter for score in scores for counter in score.counters}
+        runs = [_RUN_LENGTHS.get(counter, 1) for counter in counters if counter in repeated_words.COUNTERS]
+        return cls(
+            lines=any(counter in repeated_lines.COUNTERS for counter in counters),
+            longest_run=max(runs, default=0),
+            characters=any(counter in character_runs.COUNTERS for counter in counters),
+        )
+
+
+@dataclass(slots=True)
+class _Scratch:
+    """Room for the words and lines of a group of documents, and for the search in those of one."""
+
+    capacity: int
+    words: NDArray[np.int64] = field(init=False)
+    word_hashes: NDArray[np.uint64] = field(init=False)
+    lines: NDArray[np.int64] = field(init=False)
+    line_hashes: NDArray[np.uint64] = field(init=False)
+    table: NDArray[np.int32] = field(init=False)
+    numbers: NDArray[np.int32] = field(init=False)
+    keys: NDArray[np.uint64] = field(init=False)
+    sums: NDArray[np.int64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        size = self.capacity
+        self.words = np.empty((size, scan.WORD_COLUMNS), np.int64)
+        self.word_hashes = np.empty(size, np.uint64)
+        self.lines = np.empty((size, scan.LINE_COLUMNS), np.int64)
+        self.line_hashes = np.empty(size, np.uint64)
+        self.table = np.empty(4 * size, np.int32)
+        self.numbers = np.empty((4, size + 1), np.int32)
+        self.keys = np.empty(size + 1, np.uint64)
+        self.sums = np.empty((2, size + 1), np.int64)
+
+
+class StopWords:
+    """Lists of words as tables for the kernel; each document is compared with one of them."""
+
+    def __init__(self, lists: Sequence[Sequence[str]] = ()) -> None:
+        size = 16
+        while size < 16 * max(map(len, lists), default=0):
+            size *= 2
+        self.keys = np.zeros((max(len(lists), 1), size), np.uint64)
+        self.numbers = np.zeros((max(len(lists), 1), size), np.int64)
+        self.num_words = 0
+        for row, words in enumerate(lists):
+            for word in words:
+                for form in sorted({word, word.lower(), word.upper(), word.capitalize()}):
+                    self._put(row, _word_hash(form))
+                self.num_words += 1
+
+    def _put(self, row: int, hashed: int) -> None:
+        mask = self.keys.shape[1] - 1
+        slot = (((hashed * _SPREAD) % 2**64) >> 32) & mask
+        while self.keys[row, slot] not in (0, hashed):
+            slot = (slot + 1) & mask
+        if self.keys[row, slot] == 0:
+            self.keys[row, slot] = hashed
+            self.numbers[row, slot] = self.num_words
+
+
+_SPREAD = 0x9E3779B97F4A7C15
+NO_STOP_WORDS = StopWords()
+
+
+def _word_hash(word: str) -> int:
+    """As `scan` has it for what stands between the punctuation."""
+    hashed = 0xCBF29CE484222325
+    for character in word:
+        hashed = ((hashed ^ ord(character)) * 0x100000001B3) % 2**64
+    return hashed
+
+
+class Counting:
+    """Counts documents, with memory of its own: one a thread."""
+
+    def __init__(self, needs: Needs, stop_words: StopWords = NO_STOP_WORDS) -> None:
+        self.needs = needs
+        self._stop_words = stop_words
+        self._scratch = _Scratch(0)
+
+    def count(self, texts: pa.LargeStringArray, stop_list: NDArray[np.int64] | None = None) -> Counts:
+        """The counts of each text; null counts as empty. `stop_list`: which list of stop words, -1 for none."""
+        data, offsets = text_buffers(texts)
+        num_texts = len(texts)
+        needs = self.needs
+        self._make_room(offsets)
+        if stop_list is None:
+            stop_list = np.full(num_texts, -1, np.int64)
+        seen = np.full(self._stop_words.num_words, -1, np.int64)
+        scanned = np.zeros((num_texts, len(scan.COUNTERS)), np.int64)
+        lines = np.zeros((num_texts, len(repeated_lines.COUNTERS)), np.int64)
+        words = np.zeros((num_texts, len(repeated_words.COUNTERS)), np.int64)
+        word_stops, line_stops = np.zeros(num_texts, np.int64), np.zeros(num_texts, np.int64)
+        room = self._scratch
+        noted_words, noted_lines = (
+            room.words[: None if needs.longest_run else 0],
+            room.lines[: None if needs.lines else 0],
+        )
+        first = 0
+        while first < num_texts:
+            stop = scan.scan(
+                data, offsets, first, character_classes(),
+                self._stop_words.keys, self._stop_words.numbers, stop_list, seen, scanned,
+                noted_words, room.word_hashes, word_stops, noted_lines, room.line_hashes, line_stops,
+            )  # fmt: skip
+            if needs.lines:
+                count_repeated_lines(
+                    data,
+                    offsets,
+                    first,
+                    stop,
+                    room.lines,
+                    room.line_hashes,
+                    line_stops,
+                    room.table,
+                    room.numbers[0],
+                    lines,
+                )
+            if needs.longest_run:
+                count_repeated_words(
+                    data, offsets, first, stop, needs.longest_run, room.words, room.word_hashes, word_stops,
+                    room.table, room.numbers, room.keys, room.sums, words,
+                )  # fmt: skip
+            first = stop
+        counts = dict(zip(scan.COUNTERS, scanned.T, strict=True))
+        if needs.lines:
+            counts |= zip(repeated_lines.COUNTERS, lines.T, strict=True)
+        if needs.longest_run:
+            counts |= zip(repeated_words.COUNTERS, words.T, strict=True)
+        if needs.characters:
+            runs = np.zeros((num_texts, 1), np.int64)
+            count_character_runs(data, offsets, runs)
+            counts |= zip(character_runs.COUNTERS, runs.T, strict=True)
+        return counts
+
+    def _make_room(self, offsets: NDArray[np.int64]) -> None:
+        """For the document with most words that there can be."""
+        if not (self.needs.lines or self.needs.longest_run):
+            return
+        longest = int(np.diff(offsets).max(initial=0)) // 2 + 1
+        wanted = max(_USUAL_WORDS, min(longest, scan.MAX_KEPT))
+        if self._scratch.capacity < wanted:
+            self._scratch = _Scratch(wanted)
+
+
+def text_buffers(texts: pa.LargeStringArray) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The bytes and where each text begins in them, not copied; null becomes empty."""
+    if texts.null_count:
+        texts = pc.fill_null(texts, "")
+    _, offsets, data = texts.buffers()
+    if not len(texts) or offsets is None or data is None:
+        # From buffers too: a kernel is compiled once more for arrays that may be written.
+        return np.frombuffer(b"", np.uint8), np.frombuffer(bytes(8 * (len(texts) + 1)), np.int64)
+    return np.frombuffer(data, np.uint8), np.frombuffer(offsets, np.int64, len(texts) + 1, texts.offset * 8)

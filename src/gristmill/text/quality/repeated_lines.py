@@ -1,0 +1,148 @@
+"""Lines and paragraphs that a document has said before, exactly: the hash finds them, the bytes decide.
+
+Counted are the second and later occurrences. A table of twice as many places as there are lines is cleared for each
+document: its cost goes with the document's own size.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gristmill.core.kernels import kernel
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+COUNTERS = (
+    "searched_lines",
+    "searched_line_characters",
+    "duplicate_lines",
+    "duplicate_line_characters",
+    "paragraphs",
+    "duplicate_paragraphs",
+    "duplicate_paragraph_characters",
+)
+
+_START, _END, _CHARACTERS, _OPENS_PARAGRAPH = range(4)
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+
+
+@kernel
+def _table_size(count: int) -> int:
+    size = 16
+    while size < 2 * count:
+        size *= 2
+    return size
+
+
+@kernel
+def _slot(hashed: np.uint64, mask: int) -> np.int64:
+    return np.int64((hashed * _SPREAD) >> np.uint64(24)) & mask
+
+
+@kernel
+def _is_same_line(data: NDArray[np.uint8], start: int, line: NDArray[np.int64], other: NDArray[np.int64]) -> bool:
+    size = line[_END] - line[_START]
+    if other[_END] - other[_START] != size:
+        return False
+    first, second = start + line[_START], start + other[_START]
+    for offset in range(size):  # noqa: SIM110  (a generator would not compile)
+        if data[first + offset] != data[second + offset]:
+            return False
+    return True
+
+
+@kernel
+def _number_lines(
+    data: NDArray[np.uint8],
+    start: int,
+    lines: NDArray[np.int64],
+    hashes: NDArray[np.uint64],
+    table: NDArray[np.int32],
+    numbers: NDArray[np.int32],
+) -> None:
+    """Give each line the number of the first one that is equal to it."""
+    size = _table_size(len(lines))
+    table[:size] = 0
+    for line in range(len(lines)):
+        slot = _slot(hashes[line], size - 1)
+        while table[slot] != 0:
+            other = table[slot] - 1
+            if hashes[other] == hashes[line] and _is_same_line(data, start, lines[line], lines[other]):
+                break
+            slot = (slot + 1) & (size - 1)
+        if table[slot] == 0:
+            table[slot] = line + 1
+        numbers[line] = table[slot] - 1
+
+
+@kernel
+def _is_said_before(
+    first: int,
+    stop: int,
+    num_lines: int,
+    lines: NDArray[np.int64],
+    numbers: NDArray[np.int32],
+    table: NDArray[np.int32],
+    mask: int,
+) -> bool:
+    """Whether a paragraph, lines `first` to `stop`, is in the table; it is put there if not."""
+    hashed = np.uint64(stop - first)
+    for line in range(first, stop):
+        hashed = (hashed ^ np.uint64(numbers[line])) * _SPREAD
+        hashed ^= hashed >> np.uint64(29)
+    slot = _slot(hashed, mask)
+    while table[slot] != 0:
+        other = table[slot] - 1
+        size = 0
+        while size < stop - first and other + size < num_lines and numbers[other + size] == numbers[first + size]:
+            size += 1
+        ends = other + size == num_lines or lines[other + size, _OPENS_PARAGRAPH] == 1
+        if size == stop - first and ends:
+            return True
+        slot = (slot + 1) & mask
+    table[slot] = first + 1
+    return False
+
+
+@kernel
+def count_repeated_lines(
+    data: NDArray[np.uint8],
+    offsets: NDArray[np.int64],
+    first: int,
+    stop: int,
+    lines: NDArray[np.int64],
+    hashes: NDArray[np.uint64],
+    line_stops: NDArray[np.int64],
+    table: NDArray[np.int32],
+    numbers: NDArray[np.int32],
+    counts: NDArray[np.int64],
+) -> None:
+    """Documents `first` to `stop`, whose lines `scan` has noted. `table` and `numbers` are room: four times and once as
+    many as the lines of one document.
+    """
+    begin = 0
+    for document in range(first, stop):
+        own, own_hashes = lines[begin : line_stops[document]], hashes[begin : line_stops[document]]
+        begin = line_stops[document]
+        _number_lines(data, offsets[document], own, own_hashes, table, numbers)
+        row = counts[document]
+        row[:] = 0
+        row[0] = len(own)
+        size = _table_size(len(own))
+        table[:size] = 0
+        paragraph = characters = 0
+        for line in range(len(own)):
+            row[1] += own[line, _CHARACTERS]
+            characters += own[line, _CHARACTERS]
+            if numbers[line] != line:
+                row[2] += 1
+                row[3] += own[line, _CHARACTERS]
+            if line + 1 == len(own) or own[line + 1, _OPENS_PARAGRAPH] == 1:
+                row[4] += 1
+                if _is_said_before(paragraph, line + 1, len(own), own, numbers, table, size - 1):
+                    row[5] += 1
+                    row[6] += characters
+                paragraph, characters = line + 1, 0

@@ -1,0 +1,108 @@
+"""The scores: what each is, in a sentence, and of which counts it is the quotient.
+
+A score is a whole number or one division of two whole numbers, so it is the same on every machine. Nothing by nothing
+is 0. Names, versions and definitions here are what the reference, `explain` and the kept columns show.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One number about a document."""
+
+    name: str
+    definition: str
+    of: tuple[str, ...]
+    """Counters whose sum is the number, or is divided."""
+    by: str | None = None
+    """The counter to divide by."""
+    version: int = 1
+    """Raised whenever the same text would get another value."""
+
+    @property
+    def counters(self) -> tuple[str, ...]:
+        return self.of if self.by is None else (*self.of, self.by)
+
+    def value(self, counts: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int64] | NDArray[np.float64]:
+        """The score of each document."""
+        number = counts[self.of[0]]
+        for other in self.of[1:]:
+            number = number + counts[other]
+        if self.by is None:
+            return number
+        divisor = counts[self.by]
+        return np.divide(number, divisor, out=np.zeros(len(number)), where=divisor > 0)
+
+
+def _count(name: str, definition: str) -> Score:
+    return Score(name, definition, (name,))
+
+
+_LISTED = (
+    _count("characters", "Characters (code points) from the first to the last that is no space."),
+    _count("words", "Words: runs without space, and in scripts without spaces one a letter."),
+    _count("lines", "Lines with something on them; blank ones are no lines."),
+    _count("paragraphs", "Groups of lines between blank lines."),
+    _count("longest_word", "Characters of the longest word."),
+    _count("longest_line", "Characters of the longest line, space at its ends left out."),
+    _count("longest_word_run", "How often the same word stands in a row, at most."),
+    _count("longest_character_run", "How often the same character stands in a row, at most; the space and control "
+           "characters do not count."),
+    _count("stop_words", "How many different words of the list of stop words occur, in any case of letters, without "
+           "the punctuation around them."),
+    Score("mean_word_length", "Characters of all words / words.", ("word_characters",), "words"),
+    Score("mean_line_length", "Characters of all lines, space at their ends left out / lines.",
+          ("line_characters",), "lines"),
+    Score("letter_ratio", "Letters / characters.", ("letters",), "characters"),
+    Score("digit_ratio", "Decimal digits / characters.", ("digits",), "characters"),
+    Score("alphanumeric_ratio", "Letters and decimal digits / characters.", ("letters", "digits"), "characters"),
+    Score("capital_ratio", "Capital letters / letters.", ("capitals",), "letters"),
+    Score("space_ratio", "Spaces of all kinds, line feeds among them / characters.", ("spaces",), "characters"),
+    Score("alphabetic_word_ratio", "Words with a letter / words.", ("alphabetic_words",), "words"),
+    Score("hash_word_ratio", "Words with a # / words.", ("hash_words",), "words"),
+    Score("ellipsis_word_ratio", "Words with ... or … / words.", ("ellipsis_words",), "words"),
+    Score("lines_per_word", "Lines / words.", ("lines",), "words"),
+    Score("bullet_line_ratio", "Lines that begin with a bullet, an asterisk or a dash / lines.",
+          ("bullet_lines",), "lines"),
+    Score("ellipsis_line_ratio", "Lines that end in ... or … / lines.", ("ellipsis_lines",), "lines"),
+    Score("terminal_line_ratio", "Lines whose last character ends a sentence (. ! ? … and those of other scripts; "
+          "quotation marks do not) / lines.", ("terminal_lines",), "lines"),
+    Score("short_line_ratio", "Lines of at most 30 characters / lines.", ("short_lines",), "lines"),
+    Score("code_ratio", "Characters on lines that look like code / characters of all lines. A line does if it ends in "
+          "{ } or ; or if a tenth of its characters without spaces are among { } ( ) < > = ; _ & $ \\.",
+          ("code_characters",), "line_characters"),
+    Score("duplicate_line_ratio", "Lines that are equal to an earlier one / lines.",
+          ("duplicate_lines",), "searched_lines"),
+    Score("duplicate_line_character_ratio", "Characters of lines that are equal to an earlier one / characters of all "
+          "lines.", ("duplicate_line_characters",), "searched_line_characters"),
+    Score("duplicate_paragraph_ratio", "Paragraphs whose lines are those of an earlier one / paragraphs.",
+          ("duplicate_paragraphs",), "paragraphs"),
+    Score("duplicate_paragraph_character_ratio", "Characters of the lines of paragraphs that are equal to an earlier "
+          "one / characters of all lines.", ("duplicate_paragraph_characters",), "searched_line_characters"),
+    Score("distinct_word_ratio", "Different words / words.", ("distinct_words",), "searched_words"),
+    *(
+        Score(f"top_{length}_gram_ratio", f"Characters of the words on which the most frequent run of {length} words "
+              "lies, each word once / characters of all words; 0 if no run is there twice, and of equally frequent "
+              "ones the one that covers most.", (f"top_{length}_gram_characters",), "searched_word_characters")
+        for length in (2, 3, 4)
+    ),
+    *(
+        Score(f"duplicate_{length}_gram_ratio", f"Characters of the words on which any run of {length} words lies that "
+              "is there more than once, first occurrences too, each word once / characters of all words.",
+              (f"duplicate_{length}_gram_characters",), "searched_word_characters")
+        for length in (5, 6, 7, 8, 9, 10)
+    ),
+)  # fmt: skip
+
+SCORES = {score.name: score for score in _LISTED}

@@ -1,0 +1,86 @@
+"""One record through a recipe, with every verdict."""
+
+import json
+
+import pytest
+
+from gristmill import steps
+from gristmill.core.errors import UsageError
+from gristmill.pipeline.explain import CHANGED, DROPPED, KEPT, NOT_KNOWN, NOT_TRIED, SET_ASIDE, explain
+
+PROSE = "This is a document with words that have a meaning, and it is all of it in English. " * 5
+
+
+@pytest.fixture
+def project_recipe(mill, tmp_path):
+    records = [{"text": PROSE, "n": 0}, {"text": "too short", "n": 1}, {"text": "{ " * 99, "n": 2}]
+    lines = [json.dumps(record) for record in records]
+    (tmp_path / "a.jsonl").write_text("\n".join([lines[0], "not JSON", *lines[1:]]))
+    return mill.recipe(
+        {"web": steps.Read(read=str(tmp_path / "*.jsonl"))},
+        [
+            steps.Language(languages=["en"]),
+            steps.GopherQuality(by_language={"en": {"min_words": 20}}),
+            steps.GopherRepetition(max_duplicate_line_ratio=None),
+            steps.Split(validation=1),
+            steps.Length(min_chars=20),
+            steps.Write(format="jsonl"),
+        ],
+        max_quarantine=1.0,
+    )
+
+
+def verdicts(found):
+    return {verdict.step: verdict.verdict for verdict in found.steps}
+
+
+def test_every_step_is_shown(project_recipe, tmp_path):
+    found = explain(project_recipe, "a.jsonl", 0)
+    assert verdicts(found) == {
+        "language": CHANGED,
+        "gopher_quality": KEPT,
+        "gopher_repetition": DROPPED,
+        "split": NOT_KNOWN,
+        "length": KEPT,
+    }
+    assert found.leaves_at == "gopher_repetition"
+    quality = {finding.rule: finding for finding in found.steps[1].findings}
+    assert quality["min_words"].value == len(PROSE.split())
+    assert quality["min_words"].threshold == 20
+    assert all(finding.passed and finding.definition for finding in quality.values())
+    repetition = {finding.rule: finding.passed for finding in found.steps[2].findings}
+    assert "max_duplicate_line_ratio" not in repetition
+    assert not repetition["max_duplicate_10_gram_ratio"]
+    assert found.record["text"] == PROSE
+
+
+def test_what_is_dropped_early_is_judged_by_the_others_too(project_recipe, tmp_path):
+    found = explain(project_recipe, str(tmp_path / "a.jsonl"), 3)
+    assert found.leaves_at == "language"
+    assert found.steps[0].reason == "no_letters"
+    assert verdicts(found)["gopher_quality"] == NOT_TRIED  # the column language is not there
+    assert verdicts(found)["gopher_repetition"] == DROPPED
+
+
+def test_records_that_cannot_be_read(project_recipe):
+    found = explain(project_recipe, "a.jsonl", 1)
+    assert found.leaves_at == "read"
+    assert found.steps[0].verdict == SET_ASIDE
+    assert "invalid_json" in found.steps[0].reason
+
+
+def test_a_record_of_a_dataset_is_followed_back(mill, project_recipe):
+    mill.run(mill.recipe(project_recipe.sources, [steps.Length(min_chars=20)], max_quarantine=1.0))
+    found = explain(project_recipe, str(mill.output), 1)
+    assert found.record["text"] == "{ " * 99
+    with pytest.raises(UsageError, match="no record 2"):
+        explain(project_recipe, str(mill.output), 2)
+
+
+@pytest.mark.parametrize(
+    ("place", "number", "message"), [("b.jsonl", 0, "did you mean"), ("a.jsonl", 9, "no record 9")]
+)
+def test_what_is_not_there_is_said(project_recipe, place, number, message):
+    with pytest.raises(UsageError) as raised:
+        explain(project_recipe, place, number)
+    assert message in str(raised.value)

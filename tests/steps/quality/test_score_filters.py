@@ -1,0 +1,201 @@
+"""Filters as tables of thresholds over scores."""
+
+import math
+
+import msgspec
+import pyarrow as pa
+import pytest
+from gristmill_testing.quality_reference import scores_of
+from gristmill_testing.shared_data import corpus_texts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gristmill.core.errors import UsageError
+from gristmill.core.examples import documents, texts
+from gristmill.core.records import RECORD, RECORD_TYPE
+from gristmill.recipe.load import parse_recipe
+from gristmill.steps.quality.code import Code
+from gristmill.steps.quality.fineweb import Fineweb
+from gristmill.steps.quality.gopher_quality import ENGLISH, GopherQuality
+from gristmill.steps.quality.gopher_repetition import GopherRepetition
+from gristmill.steps.quality.repetition import Repetition
+from gristmill.text.quality import known_counts
+
+FILTERS = [Code, Fineweb, GopherQuality, GopherRepetition, Repetition]
+TEXTS = st.lists(st.sampled_from(["a b", "a", "\n", "end.\n", "x y z\n", " ", "{;", "0", "中文", "…"]), max_size=30)
+
+
+def failing(step, text):
+    """The rules that a text breaks, by their definition."""
+    scores = scores_of(text, ENGLISH)
+    if not scores["words"]:
+        return ["empty"]
+    found = []
+    for rule in step.rules:
+        threshold = getattr(step, rule.name)
+        value = scores[rule.score.name]
+        if threshold is not None and (value < threshold if rule.name.startswith("min_") else value > threshold):
+            found.append(rule.name)
+    return found
+
+
+def check(step, pages):
+    applied = step.apply(documents(pages), seed=0)
+    broken = [failing(step, page) for page in pages]
+    assert texts(applied.batch) == [page for page, rules in zip(pages, broken, strict=True) if not rules]
+    first = [rules[0] for rules in broken if rules]
+    assert applied.dropped == {rule: first.count(rule) for rule in set(first)}
+    every = [rule for rules in broken for rule in rules]
+    assert applied.measures == {f"failed:{rule}": every.count(rule) for rule in set(every)}
+    reasons = [applied.reasons[code - 1] if code else None for code in applied.codes]
+    assert reasons == [rules[0] if rules else None for rules in broken]
+
+
+@pytest.mark.parametrize("step_type", FILTERS)
+@settings(max_examples=40, deadline=None)
+@given(pages=st.lists(TEXTS.map("".join), max_size=5))
+def test_reasons_and_all_that_failed(step_type, pages):
+    check(step_type(), pages)
+
+
+@pytest.mark.parametrize("step_type", FILTERS)
+def test_real_documents(step_type):
+    check(step_type(), [page[:8000] for page in corpus_texts("kubernetes_website", 40)])
+
+
+@pytest.mark.parametrize("step_type", FILTERS)
+def test_a_value_at_the_threshold_is_kept(step_type):
+    page = "It is a line of words that ends.\nIt is a line of words that ends.\n- of {x}; 12...\n\nthe the the #"
+    scores = scores_of(page, ENGLISH)
+    for rule in step_type().rules:
+        off = dict.fromkeys([other.name for other in step_type().rules])
+        value = scores[rule.score.name]
+        at = step_type(**(off | {rule.name: value}))
+        assert not at.apply(documents([page]), seed=0).dropped
+        # The next number on the other side of the value.
+        least = rule.name.startswith("min_")
+        beyond = value + (1 if least else -1) if isinstance(value, int) else math.nextafter(value, 99 if least else -1)
+        past = step_type(**(off | {rule.name: beyond}))
+        assert past.apply(documents([page]), seed=0).dropped == {rule.name: 1}
+
+
+BAD_INPUT = {
+    "empty": "",
+    "only whitespace": " \t\r\n\u3000\u2028",
+    "one character": "x",
+    "few words": "one two three four five six seven eight nine",
+    "no newline": "All on one line, and that is that.",
+    "CRLF": "one\r\n\r\ntwo\r\n",
+    "BOM": "\ufefftext",
+    "only a BOM": "\ufeff",
+    "zero width": "\u200b\u200c\u200d\u2060",
+    "combining marks": "e\u0301\u0302 \u0301",
+    "right to left": "שלום עולם. مرحبا بالعالم!",
+    "emoji": "👩\u200d🌾🌾 🏳\ufe0f\u200d🌈",
+    "surrogate planes": "𠀀𠀁 🜁 \U0010ffff",
+    "nulls": "\x00\x00 \x00",
+}
+
+
+@pytest.mark.parametrize("page", BAD_INPUT.values(), ids=BAD_INPUT)
+@pytest.mark.parametrize("step_type", FILTERS)
+def test_bad_input(step_type, page):
+    check(step_type(), [page])
+    assert step_type().explain(documents([page]))
+
+
+def test_null_switches_a_rule_off_and_its_pass_too():
+    step = GopherRepetition(**{rule.name: None for rule in GopherRepetition().rules})
+    assert not step.apply(documents(["a a a a a"] * 3), seed=0).dropped
+    assert step.apply(documents([""]), seed=0).dropped == {"empty": 1}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"min_words": 10, "max_words": 9}, r"min_words \(10\) is above max_words"),
+        ({"max_hash_word_ratio": math.nan}, "max_hash_word_ratio is not a number"),
+        ({"by_language": {"de": {"max_words": 3}}}, "is above max_words.*for de"),
+        ({"by_language": {"de": {"max_word": 3}}}, 'no rule "max_word" for de'),
+        ({"by_language": {"de": {"max_words": "x"}}}, "max_words for de"),
+        ({"by_language": {"de": {"max_hash_word_ratio": math.nan}}}, "not a number for de"),
+        ({"stop_words": ["of the"]}, "no single word"),
+        ({"by_language": {"zh": {"stop_words": ["的是"]}}}, "no single word"),
+    ],
+)
+def test_senseless_tables_are_refused(parameters, message):
+    with pytest.raises(UsageError, match=message):
+        GopherQuality(**parameters)
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        ("gopher_quality: {min_word: 3}", 'did you mean "min_words"'),
+        ("gopher_quality: {max_hash_word_ratio: .nan}", "not a number"),
+        ("gopher_quality: {by_language: {de: {min_word: 3}}}", 'did you mean "min_words"'),
+        ("fineweb: {min_terminal_line_ratio: many}", "min_terminal_line_ratio"),
+        ("gopher_qualty: {}", 'did you mean "gopher_quality"'),
+    ],
+)
+def test_mistakes_in_recipes_name_what_was_meant(step, message):
+    with pytest.raises(UsageError) as raised:
+        parse_recipe(f"output: out\nsources: {{a: {{read: a.jsonl}}}}\nsteps:\n  - {step}\n")
+    assert message in str(raised.value)
+
+
+def test_tables_by_language():
+    step = GopherQuality(
+        min_words=3,
+        min_mean_word_length=None,
+        by_language={"zh": {"min_words": 2, "stop_words": ["的", "是"]}, "de-AT": {"min_stop_words": None}},
+    )
+    pages = ["the of and", "我的是", "我的是", "ein schönes Wort", "ein schönes Wort", "a b"]
+    batch = documents(pages, language=["en", "zh-Hans", "en", "DE_at", "de", None])
+    applied = step.apply(batch, seed=0)
+    assert texts(applied.batch) == [pages[0], pages[1], pages[3]]
+    assert applied.dropped == {"min_words": 1, "min_stop_words": 2}
+    found = step.explain(batch.slice(1, 1))
+    assert {finding.rule: finding.threshold for finding in found}["min_words"] == 2
+
+
+def test_kept_scores_are_columns_and_values_of_the_record():
+    step = Code(keep_scores=True)
+    pages = ["abc def\nx", ""]
+    applied = step.apply(documents(pages), seed=0)
+    scores = scores_of(pages[0])
+    for rule in step.rules:
+        if getattr(step, rule.name) is not None:
+            assert applied.batch.column(f"score_{rule.score.name}").to_pylist() == [scores[rule.score.name]]
+    assert "score_code_ratio" not in applied.batch.column_names
+    lines = [b'{"text": "abc def\\nx", "id": 1.50}', b'{"text": ""}']
+    batch = documents(pages).append_column(RECORD, pa.array(lines, RECORD_TYPE))
+    [line] = step.apply(batch, seed=0).batch.column(RECORD).to_pylist()
+    assert line.startswith(b'{"text":"abc def\\nx","id":1.50,"score_longest_line":7,')
+    assert msgspec.json.decode(line)["score_mean_line_length"] == scores["mean_line_length"]
+
+
+def test_a_filter_uses_what_the_last_one_has_counted(monkeypatch):
+    batch = documents(["This is a line of words. " * 3, "x " * 300, "This is the end of it, with all of that."])
+    first = GopherRepetition().load().apply(batch, seed=0)
+    alone = Fineweb().load()
+    monkeypatch.setattr(alone, "_counting", None)  # it may not count
+    shared = alone.apply(first.batch, seed=0)
+    known_counts.remember(batch.column("text").slice(0, 0), {})
+    again = Fineweb().apply(first.batch, seed=0)
+    assert shared.dropped == again.dropped
+    assert shared.batch.equals(again.batch)
+
+
+def test_counts_of_other_texts_are_not_used():
+    one = documents(["a b c"])
+    Fineweb().apply(one, seed=0)
+    assert known_counts.recall(documents(["a b c"]).column("text"), ["words"]) is None
+    assert known_counts.recall(one.column("text"), ["words"]) is None  # it was dropped
+
+
+def test_versions_of_scores_are_in_the_fingerprint():
+    assert Fineweb().shaping_versions == [
+        1,
+        {"terminal_line_ratio": 1, "short_line_ratio": 1, "duplicate_line_character_ratio": 1, "lines_per_word": 1},
+    ]

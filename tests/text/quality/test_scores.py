@@ -1,0 +1,109 @@
+"""Every score equals its slow reference, on any Unicode and on real documents; and laws that hold for all of them."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from gristmill_testing.quality_reference import scores_of
+from gristmill_testing.shared_data import CORPORA, corpus_texts
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gristmill.text.quality.counting import Counting, Needs, StopWords
+from gristmill.text.quality.scores import SCORES
+
+STOP_WORDS = ["the", "of", "и", "der", "的", "है"]
+ALL = Counting(Needs.of(SCORES.values()), StopWords([["nothing"], STOP_WORDS]))
+
+# ruff: noqa: RUF001
+# Few words, so that they repeat; and all that has a meaning of its own.
+PIECES = st.sampled_from(
+    ["a", "b", "the", "The", "of,", "И", "Der", " ", " ", "  ", "\n", "\n\n", "\n \n", "\r\n", "\t", "\u2028", "\u3000",
+     ".", "...", "…", "#", "-", "• ", "*", "!", "。", "，", "中", "文", "的", "ไ", "ท", "ั", "か", "カ", "x1", "9", "٣",
+     "{", ";", "(", "_", "e\u0301", "\u200b", "\ufeff", "🌾", "👩\u200d🌾", "אב", "है", "\x00", "\x1f", "ǅ", "don't"]
+)  # fmt: skip
+REPETITIVE = st.lists(PIECES, max_size=80).map("".join)
+UNICODE = st.text(max_size=60)
+
+
+def scores(texts, counting=ALL):
+    counts = counting.count(pa.array(texts, pa.large_string()), np.ones(len(texts), np.int64))
+    return {name: score.value(counts).tolist() for name, score in SCORES.items()}
+
+
+def check(texts):
+    found = scores(texts)
+    for row, text in enumerate(texts):
+        assert {name: values[row] for name, values in found.items()} == scores_of(text, STOP_WORDS), text[:200]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(REPETITIVE | UNICODE, max_size=5))
+@example(["", " ", "\n", "a", "\ufeff", "中", "a\r\n\r\na\r\n", "#", "...", "a b c d e f g h i j a b c d e f g h i j"])
+def test_every_score_is_what_its_definition_says(texts):
+    check(texts)
+
+
+@pytest.mark.parametrize("corpus", CORPORA)
+def test_real_documents(corpus):
+    check([text[:20_000] for text in corpus_texts(corpus, 25, first=100)])
+
+
+@settings(max_examples=200, deadline=None)
+@given(REPETITIVE | UNICODE)
+def test_laws(text):
+    found = scores([text, text + "\n", "\n" + text + " \r\n\n"])
+    for name, values in found.items():
+        assert values[0] == values[1] == values[2], name
+        if SCORES[name].by is not None and not name.startswith("mean_"):
+            assert 0 <= values[0] <= 1, name
+        assert not np.isnan(values[0])
+
+
+@given(st.lists(REPETITIVE, min_size=1, max_size=6), st.integers(0, 6))
+@settings(max_examples=50, deadline=None)
+def test_a_document_is_counted_alone(texts, cut):
+    """Whatever stands before it in the column, sliced or not."""
+    column = pa.array([*texts, None], pa.large_string())
+    whole = ALL.count(column)
+    parts = [ALL.count(part) for part in (column.slice(0, cut), column.slice(cut))]
+    for name, values in whole.items():
+        assert values.tolist() == [*parts[0][name].tolist(), *parts[1][name].tolist()]
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_only_what_is_needed_is_counted(name):
+    score = SCORES[name]
+    alone = Counting(Needs.of([score]), StopWords([[], STOP_WORDS]))
+    texts = ["the the of " * 20, "a\n\na\n\na b c d e f g h i j k " * 3, "中文中文"]
+    counts = alone.count(pa.array(texts, pa.large_string()), np.ones(3, np.int64))
+    assert score.value(counts).tolist() == [scores_of(text, STOP_WORDS)[name] for text in texts]
+
+
+def test_no_pass_without_a_score_that_needs_it():
+    assert Needs.of([SCORES["words"]]) == Needs()
+    assert Needs.of([SCORES["top_3_gram_ratio"]]) == Needs(longest_run=3)
+    assert Needs.of([SCORES["paragraphs"]]) == Needs(lines=True)
+
+
+def test_an_empty_column():
+    assert all(not values for values in scores([]).values())
+
+
+def test_huge_documents():
+    """A line of 60 MB, a million lines of a character, a million words: counted in bounded memory."""
+    words = Counting(Needs(lines=True, longest_run=10))
+    texts = ["abcdefghi " * 6_000_000, "a\n" * 1_000_000, "中" * 1_500_000]
+    counts = words.count(pa.array(texts, pa.large_string()))
+    assert counts["words"].tolist() == [6_000_000, 1_000_000, 1_500_000]
+    assert counts["lines"].tolist() == [1, 1_000_000, 1]
+    assert counts["duplicate_lines"].tolist() == [0, 999_999, 0]
+    assert counts["searched_words"].tolist() == [1 << 20, 1_000_000, 1 << 20]
+    assert counts["duplicate_10_gram_characters"].tolist() == counts["searched_word_characters"].tolist()
+    assert counts["longest_line"].tolist() == [59_999_999, 1, 1_500_000]
+
+
+def test_bytes_that_are_not_utf_8_do_no_harm():
+    """Parquet files may hold such; what is counted is of no interest, only that nothing beyond the text is read."""
+    broken = [b"\xff\xfe", b"a\xe4", b"\xf0\x9f", b"\x80\x80 \xc3", b"ok"]
+    column = pa.array(broken, pa.large_binary()).view(pa.large_string())
+    assert ALL.count(column)["words"][4] == 1
