@@ -27,6 +27,9 @@ def command() -> None:
 @click.option("--template", help="A Jinja file or a built-in name. [default: the tokenizer's own]")
 @click.option("--shape", default="auto", show_default=True, help="How the files keep chats.")
 @click.option("--train-on", default="assistant", show_default=True, help="assistant, last_assistant, marked or all.")
+@click.option("--train-end-of-turn/--no-train-end-of-turn", default=True, show_default=True, help="With its answer.")
+@click.option("--split-turns", default="auto", show_default=True, help="auto, always or never.")
+@click.option("--last-not-assistant", default="drop", show_default=True, help="drop, keep or trim.")
 @click.option("--date", help="What the template is told when it asks for today's date.")
 @click.option("--tool-arguments", help="as_given, or object for arguments that are JSON in a string.")
 @click.option("--format", "format_name", help="The files' format, if their names do not say it.")
@@ -40,11 +43,14 @@ def check_command(
     template: str | None,
     shape: str,
     train_on: str,
+    split_turns: str,
+    last_not_assistant: str,
     date: str | None,
     tool_arguments: str | None,
     format_name: str | None,
     records: int,
     *,
+    train_end_of_turn: bool,
     as_json: bool,
 ) -> None:
     """Render the first chats in FILES as TOKENIZER's template does, and show what would be trained on.
@@ -58,6 +64,9 @@ def check_command(
         template=template,
         shape=shape,
         train_on=train_on,
+        train_end_of_turn=train_end_of_turn,
+        split_turns=split_turns,
+        last_not_assistant=last_not_assistant,
         date=date,
         tool_arguments=tool_arguments,
     )

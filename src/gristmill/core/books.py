@@ -34,7 +34,8 @@ class Account:
 
     @property
     def balances(self) -> bool:
-        return self.taken + self.created == self.given + self.dropped.total() + self.quarantined.total()
+        is_even = self.taken + self.created == self.given + self.dropped.total() + self.quarantined.total()
+        return is_even and self.created >= 0
 
     def add(self, other: Account) -> None:
         self.taken += other.taken

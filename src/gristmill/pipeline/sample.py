@@ -56,6 +56,11 @@ def try_sample(sample: Sample, *, apart: bool) -> tuple[tuple[LocalStep, ...], l
     except UsageError as error:  # without the notes of the engine: it is about the recipe
         raise UsageError(error.message, help=error.help, **error.context) from None
     except ItemTimeoutError:
+        if any(step.foreign_code for step in sample.steps):
+            raise UsageError(
+                f"the chat template has not come to an end with the first records in {_MAX_SECONDS:g} s",
+                help="look for a loop in it; gristmill template check shows what it does",
+            ) from None
         note = f"the sample took more than {_MAX_SECONDS:g} s and was not checked to the end: give the run a timeout"
         return sample.steps, [note]
     return steps, []

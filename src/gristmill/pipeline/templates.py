@@ -15,7 +15,7 @@ from gristmill.steps.record_functions import each_record
 from gristmill.steps.tokenize import Tokenize
 from gristmill.steps.tokenize.encode_chats import for_chats
 from gristmill.storage.paths import find_files
-from gristmill.text.chats import TemplateReport, check_template
+from gristmill.text.chats import TemplateReport  # noqa: TC001  (msgspec looks at the types of fields)
 from gristmill.text.tokenizers import REFERENCE, find_tokenizer, load_engine
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ def _check(render: Render, read: Read, max_records: int) -> CheckedTemplate:
     records = [record for batch in batches for record in each_record(batch) if isinstance(record, dict)]
     if not records:
         raise UsageError("there are no records to try the template on", help="check the files")
+    report = step.checked(records)
     kernel = step.load()
-    report = check_template(kernel.maker, records, step.added_tokens, step.template.variables)
     assert render.tokenizer is not None
     tokenize = for_chats(Tokenize(tokenizer=render.tokenizer, engine=REFERENCE), None, cuts=False).resolved(".").load()
     decoder = load_engine(find_tokenizer(render.tokenizer), REFERENCE, specials_as_text=False)

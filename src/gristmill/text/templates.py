@@ -7,12 +7,14 @@ underscore, no file, no network, nothing changed that it is given. About 25 µs 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping  # noqa: TC003  (of a constant)
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import GristmillError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from datetime import date
 
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -23,6 +25,9 @@ Message = dict[str, Any]
 GENERATION_START = "\ufdd0"
 GENERATION_END = "\ufdd1"
 """Around what a template has in `{% generation %}`, in a marked rendering. Unicode has no such characters."""
+
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class TemplateError(GristmillError, ValueError):
@@ -50,18 +55,23 @@ class ChatTemplate:
         self.marks_generation = "generation" in source and self._has_generation()
         self._marked = self._compiled(_environment(today, marks=True)) if self.marks_generation else self._plain
 
-    def render(self, messages: Sequence[Message], tools: Sequence[Any] | None = None, **variables: Any) -> str:
-        """The text of a conversation. `add_generation_prompt=True` ends it with what begins the next answer."""
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[Any] | None = None, variables: Mapping[str, Any] = _NOTHING
+    ) -> str:
+        """The text of a conversation. With `add_generation_prompt` it ends with what begins the next answer."""
         return self._rendered(self._plain, messages, tools, variables)
 
-    def render_marked(self, messages: Sequence[Message], tools: Sequence[Any] | None = None, **variables: Any) -> str:
+    def render_marked(
+        self, messages: Sequence[Message], tools: Sequence[Any] | None = None, variables: Mapping[str, Any] = _NOTHING
+    ) -> str:
         """The same, with marks around what the template says the assistant writes."""
         return self._rendered(self._marked, messages, tools, variables)
 
     def _rendered(self, template: Any, messages: Any, tools: Any, variables: Mapping[str, Any]) -> str:
         given = {"add_generation_prompt": False, "documents": None, **self._variables, **variables}
+        given |= {"messages": messages, "tools": tools or None}
         try:
-            text: str = template.render(messages=messages, tools=tools or None, **given)
+            text: str = template.render(given)
         except RecursionError:
             raise TemplateError("the template calls itself without end") from None
         except Exception as error:  # whatever a foreign program may raise
@@ -167,7 +177,8 @@ def _environment(today: date | None, *, marks: bool) -> ImmutableSandboxedEnviro
                 return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
             return super().getattr(obj, attribute)
 
-    environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
+    # Not optimized: what could be computed beforehand (9**9**9) would be computed by the plan, without a limit of time.
+    environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols], optimized=False)
     environment.filters["tojson"] = _to_json
     environment.globals |= {
         "raise_exception": raise_exception,

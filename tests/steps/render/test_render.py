@@ -2,19 +2,17 @@
 
 import json
 
-import msgspec
 import pyarrow as pa
 import pytest
 from gristmill_testing.chat_templates import CHATML
+from gristmill_testing.rendering import SPECIALS, batch, rendered, tokens, words
 from gristmill_testing.small_tokenizers import trained
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import ORIGIN, RECORD, origins
-from gristmill.steps import Render, Tokenize
-from gristmill.steps.tokenize.encode_chats import for_chats
+from gristmill.core.records import ORIGIN, origins
+from gristmill.steps import Render
 from gristmill.text.tokenizers import find_tokenizer, load_engine
 
-SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 CHAT = {"messages": [{"role": "user", "content": "Grüße?"}, {"role": "assistant", "content": "Größe 粉 👩🏽"}]}
 
 
@@ -23,31 +21,6 @@ def tokenizer(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizer")
     trained(folder, specials=SPECIALS, chat_template=CHATML)
     return str(folder)
-
-
-def batch(*records):
-    lines = [record if isinstance(record, bytes) else json.dumps(record).encode() for record in records]
-    places = pa.array(range(len(lines)), pa.uint64())
-    return pa.RecordBatch.from_arrays([origins(7, places), pa.array(lines, pa.large_binary())], [ORIGIN, RECORD])
-
-
-def rendered(given, **parameters):
-    step = Render(**parameters).resolved(".")
-    return step.load().apply(given, seed=0)
-
-
-def tokens(given, tokenizer, *, max_tokens=None, cuts=False, tokenize=None, **parameters):
-    step = Render(tokenizer=tokenizer, max_tokens=max_tokens, too_long="cut" if cuts else "drop_turns", **parameters)
-    text = msgspec.structs.replace(step.resolved("."), is_tokenized=True).load().apply(given, 0)
-    encode = for_chats(Tokenize(tokenizer=tokenizer, **(tokenize or {})), max_tokens, cuts=cuts).resolved(".")
-    return text, encode.load().apply(text.batch, 0)
-
-
-def words(tokenizer, encoded, row=0):
-    """The trained text of a row."""
-    ids, mask = (encoded.batch.column(name)[row].as_py() for name in ("input_ids", "loss_mask"))
-    decoder = load_engine(find_tokenizer(tokenizer), "tokenizers", specials_as_text=False)
-    return decoder.decode([token for token, is_trained in zip(ids, mask, strict=True) if is_trained])
 
 
 def test_without_tokenize_there_are_prompts_and_completions():
@@ -222,7 +195,7 @@ def test_templates_that_would_train_wrongly_stop_the_plan(tmp_path, source, reco
 def test_two_begin_tokens_stop_the_plan(tmp_path):
     trained(tmp_path, specials=SPECIALS, bos_token="<|endoftext|>", chat_template="{{ bos_token * 2 }}" + CHATML)
     step = Render(tokenizer=str(tmp_path)).resolved(".")
-    with pytest.raises(UsageError, match="twice"):
+    with pytest.raises(UsageError, match="more than once"):
         step.settled(batch(CHAT))
 
 

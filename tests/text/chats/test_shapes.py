@@ -50,7 +50,7 @@ def test_marks_are_taken_off():
     conversation = conversation_of({"messages": messages})
     assert conversation.marks == {1: False, 3: True}
     assert conversation.messages == [USER, ANSWER, USER, ANSWER]
-    shorter = conversation.without(0, 2)
+    shorter = conversation.without({0, 1})
     assert shorter.marks == {1: True}
 
 

@@ -20,7 +20,7 @@ from gristmill.core.records import (
     Applied,
     BadRecord,
 )
-from gristmill.steps.record_functions import Refused, bad_record, each_record
+from gristmill.steps.record_functions import Refused, bad_record, each_record, exception_record
 from gristmill.text.chats import NotAChat
 from gristmill.text.tokenizers import SpecialLiterals
 
@@ -46,6 +46,9 @@ class RenderKernel:
         self.maker = maker
         self._output_schema = output_schema
         self._literals = SpecialLiterals(special_tokens)
+        # Ways in which a line may hold a token without its letters: escapes, and parts that are written together.
+        has_odd = any(character < " " or character in '\\"' for token in special_tokens for character in token)
+        self._hiding = ("\\", '"type"') if has_odd else ("\\u", "\\/", '"type"')
 
     def begin_task(self) -> None:
         """Nothing is kept from record to record."""
@@ -70,6 +73,9 @@ class RenderKernel:
             except NotAChat as problem:
                 bad.append(bad_record(batch, row, problem.reason, problem.message))
                 continue
+            except Exception as error:  # of a template or a record that nobody has thought of: one record, not the run
+                bad.append(exception_record(batch, row, error))
+                continue
             created += len(made.examples) + len(made.dropped) - 1
             dropped.update(made.dropped)
             for name, count in made.counts:
@@ -81,8 +87,9 @@ class RenderKernel:
         if RECORD not in batch.schema.names:
             return np.ones(batch.num_rows, dtype=bool)
         lines = batch.column(RECORD).cast(TEXT_TYPE)
-        escaped = pc.match_substring(lines, "\\u").to_numpy(zero_copy_only=False)
-        found: NDArray[np.bool_] = (self._literals.count(lines) > 0) | escaped.astype(bool)
+        found: NDArray[np.bool_] = self._literals.count(lines) > 0
+        for sign in self._hiding:
+            found |= pc.match_substring(lines, sign).to_numpy(zero_copy_only=False).astype(bool)
         return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import date  # noqa: TC003  (msgspec looks at the types of fields)
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import msgspec
 import pyarrow as pa
@@ -18,6 +18,8 @@ from gristmill.text.chats import ChatOptions, ExampleMaker, FoundTemplate, Templ
 from gristmill.text.tokenizers import TokenizerFiles, load_engine
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from gristmill.core.records import Applied
 
 PLACES_TYPE = pa.list_(pa.int64())
@@ -51,9 +53,9 @@ class RenderChats(LocalStep, tag="render", frozen=True, kw_only=True):
     """What runs the template, and its version."""
     report: TemplateReport | None = None
 
-    def compile(self) -> ExampleMaker:
-        """The template, ready to render; raises `UsageError` with the line of a mistake in it."""
-        return ExampleMaker(self.template, self.options, today=self.today, special_tokens=self.special_tokens)
+    def compile(self) -> None:
+        """Raise `UsageError` with the line of a mistake in the template. Nothing is rendered: it might never end."""
+        ExampleMaker(self.template, self.options, today=self.today)
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         kept = [schema.field(name) for name in (ORIGIN, SPLIT) if name in schema.names]
@@ -67,14 +69,20 @@ class RenderChats(LocalStep, tag="render", frozen=True, kw_only=True):
     def settled(self, sample: pa.RecordBatch) -> Self:
         """Checked on some real records; raises `UsageError` for what would be trained wrongly."""
         records = [record for record in each_record(sample) if isinstance(record, dict)]
-        report = check_template(self.load().maker, records, self.added_tokens, self.template.variables)
-        problem = next((problem for problem in report.problems if not self._is_accepted(problem.name)), None)
-        if problem is not None:
+        report = self.checked(records)
+        for problem in report.problems:
             raise UsageError(f"render: {problem.message}", help=problem.help)
         return msgspec.structs.replace(self, report=report)
 
-    def _is_accepted(self, problem: str) -> bool:
-        return problem == "quoted_arguments" and self.accepts_quoted_arguments
+    def checked(self, records: Sequence[Mapping[str, Any]]) -> TemplateReport:
+        """What the template does to some records."""
+        return check_template(
+            self.load().maker,
+            records,
+            self.added_tokens,
+            self.template.variables,
+            accepts_quoted_arguments=self.accepts_quoted_arguments,
+        )
 
     def notes(self) -> list[str]:
         return self.report.notes if self.report is not None else []

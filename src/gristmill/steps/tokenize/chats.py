@@ -10,7 +10,7 @@ end and the line's end that an answer begins with) is not: no model is ever aske
 
 from __future__ import annotations
 
-import re
+from bisect import bisect_right
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from gristmill.core.records import INPUT_IDS, LITERALS, LOSS_MASK, ORIGIN, SPLIT, TEXT, TRAINED, Applied
 from gristmill.steps.tokenize.kernel import AS_TOKEN, REJECT, EncodeKernel
-from gristmill.text.tokenizers import REFERENCE, byte_lengths, id_type, load_engine
+from gristmill.text.tokenizers import REFERENCE, byte_lengths, id_type, load_engine, special_pattern
 from gristmill.text.tokenizers.reference import ReferenceEngine
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ class EncodeChatsKernel(EncodeKernel):
         self._max_tokens = max_tokens
         self._cuts = cuts
         self._lengths = byte_lengths(files)
-        specials = sorted(self._engine.special_tokens, key=lambda token: (-len(token), token))
-        self._specials = re.compile("|".join(map(re.escape, specials))) if specials else None
+        self._specials = special_pattern(files)
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:
         """Ids and masks for texts."""
@@ -110,9 +109,10 @@ class EncodeChatsKernel(EncodeKernel):
         places: list[NDArray[np.int64]] = []
         start = 0
         data = text.encode()
-        closed = dict(zip(literals[::2], literals[1::2], strict=True))
+        begins, ends = literals[::2], literals[1::2]
         for begin, end, token in self._special_places(data):
-            if any(opened <= begin < shut for opened, shut in closed.items()):
+            inside = bisect_right(begins, end - 1) - 1
+            if inside >= 0 and begin < ends[inside]:
                 continue
             self._add_text(data[start:begin].decode(), start, ids, places)
             ids.append(np.array([self._engine.special_tokens[token]], dtype=np.uint32))
@@ -129,7 +129,7 @@ class EncodeChatsKernel(EncodeKernel):
         for match in self._specials.finditer(text):
             place += len(text[start : match.start()].encode())
             end = place + len(match.group().encode())
-            found.append((place, end, match.group()))
+            found.append((place, end, match[match.lastgroup or 0]))
             place, start = end, match.end()
         return found
 

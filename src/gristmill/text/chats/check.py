@@ -6,6 +6,7 @@ Problems stop a run, each with what to do; notes are told.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from gristmill.text.chats.examples import Example, Made
+
+
+_LAST_TOKEN = re.compile(r"<[^<>\s]{1,40}>$")
 
 
 class TemplateProblem(msgspec.Struct, frozen=True):
@@ -46,6 +50,8 @@ def check_template(
     records: Sequence[Mapping[str, Any]],
     added_tokens: Mapping[str, int],
     variables: Mapping[str, str],
+    *,
+    accepts_quoted_arguments: bool = False,
 ) -> TemplateReport:
     """Render some records and look at what came out."""
     made: list[Made] = []
@@ -64,7 +70,9 @@ def check_template(
         measures[name] += count
     problems: list[TemplateProblem] = []
     if examples:
-        problems += [*_problems(maker, examples, variables), *_quoted_arguments(maker, records)]
+        problems += _problems(maker, examples, variables)
+        if not accepts_quoted_arguments:
+            problems += _quoted_arguments(maker, records)
     elif records:
         reasons = ", ".join(f"{reason} {count}" for reason, count in (bad + dropped).most_common(4))
         told = f"; the first: {first_bad}" if first_bad else ""
@@ -77,7 +85,7 @@ def check_template(
         )
     return TemplateReport(
         problems=problems,
-        notes=list(_notes(maker, measures, added_tokens, records)),
+        notes=[*_notes(maker, measures, added_tokens, records), *_begin_notes(examples, variables)],
         num_records=len(records),
         num_examples=len(examples),
         dropped=dict(dropped),
@@ -90,11 +98,13 @@ def _problems(
     maker: ExampleMaker, examples: Sequence[Example], variables: Mapping[str, str]
 ) -> Iterator[TemplateProblem]:
     bos = variables.get("bos_token")
-    if bos and any(example.text.startswith(bos * 2) for example in examples):
+    # Some models end turns with the token that others begin with.
+    ends_turns = bos == maker.usual_finder.turns.ending.token
+    if bos and not ends_turns and any(example.text.count(bos) > 1 for example in examples if not example.literals):
         yield TemplateProblem(
             "double_bos",
-            f"the template writes {bos} twice at the beginning of a conversation",
-            "leave one of them out of the template",
+            f"the template writes the begin token {bos} more than once in a conversation",
+            "leave the others out of the template",
         )
     options = maker.options
     if options.train_end_of_turn and options.train_on != TRAIN_ALL and not maker.usual_finder.turns.ending.token:
@@ -103,6 +113,29 @@ def _problems(
             "the template writes nothing at the end of an answer: a model trained on it would not learn to stop",
             "use a template that ends turns with a token, or accept it with train_end_of_turn: false",
         )
+    elif options.train_end_of_turn and options.train_on != TRAIN_ALL:
+        open_ended = sum(not _ends_with_token(example, maker) for example in examples)
+        if open_ended:
+            yield TemplateProblem(
+                "end_of_turn_not_trained",
+                f"in {open_ended} of {len(examples)} sample examples an answer is trained without its end of turn, "
+                f"{maker.usual_finder.turns.ending.token!r}",
+                "put it into the template's generation tags, right behind the answer; or train_end_of_turn: false",
+            )
+
+
+def _ends_with_token(example: Example, maker: ExampleMaker) -> bool:
+    """Whether each trained span ends with what ends turns, or with another token, as of a call."""
+    usual = maker.usual_finder.turns.ending.token
+    spans = (example.text[start:end] for start, end in example.trained)
+    return all(span.endswith(usual) or _LAST_TOKEN.search(span) for span in spans)
+
+
+def _begin_notes(examples: Sequence[Example], variables: Mapping[str, str]) -> list[str]:
+    bos = variables.get("bos_token")
+    if not bos or not examples or any(bos in example.text for example in examples):
+        return []
+    return [f"template: it writes no begin token ({bos}), and none is added"]
 
 
 def _quoted_arguments(maker: ExampleMaker, records: Sequence[Mapping[str, Any]]) -> Iterator[TemplateProblem]:
@@ -118,7 +151,7 @@ def _quoted_arguments(maker: ExampleMaker, records: Sequence[Mapping[str, Any]])
             if not quoted:
                 continue
             template = maker.finder(conversation).template
-            text = template.render(conversation.messages, conversation.tools, **conversation.variables)
+            text = template.render(conversation.messages, conversation.tools, conversation.variables)
         except (NotAChat, TemplateError):
             continue
         if any(json.dumps(arguments, ensure_ascii=False) in text and arguments not in text for arguments in quoted):
@@ -156,5 +189,7 @@ def _notes(
         yield f"template: {measures['special_literals']} special tokens written in sample records are encoded as text"
     if measures["ignored_train_marks"] and options.train_on != TRAIN_MARKED:
         yield "template: records mark messages with `train`; train_on: marked would heed them"
+    if measures["reasoning_left_out"]:
+        yield f"template: it leaves out the reasoning of {measures['reasoning_left_out']} sample messages"
     if any(record.get("tools") for record in records) and "tools" not in maker.finder_with_tools.template.source:
         yield "template: records define tools, which the template does not write"

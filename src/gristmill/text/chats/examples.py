@@ -131,17 +131,16 @@ class ExampleMaker:
 
     def _checked(self, conversation: Conversation, made: Made) -> Conversation:
         """With its last turn the assistant's, or kept as it is; refused where nothing could be trained on."""
-        messages = conversation.messages
         answers = conversation.answers()
         if not answers:
             raise DroppedChat("no_assistant")
         if answers[0] == 0:
             raise DroppedChat("begins_with_assistant")
-        last = len(messages) - 1
+        last = len(conversation.messages) - 1
         if answers[-1] != last and self.options.last_not_assistant != KEEP:
             if self.options.last_not_assistant == DROP:
                 raise DroppedChat("last_not_assistant")
-            conversation = conversation.without(answers[-1] + 1, last + 1)
+            conversation = conversation.first(answers[-1] + 1)
             made.counts.append(("trimmed_messages", last - answers[-1]))
         for index, message in enumerate(conversation.messages):
             role = message["role"]
@@ -149,6 +148,8 @@ class ExampleMaker:
                 raise DroppedChat("tool_without_call")
             if role == SYSTEM and index and conversation.messages[index - 1]["role"] not in (SYSTEM, "developer"):
                 made.counts.append(("late_system_messages", 1))
+            if index and role in (USER, ASSISTANT) and role == conversation.messages[index - 1]["role"]:
+                made.counts.append(("repeated_roles", 1))
             if not _has_words(message):
                 if role == ASSISTANT:
                     raise DroppedChat("empty_answer")
@@ -161,7 +162,6 @@ class ExampleMaker:
         if self.options.split_turns == SPLIT_ALWAYS:
             return self._split(conversation, made, may_hold_literals=may_hold_literals)
         shortened, text = self._fitted(conversation, made)
-        _refuse_lost_calls(shortened, text)
         finder = self.finder(shortened)
         try:
             answers, way = finder.answers(shortened, text)
@@ -177,6 +177,9 @@ class ExampleMaker:
     def _split(self, conversation: Conversation, made: Made, *, may_hold_literals: bool) -> None:
         """One example for each answer, as the model will see it."""
         wanted = [message for message in conversation.answers() if self._is_wanted(conversation, message)]
+        if not wanted:
+            raise DroppedChat("nothing_to_train_on")
+        self.finder(conversation).turns.refuse_left_out(conversation)
         num_chars = sum(len(str(message.get("content"))) for message in conversation.messages)
         if num_chars * len(wanted) > _MAX_SPLIT_CHARS:
             raise NotAChat("too_many_turns", f"{len(wanted)} turns of one conversation would make too much text")
@@ -186,8 +189,11 @@ class ExampleMaker:
             except DroppedChat as dropped:
                 made.dropped.append(str(dropped))
                 continue
-            _refuse_lost_calls(part, text)
-            answers = self.finder(part).last_answer(part, text)
+            try:
+                answers = self.finder(part).last_answer(part, text)
+            except HistoryRewritten:  # not even the prompt is how the conversation begins
+                made.dropped.append("no_borders")
+                continue
             made.counts.append(("split_turns", 1))
             self._add(made, part, text, answers, answers, may_hold_literals=may_hold_literals)
 
@@ -201,6 +207,8 @@ class ExampleMaker:
         *,
         may_hold_literals: bool,
     ) -> None:
+        _refuse_lost_calls(conversation, text, answers)
+        _count_lost_words(conversation, text, made)
         ends = "end" if self.options.train_end_of_turn else "words_end"
         spans = [(answer.start, getattr(answer, ends)) for answer in chosen]
         if self.options.train_on == TRAIN_ALL:
@@ -234,12 +242,12 @@ class ExampleMaker:
             return conversation, text
         if self.options.too_long == DROP_CHAT:
             raise DroppedChat("too_long")
-        starts = [index for index, message in enumerate(conversation.messages) if message["role"] == USER]
+        starts = _exchanges(conversation)
         low, high = 1, len(starts)  # of the starts: the first exchange that stays
         best: tuple[Conversation, str] | None = None
         while low < high:
             middle = (low + high) // 2
-            shorter = conversation.without(starts[0], starts[middle])
+            shorter = conversation.without(_said_between(conversation, starts[0], starts[middle]))
             shorter_text = self._rendered(shorter)
             if self._fits(shorter_text):
                 best, high = (shorter, shorter_text), middle
@@ -256,20 +264,46 @@ class ExampleMaker:
         # No token is shorter than a byte, so most texts need not be counted.
         if most is None or len(text) * 4 < most or self._count_tokens is None:
             return True
-        return len(text.encode("utf-8", "surrogatepass")) < most or self._count_tokens(text) <= most
+        try:
+            num_bytes = len(text.encode())
+        except UnicodeEncodeError as error:
+            raise NotAChat("lone_surrogate", str(error)) from None
+        return num_bytes < most or self._count_tokens(text) <= most
 
     def _rendered(self, conversation: Conversation) -> str:
         template = self.finder(conversation).template
-        return template.render(conversation.messages, conversation.tools, **conversation.variables)
+        return template.render(conversation.messages, conversation.tools, conversation.variables)
 
 
-def _refuse_lost_calls(conversation: Conversation, text: str) -> None:
+def _exchanges(conversation: Conversation) -> list[int]:
+    """Where exchanges begin: at a question, or the first of several, that has an answer behind it."""
+    roles = [message["role"] for message in conversation.messages]
+    last = conversation.answers()[-1]
+    return [index for index in range(last) if roles[index] == USER and (not index or roles[index - 1] != USER)]
+
+
+def _said_between(conversation: Conversation, start: int, stop: int) -> set[int]:
+    """Messages of these exchanges. What the system says holds for those that follow."""
+    standing = (SYSTEM, "developer")
+    return {index for index in range(start, stop) if conversation.messages[index]["role"] not in standing}
+
+
+def _refuse_lost_calls(conversation: Conversation, text: str, answers: list[Answer]) -> None:
     """A template that knows no tools passes over calls of them without a word."""
-    for index, message in enumerate(conversation.messages):
-        for call in message.get("tool_calls") or ():
+    for answer in answers:
+        for call in conversation.messages[answer.message].get("tool_calls") or ():
             name = call.get("function", call)["name"]
-            if name not in text:
-                raise MessageNotRendered(f"message {index} calls {name!r}, which is not in the text")
+            spans = [text[other.start : other.end] for other in answers if other.message == answer.message]
+            if not any(name in span for span in spans):
+                raise MessageNotRendered(f"message {answer.message} calls {name!r}, which is not in the text")
+
+
+def _count_lost_words(conversation: Conversation, text: str, made: Made) -> None:
+    """Templates that know no reasoning leave it out; that may be what is wanted, so it is told."""
+    for message in conversation.messages:
+        reasoning = message.get("reasoning_content")
+        if reasoning and reasoning.strip() not in text:
+            made.counts.append(("reasoning_left_out", 1))
 
 
 def _has_words(message: Mapping[str, Any]) -> bool:

@@ -13,9 +13,11 @@ from gristmill.text.tokenizers.files import CONFIG, TokenizerFiles
 
 BUILT_IN = {
     "chatml": (
+        "{%- macro words(content) %}{{ content if content is string else (content or []) | map(attribute='text')"
+        " | join }}{% endmacro %}"
         "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' }}"
-        "{% if message['role'] == 'assistant' %}{% generation %}{{ (message['content'] or '') + '<|im_end|>' }}"
-        "{% endgeneration %}{% else %}{{ message['content'] + '<|im_end|>' }}{% endif %}{{ '\\n' }}{% endfor %}"
+        "{% if message['role'] == 'assistant' %}{% generation %}{{ words(message['content']) + '<|im_end|>' }}"
+        "{% endgeneration %}{% else %}{{ words(message['content']) + '<|im_end|>' }}{% endif %}{{ '\\n' }}{% endfor %}"
         "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
     )
 }
@@ -23,6 +25,7 @@ DEFAULT = "default"
 TOOL_USE = "tool_use"
 """The template for conversations with tools, where a tokenizer has one of its own for them."""
 _JINJA = "chat_template.jinja"
+_SPECIALS = "special_tokens_map.json"
 _JSON = "chat_template.json"
 
 
@@ -44,6 +47,8 @@ def find_template(template: str | None, files: TokenizerFiles | None, folder: st
     `files` is the tokenizer, whose tokens the template may name (`bos_token`); None where none is given.
     """
     config = _config(files)
+    if files is not None and _SPECIALS in files.files:  # which older tokenizers have beside the config, or instead
+        config = _decoded(files.location(_SPECIALS)) | config
     variables = {name: token for name in config if name.endswith("_token") and (token := _token(config[name]))}
     if template is None:
         if files is None:

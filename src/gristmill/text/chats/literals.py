@@ -7,19 +7,19 @@ then the marks say where in it they stand: all other special tokens are the temp
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
 
 from gristmill.text.chats.shapes import NotAChat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from gristmill.text.chats.shapes import Conversation
-    from gristmill.text.templates import ChatTemplate
+    from gristmill.text.templates import ChatTemplate, Message
 
-_OPEN, _CLOSE = "\ufdd4", "\ufdd5"
-_MARKS = re.compile(f"[{_OPEN}{_CLOSE}]")
+_OPEN, _CLOSE, _BORDER = "\ufdd4", "\ufdd5", "\ufdd8"
+_MARKS = re.compile(f"[{_OPEN}{_CLOSE}{_BORDER}]")
 
 
 class ChatLiterals:
@@ -33,23 +33,41 @@ class ChatLiterals:
         """Where they stand in the rendered text, in characters."""
         if self._pattern is None:
             return []
-        marked = replace(
-            conversation, messages=self._marked(conversation.messages), tools=self._marked(conversation.tools)
-        )
-        if marked.messages == conversation.messages and marked.tools == conversation.tools:
+        messages = [self._marked_message(message) for message in conversation.messages]
+        tools = self._marked(conversation.tools)
+        if messages == conversation.messages and tools == conversation.tools:
             return []
-        found = template.render(marked.messages, marked.tools, **conversation.variables)
+        found = template.render(messages, tools, conversation.variables)
         if _MARKS.sub("", found) != text:
             raise NotAChat("special_token", "the template changes a text that holds a special token of the tokenizer")
-        places = [mark.start() - number for number, mark in enumerate(_MARKS.finditer(found))]
-        return list(zip(places[::2], places[1::2], strict=True))
+        places = [(mark.group(), mark.start() - number) for number, mark in enumerate(_MARKS.finditer(found))]
+        marks = [place for mark, place in places if mark != _BORDER]
+        literals = list(zip(marks[::2], marks[1::2], strict=True))
+        borders = [place for mark, place in places if mark == _BORDER]
+        return sorted([*literals, *self._across(text, borders)]) if borders else literals
+
+    def _across(self, text: str, borders: list[int]) -> Iterator[tuple[int, int]]:
+        """Tokens of which one part of a message has the beginning and another the end."""
+        assert self._pattern is not None
+        for match in self._pattern.finditer(text):
+            start, end = match.span()
+            after = bisect_right(borders, start)
+            if after < len(borders) and borders[after] < end:
+                yield start, end
+
+    def _marked_message(self, message: Message) -> Message:
+        content = message.get("content")
+        marked: Message = self._marked(message)
+        if isinstance(content, list):  # a template writes parts one after the other
+            marked["content"] = [{**part, "text": f"{_BORDER}{part['text']}{_BORDER}"} for part in marked["content"]]
+        return marked
 
     def _marked(self, value: Any) -> Any:
         if isinstance(value, str):
             assert self._pattern is not None
             return self._pattern.sub(f"{_OPEN}\\g<0>{_CLOSE}", value)
         if isinstance(value, dict):
-            return {key: self._marked(inner) for key, inner in value.items()}
+            return {self._marked(key): self._marked(inner) for key, inner in value.items()}
         if isinstance(value, list):
             return [self._marked(inner) for inner in value]
         return value

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from gristmill.text.templates import Message
 
@@ -36,6 +36,7 @@ _SPEAKERS = {
     "bard": ASSISTANT,
     "model": ASSISTANT,
     "assistant": ASSISTANT,
+    "function_call": ASSISTANT,
     "system": SYSTEM,
     "tool": TOOL,
     "observation": TOOL,
@@ -70,15 +71,11 @@ class Conversation:
         """Only so many of its messages."""
         return Conversation(self.messages[:count], self.tools, self.variables, self.marks)
 
-    def without(self, start: int, stop: int) -> Conversation:
-        """Without the messages in between."""
-        messages = self.messages[:start] + self.messages[stop:]
-        marks = {
-            index - (stop - start if index >= stop else 0): mark
-            for index, mark in self.marks.items()
-            if not start <= index < stop
-        }
-        return Conversation(messages, self.tools, self.variables, marks)
+    def without(self, gone: Collection[int]) -> Conversation:
+        """Without these messages."""
+        kept = [index for index in range(len(self.messages)) if index not in gone]
+        marks = {place: self.marks[index] for place, index in enumerate(kept) if index in self.marks}
+        return Conversation([self.messages[index] for index in kept], self.tools, self.variables, marks)
 
     def answers(self) -> list[int]:
         """The numbers of the assistant's messages."""
@@ -87,9 +84,9 @@ class Conversation:
 
 def detect_shape(record: Mapping[str, Any]) -> str:
     """The shape of a record, from its keys."""
-    if MESSAGES in record:
+    if record.get(MESSAGES) is not None:
         return MESSAGES
-    if "conversations" in record or "conversation" in record:
+    if record.get("conversations", record.get("conversation")) is not None:
         return SHAREGPT
     if "instruction" in record and "output" in record:
         return ALPACA
@@ -151,8 +148,9 @@ def _message(given: Any, index: int, marks: dict[int, bool]) -> Message:
     for call in calls or ():
         _check_tool_call(call, index)
     mark = message.pop(_TRAIN, None)
-    if mark is None and "weight" in message:  # as OpenAI's fine-tuning files say it
-        mark = bool(message.pop("weight"))
+    weight = message.pop("weight", None)
+    if mark is None and weight is not None:  # as OpenAI's fine-tuning files say it
+        mark = bool(weight)
     if mark is not None:
         if not isinstance(mark, bool):
             raise NotAChat("invalid_mark", f"message {index}: train must be true or false, not {mark!r:.60}")
@@ -202,7 +200,7 @@ def _with_parsed_arguments(call: dict[str, Any]) -> dict[str, Any]:
 def _parsed(text: str, what: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise NotAChat(f"invalid_{what}", f"{what} is not JSON: {error}") from None
 
 
@@ -217,6 +215,8 @@ def _from_messages(record: Mapping[str, Any]) -> list[Any]:
 
 def _from_sharegpt(record: Mapping[str, Any]) -> list[Any]:
     turns = record.get("conversations", record.get("conversation"))
+    if isinstance(turns, str):
+        turns = _parsed(turns, MESSAGES)
     if not isinstance(turns, list):
         raise NotAChat("invalid_messages", f"conversations must be a list, not {type(turns).__name__}")
     messages: list[Any] = []
@@ -240,9 +240,15 @@ def _from_sharegpt(record: Mapping[str, Any]) -> list[Any]:
 def _from_alpaca(record: Mapping[str, Any]) -> list[Any]:
     asked = record.get("instruction")
     given = record.get("input")
-    if isinstance(asked, str) and isinstance(given, str) and given:
+    if given is not None and not isinstance(given, str):
+        raise NotAChat("content_not_text", f"input is {type(given).__name__}, not text")
+    if isinstance(asked, str) and given:
         asked = f"{asked}\n\n{given}"
     messages = [{"role": USER, "content": asked}, {"role": ASSISTANT, "content": record.get("output")}]
+    for turn in reversed(record.get("history") or ()):
+        if not isinstance(turn, list) or len(turn) != 2:
+            raise NotAChat("invalid_message", f"history must be pairs of question and answer, not {turn!r:.60}")
+        messages[:0] = [{"role": USER, "content": turn[0]}, {"role": ASSISTANT, "content": turn[1]}]
     if isinstance(record.get("system"), str) and record["system"]:
         messages.insert(0, {"role": SYSTEM, "content": record["system"]})
     return messages

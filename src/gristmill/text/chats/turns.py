@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from gristmill.text.chats.sentinels import CLOSE, OPEN, SENTINEL, Kind, Look, Region, Replaced, Surroundings
@@ -35,6 +35,7 @@ TAGS, SENTINELS, PREFIXES = WAYS = ("tags", "sentinels", "prefixes")
 
 _MARK = re.compile(f"[{GENERATION_START}{GENERATION_END}]")
 _TOKEN_LIKE = re.compile(r"<[^<>\s]{1,40}>|\[[A-Z_/]{1,40}\]")
+_PLAIN_KEYS = frozenset(("role", "content"))
 _SWITCHES = ("enable_thinking", "thinking")
 """Variables with which templates put a finished or an empty reasoning into the prompt."""
 
@@ -70,9 +71,9 @@ class TurnFinder:
     """Finds answers in the renderings of one template."""
 
     def __init__(self, template: ChatTemplate, special_tokens: Sequence[str] = ()) -> None:
+        """Nothing is rendered yet: a template may never end, and who makes a finder has no limit of time."""
         self.template = template
-        self.ending = self._find_ending(special_tokens)
-        self._supplied = self._supplied_beginnings()
+        self._special_tokens = special_tokens
         self._made_up = lru_cache(maxsize=None)(self._see_surroundings)  # there are 48 kinds
 
     def answers(self, conversation: Conversation, text: str) -> tuple[list[Answer], str]:
@@ -83,7 +84,9 @@ class TurnFinder:
             MessageNotRendered: One of the messages is not in the text.
         """
         if self.template.marks_generation and (spans := self._tagged(conversation, text)) is not None:
-            self._refuse_left_out(conversation)
+            self.refuse_left_out(conversation)
+            if self._is_rewritten(conversation, text):
+                raise HistoryRewritten("the template writes earlier turns otherwise than it wrote them at first")
             return spans, TAGS
         fast = self._between_sentinels(conversation, text, as_rendered=False)
         return (fast, SENTINELS) if fast is not None else (self._by_prefixes(conversation, text), PREFIXES)
@@ -104,7 +107,7 @@ class TurnFinder:
 
     def _tagged(self, conversation: Conversation, text: str) -> list[Answer] | None:
         """From `{% generation %}`; None if its marks change what the template writes."""
-        marked = self.template.render_marked(conversation.messages, conversation.tools, **conversation.variables)
+        marked = self.template.render_marked(conversation.messages, conversation.tools, conversation.variables)
         if _MARK.sub("", marked) != text:
             return None
         spans, open_at = [], None
@@ -116,15 +119,16 @@ class TurnFinder:
                 spans.append((open_at, place))
                 open_at = None
         messages = conversation.answers()
-        if len(spans) != len(messages):
+        are_plain = all(conversation.messages[message].keys() <= _PLAIN_KEYS for message in messages)
+        if len(spans) != len(messages) or not are_plain:  # reasoning and calls may have tags of their own, or none
             return self._by_message(conversation, text, spans)
         return [self._with_ending(text, message, *span) for message, span in zip(messages, spans, strict=True)]
 
     def _by_message(self, conversation: Conversation, text: str, spans: Sequence[tuple[int, int]]) -> list[Answer]:
         """Spans that are not one a message, each to the message in whose borders it lies."""
-        borders = self._between_sentinels(conversation, text, as_rendered=False) or self._by_prefixes(
-            conversation, text
-        )
+        borders = self._between_sentinels(conversation, text, as_rendered=False)
+        if borders is None:
+            borders = self._by_prefixes(conversation, text)
         answers = []
         for start, end in spans:
             owner = next((answer for answer in borders if answer.start <= end and start < answer.end), None)
@@ -159,7 +163,7 @@ class TurnFinder:
         for region in look.regions:
             if not region.answers:
                 continue
-            if len(region.answers) > 1 or not self._holds_reasoning(look.conversation, region, look.text):
+            if len(region.answers) > 1 or not _holds_words(look.conversation, region, look.text):
                 return None
             [message] = region.answers
             tail = self._prompt_tail(look, message)
@@ -188,7 +192,7 @@ class TurnFinder:
         """What the template writes between the end of an answer and the message behind it; seen once a role."""
         behind = look.surroundings.behind
         if region.next_role not in behind and look.replaced is not None:
-            so_far = self._render(look.replaced.conversation.first(message + 1)).removesuffix(self.ending.rest)
+            so_far = self._so_far(look.replaced.conversation, message)
             is_prefix = look.marked.startswith(so_far) and len(so_far) <= region.marked_end
             behind[region.next_role] = look.marked[len(so_far) : region.marked_end] if is_prefix else None
         return behind.get(region.next_role)
@@ -218,23 +222,26 @@ class TurnFinder:
         place = text.rfind(self.ending.token, region.start, region.end) if self.ending.token else -1
         return text[place + len(self.ending.token) : region.end] if place >= 0 else None
 
-    @staticmethod
-    def _holds_reasoning(conversation: Conversation, region: Region, text: str) -> bool:
-        """Old reasoning is what templates leave out of history."""
-        for message in region.answers:
-            reasoning = (conversation.messages[message].get("reasoning_content") or "").strip()
-            if reasoning and text.find(reasoning, region.start, region.end) < 0:
-                return False
-        return True
+    def _is_rewritten(self, conversation: Conversation, text: str) -> bool:
+        """Whether an earlier answer is written otherwise than when it was the last."""
+        earlier = [message for message in conversation.answers() if message < len(conversation.messages) - 1]
+        whole = Region(0, len(text), 0, earlier, None)
+        if _holds_words(conversation, whole, text) and self._usual_surroundings(conversation) is not None:
+            return False
+        return not all(text.startswith(self._so_far(conversation, message)) for message in earlier)
+
+    def _so_far(self, conversation: Conversation, message: int) -> str:
+        """The rendering up to an answer's end of turn."""
+        return self._render(conversation.first(message + 1)).removesuffix(self.ending.rest)
 
     def _by_prefixes(self, conversation: Conversation, text: str) -> list[Answer]:
-        self._refuse_left_out(conversation)
+        self.refuse_left_out(conversation)
         answers = []
         for message in conversation.answers():
             if message == len(conversation.messages) - 1:
                 answers.append(self._last_answer(conversation, text, message))
                 continue
-            so_far = self._render(conversation.first(message + 1)).removesuffix(self.ending.rest)
+            so_far = self._so_far(conversation, message)
             if not text.startswith(so_far):
                 raise HistoryRewritten(f"message {message} is written otherwise when others follow it")
             prompt = self._prompt(conversation, message, text)
@@ -256,7 +263,7 @@ class TurnFinder:
             raise HistoryRewritten(f"the prompt for message {message} is not how the conversation begins")
         return prompt
 
-    def _refuse_left_out(self, conversation: Conversation) -> None:
+    def refuse_left_out(self, conversation: Conversation) -> None:
         """A message that the template passes over would be lost without a word."""
         replaced = Replaced(conversation)
         written = {int(found.group(1)) for found in SENTINEL.finditer(self._render(replaced.conversation))}
@@ -276,10 +283,11 @@ class TurnFinder:
         return place + max((len(part) for part in self._supplied if text.startswith(part, place)), default=0)
 
     def _render(self, conversation: Conversation, **variables: Any) -> str:
-        return self.template.render(conversation.messages, conversation.tools, **conversation.variables, **variables)
+        return self.template.render(conversation.messages, conversation.tools, {**conversation.variables, **variables})
 
-    def _find_ending(self, special_tokens: Sequence[str]) -> Ending:
-        """From a conversation with a mark as its answer."""
+    @cached_property
+    def ending(self) -> Ending:
+        """What ends an answer, from a conversation with a mark as its answer."""
         mark = f"{OPEN}0{CLOSE}"
         try:
             text = self.template.render([_user("?"), {"role": ASSISTANT, "content": mark}])
@@ -288,15 +296,16 @@ class TurnFinder:
         _, found, tail = text.rpartition(mark)
         if not found:
             return Ending("", "")
-        known = [token for token in special_tokens if tail.startswith(token)]
+        known = [token for token in self._special_tokens if tail.startswith(token)]
         like = _TOKEN_LIKE.match(tail)
         token = max(known, key=len) if known else like.group() if like else tail.rstrip()
         return Ending(token, tail[len(token) :])
 
-    def _supplied_beginnings(self) -> tuple[str, ...]:
+    @cached_property
+    def _supplied(self) -> tuple[str, ...]:
         """What the prompt may hold beyond its usual end, with reasoning switched on or off."""
         try:
-            usual = self.template.render([_user("?")], add_generation_prompt=True)
+            usual = self.template.render([_user("?")], None, {"add_generation_prompt": True})
         except TemplateError:
             return ()
         tail = usual.rpartition("?")[2]
@@ -304,11 +313,23 @@ class TurnFinder:
         found = set()
         for variables in switches if tail else ():
             try:
-                other = self.template.render([_user("?")], None, add_generation_prompt=True, **variables)
+                other = self.template.render([_user("?")], None, {"add_generation_prompt": True, **variables})
             except TemplateError:
                 continue
             found.add(other.rpartition(tail)[2] if tail in other else "")
         return tuple(sorted(found - {""}))
+
+
+def _holds_words(conversation: Conversation, region: Region, text: str) -> bool:
+    """Whether what was said and thought is there, word for word: templates leave old reasoning out of history."""
+    for number in region.answers:
+        message = conversation.messages[number]
+        content = message.get("content")
+        parts = [part["text"] for part in content] if isinstance(content, list) else [content or ""]
+        for words in (*parts, message.get("reasoning_content") or ""):
+            if text.find(words.strip(), region.start, region.end) < 0:
+                return False
+    return True
 
 
 def _user(content: str) -> Message:

@@ -11,6 +11,7 @@ from gristmill.text.tokenizers.facts import Facts, read_facts
 from gristmill.text.tokenizers.files import TokenizerFiles, find_tokenizer
 from gristmill.text.tokenizers.literals import SpecialLiterals
 from gristmill.text.tokenizers.parity import Mismatch, compare
+from gristmill.text.tokenizers.special_pattern import special_pattern
 from gristmill.text.tokenizers.train import save_tokenizer, train_tokenizer
 
 __all__ = [
@@ -35,5 +36,6 @@ __all__ = [
     "load_engine",
     "read_facts",
     "save_tokenizer",
+    "special_pattern",
     "train_tokenizer",
 ]

@@ -1,0 +1,40 @@
+"""Where a tokenizer finds its special tokens in a text, with the space that some of them take along."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from gristmill.text.tokenizers.files import TokenizerFiles
+
+
+class _Added(msgspec.Struct):
+    content: str
+    special: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+
+
+class _Tokenizer(msgspec.Struct):
+    added_tokens: list[_Added] | None = None
+
+
+def special_pattern(files: TokenizerFiles) -> re.Pattern[str] | None:
+    """Matches a special token, in a group of its own, and space before or behind it if the token takes that.
+
+    Of two that begin at the same place the longer one is taken, as a tokenizer does.
+    """
+    added = msgspec.json.decode(files.read(), type=_Tokenizer).added_tokens or ()
+    tokens = [token for token in added if token.special and token.content]
+    if not tokens:
+        return None
+    tokens.sort(key=lambda token: (-len(token.content), token.content))
+    return re.compile("|".join(_alternative(number, token) for number, token in enumerate(tokens)))
+
+
+def _alternative(number: int, token: _Added) -> str:
+    before, behind = (r"\s*" if strips else "" for strips in (token.lstrip, token.rstrip))
+    return f"{before}(?P<t{number}>{re.escape(token.content)}){behind}"
