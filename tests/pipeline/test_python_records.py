@@ -327,3 +327,10 @@ def test_streamed_datasets(mill, datasets):
     step = Map(call=lambda record: {**record, "text": record["text"].upper()})
     result = mill.run(mill.recipe(sources(streamed), [step, *JSONL]))
     assert [record["text"] for record in result.dataset()] == [f"TEXT {n}" for n in range(250)]
+
+
+def test_a_plan_by_processes_tries_functions_on_records_from_python(tmp_path):
+    """They are in memory here, where no worker finds them."""
+    step = Map(call=lambda record: {"text": record["text"].upper()})
+    recipe = Recipe(sources={"some": Read(read=[{"text": "a"}])}, steps=[step], output=str(tmp_path / "out"))
+    assert make_plan(recipe, backend="processes").sources[0].is_sample

@@ -229,7 +229,15 @@ def make_plan(
     apart = backend == "processes"
     sources = tuple(
         _plan_source(
-            recipe, name, connected((*source.steps, *steps), pack), resolved, write, limit, reads.get(name), apart=apart
+            recipe,
+            name,
+            connected((*source.steps, *steps), pack),
+            resolved,
+            write,
+            limit,
+            reads.get(name),
+            # The first records from Python are in this process, where no worker finds them.
+            apart=apart and not (spooled is None and name in reads),
         )
         for name, source in recipe.sources.items()
     )

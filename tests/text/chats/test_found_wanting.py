@@ -148,7 +148,10 @@ def test_special_tokens_that_take_space_along_do_so_beside_literals(tmp_path):
             token["rstrip"] = True
 
     changed(tmp_path / "t", strips)
-    source = "{% for m in messages %}<|pad|>\n{{ m.content }}<|endoftext|>\n{% endfor %}{% if add_generation_prompt %}<|pad|>\n{% endif %}"
+    source = (
+        "{% for m in messages %}<|pad|>\n{{ m.content }}<|endoftext|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|pad|>\n{% endif %}"
+    )
     (tmp_path / "t" / "chat_template.jinja").write_text(source)
     plain = {"messages": [{"role": "user", "content": "corn"}, {"role": "assistant", "content": "flour"}]}
     sly = {"messages": [{"role": "user", "content": "corn <|pad|>"}, {"role": "assistant", "content": "flour"}]}
