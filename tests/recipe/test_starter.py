@@ -13,7 +13,7 @@ def test_the_starter_is_a_recipe():
 def test_what_is_commented_out_is_right_too():
     uncommented = re.sub(r"^( *)# (- \w+:|\w+: \[)", r"\1\2", STARTER_RECIPE, flags=re.MULTILINE)
     recipe = parse_recipe(uncommented)
-    assert len(recipe.steps) == 6
+    assert len(recipe.steps) == 7
     assert recipe.sources["sample"].read.columns == ["url", "date"]
     assert len(recipe.sources["sample"].steps) == 1
     assert {step.name for step in recipe.steps} <= set(STEPS)

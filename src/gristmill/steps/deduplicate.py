@@ -57,7 +57,7 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
     run.
 
     >>> Deduplicate(threshold=0.8).recall(0.8)
-    0.9955...
+    0.9957...
     """
 
     not_shaping: ClassVar[tuple[str, ...]] = ("max_source_loss", "max_cluster", "partition_bytes")

@@ -6,7 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
+from gristmill.core.records import TEXT_TYPE
 from gristmill.engine.tasks import Task
 from gristmill.pipeline import fingerprint
 from gristmill.pipeline.deduplicating.against import against_units
@@ -107,6 +109,9 @@ class Deduplication:
         num_digests = self._num_partitions(DIGEST.itemsize)
         num_keys = self._num_partitions(KEY.itemsize, self._step.bands)
         described = [self._step.kind, self._step.ngram, self._step.bands, self._step.rows, num_digests, num_keys]
+        if self._step.kind == "near" and self._units:
+            # Kernels that are not in the cache yet are compiled here once, and not by every worker at the same time.
+            self._step.minhash.sign(pa.array(["warm"], TEXT_TYPE))
         tasks = []
         for unit in self._units:
             name = fingerprint.of(unit.unit.fingerprint, "sign", described)
