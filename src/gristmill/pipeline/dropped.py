@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from gristmill.core.records import Applied
 
-SAMPLES, ALL = "samples", "all"
+SAMPLES = "samples"
 MAX_SAMPLES = 20
 """Of each source, step and reason."""
 _HASH = "hash"
@@ -142,9 +142,9 @@ def _content(batch: pa.RecordBatch, row: int) -> dict[str, Any]:
             return {"record_base64": base64.b64encode(raw).decode()}
     names = [field.name for field in value_columns(batch.schema)]
     record = batch.slice(row, 1)
-    return (
-        {"bytes": record.nbytes} if record.nbytes > MAX_KEPT_BYTES else {"record": record.select(names).to_pylist()[0]}
-    )
+    if record.nbytes > MAX_KEPT_BYTES:
+        return {"bytes": record.nbytes}
+    return {"record": record.select(names).to_pylist()[0]}
 
 
 def join_dropped(

@@ -1,7 +1,7 @@
 """From an Arrow column of texts to the counts that some scores need, and no others.
 
 The text buffers are read where they lie. Documents are taken in groups whose words fit into scratch memory, which is
-kept from batch to batch: 4 MB, and for a document of more than 65,536 words up to 130 MB.
+kept from batch to batch: 4 MB, and for a document of more than 65,536 words up to 100 MB.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow.compute as pc
 
+from gristmill.core.errors import GristmillError
 from gristmill.text.quality import character_runs, repeated_lines, repeated_words, scan
 from gristmill.text.quality.character_runs import count_character_runs
 from gristmill.text.quality.characters import character_classes
@@ -61,9 +62,9 @@ class _Scratch:
     """Room for the words and lines of a group of documents, and for the search in those of one."""
 
     capacity: int
-    words: NDArray[np.int64] = field(init=False)
+    words: NDArray[np.int32] = field(init=False)
     word_hashes: NDArray[np.uint64] = field(init=False)
-    lines: NDArray[np.int64] = field(init=False)
+    lines: NDArray[np.int32] = field(init=False)
     line_hashes: NDArray[np.uint64] = field(init=False)
     table: NDArray[np.int32] = field(init=False)
     numbers: NDArray[np.int32] = field(init=False)
@@ -72,9 +73,9 @@ class _Scratch:
 
     def __post_init__(self) -> None:
         size = self.capacity
-        self.words = np.empty((size, scan.WORD_COLUMNS), np.int64)
+        self.words = np.empty((size, scan.WORD_COLUMNS), np.int32)
         self.word_hashes = np.empty(size, np.uint64)
-        self.lines = np.empty((size, scan.LINE_COLUMNS), np.int64)
+        self.lines = np.empty((size, scan.LINE_COLUMNS), np.int32)
         self.line_hashes = np.empty(size, np.uint64)
         self.table = np.empty(4 * size, np.int32)
         self.numbers = np.empty((4, size + 1), np.int32)
@@ -187,7 +188,12 @@ class Counting:
         """For the document with most words that there can be."""
         if not (self.needs.lines or self.needs.longest_run):
             return
-        longest = int(np.diff(offsets).max(initial=0)) // 2 + 1
+        num_bytes = int(np.diff(offsets).max(initial=0))
+        if num_bytes >= 2**31:
+            raise GristmillError(
+                f"a document of {num_bytes:,} bytes: the most is 2 GiB", help="cut it into smaller ones"
+            )
+        longest = num_bytes // 2 + 1
         wanted = max(_USUAL_WORDS, min(longest, scan.MAX_KEPT))
         if self._scratch.capacity < wanted:
             self._scratch = _Scratch(wanted)

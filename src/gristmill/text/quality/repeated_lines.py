@@ -43,7 +43,7 @@ def _slot(hashed: np.uint64, mask: int) -> np.int64:
 
 
 @kernel
-def _is_same_line(data: NDArray[np.uint8], start: int, line: NDArray[np.int64], other: NDArray[np.int64]) -> bool:
+def _is_same_line(data: NDArray[np.uint8], start: int, line: NDArray[np.int32], other: NDArray[np.int32]) -> bool:
     size = line[_END] - line[_START]
     if other[_END] - other[_START] != size:
         return False
@@ -58,7 +58,7 @@ def _is_same_line(data: NDArray[np.uint8], start: int, line: NDArray[np.int64], 
 def _number_lines(
     data: NDArray[np.uint8],
     start: int,
-    lines: NDArray[np.int64],
+    lines: NDArray[np.int32],
     hashes: NDArray[np.uint64],
     table: NDArray[np.int32],
     numbers: NDArray[np.int32],
@@ -83,7 +83,7 @@ def _is_said_before(
     first: int,
     stop: int,
     num_lines: int,
-    lines: NDArray[np.int64],
+    lines: NDArray[np.int32],
     numbers: NDArray[np.int32],
     table: NDArray[np.int32],
     mask: int,
@@ -113,7 +113,7 @@ def count_repeated_lines(
     offsets: NDArray[np.int64],
     first: int,
     stop: int,
-    lines: NDArray[np.int64],
+    lines: NDArray[np.int32],
     hashes: NDArray[np.uint64],
     line_stops: NDArray[np.int64],
     table: NDArray[np.int32],

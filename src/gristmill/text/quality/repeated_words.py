@@ -49,7 +49,7 @@ def _slot(hashed: np.uint64, mask: int) -> np.int64:
 
 
 @kernel
-def _is_same_word(data: NDArray[np.uint8], start: int, word: NDArray[np.int64], other: NDArray[np.int64]) -> bool:
+def _is_same_word(data: NDArray[np.uint8], start: int, word: NDArray[np.int32], other: NDArray[np.int32]) -> bool:
     size = word[_END] - word[_START]
     if other[_END] - other[_START] != size:
         return False
@@ -64,7 +64,7 @@ def _is_same_word(data: NDArray[np.uint8], start: int, word: NDArray[np.int64], 
 def _number_words(
     data: NDArray[np.uint8],
     start: int,
-    words: NDArray[np.int64],
+    words: NDArray[np.int32],
     hashes: NDArray[np.uint64],
     table: NDArray[np.int32],
     numbers: NDArray[np.int32],
@@ -211,7 +211,7 @@ def count_repeated_words(
     first: int,
     stop: int,
     longest: int,
-    words: NDArray[np.int64],
+    words: NDArray[np.int32],
     hashes: NDArray[np.uint64],
     word_stops: NDArray[np.int64],
     table: NDArray[np.int32],

@@ -107,10 +107,10 @@ def scan(
     stop_list: NDArray[np.int64],
     stop_seen: NDArray[np.int64],
     counts: NDArray[np.int64],
-    words: NDArray[np.int64],
+    words: NDArray[np.int32],
     word_hashes: NDArray[np.uint64],
     word_stops: NDArray[np.int64],
-    lines: NDArray[np.int64],
+    lines: NDArray[np.int32],
     line_hashes: NDArray[np.uint64],
     line_stops: NDArray[np.int64],
 ) -> int:
