@@ -7,6 +7,7 @@ import msgspec
 
 from gristmill.cli.options import json_option, recipe_argument
 from gristmill.cli.printing import one_line
+from gristmill.cli.removed_pair import print_pair
 from gristmill.cli.tables import print_table
 from gristmill.core.errors import UsageError
 from gristmill.core.step import Finding
@@ -50,6 +51,8 @@ def _print(found: Explanation) -> None:
         reason = f" as {one_line(verdict.reason)}" if verdict.reason else ""
         click.echo(f"step {number}, {verdict.step}: {verdict.verdict}{reason}")
         _print_findings(verdict)
+    if found.removed is not None:
+        print_pair(found.removed)
     if found.leaves_at is None:
         click.echo("it stays to the end of the recipe")
     else:

@@ -7,6 +7,7 @@ import click
 
 from gristmill.cli.options import dataset_argument, json_option
 from gristmill.cli.printing import one_line
+from gristmill.cli.removed_pair import print_pair
 from gristmill.pipeline.removed_documents import RemovedDocument, removed_document
 from gristmill.pipeline.trace import Place, trace
 from gristmill.shards.dataset import open_dataset
@@ -43,14 +44,7 @@ def _show_removed(found: RemovedDocument, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(asdict(found), indent=2, default=str))
         return
-    click.echo(f"removed as {found.reason}, similarity {found.similarity:.4f}")
-    for title, origin, text in (
-        ("removed", found.origin, found.text),
-        ("survivor", found.survivor, found.survivor_text),
-    ):
-        click.echo(f"{title}: source {origin.source}, {origin.path}, position {origin.position:,}")
-        shown = "the file has changed since, or is not there" if text is None else one_line(text, max_chars=2000)
-        click.echo(f"  {shown}")
+    print_pair(found)
 
 
 def _print_place(place: Place) -> None:

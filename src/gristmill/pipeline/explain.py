@@ -16,9 +16,11 @@ from gristmill.core.names import nearest
 from gristmill.core.records import ORIGIN, RECORD, SPLIT
 from gristmill.core.step import Finding  # noqa: TC001  (msgspec looks for it)
 from gristmill.pipeline.plan import make_plan
-from gristmill.shards.dataset import open_dataset
+from gristmill.pipeline.removed_documents import RemovedDocument, find_removed
+from gristmill.shards.dataset import Origin, open_dataset
 from gristmill.shards.manifest import MANIFEST
 from gristmill.steps.columns import value_columns
+from gristmill.steps.deduplicate import Deduplicate
 from gristmill.steps.read import open_reader
 from gristmill.steps.split import AssignSplit, Split
 
@@ -61,6 +63,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[StepVerdict]
     leaves_at: str | None
     """The first step that drops it or sets it aside; None: it stays to the end."""
+    removed: RemovedDocument | None = None
+    """What the finished dataset says of it: a copy, and the document that stays for it."""
 
 
 def explain(recipe: Recipe, place: str, number: int = 0) -> Explanation:
@@ -83,7 +87,8 @@ def explain(recipe: Recipe, place: str, number: int = 0) -> Explanation:
             source=source.name, file=file.path, position=found.position, record={}, steps=[reading], leaves_at="read"
         )
     batch, position = found
-    verdicts = list(_verdicts(source, batch, recipe.seed))
+    removed = _removed(plan.output, Origin(source.name, file.path, position, 0))
+    verdicts = list(_verdicts(source, batch, recipe.seed, removed))
     leaving = (verdict.step for verdict in verdicts if verdict.verdict in (DROPPED, SET_ASIDE))
     return Explanation(
         source=source.name,
@@ -92,7 +97,13 @@ def explain(recipe: Recipe, place: str, number: int = 0) -> Explanation:
         record=_shown(batch),
         steps=verdicts,
         leaves_at=next(leaving, None),
+        removed=removed,
     )
+
+
+def _removed(output: Path, origin: Origin) -> RemovedDocument | None:
+    """Who is a copy of whom is only known when all records have been seen: of a finished run."""
+    return find_removed(open_dataset(output), origin) if (output / MANIFEST).is_file() else None
 
 
 def _find(sources: tuple[SourcePlan, ...], recipe: Recipe, place: str) -> tuple[SourcePlan, SourceFile]:
@@ -128,7 +139,9 @@ def _record_at(
     return None
 
 
-def _verdicts(source: SourcePlan, batch: pa.RecordBatch, seed: int) -> Iterator[StepVerdict]:
+def _verdicts(
+    source: SourcePlan, batch: pa.RecordBatch, seed: int, removed: RemovedDocument | None
+) -> Iterator[StepVerdict]:
     for leg in source.legs:
         for step in leg.steps:
             missing = [name for name in step.columns_needed() if name not in batch.schema.names]
@@ -138,7 +151,10 @@ def _verdicts(source: SourcePlan, batch: pa.RecordBatch, seed: int) -> Iterator[
             verdict, batch = _judge(step, batch, seed)
             yield verdict
         if leg.barrier is not None:
-            yield StepVerdict(step=leg.barrier.name, verdict=NOT_KNOWN)
+            if removed is not None and isinstance(leg.barrier, Deduplicate):
+                yield StepVerdict(step=leg.barrier.name, verdict=DROPPED, reason=removed.reason)
+            else:
+                yield StepVerdict(step=leg.barrier.name, verdict=NOT_KNOWN)
             batch = _past(leg.barrier, batch, seed)
 
 

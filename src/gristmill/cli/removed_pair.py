@@ -1,0 +1,39 @@
+"""A removed document and the one that stays for it, side by side where the terminal is wide enough for two columns."""
+
+import shutil
+import textwrap
+from itertools import islice, zip_longest
+
+import click
+
+from gristmill.cli.printing import one_line
+from gristmill.pipeline.removed_documents import RemovedDocument
+from gristmill.shards.dataset import Origin
+
+_MAX_CHARS = 4000
+_MAX_LINES = 40
+_MIN_WIDTH = 80
+
+
+def print_pair(found: RemovedDocument) -> None:
+    """Places, similarity, and both texts."""
+    click.echo(f"removed as {found.reason}, similarity {found.similarity:.4f}")
+    click.echo(f"removed: {_place(found.origin)}")
+    click.echo(f"survivor: {_place(found.survivor)}")
+    width = shutil.get_terminal_size().columns
+    if width < _MIN_WIDTH or found.text is None or found.survivor_text is None:
+        for text in (found.text, found.survivor_text):
+            click.echo(f"  {_shown(text)}")
+        return
+    column = (width - 3) // 2
+    columns = [textwrap.wrap(_shown(text), column) for text in (found.text, found.survivor_text)]
+    for left, right in islice(zip_longest(*columns, fillvalue=""), _MAX_LINES):
+        click.echo(f"{left:<{column}} {'|' if left == right else '≠'} {right}")
+
+
+def _place(origin: Origin) -> str:
+    return f"source {origin.source}, {origin.path}, position {origin.position:,}"
+
+
+def _shown(text: str | None) -> str:
+    return "the file has changed since, or is not there" if text is None else one_line(text, max_chars=_MAX_CHARS)
