@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gristmill.core.errors import DamagedDatasetError, UsageError
+from gristmill.core.records import ORIGIN_TYPE
 from gristmill.pipeline.trace import read_text
 from gristmill.shards.dataset import Origin
 from gristmill.shards.manifest import file_key
@@ -63,8 +65,9 @@ def find_removed(dataset: Dataset, origin: Origin) -> RemovedDocument | None:
     for step in dataset.manifest.deduplicated:
         table = _table(dataset, step)
         for file in files:
-            wanted = {"file": file, "position": origin.position, "part": origin.part}
-            masks = [pc.equal(pc.struct_field(table["removed"], name), value) for name, value in wanted.items()]
+            # As scalars with their types: half of all file ids are above what Arrow takes a Python number for.
+            wanted = pa.scalar({"file": file, "position": origin.position, "part": origin.part}, ORIGIN_TYPE)
+            masks = [pc.equal(pc.struct_field(table["removed"], name), wanted[name]) for name in ORIGIN_TYPE.names]
             found = table.filter(pc.and_(pc.and_(masks[0], masks[1]), masks[2]))
             if found.num_rows:
                 return _document(dataset, step, found.to_pylist()[0])
