@@ -22,6 +22,7 @@ TODAY = dt.date(2026, 1, 31)
 COUNT = 6
 TEMPLATES = {
     # name: (end of an answer, what else stands between the prompt and the words, as a person reads the template)
+    "GLM-4.6": ("", "\n<think></think>"),  # an answer ends where the next turn begins
     "HuggingFaceTB-SmolLM3-3B": ("<|im_end|>", "<think>\n\n</think>\n"),
     "Kimi-K2-Instruct": ("<|im_end|>", ""),
     "LFM2-8B-A1B": ("<|im_end|>", ""),
@@ -35,7 +36,19 @@ TEMPLATES = {
     "microsoft-Phi-3.5-mini-instruct": ("<|end|>", ""),
     "openai-gpt-oss-120b": ("<|return|>", ""),  # and `<|call|>`, where the answer is a call
 }
-OTHERS = ("GLM-4.6", "NousResearch-Hermes-3-Llama-3.1-8B-tool_use")
+OTHERS = ("NousResearch-Hermes-3-Llama-3.1-8B-tool_use",)  # renders nothing without tools
+TURNS = ("<|user|>", "<|assistant|>", "<|observation|>", "<|system|>")
+# Templates that refuse the tool chats as they are (roles, ids, arguments in strings), or leave calls or results out.
+NO_TOOLS = (
+    "GLM-4.6",
+    "HuggingFaceTB-SmolLM3-3B",
+    "Kimi-K2-Instruct",
+    "LFM2-8B-A1B",
+    "Mistral-Small-3.2-24B-Instruct-2506",
+    "google-gemma-2-2b-it",
+    "ibm-granite-granite-3.3-2B-Instruct",
+    "microsoft-Phi-3.5-mini-instruct",
+)
 TAGGED = """{%- for message in messages %}{{ '<|im_start|>' + message.role + '\n' }}
 {%- if message.role == 'assistant' %}{% generation %}{{ message.content }}{% endgeneration %}
 {%- else %}{{ message.content }}{% endif %}{{ '<|im_end|>\n' }}{% endfor %}
@@ -85,9 +98,12 @@ def test_texts_are_theirs(name, chats):
                 expected = theirs(source, record, add_generation_prompt=prompts)
             except Exception:
                 with pytest.raises(TemplateError):
-                    template.render(conversation.messages, conversation.tools, add_generation_prompt=prompts)
+                    template.render(conversation.messages, conversation.tools, {"add_generation_prompt": prompts})
                 continue
-            assert template.render(conversation.messages, conversation.tools, add_generation_prompt=prompts) == expected
+            assert (
+                template.render(conversation.messages, conversation.tools, {"add_generation_prompt": prompts})
+                == expected
+            )
 
 
 @functools.cache
@@ -128,7 +144,9 @@ def their_tokenizer(name):
 def test_ids_of_a_tokenizers_own_template_are_theirs(tokenizer, chats):
     records = chat_records(chats, COUNT)
     tokenizer_there = their_tokenizer(tokenizer)
-    for place, ids, _ in tokens_of(None, tokenizer, records, split_turns="never"):
+    found = tokens_of(None, tokenizer, records, split_turns="never")
+    assert found or (tokenizer == "mistral_nemo" and "tools" in chats)  # whose template refuses their ids
+    for place, ids, _ in found:
         record = records[place]
         expected = tokenizer_there.apply_chat_template(record["messages"], tools=record.get("tools"), tokenize=True)
         assert ids == expected["input_ids"]
@@ -178,7 +196,10 @@ def slow_spans(source, messages, tools, ending, supplied):
             start = len(prompt)
             if supplied and text.startswith(supplied, start):
                 start += len(supplied)
-            ends = [end + len(token) for token in (ending, "<|call|>") if (end := text.find(token, start)) >= 0]
+            if ending:
+                ends = [end + len(token) for token in (ending, "<|call|>") if (end := text.find(token, start)) >= 0]
+            else:
+                ends = [end for token in TURNS if (end := text.find(token, start)) >= 0] or [len(text)]
             spans.append((start, min(ends, default=-1)))
     return text, spans
 
@@ -188,7 +209,7 @@ def slow_spans(source, messages, tools, ending, supplied):
 def test_answers_of_untagged_templates_are_found_to_the_character(name, chats):
     source = template_source(name)
     found = FoundTemplate(name=name, sources={"default": source}, variables=VARIABLES)
-    maker = ExampleMaker(found, ChatOptions(), today=TODAY)
+    maker = ExampleMaker(found, ChatOptions(train_end_of_turn=bool(TEMPLATES[name][0])), today=TODAY)
     ending, supplied = TEMPLATES[name]
     num_compared = 0
     for record in chat_records(chats, COUNT):
@@ -198,6 +219,8 @@ def test_answers_of_untagged_templates_are_found_to_the_character(name, chats):
         except NotAChat:
             continue
         answers = conversation.answers()
+        if made.dropped:  # of some answers, so that it is not known whose the others are
+            continue
         is_split = len(made.examples) == len(answers) > 1
         stops = [answer + 1 for answer in answers] if is_split else [len(conversation.messages)]
         for example, stop in zip(made.examples, stops, strict=True):
@@ -207,8 +230,8 @@ def test_answers_of_untagged_templates_are_found_to_the_character(name, chats):
             assert example.trained == (spans[-1:] if is_split else spans)
             assert all(start < end for start, end in example.trained)
             num_compared += len(example.trained)
-    if chats in ("gsm8k", "gpteacher", "oasst1_en"):
-        assert num_compared >= COUNT
+    knows_tools = name not in NO_TOOLS
+    assert num_compared >= COUNT or (chats in ("star_tools", "tau_airline_tools") and not knows_tools)
 
 
 def test_a_text_that_the_tokenizer_normalises_is_placed_by_the_reference(tagged):
