@@ -36,8 +36,8 @@ class Refused(Exception):
 def each_record(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | Refused]:
     """The batch's records as dicts, one by one."""
     if RECORD in batch.schema.names:
-        for scalar in batch.column(RECORD):
-            yield _decoded(scalar.as_py())
+        for line in batch.column(RECORD).to_pylist():
+            yield _decoded(line)
     else:
         yield from batch.select([field.name for field in value_columns(batch.schema)]).to_pylist()
 

@@ -128,11 +128,12 @@ def _environment(today: date | None, *, marks: bool) -> ImmutableSandboxedEnviro
         def parse(self, parser: Any) -> Any:
             line = next(parser.stream).lineno
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            if not marks:
+                return nodes.Scope(body).set_lineno(line)
             return nodes.CallBlock(self.call_method(_MARKED), [], [], body).set_lineno(line)
 
         def _generated(self, caller: Any) -> str:
-            text = str(caller())
-            return f"{GENERATION_START}{text}{GENERATION_END}" if marks else text
+            return f"{GENERATION_START}{caller()}{GENERATION_END}"
 
     class PlainNamespace(Namespace):
         """`namespace()` without names that begin with an underscore."""
