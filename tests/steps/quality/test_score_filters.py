@@ -187,6 +187,40 @@ def test_a_filter_uses_what_the_last_one_has_counted(monkeypatch):
     assert shared.batch.equals(again.batch)
 
 
+ALL_RULES = [(step_type, rule.name) for step_type in FILTERS for rule in step_type().rules]
+REPETITIVE = [
+    "again and again it says the same, " * 6,
+    "a b c d e f g h i j k l " * 3,
+    "a b c " * 9,
+    "One line.\nOne line.",
+]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    chosen=st.lists(st.sets(st.sampled_from(ALL_RULES), min_size=1, max_size=4), min_size=2, max_size=4),
+    pages=st.lists(st.sampled_from(REPETITIVE) | TEXTS.map("".join), min_size=1, max_size=5),
+)
+def test_a_chain_of_filters_judges_as_each_alone(chosen, pages):
+    chain = []
+    for rules in chosen:
+        for step_type in dict.fromkeys(step_type for step_type, _ in sorted(rules, key=str)):
+            off = {rule.name: None for rule in step_type().rules if (step_type, rule.name) not in rules}
+            chain.append(step_type(**off))
+    batch = documents(pages)
+    for step in chain:
+        left = texts(batch)
+        applied = step.apply(batch, seed=0)
+        assert texts(applied.batch) == [page for page in left if not failing(step, page)]
+        batch = applied.batch
+
+
+def test_a_filter_of_short_runs_does_not_hide_longer_ones_from_the_next():
+    batch = documents(["a b c d e f g h i j k l " * 3])
+    first = Repetition(max_duplicate_10_gram_ratio=None).apply(batch, seed=0)
+    assert GopherRepetition().apply(first.batch, seed=0).dropped
+
+
 def test_counts_of_other_texts_are_not_used():
     one = documents(["a b c"])
     Fineweb().apply(one, seed=0)
