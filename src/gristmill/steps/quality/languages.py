@@ -67,6 +67,12 @@ def tables_of(batch: pa.RecordBatch, column: str, languages: Iterable[str]) -> N
     numbers = {_plain(language): number for number, language in enumerate(languages, 1)}
     if not numbers:
         return np.zeros(batch.num_rows, np.int64)
+    kind = batch.schema.field(column).type
+    if not is_text(kind):
+        raise UsageError(
+            f'by_language: the column "{column}" holds {kind}, no names of languages',
+            help="name the column of languages as language_column",
+        )
     names = pc.dictionary_encode(batch.column(column).cast(pa.string()))
     found = [0] + [
         numbers.get(_plain(name), numbers.get(_plain(name).split("-")[0], 0)) for name in names.dictionary.to_pylist()
@@ -74,6 +80,15 @@ def tables_of(batch: pa.RecordBatch, column: str, languages: Iterable[str]) -> N
     codes = pc.fill_null(names.indices, -1).to_numpy(zero_copy_only=False)
     chosen: NDArray[np.int64] = np.array(found, np.int64)[codes + 1]
     return chosen
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type can name languages. One of nothing but nulls names none."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind) or kind == pa.null()
+    )
 
 
 def _plain(language: str) -> str:
