@@ -17,7 +17,7 @@ from gristmill.core.errors import UsageError
 from gristmill.core.records import TEXT, Applied
 from gristmill.core.step import Finding, LocalStep
 from gristmill.steps.put_columns import put_columns, with_fields
-from gristmill.steps.quality.languages import is_text, tables_of
+from gristmill.steps.quality.languages import check_language_column, is_text, tables_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -85,6 +85,8 @@ class Toxicity(LocalStep, tag="toxicity", frozen=True, kw_only=True):
         return (self.name,)
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        if self.language_column in self.columns_needed():
+            check_language_column(schema, self.language_column)
         return with_fields(schema, [pa.field(self.name, pa.float64())])
 
     def load(self) -> ToxicityKernel:

@@ -14,6 +14,7 @@ from gristmill.core.errors import UsageError
 from gristmill.core.examples import documents, texts
 from gristmill.core.records import RECORD, RECORD_TYPE
 from gristmill.recipe.load import parse_recipe
+from gristmill.steps.quality.c4 import C4
 from gristmill.steps.quality.code import Code
 from gristmill.steps.quality.fineweb import Fineweb
 from gristmill.steps.quality.gopher_quality import ENGLISH, GopherQuality
@@ -119,6 +120,13 @@ def test_null_switches_a_rule_off_and_its_pass_too():
         ({"by_language": {"de": {"max_word": 3}}}, 'no rule "max_word" for de'),
         ({"by_language": {"de": {"max_words": "x"}}}, "max_words for de"),
         ({"by_language": {"de": {"max_hash_word_ratio": math.nan}}}, "not a number for de"),
+        ({"max_words": 10**400}, "max_words: .*too large"),
+        ({"max_hash_word_ratio": -(10**400)}, "max_hash_word_ratio"),
+        ({"by_language": {"de": {"max_words": 10**400}}}, "max_words for de: .*too large"),
+        ({"max_words": "many"}, "max_words: Expected `int"),
+        ({"max_hash_word_ratio": [1]}, "max_hash_word_ratio: Expected `float"),
+        ({"by_language": {"de": 3}}, "by_language: Expected `object"),
+        ({"stop_words": 3}, "stop_words: Expected `array"),
         ({"stop_words": ["of the"]}, "no single word"),
         ({"by_language": {"zh": {"stop_words": ["的是"]}}}, "no single word"),
     ],
@@ -157,6 +165,14 @@ def test_tables_by_language():
     assert applied.dropped == {"min_words": 1, "min_stop_words": 2}
     found = step.explain(batch.slice(1, 1))
     assert {finding.rule: finding.threshold for finding in found}["min_words"] == 2
+
+
+@pytest.mark.parametrize("step", [GopherQuality(by_language={"de": {"min_words": 3}}), C4(by_language={"de": {}})])
+def test_languages_that_are_no_text_are_refused(step):
+    batch = documents(["a b"], language=[3])
+    for judge in (lambda: step.output_schema(batch.schema), lambda: step.apply(batch, seed=0)):
+        with pytest.raises(UsageError, match='"language" holds int64'):
+            judge()
 
 
 def test_kept_scores_are_columns_and_values_of_the_record():
