@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.core.errors import UsageError
+from gristmill.core.numbers import is_share
 from gristmill.core.records import TEXT, Applied
 from gristmill.core.step import Finding, LocalStep
 from gristmill.steps.put_columns import put_columns, with_fields
@@ -65,7 +66,7 @@ class Toxicity(LocalStep, tag="toxicity", frozen=True, kw_only=True):
     """What the files hold, by language (\"\": all): read when a run is planned, or given here."""
 
     def __post_init__(self) -> None:
-        if self.max_density is not None and not 0 <= self.max_density <= 1:  # not a number is refused too
+        if self.max_density is not None and not is_share(self.max_density):
             raise UsageError(f"max_density must be from 0 to 1, not {self.max_density}")
         if not (self.words or self.by_language or self.lists):
             raise UsageError("toxicity needs a list of words", help="write words: list.txt, a word or phrase a line")
