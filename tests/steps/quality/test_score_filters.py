@@ -20,9 +20,11 @@ from gristmill.steps.quality.fineweb import Fineweb
 from gristmill.steps.quality.gopher_quality import ENGLISH, GopherQuality
 from gristmill.steps.quality.gopher_repetition import GopherRepetition
 from gristmill.steps.quality.repetition import Repetition
+from gristmill.steps.quality.scores import Scores
 from gristmill.text.quality import known_counts
+from gristmill.text.quality.scores import SCORES
 
-FILTERS = [Code, Fineweb, GopherQuality, GopherRepetition, Repetition]
+FILTERS = [Code, Fineweb, GopherQuality, GopherRepetition, Repetition, Scores]
 TEXTS = st.lists(st.sampled_from(["a b", "a", "\n", "end.\n", "x y z\n", " ", "{;", "0", "中文", "…"]), max_size=30)
 
 
@@ -102,7 +104,7 @@ BAD_INPUT = {
 @pytest.mark.parametrize("step_type", FILTERS)
 def test_bad_input(step_type, page):
     check(step_type(), [page])
-    assert step_type().explain(documents([page]))
+    assert step_type().explain(documents([page])) or step_type is Scores  # no rule is on
 
 
 def test_null_switches_a_rule_off_and_its_pass_too():
@@ -203,7 +205,12 @@ def test_a_filter_uses_what_the_last_one_has_counted(monkeypatch):
     assert shared.batch.equals(again.batch)
 
 
-ALL_RULES = [(step_type, rule.name) for step_type in FILTERS for rule in step_type().rules]
+ALL_RULES = [
+    (step_type, rule.name)
+    for step_type in FILTERS
+    for rule in step_type().rules
+    if getattr(step_type(), rule.name) is not None
+]
 REPETITIVE = [
     "again and again it says the same, " * 6,
     "a b c d e f g h i j k l " * 3,
@@ -242,6 +249,12 @@ def test_counts_of_other_texts_are_not_used():
     Fineweb().apply(one, seed=0)
     assert known_counts.recall(documents(["a b c"]).column("text"), ["words"]) is None
     assert known_counts.recall(one.column("text"), ["words"]) is None  # it was dropped
+
+
+def test_every_score_has_rules():
+    names = {rule.name for rule in (*Scores().rules, *GopherQuality().rules)}
+    assert {name for name in SCORES if f"max_{name}" not in names} == {"stop_words"}
+    assert {name for name in SCORES if f"min_{name}" not in names} == set()
 
 
 def test_versions_of_scores_are_in_the_fingerprint():
