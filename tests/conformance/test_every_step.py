@@ -47,6 +47,7 @@ EXAMPLES = {
         {"min_words": None, "language_column": "url", "by_language": {"a.org": {"min_stop_words": None}}},
     ],
     "gopher_repetition": [{}],
+    "scores": [{}, {"max_digit_ratio": 0.5, "min_letter_ratio": 0.1, "min_paragraphs": 1, "keep_scores": True}],
     "language": [{}, {"languages": ["en"], "min_score": 0.2}],
     "length": [{}, {"min_chars": 2, "max_chars": 4}],
     "limit": [{"max_records": 3}],

@@ -6,7 +6,7 @@ import pytest
 
 from gristmill import steps
 from gristmill.core.errors import UsageError
-from gristmill.pipeline.explain import CHANGED, DROPPED, KEPT, NOT_KNOWN, NOT_TRIED, SET_ASIDE, explain
+from gristmill.pipeline.explain import CHANGED, DROPPED, KEPT, NOT_KNOWN, SET_ASIDE, explain
 
 PROSE = "This is a document with words that have a meaning, and it is all of it in English. " * 5
 
@@ -58,8 +58,23 @@ def test_what_is_dropped_early_is_judged_by_the_others_too(project_recipe, tmp_p
     found = explain(project_recipe, str(tmp_path / "a.jsonl"), 3)
     assert found.leaves_at == "language"
     assert found.steps[0].reason == "no_letters"
-    assert verdicts(found)["gopher_quality"] == NOT_TRIED  # the column language is not there
+    assert verdicts(found)["gopher_quality"] == DROPPED  # its column language is there all the same
+    assert found.is_certain
     assert verdicts(found)["gopher_repetition"] == DROPPED
+
+
+def test_what_depends_on_other_records_is_not_certain(mill, project_recipe, tmp_path):
+    for last, leaves_at in ((20, None), (10**6, "length")):
+        recipe = mill.recipe(project_recipe.sources, [steps.Split(validation=1), steps.Length(min_chars=last)])
+        found = explain(recipe, "a.jsonl", 0)
+        assert (found.leaves_at, found.is_certain) == (leaves_at, False)
+
+
+def test_kept_scores_of_what_is_dropped_are_columns_for_the_next(mill, project_recipe):
+    sources = project_recipe.sources
+    chain = [steps.Code(keep_scores=True, max_mean_line_length=1), steps.Select(columns=["text", "score_longest_line"])]
+    found = explain(mill.recipe(sources, chain), "a.jsonl", 0)
+    assert list(verdicts(found).values()) == [DROPPED, CHANGED]
 
 
 def test_records_that_cannot_be_read(project_recipe):

@@ -46,6 +46,7 @@ STEPS = [
     "Rename",
     "Repetition",
     "Sample",
+    "Scores",
     "Select",
     "Shuffle",
     "Split",

@@ -53,7 +53,7 @@ def test_unknown_languages_are_refused(language, meant):
     assert (f'did you mean "{meant}"' in str(raised.value)) == (meant is not None)
 
 
-@pytest.mark.parametrize("score", [-0.1, 1.1, float("nan")])
+@pytest.mark.parametrize("score", [-0.1, 1.1, float("nan"), "0.5", [1], 10**400])
 def test_senseless_scores_are_refused(score):
     with pytest.raises(UsageError):
         Language(min_score=score)
@@ -65,6 +65,20 @@ def test_explain():
         ("languages", True, False),
         ("min_score", False, True),
     ]
+
+
+def test_explain_names_the_rule_that_drops_what_has_no_letters():
+    for step in (Language(min_score=0), Language(languages=["en"])):
+        assert step.apply(documents(["1234"]), seed=0).dropped == {"no_letters": 1}
+        assert [finding.rule for finding in step.explain(documents(["1234"])) if not finding.passed] == ["no_letters"]
+    assert all(finding.passed for finding in Language().explain(documents(["1234"])))
+
+
+def test_every_rule_that_fails_is_counted():
+    applied = Language(languages=["fr"], min_score=1).apply(documents([ENGLISH, "le the der", "1"]), seed=0)
+    assert applied.dropped == {"no_letters": 1, "other_language": 2}
+    assert applied.measures == {"failed:no_letters": 1, "failed:other_language": 2, "failed:min_score": 2}
+    assert applied.failed["min_score"].tolist() == [True, True, False]
 
 
 def test_accuracy_on_translations():

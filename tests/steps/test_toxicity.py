@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gristmill.core.errors import UsageError
 from gristmill.core.examples import documents, texts
@@ -19,6 +21,51 @@ def test_without_borders_in_japanese_thai_and_chinese():
     step = Toxicity(lists={"zh": ["坏"], "de": ["böse"]})
     found = densities(step, ["这是坏的。", "这是坏的。", "das böse Wort", "böse"], language=["zh-CN", "de", "de", None])
     assert found == [1 / 4, 0, 1 / 3, 0]
+
+
+def test_the_common_list_has_no_borders_in_such_documents():
+    step = Toxicity(lists={"": ["坏", "bad"]})
+    found = densities(step, ["这是坏的。", "这是坏的。", "badge bad", "坏"], language=["zh", "en", "en", None])
+    assert found == [1 / 4, 0, 1 / 2, 1]
+    assert densities(step, ["这是坏的。"]) == [0]
+    assert densities(step, ["这是坏的。"], language=[3]) == [0]
+
+
+def test_what_has_symbols_is_found_as_it_is_written():
+    step = Toxicity(lists={"": ["a$$", "🖕", "f*ck", "No $$ here", "\\"]})
+    pages = [
+        "a as A$$, a$$",
+        "xa$$",
+        "f*ck f*ck,F*CK",
+        "f ck ff*ck f*cks",
+        "🖕🖕",
+        "go 🖕",
+        "no  $$\nhere",
+        "a\\b",
+        "s",
+    ]
+    assert densities(step, pages) == [2 / 4, 0, 3 / 6, 0, 1, 1 / 2, 1 / 2, 1 / 3, 0]
+    assert densities(Toxicity(lists={"": ["🖕"]}, allow=["🖕"]), ["🖕"]) == [0]
+
+
+@given(
+    words=st.lists(st.text("ab$% 坏\0", min_size=1).filter(str.strip), min_size=1, max_size=5),
+    page=st.text("ab$% 坏\0"),
+    language=st.sampled_from(["en", "zh"]),
+)
+def test_the_density_is_a_share(words, page, language):
+    [density] = densities(Toxicity(lists={"": words}), [page], language=[language])
+    assert 0 <= density <= 1
+
+
+def test_a_long_list():
+    words = [f"word{number:x}x" for number in range(20_000)]
+    assert densities(Toxicity(lists={"": words}), ["word0x word4e1fx word4e20x other"]) == [1 / 2]
+
+
+def test_a_list_that_is_too_long_is_refused():
+    with pytest.raises(UsageError, match="of 150,000 words is too long"):
+        Toxicity(lists={"": [f"{number * 7919:x}" * 2 for number in range(150_000)]}).resolved(".")
 
 
 def test_what_is_allowed_does_not_count():

@@ -53,10 +53,8 @@ def _print(found: Explanation) -> None:
         _print_findings(verdict)
     if found.removed is not None:
         print_pair(found.removed)
-    if found.leaves_at is None:
-        click.echo("it stays to the end of the recipe")
-    else:
-        click.echo(f"it leaves the recipe at {found.leaves_at}")
+    end = "stays to the end of the recipe" if found.leaves_at is None else f"leaves the recipe at {found.leaves_at}"
+    click.echo(f"{'' if found.is_certain else 'as far as it is known, '}it {end}")
 
 
 def _print_findings(verdict: StepVerdict) -> None:

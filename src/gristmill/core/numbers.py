@@ -48,6 +48,15 @@ def real_number(name: str, value: Any, *, least: float = 0.0) -> float:
     return float(value)
 
 
+def is_share(value: Any) -> bool:
+    """Whether it is a number from 0 to 1; NaN and what only looks like a number are not.
+
+    >>> [is_share(value) for value in (0, 0.5, 1.5, float("nan"), "0.5", True)]
+    [True, True, False, False, False, False]
+    """
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and bool(0 <= value <= 1)
+
+
 def positive_number(name: str, value: Any) -> float:
     """A finite number above 0."""
     number = real_number(name, value)

@@ -1,6 +1,7 @@
 """One record through a recipe: what each step finds in it, what it makes of it, and where the record would leave.
 
-A record that a step drops is shown to the steps behind it all the same, so that every verdict is seen at once. Cost: a
+A record that a step drops is shown to the steps behind it all the same, with the columns that the step would have made,
+so that every verdict is seen at once. Cost: a
 plan of the recipe, and reading the file up to the record.
 """
 
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
 
 from gristmill.core.errors import UsageError
 from gristmill.core.names import nearest
@@ -21,13 +23,12 @@ from gristmill.shards.dataset import Origin, open_dataset
 from gristmill.shards.manifest import MANIFEST
 from gristmill.steps.columns import value_columns
 from gristmill.steps.deduplicate import Deduplicate
+from gristmill.steps.put_columns import put_columns
 from gristmill.steps.read import open_reader
 from gristmill.steps.split import AssignSplit, Split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import pyarrow as pa
 
     from gristmill.core.recipe import Recipe
     from gristmill.core.records import Applied, BadRecord, SourceFile
@@ -62,7 +63,9 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     record: dict[str, Any]
     steps: list[StepVerdict]
     leaves_at: str | None
-    """The first step that drops it or sets it aside; None: it stays to the end."""
+    """The first step that drops it or sets it aside; None: it stays to the end, as far as it is known."""
+    is_certain: bool = True
+    """Whether every step on its way has been tried: what a barrier decides depends on the other records."""
     removed: RemovedDocument | None = None
     """What the finished dataset says of it: a copy, and the document that stays for it."""
 
@@ -89,14 +92,16 @@ def explain(recipe: Recipe, place: str, number: int = 0) -> Explanation:
     batch, position = found
     removed = _removed(plan.output, Origin(source.name, file.path, position, 0))
     verdicts = list(_verdicts(source, batch, recipe.seed, removed))
-    leaving = (verdict.step for verdict in verdicts if verdict.verdict in (DROPPED, SET_ASIDE))
+    way = [verdict.verdict for verdict in verdicts]
+    end = next((number for number, verdict in enumerate(way) if verdict in (DROPPED, SET_ASIDE)), None)
     return Explanation(
         source=source.name,
         file=file.path,
         position=position,
         record=_shown(batch),
         steps=verdicts,
-        leaves_at=next(leaving, None),
+        leaves_at=None if end is None else verdicts[end].step,
+        is_certain=not {NOT_KNOWN, NOT_TRIED} & set(way[:end]),
         removed=removed,
     )
 
@@ -169,9 +174,23 @@ def _judge(step: LocalStep, batch: pa.RecordBatch, seed: int) -> tuple[StepVerdi
         return StepVerdict(step=step.name, verdict=verdict, findings=findings), applied.batch
     if applied.bad:
         reason = f"{applied.bad[0].reason}: {applied.bad[0].message}"
-        return StepVerdict(step=step.name, verdict=SET_ASIDE, reason=reason, findings=findings), batch
+        return StepVerdict(step=step.name, verdict=SET_ASIDE, reason=reason, findings=findings), _made(
+            step, batch, findings
+        )
     reason = ", ".join(applied.dropped)
-    return StepVerdict(step=step.name, verdict=DROPPED, reason=reason, findings=findings), batch
+    return StepVerdict(step=step.name, verdict=DROPPED, reason=reason, findings=findings), _made(step, batch, findings)
+
+
+def _made(step: LocalStep, batch: pa.RecordBatch, findings: list[Finding]) -> pa.RecordBatch:
+    """A record that the step drops, with the columns that it would have made: their values are what it has found."""
+    found = {name: finding.value for finding in findings for name in (finding.name, f"score_{finding.name}")}
+    made = step.columns_made()
+    if not any(name in found for name in made):
+        return batch
+    schema = step.output_schema(batch.schema)
+    columns = {name: pa.array([found.get(name)], schema.field(name).type) for name in made}
+    kept, bad = put_columns(step, batch, columns)
+    return batch if bad else kept
 
 
 def _past(barrier: Step, batch: pa.RecordBatch, seed: int) -> pa.RecordBatch:

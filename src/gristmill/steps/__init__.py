@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gristmill.steps.quality.gopher_quality import GopherQuality
     from gristmill.steps.quality.gopher_repetition import GopherRepetition
     from gristmill.steps.quality.repetition import Repetition
+    from gristmill.steps.quality.scores import Scores
     from gristmill.steps.read.read import Read
     from gristmill.steps.rename import Rename
     from gristmill.steps.render.render import Render
@@ -52,6 +53,7 @@ __all__ = [
     "Render",
     "Repetition",
     "Sample",
+    "Scores",
     "Select",
     "Shuffle",
     "Split",
@@ -80,6 +82,7 @@ _HOMES = {
     "Render": "gristmill.steps.render.render",
     "Repetition": "gristmill.steps.quality.repetition",
     "Sample": "gristmill.steps.sample",
+    "Scores": "gristmill.steps.quality.scores",
     "Select": "gristmill.steps.select",
     "Shuffle": "gristmill.steps.shuffle",
     "Split": "gristmill.steps.split",

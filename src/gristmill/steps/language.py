@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 import numpy as np
@@ -11,11 +11,15 @@ import pyarrow.compute as pc
 
 from gristmill.core.errors import UsageError
 from gristmill.core.names import nearest
+from gristmill.core.numbers import is_share
 from gristmill.core.records import TEXT, Applied
 from gristmill.core.step import Finding, LocalStep
 from gristmill.steps.put_columns import put_columns, with_fields
 from gristmill.text.language_id import find_model, identifier, model_hash
 from gristmill.text.quality.counting import text_buffers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 LANGUAGE, SCORE = "language", "language_score"
 UNDETERMINED = "und"
@@ -47,7 +51,7 @@ class Language(LocalStep, tag="language", frozen=True, kw_only=True):
     """How likely the language must be, 0 to 1; null: no matter."""
 
     def __post_init__(self) -> None:
-        if self.min_score is not None and not 0 <= self.min_score <= 1:  # not a number is refused too
+        if self.min_score is not None and not is_share(self.min_score):
             raise UsageError(f"min_score must be from 0 to 1, not {self.min_score}")
 
     @property
@@ -74,38 +78,46 @@ class Language(LocalStep, tag="language", frozen=True, kw_only=True):
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:  # noqa: ARG002
         languages, scores = _identified(batch.column(TEXT))
-        filters = bool(self.languages) or self.min_score is not None
-        failed = [
-            pc.equal(languages, UNDETERMINED).to_numpy(zero_copy_only=False) if filters else None,
-            ~pc.is_in(languages, pa.array(self.languages, pa.string())).to_numpy(zero_copy_only=False)
-            if self.languages
-            else None,
-            scores < self.min_score if self.min_score is not None else None,
-        ]
+        failed = self._failed(languages, scores)
         codes = np.zeros(batch.num_rows, np.uint8)
-        for code in (3, 2, 1):
-            rows = failed[code - 1]
-            if rows is not None:
-                codes[rows] = code
+        for code in range(len(failed), 0, -1):
+            codes[failed[_REASONS[code - 1]]] = code
         is_kept = pa.array(codes == 0)
         columns = {LANGUAGE: languages.filter(is_kept), SCORE: pa.array(scores).filter(is_kept)}
         kept, bad = put_columns(self, batch.filter(is_kept), columns)
         times = np.bincount(codes, minlength=len(_REASONS) + 1)
         dropped = {reason: int(count) for reason, count in zip(_REASONS, times[1:], strict=True) if count}
-        return Applied(kept, dropped, bad=bad, codes=codes, reasons=_REASONS)
+        measures = {f"failed:{reason}": int(np.count_nonzero(rows)) for reason, rows in failed.items() if rows.any()}
+        return Applied(kept, dropped, bad=bad, measures=measures, codes=codes, reasons=_REASONS, failed=failed)
+
+    @property
+    def _is_filter(self) -> bool:
+        return bool(self.languages) or self.min_score is not None
+
+    def _failed(self, languages: pa.StringArray, scores: NDArray[np.float64]) -> dict[str, NDArray[np.bool_]]:
+        """For each reason, the documents that it holds for. Of one without letters nothing else is said."""
+        none = np.zeros(len(scores), np.bool_)
+        has_letters = pc.not_equal(languages, UNDETERMINED).to_numpy(zero_copy_only=False)
+        is_wanted = pc.is_in(languages, pa.array(self.languages, pa.string())).to_numpy(zero_copy_only=False)
+        return {
+            "no_letters": ~has_letters if self._is_filter else none,
+            "other_language": ~is_wanted & has_letters if self.languages else none,
+            "min_score": none if self.min_score is None else (scores < self.min_score) & has_letters,
+        }
 
     def explain(self, record: pa.RecordBatch) -> list[Finding]:
         languages, scores = _identified(record.column(TEXT))
         language, score = languages[0].as_py(), scores[0].item()
         wanted = ", ".join(self.languages)
+        is_bare = self._is_filter and language == UNDETERMINED
         return [
             Finding(
                 name=LANGUAGE,
                 value=language,
                 definition="The most likely of the languages that the model knows.",
-                rule="languages" if wanted else None,
+                rule="no_letters" if is_bare else "languages" if wanted else None,
                 threshold=wanted or None,
-                passed=not wanted or language in self.languages,
+                passed=not is_bare and (not wanted or language in self.languages),
             ),
             Finding(
                 name=SCORE,
@@ -118,7 +130,7 @@ class Language(LocalStep, tag="language", frozen=True, kw_only=True):
         ]
 
 
-def _identified(texts: pa.LargeStringArray) -> tuple[pa.StringArray, np.ndarray[tuple[int], np.dtype[np.float64]]]:
+def _identified(texts: pa.LargeStringArray) -> tuple[pa.StringArray, NDArray[np.float64]]:
     """The language of each text and its score, to as many digits as every machine agrees on."""
     known = identifier()
     labels, scores = known.identify(*text_buffers(texts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -13,19 +14,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.core.errors import UsageError
+from gristmill.core.numbers import is_share
 from gristmill.core.records import TEXT, Applied
 from gristmill.core.step import Finding, LocalStep
 from gristmill.steps.put_columns import put_columns, with_fields
-from gristmill.steps.quality.languages import tables_of
+from gristmill.steps.quality.languages import check_language_column, is_text, tables_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
 _WITHOUT_BORDERS = ("ja", "th", "zh")
 _PACKAGE = "package:"
-_BREAK = r"[^\p{L}\p{M}\p{N}]+"
-_GAP = "  "
-"""Two spaces between words, so that each of two neighbours can have one of them as its border."""
+_WORD = r"[\p{L}\p{M}\p{N}]+"
+_GAP = r"[^\p{L}\p{M}\p{N}]+"
+_BORDER = "\0"
+"""Stands before and behind every word of a text that has borders: each of two neighbours has its own."""
 _REASON = "max_density"
 
 
@@ -33,9 +38,11 @@ class Toxicity(LocalStep, tag="toxicity", frozen=True, kw_only=True):
     """Tell which share of a document's words stands on a list, in the column `toxicity`.
 
     Lists are files of yours with a word or phrase a line, or of an installed package (`package:NAME/path/in/it.txt`).
-    Case does not matter. A word is found between borders only, so that "class" holds no other; in Japanese, Thai and
-    Chinese there are none. Nothing is dropped unless `max_density` says so: words on such lists are also used to talk
-    about health, identity and law. What should not count can be allowed.
+    Case does not matter. A word is found between borders only, so that "class" holds no other; documents in Japanese,
+    Thai and Chinese (by `language_column`, if there is one) have none. Between the words of a phrase there may be any
+    space or punctuation; what has symbols in it (`a$$`) is found as it is written. Nothing is dropped unless
+    `max_density` says so: words on such lists are also used to talk about health, identity and law. What should not
+    count can be allowed.
 
     >>> from gristmill.core.examples import documents
     >>> step = Toxicity(lists={"": ["darn"]}, max_density=0.5)
@@ -59,7 +66,7 @@ class Toxicity(LocalStep, tag="toxicity", frozen=True, kw_only=True):
     """What the files hold, by language (\"\": all): read when a run is planned, or given here."""
 
     def __post_init__(self) -> None:
-        if self.max_density is not None and not 0 <= self.max_density <= 1:  # not a number is refused too
+        if self.max_density is not None and not is_share(self.max_density):
             raise UsageError(f"max_density must be from 0 to 1, not {self.max_density}")
         if not (self.words or self.by_language or self.lists):
             raise UsageError("toxicity needs a list of words", help="write words: list.txt, a word or phrase a line")
@@ -67,7 +74,9 @@ class Toxicity(LocalStep, tag="toxicity", frozen=True, kw_only=True):
     def resolved(self, folder: str) -> Toxicity:
         files = {**({"": self.words} if self.words else {}), **self.by_language}
         lists = {language: _read_list(path, folder) for language, path in files.items()}
-        return msgspec.structs.replace(self, lists=self.lists | lists)
+        step = msgspec.structs.replace(self, lists=self.lists | lists)
+        step.load().check()
+        return step
 
     def columns_needed(self) -> tuple[str, ...]:
         by_language = self.by_language or any(self.lists)
@@ -77,6 +86,8 @@ class Toxicity(LocalStep, tag="toxicity", frozen=True, kw_only=True):
         return (self.name,)
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        if self.language_column in self.columns_needed():
+            check_language_column(schema, self.language_column)
         return with_fields(schema, [pa.field(self.name, pa.float64())])
 
     def load(self) -> ToxicityKernel:
@@ -91,7 +102,7 @@ class Toxicity(LocalStep, tag="toxicity", frozen=True, kw_only=True):
             Finding(
                 name=self.name,
                 value=density,
-                definition="Words and phrases of the list / words.",
+                definition="Words and phrases of the list / words (letters in scripts without spaces).",
                 rule=None if self.max_density is None else _REASON,
                 threshold=self.max_density,
                 passed=self.max_density is None or density <= self.max_density,
@@ -124,21 +135,12 @@ def _in_package(path: str) -> Path:
 
 
 class ToxicityKernel:
-    """The lists as patterns."""
+    """The lists as patterns, each made when a document first needs it."""
 
     def __init__(self, step: Toxicity) -> None:
         self._step = step
         self._languages = [language for language in step.lists if language]
-        allowed = {_plain(word) for word in step.allow}
-        by_table = ["", *self._languages]
-        self._borders = [language.lower()[:2] not in _WITHOUT_BORDERS for language in by_table]
-        self._patterns = [
-            _pattern(
-                [word for word in map(_plain, step.lists.get(language, [])) if word and word not in allowed],
-                borders=borders,
-            )
-            for language, borders in zip(by_table, self._borders, strict=True)
-        ]
+        self._patterns: dict[tuple[int, bool], _Patterns | None] = {}
 
     def begin_task(self) -> None:
         """Nothing is carried over."""
@@ -157,35 +159,95 @@ class ToxicityKernel:
 
     def densities(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
         """Of each document."""
-        table_of = tables_of(batch, self._step.language_column, self._languages)
-        texts = _plain_texts(pc.fill_null(batch.column(TEXT), ""))
+        column = self._step.language_column
+        table_of = tables_of(batch, column, self._languages)
+        has_borders = np.ones(batch.num_rows, np.bool_)
+        if column in batch.schema.names and is_text(batch.schema.field(column).type):
+            has_borders = tables_of(batch, column, _WITHOUT_BORDERS) == 0
+        texts = pc.utf8_lower(pc.fill_null(batch.column(TEXT), ""))
         densities = np.zeros(batch.num_rows)
-        for table, (pattern, borders) in enumerate(zip(self._patterns, self._borders, strict=True)):
-            rows = np.flatnonzero(table_of == table)
-            if pattern is None or not len(rows):
-                continue
-            chosen = texts.take(pa.array(rows))
-            found = _count(chosen, pattern)
-            total = _count(chosen, r"[^ ]+" if borders else r"\p{L}")
-            densities[rows] = np.divide(found, total, out=np.zeros(len(rows)), where=total > 0)
+        for table in range(len(self._languages) + 1):
+            for borders in (True, False):
+                rows = np.flatnonzero((table_of == table) & (has_borders == borders))
+                patterns = self._patterns_of(table, borders=borders) if len(rows) else None
+                if patterns is not None:
+                    densities[rows] = _densities(texts.take(pa.array(rows)), patterns, borders=borders)
         return densities
 
+    def check(self) -> None:
+        """Refuse lists that no pattern can hold: about 50,000 words."""
+        for table, language in enumerate(["", *self._languages]):
+            patterns = self._patterns_of(table, borders=True)
+            try:
+                _count(pa.array([""]), "" if patterns is None else patterns.all)
+            except pa.ArrowInvalid as error:
+                raise UsageError(
+                    f"toxicity: the list{language and f' for {language}'} of {len(self._step.lists[language]):,} words "
+                    f"is too long: {error}",
+                    help="make it shorter, or part it by_language",
+                ) from error
 
-def _plain_texts(texts: pa.Array) -> pa.Array:
-    return pc.replace_substring_regex(pc.utf8_lower(texts), _BREAK, _GAP)
+    def _patterns_of(self, table: int, *, borders: bool) -> _Patterns | None:
+        key = (table, borders)
+        if key not in self._patterns:
+            words = self._step.lists.get(["", *self._languages][table], [])
+            self._patterns[key] = _patterns(words, self._step.allow, borders=borders)
+        return self._patterns[key]
 
 
-def _plain(word: str) -> str:
-    plain: str = _plain_texts(pa.array([word], pa.large_string()))[0].as_py()
-    return plain.strip(" ")
+@dataclass(frozen=True, slots=True)
+class _Patterns:
+    """All entries of a list, and those of symbols alone: they are no words, but can be counted."""
+
+    all: str
+    symbols: str | None
 
 
-def _pattern(words: list[str], *, borders: bool) -> str | None:
-    """Longer ones first: of two that begin alike the longer is meant."""
-    if not words:
+def _densities(texts: pa.Array, patterns: _Patterns, *, borders: bool) -> NDArray[np.float64]:
+    total = _count(texts, _WORD if borders else r"[\p{L}\p{N}]")
+    if patterns.symbols is not None:
+        total += _count(texts, patterns.symbols)
+    found = _count(_with_borders(texts) if borders else texts, patterns.all)
+    # Symbols can be cut otherwise when they stand behind words of the list: never more found than there are.
+    total = np.maximum(total, found)
+    return np.divide(found, total, out=np.zeros(len(texts)), where=total > 0)
+
+
+def _with_borders(texts: pa.Array) -> pa.Array:
+    return pc.replace_substring_regex(texts, f"({_WORD})", rf"{_BORDER}\1{_BORDER}")
+
+
+def _patterns(words: list[str], allow: list[str], *, borders: bool) -> _Patterns | None:
+    allowed = set(_plain(allow))
+    entries = pa.array([word for word in _plain(words) if word and word not in allowed], pa.large_string())
+    if not len(entries):
         return None
-    any_of = "|".join(re.escape(word) for word in sorted(set(words), key=lambda word: (-len(word), word)))
-    return f"(?:^| )(?:{any_of})(?: |$)" if borders else f"(?:{any_of})"
+    has_words = pc.match_substring_regex(entries, _WORD).to_pylist()
+    has_symbols = pc.match_substring_regex(entries, r"[^\p{L}\p{M}\p{N} ]").to_pylist()
+    marked = _with_borders(entries).to_pylist() if borders else entries.to_pylist()
+    border = _BORDER if borders else ""
+    found: dict[str, bool] = {}
+    # Backwards: of two that begin alike the longer comes first, and neighbours share their beginning in the pattern.
+    for word, literal, with_words, with_symbols in sorted(
+        zip(entries.to_pylist(), marked, has_words, has_symbols, strict=True), reverse=True
+    ):
+        shape, gap = (literal, r"\s+") if with_symbols else (f"{border}{word}{border}", _GAP)
+        parts = shape.split(" ")
+        found[gap.join(map(re.escape, parts))] = with_words
+    symbols = [pattern for pattern, with_words in found.items() if not with_words]
+    return _Patterns(_any_of(found), _any_of(symbols) if symbols else None)
+
+
+def _plain(words: list[str]) -> list[str]:
+    """In small letters, with single spaces: all at once, for each call of Arrow costs as much as a thousand words."""
+    plain: list[str] = pc.utf8_lower(
+        pa.array([" ".join(word.split()) for word in words], pa.large_string())
+    ).to_pylist()
+    return plain
+
+
+def _any_of(patterns: Iterable[str]) -> str:
+    return f"(?:{'|'.join(patterns)})"
 
 
 def _count(texts: pa.Array, pattern: str) -> NDArray[np.int64]:

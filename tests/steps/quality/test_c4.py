@@ -100,3 +100,18 @@ def test_explain():
         ("require_terminal_punctuation", True),
         ("drop_curly_brackets", False),
     ]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"max_characters": 10**400}, "max_characters: .*too large"),
+        ({"max_characters": -1}, "max_characters must be at least 0"),
+        ({"by_language": {"de": {"min_sentences": -2}}}, "min_sentences must be at least 0"),
+        ({"min_sentences": "three"}, "min_sentences: Expected `int"),
+        ({"drop_lorem_ipsum": 7}, "drop_lorem_ipsum: Expected `bool"),
+    ],
+)
+def test_senseless_numbers_are_refused(parameters, message):
+    with pytest.raises(UsageError, match=message):
+        C4(**parameters)

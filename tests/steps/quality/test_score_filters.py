@@ -14,14 +14,17 @@ from gristmill.core.errors import UsageError
 from gristmill.core.examples import documents, texts
 from gristmill.core.records import RECORD, RECORD_TYPE
 from gristmill.recipe.load import parse_recipe
+from gristmill.steps.quality.c4 import C4
 from gristmill.steps.quality.code import Code
 from gristmill.steps.quality.fineweb import Fineweb
 from gristmill.steps.quality.gopher_quality import ENGLISH, GopherQuality
 from gristmill.steps.quality.gopher_repetition import GopherRepetition
 from gristmill.steps.quality.repetition import Repetition
+from gristmill.steps.quality.scores import Scores
 from gristmill.text.quality import known_counts
+from gristmill.text.quality.scores import SCORES
 
-FILTERS = [Code, Fineweb, GopherQuality, GopherRepetition, Repetition]
+FILTERS = [Code, Fineweb, GopherQuality, GopherRepetition, Repetition, Scores]
 TEXTS = st.lists(st.sampled_from(["a b", "a", "\n", "end.\n", "x y z\n", " ", "{;", "0", "中文", "…"]), max_size=30)
 
 
@@ -101,7 +104,7 @@ BAD_INPUT = {
 @pytest.mark.parametrize("step_type", FILTERS)
 def test_bad_input(step_type, page):
     check(step_type(), [page])
-    assert step_type().explain(documents([page]))
+    assert step_type().explain(documents([page])) or step_type is Scores  # no rule is on
 
 
 def test_null_switches_a_rule_off_and_its_pass_too():
@@ -119,6 +122,13 @@ def test_null_switches_a_rule_off_and_its_pass_too():
         ({"by_language": {"de": {"max_word": 3}}}, 'no rule "max_word" for de'),
         ({"by_language": {"de": {"max_words": "x"}}}, "max_words for de"),
         ({"by_language": {"de": {"max_hash_word_ratio": math.nan}}}, "not a number for de"),
+        ({"max_words": 10**400}, "max_words: .*too large"),
+        ({"max_hash_word_ratio": -(10**400)}, "max_hash_word_ratio"),
+        ({"by_language": {"de": {"max_words": 10**400}}}, "max_words for de: .*too large"),
+        ({"max_words": "many"}, "max_words: Expected `int"),
+        ({"max_hash_word_ratio": [1]}, "max_hash_word_ratio: Expected `float"),
+        ({"by_language": {"de": 3}}, "by_language: Expected `object"),
+        ({"stop_words": 3}, "stop_words: Expected `array"),
         ({"stop_words": ["of the"]}, "no single word"),
         ({"by_language": {"zh": {"stop_words": ["的是"]}}}, "no single word"),
     ],
@@ -159,6 +169,14 @@ def test_tables_by_language():
     assert {finding.rule: finding.threshold for finding in found}["min_words"] == 2
 
 
+@pytest.mark.parametrize("step", [GopherQuality(by_language={"de": {"min_words": 3}}), C4(by_language={"de": {}})])
+def test_languages_that_are_no_text_are_refused(step):
+    batch = documents(["a b"], language=[3])
+    for judge in (lambda: step.output_schema(batch.schema), lambda: step.apply(batch, seed=0)):
+        with pytest.raises(UsageError, match='"language" holds int64'):
+            judge()
+
+
 def test_kept_scores_are_columns_and_values_of_the_record():
     step = Code(keep_scores=True)
     pages = ["abc def\nx", ""]
@@ -187,11 +205,56 @@ def test_a_filter_uses_what_the_last_one_has_counted(monkeypatch):
     assert shared.batch.equals(again.batch)
 
 
+ALL_RULES = [
+    (step_type, rule.name)
+    for step_type in FILTERS
+    for rule in step_type().rules
+    if getattr(step_type(), rule.name) is not None
+]
+REPETITIVE = [
+    "again and again it says the same, " * 6,
+    "a b c d e f g h i j k l " * 3,
+    "a b c " * 9,
+    "One line.\nOne line.",
+]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    chosen=st.lists(st.sets(st.sampled_from(ALL_RULES), min_size=1, max_size=4), min_size=2, max_size=4),
+    pages=st.lists(st.sampled_from(REPETITIVE) | TEXTS.map("".join), min_size=1, max_size=5),
+)
+def test_a_chain_of_filters_judges_as_each_alone(chosen, pages):
+    chain = []
+    for rules in chosen:
+        for step_type in dict.fromkeys(step_type for step_type, _ in sorted(rules, key=str)):
+            off = {rule.name: None for rule in step_type().rules if (step_type, rule.name) not in rules}
+            chain.append(step_type(**off))
+    batch = documents(pages)
+    for step in chain:
+        left = texts(batch)
+        applied = step.apply(batch, seed=0)
+        assert texts(applied.batch) == [page for page in left if not failing(step, page)]
+        batch = applied.batch
+
+
+def test_a_filter_of_short_runs_does_not_hide_longer_ones_from_the_next():
+    batch = documents(["a b c d e f g h i j k l " * 3])
+    first = Repetition(max_duplicate_10_gram_ratio=None).apply(batch, seed=0)
+    assert GopherRepetition().apply(first.batch, seed=0).dropped
+
+
 def test_counts_of_other_texts_are_not_used():
     one = documents(["a b c"])
     Fineweb().apply(one, seed=0)
     assert known_counts.recall(documents(["a b c"]).column("text"), ["words"]) is None
     assert known_counts.recall(one.column("text"), ["words"]) is None  # it was dropped
+
+
+def test_every_score_has_rules():
+    names = {rule.name for rule in (*Scores().rules, *GopherQuality().rules)}
+    assert {name for name in SCORES if f"max_{name}" not in names} == {"stop_words"}
+    assert {name for name in SCORES if f"min_{name}" not in names} == set()
 
 
 def test_versions_of_scores_are_in_the_fingerprint():

@@ -85,6 +85,22 @@ def test_no_pass_without_a_score_that_needs_it():
     assert Needs.of([SCORES["paragraphs"]]) == Needs(lines=True)
 
 
+def test_lines_that_differ_in_their_gaps_alone_have_hashes_of_their_own():
+    lines = [f"a{one}b{two}c" for one in (" ", "  ", "\t", " \t", "\t ") for two in (" ", "  ", "\t")] + [
+        "的是",
+        "的 是",
+    ]
+    counting = Counting(Needs(lines=True))
+    counting.count(pa.array(["\n".join(lines * 2)], pa.large_string()))
+    hashes = counting._scratch.line_hashes[: 2 * len(lines)].tolist()
+    assert len(set(hashes)) == len(lines)
+    assert hashes[: len(lines)] == hashes[len(lines) :]
+
+
+def test_stop_words_in_the_forms_that_the_definition_names():
+    assert scores(["the", "The", "THE", "tHE"])["stop_words"] == [1, 1, 1, 0]
+
+
 def test_an_empty_column():
     assert all(not values for values in scores([]).values())
 

@@ -8,10 +8,11 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from gristmill.core.errors import UsageError
 from gristmill.core.records import TEXT, Applied
 from gristmill.core.step import Finding, LocalStep
 from gristmill.steps.put_columns import put_columns
-from gristmill.steps.quality.languages import tables, tables_of
+from gristmill.steps.quality.languages import check_language_column, tables, tables_of
 from gristmill.text.quality.c4_lines import CITATIONS, LINE_REASONS, PAGE_REASONS, PARAMETERS, PHRASES, clean_pages
 from gristmill.text.quality.characters import character_classes
 from gristmill.text.quality.counting import text_buffers
@@ -51,7 +52,17 @@ class C4(LocalStep, tag="c4", frozen=True, kw_only=True):
     language_column: str = "language"
 
     def __post_init__(self) -> None:
-        tables(self, PARAMETERS, self.by_language)
+        for table in tables(self, PARAMETERS, self.by_language):
+            for name, value in table.items():
+                if value is not None and value < 0:
+                    raise UsageError(
+                        f"c4: {name} must be at least 0, not {value}", help="write null to switch the rule off"
+                    )
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        if self.by_language:
+            check_language_column(schema, self.language_column)
+        return schema
 
     def columns_needed(self) -> tuple[str, ...]:
         return (TEXT, self.language_column) if self.by_language else (TEXT,)

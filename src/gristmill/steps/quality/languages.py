@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from gristmill.core.errors import UsageError
 from gristmill.core.names import nearest
+from gristmill.core.numbers import MAX_COUNT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -40,12 +41,27 @@ def check_bounds(values: Mapping[str, Any], where: str = "") -> None:
             raise UsageError(f"{name} ({value}) is above {partner} ({values[partner]}){where}: nothing would be kept")
 
 
+def _check_value(where: str, value: Any, kind: Any) -> None:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{where}: {error}") from None
+    if isinstance(value, int) and abs(value) > MAX_COUNT:
+        raise UsageError(
+            f"{where}: a number of {len(f'{abs(value):x}')} hexadecimal digits is too large",
+            help="write null to switch the rule off",
+        )
+
+
 def tables(step: Step, keys: Iterable[str], by_language: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The values of the step's `keys`: for all records first, then for each language in order, each checked."""
     fields = {field.name: field.type for field in msgspec.structs.fields(type(step))}
     common = {key: getattr(step, key) for key in keys}
+    for key, value in common.items():  # Python checks no types
+        _check_value(key, value, fields[key])
     check_bounds(common)
     found = [common]
+    _check_value("by_language", by_language, dict[str, dict[str, Any]])
     for language, changes in by_language.items():
         where = f" for {language}"
         for key, value in changes.items():
@@ -53,10 +69,7 @@ def tables(step: Step, keys: Iterable[str], by_language: Mapping[str, Mapping[st
                 meant = nearest(key, common)
                 hint = f'did you mean "{meant}"?' if meant else f"there are {', '.join(common)}"
                 raise UsageError(f'by_language: {step.name} has no rule "{key}"{where}', help=hint)
-            try:
-                msgspec.convert(value, fields[key])
-            except msgspec.ValidationError as error:
-                raise UsageError(f"by_language: {key}{where}: {error}") from None
+            _check_value(f"by_language: {key}{where}", value, fields[key])
         found.append(common | dict(changes))
         check_bounds(found[-1], where)
     return found
@@ -67,6 +80,7 @@ def tables_of(batch: pa.RecordBatch, column: str, languages: Iterable[str]) -> N
     numbers = {_plain(language): number for number, language in enumerate(languages, 1)}
     if not numbers:
         return np.zeros(batch.num_rows, np.int64)
+    check_language_column(batch.schema, column)
     names = pc.dictionary_encode(batch.column(column).cast(pa.string()))
     found = [0] + [
         numbers.get(_plain(name), numbers.get(_plain(name).split("-")[0], 0)) for name in names.dictionary.to_pylist()
@@ -74,6 +88,24 @@ def tables_of(batch: pa.RecordBatch, column: str, languages: Iterable[str]) -> N
     codes = pc.fill_null(names.indices, -1).to_numpy(zero_copy_only=False)
     chosen: NDArray[np.int64] = np.array(found, np.int64)[codes + 1]
     return chosen
+
+
+def check_language_column(schema: pa.Schema, column: str) -> None:
+    """Refuse a column that cannot name languages."""
+    if column in schema.names and not is_text(schema.field(column).type):
+        raise UsageError(
+            f'by_language: the column "{column}" holds {schema.field(column).type}, no names of languages',
+            help="name the column of languages as language_column",
+        )
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type can name languages. One of nothing but nulls names none."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind) or kind == pa.null()
+    )
 
 
 def _plain(language: str) -> str:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from gristmill.core.records import TEXT, Applied
 from gristmill.core.step import Finding, LocalStep
 from gristmill.steps.put_columns import put_columns, with_fields
-from gristmill.steps.quality.languages import tables, tables_of
+from gristmill.steps.quality.languages import check_language_column, tables, tables_of
 from gristmill.text.quality.counting import Counting, Needs, StopWords
 from gristmill.text.quality.known_counts import OF_LISTS, recall, remember
 from gristmill.text.quality.scores import SCORES, Score
@@ -87,6 +87,8 @@ class ScoreFilter(LocalStep, frozen=True, kw_only=True):
         return tuple(field.name for field in self._score_fields())
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        if self.by_language:
+            check_language_column(schema, self.language_column)
         return with_fields(schema, self._score_fields())
 
     def _score_fields(self) -> list[pa.Field]:

@@ -177,7 +177,12 @@ class Counting:
         if needs.lines:
             counts |= zip(repeated_lines.COUNTERS, lines.T, strict=True)
         if needs.longest_run:
-            counts |= zip(repeated_words.COUNTERS, words.T, strict=True)
+            # Only what was counted: a filter that asks for longer runs must not take zeros for counts.
+            counts |= {
+                name: column
+                for name, column in zip(repeated_words.COUNTERS, words.T, strict=True)
+                if _RUN_LENGTHS.get(name, 1) <= needs.longest_run
+            }
         if needs.characters:
             runs = np.zeros((num_texts, 1), np.int64)
             count_character_runs(data, offsets, runs)

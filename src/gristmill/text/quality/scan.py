@@ -135,6 +135,7 @@ def scan(
         num_lines = all_line_characters = longest_line = bullets = ellipsis_lines = terminals = short = code_like = 0
         place = start
         gap, feeds = 0, 2
+        gap_hash = _SEED
         line_start = line_end = start
         line_words = line_characters = line_spaces = symbols = 0
         line_hash = _SEED
@@ -146,6 +147,7 @@ def scan(
                 if not _class_of(classes, code) & _SPACE:
                     break
                 gap += 1
+                gap_hash = (gap_hash ^ np.uint64(code)) * _PRIME
                 feeds += code == _LINE_FEED
                 place += size
             if line_words and (feeds or place >= end):
@@ -178,12 +180,15 @@ def scan(
             if line_words:
                 line_characters += gap
                 line_spaces += gap
+                # Lines that differ in their gaps alone would share a hash, and be searched in quadratic time.
+                line_hash = (line_hash ^ gap_hash) * _SPREAD
             else:
                 line_start = place
                 line_characters = line_spaces = symbols = 0
                 line_hash = _SEED
                 opens_paragraph = feeds >= 2
             gap = feeds = 0
+            gap_hash = _SEED
 
             word_start = place
             length = kinds = last_kind = 0

@@ -59,8 +59,8 @@ _LISTED = (
     _count("longest_word_run", "How often the same word stands in a row, at most."),
     _count("longest_character_run", "How often the same character stands in a row, at most; the space and control "
            "characters do not count."),
-    _count("stop_words", "How many different words of the list of stop words occur, in any case of letters, without "
-           "the punctuation around them."),
+    _count("stop_words", "How many different words of the list of stop words occur, without the punctuation around "
+           "them: as listed, in small letters, in capitals, or with a capital first."),
     Score("mean_word_length", "Characters of all words / words.", ("word_characters",), "words"),
     Score("mean_line_length", "Characters of all lines, space at their ends left out / lines.",
           ("line_characters",), "lines"),
