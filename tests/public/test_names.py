@@ -150,6 +150,7 @@ SIGNATURES = {
         "max_quarantine": 0.01,
         "slice_bytes": 64 << 20,
         "identity": "mtime",
+        "keep_dropped": None,
         "folder": None,
     },
 }
