@@ -1,8 +1,8 @@
 """The loops over text: words, shingles, MinHash. One pass over the UTF-8 bytes, nothing is made for a word.
 
 A word is gathered character by character in 64 bits, each xored in and multiplied away (nothing cheaper will do: what
-is only rotated makes words that differ in two letters equal), and then mixed. A shingle is a polynomial of the hashes of
-`ngram` words in a row, rolled on with one multiplication. Each is taken through all permutations `a*x` (mod 2^32, a
+is only rotated makes words that differ in two letters equal), and then mixed. A shingle is a polynomial of the hashes
+of `ngram` words in a row, rolled on with one multiplication. Each is taken through all permutations `a*x` (mod 2^32, a
 odd): in registers of 256 bits eight at a time, eight shingles to each load.
 """
 
