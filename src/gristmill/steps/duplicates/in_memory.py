@@ -75,7 +75,8 @@ def find_duplicates(step: Deduplicate, texts: pa.Array) -> tuple[Removals, NDArr
     documents = np.repeat(signed.rows[is_left], step.bands)
 
     def sketches(documents: NDArray[np.int64]) -> NDArray[np.uint8]:
-        return signed.sketches[sketch_of[documents]]
+        found: NDArray[np.uint8] = signed.sketches[sketch_of[documents]]
+        return found
 
     pairs = candidate_pairs(groups(signed.keys[is_left].reshape(-1), documents, ranks), sketches)
 
