@@ -52,6 +52,30 @@ def test_wrong_use(gristmill, tmp_path):
     assert "Examples" in gristmill("dedup", "--help").out
 
 
+@pytest.mark.parametrize("place", [0, 4999], ids=["in the sample", "far behind it"])
+def test_counts_that_are_there_are_not_written_over(gristmill, tmp_path, place):
+    records = [{"text": f"document {n}"} for n in range(5000)]
+    records[place]["duplicate_count"] = 7
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    for workers in (1, 2):
+        shown = gristmill("dedup", "a.jsonl", "out", "--count", "--workers", workers, folder=tmp_path, fails=2).err
+        assert "already has the key duplicate_count" in shown
+        assert "Traceback" not in shown
+    assert not (tmp_path / "out/manifest.json").exists()
+
+
+def test_other_bands_and_the_field_of_against(gristmill, tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "secret question"}\n{"text": "other"}\n')
+    (tmp_path / "known.jsonl").write_text('{"question": "secret question"}\n')
+    command = ("dedup", "a.jsonl", "out", "--bands", "30", "--rows", "4", "--ngram", "3")
+    found = gristmill(*command, "--against", "known.jsonl", "--against-text", "question", "--json", folder=tmp_path)
+    assert json.loads(found.out)["deduplicated"][0]["loss"]["documents"]["duplicate"] == 1
+    recipe = json.loads((tmp_path / "out/manifest.json").read_text())["recipe"]
+    assert recipe["steps"][0]["deduplicate"].items() >= {"bands": 30, "rows": 4, "ngram": 3}.items()
+    assert "--against" in gristmill(*command, "--against-text", "question", folder=tmp_path, fails=2).err
+    assert "bands" in gristmill("dedup", "a.jsonl", "other", "--bands", "1", folder=tmp_path, fails=2).err
+
+
 def test_a_limit_stops_with_what_was_found(gristmill, tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "the very same"}\n' * 30)
     shown = gristmill("dedup", "a.jsonl", "out", folder=tmp_path, fails=1).err

@@ -357,4 +357,4 @@ def test_many_that_share_a_band_and_nothing_else(mill, tmp_path):
     assert entry.rows == 0
     assert entry.counts["largest_band_group"] > 500
     assert entry.counts["capped_band_groups"] >= 4
-    assert entry.counts["pairs"] < 2 * 8 * 3000
+    assert entry.counts["pairs"] < 12 * 8 * 3000

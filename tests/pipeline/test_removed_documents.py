@@ -28,3 +28,17 @@ def test_by_origin_and_by_number(mill, tmp_path):
         removed_document(dataset, 2)
     path.write_text("changed")
     assert removed_document(dataset, 0).text is None
+
+
+def test_what_is_in_against_is_read_as_its_own_step_says(mill, tmp_path):
+    for name, field, text in (("a", "question", "one"), ("b", "answer", "two")):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({field: text, "text": f"not {text}"}) + "\n")
+    path = tmp_path / "data.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("one", "two", "three")))
+    steps = [
+        Deduplicate(against={"read": str(tmp_path / f"{name}.jsonl"), "text": field})
+        for name, field in (("a", "question"), ("b", "answer"))
+    ]
+    mill.run(mill.recipe({"web": Read(read=str(path))}, [*steps, Write(format="jsonl")]))
+    dataset = open_dataset(mill.output)
+    assert [removed_document(dataset, number).survivor_text for number in range(2)] == ["one", "two"]

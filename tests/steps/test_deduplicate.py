@@ -90,6 +90,8 @@ def test_columns():
         Deduplicate(count=True).output_schema(counted.schema)
     with pytest.raises(UsageError, match="text"):
         Deduplicate().output_schema(pa.schema({"title": pa.string()}))
-    lines = pa.array([b'{"a": 1.50}', b'{"duplicate_count": 9}'], pa.large_binary())
+    lines = pa.array([b'{"a": 1.50}', b"{}"], pa.large_binary())
     counted = with_counts(batch.append_column(RECORD, lines), np.array([1, 3]))
     assert counted.column(RECORD).to_pylist() == [b'{"a":1.50,"duplicate_count":1}', b'{"duplicate_count":3}']
+    with pytest.raises(UsageError, match="already has the key duplicate_count"):
+        with_counts(batch.append_column(RECORD, pa.array([b"{}", b'{"duplicate_count": 9}'])), np.array([1, 3]))

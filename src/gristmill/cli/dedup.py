@@ -8,6 +8,7 @@ import click
 
 from gristmill.cli.options import json_option
 from gristmill.cli.run import print_result, result_facts
+from gristmill.core.errors import UsageError
 from gristmill.core.recipe import Recipe
 from gristmill.pipeline.options import RunOptions
 from gristmill.pipeline.run import run_recipe
@@ -25,8 +26,11 @@ from gristmill.steps.write import Write
 @click.option("--kind", type=click.Choice(KINDS), default="near", show_default=True, help="Alike texts, or equal ones.")
 @click.option("--threshold", type=float, default=0.8, show_default=True, help="How alike, as Jaccard similarity.")
 @click.option("--ngram", type=int, default=5, show_default=True, help="Words in a shingle.")
+@click.option("--bands", type=int, default=18, show_default=True, help="Of MinHash values: more find more pairs.")
+@click.option("--rows", type=int, default=6, show_default=True, help="Values in a band: more find fewer pairs.")
 @click.option("--verify", type=click.Choice(VERIFY), default="text", show_default=True, help="How pairs are checked.")
 @click.option("--against", help="Also remove what is in this dataset or file, which stays as it is.")
+@click.option("--against-text", metavar="FIELD", help="The field that holds the text there. Default: text.")
 @click.option("--text", default="text", show_default=True, help="The field that holds the text.")
 @click.option("--format", default="jsonl", show_default=True, help="Of the output: jsonl, parquet, arrow, webdataset.")
 @click.option("--columns", help="Fields to keep in parquet and arrow, with commas between them. JSON lines keep all.")
@@ -40,6 +44,8 @@ from gristmill.steps.write import Write
 def command(
     documents: str,
     out: str,
+    against: str | None,
+    against_text: str | None,
     text: str,
     format: str,
     columns: str | None,
@@ -57,8 +63,12 @@ def command(
     recipe with the step deduplicate.
     """
     started = monotonic()
+    if against_text is not None and against is None:
+        raise UsageError("--against-text names a field of the files of --against, and there are none")
+    others = against if against_text is None else {"read": against, "text": against_text}
     read = Read(read=documents, text=text, columns=columns.split(",") if columns else [])
-    recipe = Recipe(sources={"documents": read}, steps=[Deduplicate(**settings), Write(format=format)], output=out)
+    step = Deduplicate(against=others, **settings)
+    recipe = Recipe(sources={"documents": read}, steps=[step, Write(format=format)], output=out)
     options = RunOptions(workers=workers or "auto", update=update, overwrite=overwrite)
     result = run_recipe(recipe, options)
     if as_json:

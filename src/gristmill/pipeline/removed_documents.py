@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gristmill.shards.dataset import Dataset
-    from gristmill.shards.manifest import Deduplicated, InputFile
+    from gristmill.shards.manifest import Deduplicated
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +93,5 @@ def _place(dataset: Dataset, step: Deduplicated, found: Mapping[str, int], sourc
     if file is None:
         raise DamagedDatasetError(f"the manifest names no input file {key}", help="make the dataset again")
     origin = Origin(source, file.path, found["position"], found["part"])
-    read = _against_read(dataset, file) if key in step.against else None
+    read = msgspec.convert({**step.against_read, "read": file.path}, Read) if key in step.against else None
     return origin, read_text(dataset.manifest, file, origin.position, read)
-
-
-def _against_read(dataset: Dataset, file: InputFile) -> Read:
-    """How the files of `against` were read, from the recipe in the manifest."""
-    steps: Any = dataset.manifest.recipe.get("steps") or []
-    own: Any = dataset.manifest.recipe.get("sources") or {}
-    steps = [*steps, *(step for source in own.values() for step in source.get("steps") or [])]
-    for step in steps:
-        given = step.get("deduplicate", {}).get("against") if isinstance(step, dict) else None
-        if isinstance(given, dict):
-            return msgspec.convert({**given, "read": file.path}, Read)
-    return Read(read=file.path)

@@ -110,6 +110,8 @@ class Deduplicated(msgspec.Struct, frozen=True, kw_only=True):
     """Of the work: pairs compared, pairs whose texts were needed, documents that shared a band."""
     against: dict[str, InputFile] = {}
     """The files of `against`, as in `Manifest.files`."""
+    against_read: dict[str, object] = {}
+    """How they were read: the keys of a source."""
 
 
 class TokenizerIdentity(msgspec.Struct, frozen=True, kw_only=True):

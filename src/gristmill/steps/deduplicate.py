@@ -18,7 +18,7 @@ from gristmill.core.names import one_of
 from gristmill.core.records import RECORD, TEXT, Applied, SourceFile
 from gristmill.core.step import GlobalStep, LocalStep
 from gristmill.steps.columns import require_column
-from gristmill.steps.json_records import with_values
+from gristmill.steps.json_records import with_new_value
 from gristmill.steps.read import Read, plan_schema, recognized, source_files
 from gristmill.storage.paths import find_files
 from gristmill.text.shingles import MinHash
@@ -74,7 +74,7 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
     against: str | dict[str, Any] | None = None
     """Files or a dataset, or the keys of a source: `{read: questions.jsonl, text: question}`."""
     count: bool = False
-    """Add a column `duplicate_count`: how many documents each stands for, itself among them."""
+    """Add a column `duplicate_count`: how many documents each stands for, itself among them. None may have it yet."""
     max_source_loss: float = 0.5
     max_cluster: int = 100_000
     partition_bytes: int = 32 << 20
@@ -177,10 +177,20 @@ class CountCopies(LocalStep, tag="deduplicate", frozen=True, kw_only=True):
 
 
 def with_counts(batch: pa.RecordBatch, counts: NDArray[np.int64]) -> pa.RecordBatch:
-    """The batch with the column `duplicate_count`, which JSON records get as a key."""
+    """The batch with the column `duplicate_count`, which JSON records get as a key.
+
+    Raises:
+        UsageError: A record has such a key already. What it counts is not known here, so it is neither added up (those
+            that go would have to be, too) nor written over.
+    """
     if RECORD in batch.schema.names:
         index = batch.schema.get_field_index(RECORD)
         lines = zip(batch.column(index).to_pylist(), counts.tolist(), strict=True)
-        changed = [with_values(line, [((DUPLICATE_COUNT,), count)]) for line, count in lines]
+        try:
+            changed = [with_new_value(line, DUPLICATE_COUNT, count) for line, count in lines]
+        except ValueError as error:
+            raise UsageError(
+                f"deduplicate: count: {error}", help="rename or leave out this key before this step, or count: false"
+            ) from error
         batch = batch.set_column(index, batch.schema.field(index), pa.array(changed, batch.schema.field(index).type))
     return batch.append_column(pa.field(DUPLICATE_COUNT, pa.int64()), pa.array(counts))

@@ -26,6 +26,19 @@ def with_values(line: bytes, changes: Iterable[tuple[Sequence[str], Any]]) -> by
     return msgspec.json.encode(record)
 
 
+def with_new_value(line: bytes, name: str, value: Any) -> bytes:
+    """The record with one key more; `ValueError` if it is there already.
+
+    >>> with_new_value(b'{"id": 1.50}', "n", 2)
+    b'{"id":1.50,"n":2}'
+    """
+    record = _decode(line)
+    if name in record:
+        raise ValueError(f"a record already has the key {name}")
+    _put(record, (name,), value)
+    return msgspec.json.encode(record)
+
+
 def with_text(line: bytes, text: str) -> bytes:
     """The record with its text under `text`; `ValueError` if another value stands there.
 

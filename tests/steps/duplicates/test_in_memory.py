@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.steps import Deduplicate
-from gristmill.steps.duplicates.candidates import Pairs, candidate_pairs, group_copies, groups
+from gristmill.steps.duplicates.candidates import ALL_PAIRS, Pairs, candidate_pairs, group_copies, groups
 from gristmill.steps.duplicates.clusters import Likenesses, join
 from gristmill.steps.duplicates.in_memory import find_duplicates
+from gristmill.steps.duplicates.large_groups import NEIGHBOURS, ORDERS
 
 
 def no_ranks(documents):
@@ -133,13 +134,56 @@ def test_groups_are_those_of_a_dictionary(keys, ranks):
         assert sorted(part.tolist() for part in np.split(made.documents, made.starts[1:-1]) if len(part)) == ordered
 
 
+def random_sketches(count, seed=0):
+    sketches = np.random.default_rng(seed).integers(0, 256, (count, 108), np.uint8)
+    return lambda documents: sketches[documents]
+
+
 def test_pairs_of_a_large_group_grow_with_it_and_hang_together():
-    keys = np.zeros(50_000, np.uint64)
-    pairs = candidate_pairs(groups(keys, np.arange(50_000), no_ranks))
-    assert len(pairs) == 2 * 50_000 - 3
+    keys = np.zeros(100_000, np.uint64)
+    pairs = candidate_pairs(groups(keys, np.arange(100_000), no_ranks), random_sketches(100_000))
+    assert 2 * 100_000 < len(pairs) <= (2 + ORDERS * NEIGHBOURS) * 100_000
     assert len(set(Likenesses(pairs, no_ranks).roots().tolist())) == 1
-    small = candidate_pairs(groups(keys[:6], np.arange(6), no_ranks))
-    assert len(small) == 15
+    small = candidate_pairs(groups(keys[:ALL_PAIRS], np.arange(ALL_PAIRS), no_ranks), random_sketches(0))
+    assert len(small) == ALL_PAIRS * (ALL_PAIRS - 1) // 2
+
+
+def test_what_may_go_is_paired_with_what_stays():
+    """Each of the last 300 is much like one of the first 3,000, which always stay and are all a little alike."""
+    rng = np.random.default_rng(1)
+    sketches = np.tile(rng.integers(0, 256, 108, np.uint8), (3300, 1))
+    changed = rng.random((3000, 108)) < 0.2
+    sketches[:3000][changed] = rng.integers(0, 256, changed.sum(), np.uint8)
+    sketches[3000:] = sketches[:300]
+    changed = rng.random((300, 108)) < 0.1
+    sketches[3000:][changed] = rng.integers(0, 256, changed.sum(), np.uint8)
+    keys = np.zeros(3300, np.uint64)
+    pairs = candidate_pairs(groups(keys, np.arange(3300), no_ranks), lambda documents: sketches[documents], 3000)
+    found = set(zip(pairs.first.tolist(), pairs.second.tolist(), strict=True))
+    # One band alone: a text has a good many of them.
+    assert sum((number, 3000 + number) in found for number in range(300)) >= 240
+    assert sum(second < 3000 for _, second in found) <= 2 * 3000
+    assert len(found) <= 2 * 3300 + (3000 + 2 * 300) * ORDERS * NEIGHBOURS
+
+
+def test_copies_of_texts_from_one_template_are_found():
+    """Two hundred families of two: all share bands by the template, and only the two of a family are alike enough."""
+    rng = random.Random(5)
+
+    def edited(words, count):
+        words = list(words)
+        for place in rng.sample(range(len(words)), count):
+            words[place] = f"n{rng.getrandbits(40)}"
+        return words
+
+    template = [f"w{rng.getrandbits(40)}" for _ in range(1000)]
+    families = [edited(template, 6) for _ in range(200)]
+    texts = [" ".join(edited(family, 7)) for family in families for _ in range(2)]
+    sets = [duplicates.shingles(text) for text in texts]
+    clear = [one for one in range(0, 400, 2) if duplicates.jaccard(sets[one], sets[one + 1]) >= 0.85]
+    assert len(clear) > 150
+    survivors, _, _ = removed_by(Deduplicate(), texts)
+    assert sum(one not in survivors and one + 1 not in survivors for one in clear) <= 0.02 * len(clear)
 
 
 EDGES = st.lists(st.tuples(st.integers(0, 15), st.integers(0, 15)), max_size=20)

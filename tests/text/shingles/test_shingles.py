@@ -76,6 +76,24 @@ def test_numbers_count():
     assert jaccard(first, second) == 0.0
 
 
+def test_long_words_that_differ_in_few_letters_are_different():
+    rng = random.Random(7)
+    words = {"aqqqqqqqqb", "cqqqqqqqqc", "a" * 64, "b" * 64}
+    digits = [f"{first}{rng.getrandbits(26):08d}"[:9] for first in range(10) for _ in range(2000)]
+    words.update(number + last for number in digits for last in "0123456789")
+    for alphabet in ("ab", "abcdefghijklmnopqrstuvwxyz", "абвгде", "aбcд"):
+        for length in (10, 19, 40):
+            base = [rng.choice(alphabet) for _ in range(length)]
+            for _ in range(3000):
+                word = base[:]
+                for place in rng.sample(range(length), rng.randint(1, 3)):
+                    word[place] = rng.choice(alphabet)
+                words.add("".join(word))
+    assert len(words) > 200_000
+    [found] = ShingleSets(1).of(column([" ".join(sorted(words))]))
+    assert len(found) == len(words)
+
+
 def test_slices_nulls_and_other_string_types():
     texts = ["zero one two three four five", None, "six seven eight nine ten eleven"]
     whole = MinHash().sign(pa.array(["left out", *texts], pa.string()).slice(1))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import xxhash
@@ -167,7 +168,7 @@ class Decision:
 
     def entry(self) -> Deduplicated:
         """What the manifest says of it."""
-        files = self.step.files if isinstance(self.step, DeduplicateAgainst) else []
+        against = self.step if isinstance(self.step, DeduplicateAgainst) else None
         return Deduplicated(
             file=self.write_table(),
             rows=len(self.removals.documents),
@@ -179,8 +180,9 @@ class Decision:
                 file_key(file.id): InputFile(
                     source="against", path=file.path, relative=file.relative, bytes=file.num_bytes, version=file.version
                 )
-                for file in files
+                for file in (against.files if against else [])
             },
+            against_read=msgspec.to_builtins(against.read) if against else {},
         )
 
     def largest(self) -> list[DuplicateCluster]:

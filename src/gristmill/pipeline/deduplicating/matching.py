@@ -20,7 +20,7 @@ from gristmill.pipeline.deduplicating.records_on_disk import (
 )
 from gristmill.pipeline.sink import Place
 from gristmill.shards.manifest import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
-from gristmill.steps.duplicates.candidates import Pairs, candidate_pairs, groups
+from gristmill.steps.duplicates.candidates import ALL_PAIRS, Pairs, candidate_pairs, groups
 from gristmill.steps.duplicates.in_memory import first_copies
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def run_candidates(task: Task, context: Context) -> FoundCandidates:
     del keys, numbers
     alike = groups(joined_keys, joined_numbers, documents.ranks)
     sizes = np.diff(alike.starts)
-    pairs = candidate_pairs(alike)
+    pairs = candidate_pairs(alike, documents.sketches, documents.num_fixed)
     is_open = pairs.second >= documents.num_fixed  # two that both stay need not be compared
     pairs = Pairs(pairs.first[is_open], pairs.second[is_open])
     num_partitions = stage.inputs[0].num_partitions
@@ -100,7 +100,7 @@ def run_candidates(task: Task, context: Context) -> FoundCandidates:
             pairs=file.close(),
             num_groups=len(sizes),
             largest_group=int(sizes.max(initial=0)),
-            num_capped=int(np.count_nonzero(sizes > 6)),
+            num_capped=int(np.count_nonzero(sizes > ALL_PAIRS)),
         )
 
 

@@ -1,6 +1,6 @@
 """Documents with a key in common, as pairs that may be alike. Linear in the number of documents, however many share a
-key: in a group of up to six all pairs are taken, in a larger one each document with the group's best and with the one
-before it.
+key: in a group of up to `ALL_PAIRS` all pairs are taken; in a larger one each document with the group's best, with the
+one before it, and with some that are likely (`large_groups`), about as many for each as in the largest of the others.
 
 Rank: of two documents the one with the smaller (rank, number) is the better one, and stays.
 """
@@ -13,14 +13,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gristmill.core.kernels import kernel
+from gristmill.steps.duplicates.large_groups import likely_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
+    from gristmill.steps.duplicates.large_groups import Sketches
+
     Ranks = Callable[[NDArray[np.int64]], NDArray[np.uint64]]
     """The ranks of some documents."""
+
+ALL_PAIRS = 24
+"""Members of a group of which all pairs are taken: eleven or twelve for each, as in larger groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,24 +90,34 @@ def group_copies(digests: NDArray[np.uint64], documents: NDArray[np.int64], rank
     return Groups(copies[order], np.flatnonzero(np.append(is_start[:-1][in_group], True)))
 
 
-def candidate_pairs(found: Groups) -> Pairs:
-    """The pairs to compare."""
+def candidate_pairs(found: Groups, sketches: Sketches, num_fixed: int = 0) -> Pairs:
+    """The pairs to compare. Two of the first `num_fixed` documents, which always stay, may be among them."""
     sizes = np.diff(found.starts)
-    num_pairs = np.where(sizes <= 6, sizes * (sizes - 1) // 2, 2 * sizes - 3)
+    num_pairs = np.where(sizes <= ALL_PAIRS, sizes * (sizes - 1) // 2, 2 * sizes - 3)
     one, other = np.empty(num_pairs.sum(), np.int64), np.empty(num_pairs.sum(), np.int64)
-    _write_pairs(found.documents, found.starts, one, other)
-    return Pairs.of(one, other)
+    _write_pairs(found.documents, found.starts, ALL_PAIRS, one, other)
+    ones, others = [one], [other]
+    for group in np.flatnonzero(sizes > ALL_PAIRS):
+        members = found.documents[found.starts[group] : found.starts[group + 1]]
+        for some, neighbours in likely_pairs(members, sketches, num_fixed):
+            ones.append(some)
+            others.append(neighbours)
+    return Pairs.of(np.concatenate(ones), np.concatenate(others))
 
 
 @kernel
 def _write_pairs(
-    documents: NDArray[np.int64], starts: NDArray[np.int64], one: NDArray[np.int64], other: NDArray[np.int64]
+    documents: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    all_pairs: int,
+    one: NDArray[np.int64],
+    other: NDArray[np.int64],
 ) -> None:
     written = 0
     for group in range(len(starts) - 1):
         first, stop = starts[group], starts[group + 1]
         for place in range(first + 1, stop):
-            if stop - first <= 6:
+            if stop - first <= all_pairs:
                 for earlier in range(first, place):
                     one[written], other[written] = documents[earlier], documents[place]
                     written += 1

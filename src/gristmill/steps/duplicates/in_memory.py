@@ -73,14 +73,18 @@ def find_duplicates(step: Deduplicate, texts: pa.Array) -> tuple[Removals, NDArr
     sketch_of = np.full(len(texts), -1)
     sketch_of[signed.rows] = np.arange(len(signed.rows))
     documents = np.repeat(signed.rows[is_left], step.bands)
-    pairs = candidate_pairs(groups(signed.keys[is_left].reshape(-1), documents, ranks))
+
+    def sketches(documents: NDArray[np.int64]) -> NDArray[np.uint8]:
+        found: NDArray[np.uint8] = signed.sketches[sketch_of[documents]]
+        return found
+
+    pairs = candidate_pairs(groups(signed.keys[is_left].reshape(-1), documents, ranks), sketches)
 
     def compare(pairs: Pairs) -> tuple[Pairs, NDArray[np.float64]]:
         found = np.empty(len(pairs))
         for start in range(0, len(pairs), _PAIRS_AT_ONCE):
             some = pairs.slice(start, start + _PAIRS_AT_ONCE)
-            first, second = (signed.sketches[sketch_of[side]] for side in (some.first, some.second))
-            found[start : start + len(some)] = similarities(first, second)
+            found[start : start + len(some)] = similarities(sketches(some.first), sketches(some.second))
         judgement = judge(step, found)
         alike = judgement.alike.copy()
         undecided = np.flatnonzero(judgement.undecided)

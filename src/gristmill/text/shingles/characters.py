@@ -1,6 +1,8 @@
 """What a character is to the comparison of documents: part of a word, a word of its own, nothing, or a gap.
 
 Two texts that differ only in case, accents, punctuation, spacing or the width of their letters are the same words.
+One character becomes one: `ß` and ligatures are not expanded, and above 2^16 letters are not folded. Marks without
+width are ignored in all scripts, also where they are vowels.
 Digits stay as they are: texts that differ in their numbers differ in what they say. Scripts that are written without
 gaps (Chinese, Japanese, Thai, Lao, Khmer, Burmese) are taken character by character. See decision 11 for the numbers.
 

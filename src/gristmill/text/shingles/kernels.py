@@ -1,8 +1,8 @@
 """The loops over text: words, shingles, MinHash. One pass over the UTF-8 bytes, nothing is made for a word.
 
-A word is gathered character by character in 64 bits and then mixed: up to nine ASCII letters stand there side by side,
-a tenth goes round to the first; other characters are multiplied in (FNV). A shingle is a polynomial of the hashes of
-`ngram` words in a row, rolled on with one multiplication. Each is taken through all permutations `a*x` (mod 2^32, a
+A word is gathered character by character in 64 bits, each xored in and multiplied away (nothing cheaper will do: what
+is only rotated makes words that differ in two letters equal), and then mixed. A shingle is a polynomial of the hashes
+of `ngram` words in a row, rolled on with one multiplication. Each is taken through all permutations `a*x` (mod 2^32, a
 odd): in registers of 256 bits eight at a time, eight shingles to each load.
 """
 
@@ -19,14 +19,12 @@ if TYPE_CHECKING:
 
 _ALONE = np.uint32(1 << 31)
 _START = np.uint64(0xCBF29CE484222325)
-_FNV_PRIME = np.uint64(0x100000001B3)
+_LETTER = np.uint64(0xD6E8FEB86659FD93)
 _MIX_1 = np.uint64(0xFF51AFD7ED558CCD)
 _MIX_2 = np.uint64(0xC4CEB9FE1A85EC53)
 _BASE = np.uint64(0x9E3779B97F4A7C13)
 _0 = np.uint64(0)
 _1 = np.uint64(1)
-_7 = np.uint64(7)
-_57 = np.uint64(57)
 _33 = np.uint64(33)
 _32 = np.uint64(32)
 
@@ -42,10 +40,8 @@ def _mix(value: np.uint64) -> np.uint64:
 
 @kernel
 def _gather(hashed: np.uint64, folded: np.uint64) -> np.uint64:
-    """A word with one more character; three dependent operations for a letter, where a multiplication makes it six."""
-    if folded < 128:
-        return (hashed << _7 | hashed >> _57) ^ folded
-    return (hashed ^ folded) * _FNV_PRIME
+    """A word with one more character."""
+    return (hashed ^ folded) * _LETTER
 
 
 @kernel
@@ -97,7 +93,7 @@ def hash_words(
             is_letter = np.uint64(folded != _0)
             words[count] = hashed
             count += inside & ~is_letter
-            hashed = (hashed << _7 | hashed >> _57) ^ folded if is_letter else _START
+            hashed = (hashed ^ folded) * _LETTER if is_letter else _START
             inside = is_letter
             place += _1
         if place >= end:
