@@ -44,6 +44,7 @@ STEPS = [
     "Pack",
     "Read",
     "Rename",
+    "Render",
     "Repetition",
     "Sample",
     "Scores",
@@ -154,7 +155,7 @@ SIGNATURES = {
         "folder": None,
     },
 }
-RESULT = {"books", "dataset", "manifest", "output", "was_up_to_date"}
+RESULT = {"books", "dataset", "manifest", "output", "tokens", "was_up_to_date"}
 DATASET = {
     "decode",
     "folder",

@@ -54,7 +54,8 @@ def is_share(value: Any) -> bool:
     >>> [is_share(value) for value in (0, 0.5, 1.5, float("nan"), "0.5", True)]
     [True, True, False, False, False, False]
     """
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and bool(0 <= value <= 1)
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return is_number and bool(0 <= value <= 1)
 
 
 def positive_number(name: str, value: Any) -> float:

@@ -228,9 +228,7 @@ def _sentences(data: NDArray[np.uint8], start: int, end: int, classes: NDArray[n
             if code >= _FULL_WIDTH and not ended:
                 count += 1
                 ended, closes = True, False
-        elif code in _CLOSING:
-            ended = ended and closes
-        else:
+        elif code not in _CLOSING:  # which alone are no sentence
             ended = closes = False
     return count if ended else count + 1
 
