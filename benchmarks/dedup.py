@@ -7,7 +7,7 @@ Recall is the share of planted pairs, as alike as `--threshold` and `--clear` sa
 was removed. Kernels are compiled before the clock starts, as they are kept between runs. Fast sides take the best of
 three rounds in a process.
 
-Peers live in environments of their own: `python -m venv /tmp/peers && /tmp/peers/bin/pip install datasketch rensa`, and
+Peers live in environments of their own: `python -m venv peers && peers/bin/pip install datasketch rensa`, and
 for datatrove as `documents_datatrove.py` says, with spacy and `xxhash<4` besides. `--scale` runs the whole pipeline
 instead, on ten thousand to a million documents of 300 words.
 """
@@ -34,7 +34,7 @@ def main():
     parser.add_argument("--threshold", type=float, default=0.8)
     parser.add_argument("--clear", type=float, default=0.85)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--folder", type=Path, default=Path("/tmp/gristmill-bench"))
+    parser.add_argument("--folder", type=Path, default=Path("bench-data"))
     parser.add_argument("--scale", action="store_true")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)

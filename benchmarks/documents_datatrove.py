@@ -1,7 +1,7 @@
 """The peer, run by an interpreter that has it: `documents_datatrove.py INPUT_FOLDER OUTPUT NUM_TASKS`.
 
 Its pins are not ours, so it lives in an environment of its own:
-`python -m venv /tmp/peer && /tmp/peer/bin/pip install "datatrove[io]" orjson zstandard regex numpy nltk`.
+`python -m venv peer && peer/bin/pip install "datatrove[io]" orjson zstandard regex numpy nltk`.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """Packing beside TRL's `pack_dataset(strategy="bfd")`, one thread each, the same documents in memory.
 
-    python -m venv /tmp/trl && /tmp/trl/bin/pip install --no-deps trl      # not in our environment: it may pin others
-    python benchmarks/pack.py --trl /tmp/trl/lib/python3.11/site-packages [--documents N] [--row-length L]
+    python -m venv trl-only && trl-only/bin/pip install --no-deps trl      # not in our environment: it may pin others
+    python benchmarks/pack.py --trl trl-only/lib/python3.11/site-packages [--documents N] [--row-length L]
 
 TRL packs windows of 1000 documents by default; it is also given one window of all documents, its best utilisation.
 Both start from an Arrow column of token lists and end with all ids in rows; TRL does not pad its rows, ours are padded.

@@ -1,6 +1,6 @@
 """The peer, run by an interpreter that has it: `quality_datatrove.py INPUT_FOLDER OUTPUT NUM_TASKS`.
 
-`python -m venv /tmp/peer && /tmp/peer/bin/pip install "datatrove[io]" orjson regex numpy nltk spacy humanize`.
+`python -m venv peer && peer/bin/pip install "datatrove[io]" orjson regex numpy nltk spacy humanize`.
 """
 
 import sys

@@ -26,7 +26,7 @@ def main():
     parser.add_argument("--datatrove", help="an interpreter that has datatrove; without, no such peer")
     parser.add_argument("--peer-mib", type=int, default=16, help="how much the slow peers get (default 16)")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--folder", type=Path, default=Path("/tmp/gristmill-bench"))
+    parser.add_argument("--folder", type=Path, default=Path("bench-data"))
     parser.add_argument("--side", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.side:
