@@ -98,3 +98,12 @@ def test_a_malicious_template_gets_nowhere(source):
 def test_a_macro_that_calls_itself_ends():
     with pytest.raises(TemplateError, match=r"without end|recursion"):
         render("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}")
+
+
+def test_want_of_memory_is_not_the_templates_fault():
+    class Large(dict):
+        def __getitem__(self, name):
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        render("{{ messages[0]['content'] }}", [Large()])

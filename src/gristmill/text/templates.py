@@ -74,6 +74,8 @@ class ChatTemplate:
             text: str = template.render(given)
         except RecursionError:
             raise TemplateError("the template calls itself without end") from None
+        except MemoryError:  # says something of the machine, not of the record
+            raise
         except Exception as error:  # whatever a foreign program may raise
             raise TemplateError(f"{type(error).__name__}: {error}") from None
         return text
