@@ -3,6 +3,8 @@
 PYTHON ?= python3.11 python3 python3.12 python3.13 python3.14
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Test files run side by side, a process each; most of their time is spent in workers that wait or are being killed.
+PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test check lint soak bench golden format clean
@@ -11,10 +13,10 @@ demo: $(VENV)/.base ## Python's own library to packed rows of tokens, in gristmi
 	@$(BIN)/gristmill demo
 
 test: lint ## all checks and all tests, except the soak
-	$(BIN)/pytest
+	$(PYTEST)
 
 check: lint ## the same without the faults: before each commit
-	$(BIN)/pytest --ignore tests/faults --ignore tests/conformance
+	$(PYTEST) --ignore tests/faults --ignore tests/conformance
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

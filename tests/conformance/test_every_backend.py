@@ -34,7 +34,7 @@ def test_same_results(backend, ordered, chunk_size):
 
 
 @every_backend
-@pytest.mark.parametrize("items", [[], (), range(0), iter([]), {}], ids=repr)
+@pytest.mark.parametrize("items", [[], (), range(0), iter([]), {}], ids=lambda items: type(items).__name__)
 def test_nothing_to_do(backend, items):
     if not isinstance(items, (list, tuple, range, dict)):
         items = iter([])

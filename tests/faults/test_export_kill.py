@@ -2,7 +2,6 @@
 
 import errno
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -15,20 +14,30 @@ from gristmill_testing.token_datasets import write_tokens
 
 import gristmill as gm
 
+# The export stops for ever at a chosen moment and says so on standard output: a kill always finds it there.
 SCRIPT = """
-import signal, sys, time
-from gristmill.exports.layout import Targets
-from gristmill.pipeline.export import export
+import signal, sys
+from gristmill.pipeline import export
+from gristmill.storage.in_place import FilesInPlace
 
-signal.signal(signal.SIGINT, signal.default_int_handler)
-write = Targets.write
+dataset, to, prefix, backend, moment = sys.argv[1:]
+run_tasks = export.run_tasks
 
-def slow(self, *arguments):  # in this process only
-    time.sleep(0.02)
-    write(self, *arguments)
+def stop_here(*_, **__):
+    print("here", flush=True)
+    signal.pause()
 
-Targets.write = slow
-export(sys.argv[1], to=sys.argv[2], path=sys.argv[3], backend=sys.argv[4], workers=2, progress=False)
+def stop_after_first_shard(function, *arguments, **options):
+    for result in run_tasks(function, *arguments, **options):
+        yield result
+        if function is export._fill:
+            stop_here()
+
+if moment == "filling":
+    export.run_tasks = stop_after_first_shard
+else:
+    FilesInPlace.commit = stop_here
+export.export(dataset, to=to, path=prefix, backend=backend, workers=2, progress=False)
 """
 
 
@@ -38,16 +47,12 @@ def dataset(tmp_path):
     return write_tokens(tmp_path / "out", {("train", "web"): shards}, row_length=8)
 
 
-def start(dataset, to, prefix, backend):
-    return subprocess.Popen([sys.executable, "-c", SCRIPT, str(dataset), to, str(prefix), backend])
-
-
 def visible(folder):
     return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
 
 
 def wait_for_temporaries(process, folder):
-    while not list(folder.glob("*.tmp")):
+    while not list(folder.glob(".*.tmp")):
         assert process.poll() is None
         time.sleep(0.005)
 
@@ -57,13 +62,12 @@ def wait_for_temporaries(process, folder):
 def test_killed_in_the_middle(dataset, tmp_path, to, backend):
     folder = tmp_path / "bin"
     folder.mkdir()
-    rng = random.Random(4)
-    for _ in range(2):
-        process = start(dataset, to, folder / "x", backend)
-        wait_for_temporaries(process, folder)
-        time.sleep(rng.uniform(0, 0.1))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+    for moment in ("filling", "committing"):
+        command = [sys.executable, "-c", SCRIPT, dataset, to, folder / "x", backend, moment]
+        with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE) as process:
+            assert process.stdout.readline() == b"here\n"
+            assert list(folder.glob(".*.tmp"))
+            process.kill()
         assert visible(folder) == []
     gm.export(dataset, to=to, path=folder / "x", workers=2, progress=False)
     assert len(visible(folder)) == (3 if to == "numpy" else 8)

@@ -61,13 +61,18 @@ def test_an_appended_phase_changes_no_earlier_row():
             assert (after.sources[later_source], later_draw) == (before.sources[source], draw)
 
 
-def test_far_rows_cost_nothing():
+def test_far_rows():
     mixture = Mixture({"a": 0.3, "b": 0.7})
     far = 10**15
     sources, draws = mixture([far, far + 1])
     assert draws[0] == mixture.draws_before(far)[mixture.sources[sources[0]]]
+
+
+@pytest.mark.slow
+def test_a_million_far_rows_take_under_half_a_second():
+    mixture = Mixture({"a": 0.3, "b": 0.7})
     start = time.process_time()
-    mixture(np.arange(far, far + 1_000_000))
+    mixture(np.arange(10**15, 10**15 + 1_000_000))
     assert time.process_time() - start < 0.5
 
 

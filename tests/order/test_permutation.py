@@ -94,12 +94,19 @@ def test_other_sizes_are_refused(n):
         Permutation(n, key=1)
 
 
-def test_a_million_numbers_in_well_under_a_second_and_no_memory():
+@pytest.mark.slow
+def test_a_million_numbers_in_well_under_a_second():
+    permutation = Permutation(10**12, key=9)
+    permutation(0)
+    start = time.process_time()
+    permutation(np.arange(1_000_000))
+    assert time.process_time() - start < 0.7
+
+
+def test_a_million_numbers_need_no_memory():
     permutation = Permutation(10**12, key=9)
     permutation(0)
     numbers = np.arange(1_000_000)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    start = time.process_time()
     permutation(numbers)
-    assert time.process_time() - start < 0.7
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 60 << 10

@@ -70,6 +70,7 @@ def test_help_loads_no_command():
     assert ours == OURS_ON_HELP
 
 
+@pytest.mark.slow  # what is loaded decides, and that is tested above; this measures it
 @pytest.mark.parametrize("name", COMMANDS)
 def test_takes_under_150_ms(name):
     # The best of several runs: what else the machine does can only add to the time.

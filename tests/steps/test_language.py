@@ -2,6 +2,7 @@ import json
 
 import pyarrow as pa
 import pytest
+from gristmill_testing.open_texts import translations
 from gristmill_testing.shared_data import corpus_records
 
 from gristmill.core.errors import UsageError
@@ -79,6 +80,11 @@ def test_every_rule_that_fails_is_counted():
     assert applied.dropped == {"no_letters": 1, "other_language": 2}
     assert applied.measures == {"failed:no_letters": 1, "failed:other_language": 2, "failed:min_score": 2}
     assert applied.failed["min_score"].tolist() == [True, True, False]
+
+
+def test_accuracy_on_sentences_in_many_languages():
+    languages, texts = zip(*translations(), strict=True)
+    assert Language().apply(documents(list(texts)), seed=0).batch.column("language").to_pylist() == list(languages)
 
 
 def test_accuracy_on_translations():

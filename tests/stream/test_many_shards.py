@@ -3,6 +3,7 @@
 import time
 
 import msgspec
+import pytest
 from gristmill_testing.streams import with_manifest, write_packed
 
 from gristmill.shards.manifest import load_manifest
@@ -30,6 +31,7 @@ def test_only_what_is_read_is_opened(tmp_path):
     assert len(stream.table._mapped) == 2000
 
 
+@pytest.mark.slow
 def test_a_far_row_costs_no_more_than_the_first(tmp_path):
     folder = linked(tmp_path / "out", 200)
 

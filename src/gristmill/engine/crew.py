@@ -28,12 +28,12 @@ class Member:
 
     worker: Worker
     slot: int
+    heard: float
     chunks: dict[int, Chunk] = field(default_factory=dict)
     """What it has been sent and has not ended."""
     ready: bool = False
     leaving: bool = False
     leave_by: float = inf
-    heard: float = field(default_factory=monotonic)
     heard_bytes: int = -1
     alone: bool = False
     """It was started to run one suspect item with no other worker around."""
@@ -96,7 +96,7 @@ class Crew:
         slot = min(set(range(len(self) + 1)) - {member.slot for member in self})
         cpu = self._cpus[slot % len(self._cpus)] if self._cpus else None
         worker = self._backend.start(self._spec, cpu)
-        member = self._members[worker] = Member(worker, slot, alone=alone)
+        member = self._members[worker] = Member(worker, slot, heard=monotonic(), alone=alone)
         return member
 
     def dismiss(self, member: Member) -> None:

@@ -36,10 +36,12 @@ def edited_copies(texts, rng):
         yield " ".join(f"w{rng.getrandbits(30)}" if rng.random() < share else word for word in words)
 
 
-@pytest.fixture(scope="module")
-def real_texts():
+@pytest.fixture(
+    scope="module", params=[("python_manual", "python_library"), ("kubernetes_website", "chinese_poetry")], ids="+".join
+)
+def real_texts(request):
     rng = random.Random(3)
-    texts = shared_data.corpus_texts("kubernetes_website", 90) + shared_data.corpus_texts("chinese_poetry", 60)
+    texts = [text for name in request.param for text in shared_data.corpus_texts(name, 75)]
     return texts + list(edited_copies(texts, rng))
 
 

@@ -57,9 +57,12 @@ def test_it_does_what_the_reference_does(pages, rules):
     check(C4(**rules), pages)
 
 
-def test_real_documents():
-    check(C4(require_terminal_punctuation=None), corpus_texts("kubernetes_website", 150))
-    check(C4(), corpus_texts("webdev_translations", 60))
+@pytest.mark.parametrize(
+    ("pages", "translations"), [("python_manual", "many_languages"), ("kubernetes_website", "webdev_translations")]
+)
+def test_real_documents(pages, translations):
+    check(C4(require_terminal_punctuation=None), corpus_texts(pages, 75))
+    check(C4(), corpus_texts(translations, 60))
 
 
 SENTENCE = "This is a line of some words."

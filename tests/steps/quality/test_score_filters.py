@@ -61,9 +61,10 @@ def test_reasons_and_all_that_failed(step_type, pages):
     check(step_type(), pages)
 
 
+@pytest.mark.parametrize("corpus", ["python_manual", "many_languages", "kubernetes_website"])
 @pytest.mark.parametrize("step_type", FILTERS)
-def test_real_documents(step_type):
-    check(step_type(), [page[:8000] for page in corpus_texts("kubernetes_website", 40)])
+def test_real_documents(step_type, corpus):
+    check(step_type(), [page[:8000] for page in corpus_texts(corpus, 40)])
 
 
 @pytest.mark.parametrize("step_type", FILTERS)

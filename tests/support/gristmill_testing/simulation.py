@@ -32,7 +32,7 @@ class Clock:
     @contextlib.contextmanager
     def installed(self):
         with contextlib.ExitStack() as stack:
-            for module in ("court", "scheduler", "supply", "observer"):
+            for module in ("court", "crew", "scheduler", "supply", "observer"):
                 stack.enter_context(mock.patch(f"gristmill.engine.{module}.monotonic", self))
             yield self
 

@@ -63,8 +63,9 @@ def test_any_text_as_fasttext_has_it(fasttext_model, texts):
     check(texts, fasttext_model)
 
 
-def test_real_documents_as_fasttext_has_them(fasttext_model):
-    check([text[:10_000] for text in corpus_texts("webdev_translations", 60, first=300)], fasttext_model)
+@pytest.mark.parametrize("corpus", ["many_languages", "webdev_translations"])
+def test_real_documents_as_fasttext_has_them(fasttext_model, corpus):
+    check([text[:10_000] for text in corpus_texts(corpus, 60, first=300)], fasttext_model)
 
 
 @given(st.lists(st.integers(0, 1 << 20), max_size=5))

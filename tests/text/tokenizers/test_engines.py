@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pyarrow as pa
 import pytest
+from gristmill_testing.open_texts import OPEN_CORPORA
 from gristmill_testing.shared_data import CORPORA, TOKENIZERS, corpus_texts, tokenizer_folder
 from gristmill_testing.small_tokenizers import SENTENCES, changed, trained
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from gristmill.core.errors import GristmillError, UsageError
 from gristmill.text.tokenizers import adversarial, compare, find_tokenizer, load_engine, pieces
 
 TRAINED = "trained"
-FAST = [TRAINED, *(name for name in TOKENIZERS if name != "bert_base_cased")]  # fastokens knows no WordPiece
+FAST = [TRAINED, *(name for name in TOKENIZERS if name not in ("made_word_piece", "bert_base_cased"))]
 _loaded = {}
 
 # Everything that can be in an Arrow string: no surrogates.
@@ -59,7 +60,8 @@ def test_fast_engine_equals_reference_on_any_unicode(engines, name, specials_as_
 
 @pytest.mark.parametrize("name", FAST)
 def test_fast_engine_equals_reference_on_real_texts(engines, name):
-    texts = [text[:4000] for corpus in CORPORA for text in corpus_texts(corpus, 12, first=30)]
+    corpora = OPEN_CORPORA if name == TRAINED or name.startswith("made_") else CORPORA
+    texts = [text[:4000] for corpus in corpora for text in corpus_texts(corpus, 12, first=30)]
     assert compare(engines(name, "fastokens"), engines(name), texts) is None
 
 
