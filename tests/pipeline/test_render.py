@@ -159,7 +159,7 @@ def test_a_template_without_an_end_costs_one_record(mill, tmp_path):
     (tmp_path / "chats.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats))
     steps = [Render(template=f"{tmp_path}/endless.jinja"), Write(format="jsonl")]
     recipe = mill.recipe({"chats": Read(read=f"{tmp_path}/chats.jsonl")}, steps)
-    mill.run(recipe, backend="processes", workers=1, timeout=1)
+    mill.run(recipe, backend="processes", workers=1, timeout=3)
     dataset = open_dataset(mill.output)
     assert len(dataset) == 119
     [bad] = dataset.quarantine()

@@ -66,7 +66,7 @@ def command(
     loaded = load_recipe(recipe, overrides)
     if not runs_foreign_code(step for _, step in loaded.all_steps()):
         keep_pandas_out()
-    plan = make_plan(loaded, limit=limit, backend=backend)
+    plan = make_plan(loaded, limit=limit, backend=backend, timeout=timeout)
     _warn_of_space(plan)
     for note in dict.fromkeys(note for source in plan.sources for note in source.notes):
         click.echo(f"note: {note}", err=True)

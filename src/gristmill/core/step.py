@@ -30,9 +30,6 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     keeps_text: ClassVar[bool] = False
     """It may drop, order or count records, but what passes has the text that it had."""
 
-    foreign_code: ClassVar[bool] = False
-    """It runs code that is not ours, which may crash or never end: a chat template."""
-
     @property
     def name(self) -> str:
         """Its name in recipes."""
@@ -41,6 +38,11 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def is_global(self) -> bool:
         """It must have seen every record before it can say what becomes of the first one."""
+        return False
+
+    @property
+    def foreign_code(self) -> bool:
+        """It runs code that is not ours, which may never end: a chat template. Only worker processes load it."""
         return False
 
     @property

@@ -147,12 +147,17 @@ class Court:
 
     def take_timeout(self, index: int, item: Any, position: int) -> None:
         record = self._record(index)
-        failed = verdict.of_timeout(index, item, self._timeout or 0.0, record.attempts)
+        failed = verdict.of_timeout(index, item, self._timeout, record.attempts)
         if self._on_poison is not None and not self._is_probing(index):
             self._end_solo_run(index)
             self._start_probe(index, item, failed, position)
         else:
             self._try_again(index, item, record, failed, hopeless=False)
+
+    def take_growth(self, index: int, item: Any, event: Died, num_bytes: int) -> None:
+        """Its worker was ended for its size. The limit is the caller's own, so once is enough."""
+        record = self._record(index)
+        self.finish(index, verdict.of_growth(index, item, event, num_bytes, record.attempts))
 
     def take_death(self, member: Member, index: int, item: Any, event: Died, *, out_of_memory: bool) -> None:
         record = self._record(index)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gristmill.engine.backend import Backend, Died, Worker, WorkerSpec
     from gristmill.engine.caught import Caught
     from gristmill.engine.chunk import Chunk
+    from gristmill.engine.memory import MemoryWatch
 
 _MAX_SETUP_DEATHS = 3
 _LEAVE_SECONDS = 2.0
@@ -42,6 +43,8 @@ class Member:
     num_items: int = 0
     timed_out_item: int | None = None
     bytes_after_setup: int = 0
+    grown_to: int | None = None
+    """It was ended for its size."""
     setup_error: Caught | None = None
 
     @property
@@ -123,6 +126,15 @@ class Crew:
                 started = note[0] if note[0] < inf else member.heard
                 if now - started > timeout:
                     member.timed_out_item = note[1]
+                    member.worker.kill()
+
+    def kill_those_grown(self, max_growth_bytes: int, memory: MemoryWatch) -> None:
+        """End the workers that have become too large since their set-up."""
+        for member in self:
+            if member.ready and member.worker.pid is not None and member.grown_to is None:
+                size = memory.size_of(member.worker.pid)
+                if size > member.bytes_after_setup + max_growth_bytes:
+                    member.grown_to = size
                     member.worker.kill()
 
     def kill_those_who_stay(self) -> None:

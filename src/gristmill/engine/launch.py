@@ -49,6 +49,7 @@ class Options:
     chunk_size: int | Literal["auto"] = "auto"
     max_items_per_worker: int | None = None
     pin: bool = False
+    max_growth_bytes: int | None = None
 
     def __post_init__(self) -> None:
         one_of("backend", self.backend, [*_BACKENDS, "auto"])
@@ -128,6 +129,7 @@ class Run:
             chunk_size=1 if self._stay and name == "serial" and options.chunk_size != "auto" else options.chunk_size,
             max_items_per_worker=options.max_items_per_worker,
             cpus=resources.usable_cpus() if options.pin else None,
+            max_growth_bytes=options.max_growth_bytes,
         )
         return Scheduler(
             backend,

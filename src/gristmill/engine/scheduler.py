@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from gristmill.engine.observer import Observer
 
 _TICK_SECONDS = 1.0
+_GROWTH_SECONDS = 0.1
+_CPU_TIME_SIGNAL = "SIGVTALRM"
+"""With which the kernel ends a worker that has set itself a limit of CPU time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,8 @@ class Policy:
     max_items_per_worker: int | None = None
     cpus: Sequence[int] | None = None
     """One worker to each of these, in turn."""
+    max_growth_bytes: int | None = None
+    """A worker that an item makes grow by more than this is ended, and the item with it."""
 
 
 class Scheduler:
@@ -275,7 +280,9 @@ class Scheduler:
             )
         self._supply.give_back([entry for entry in remaining if entry[0] != suspected], alone=True)
         for index, item in remaining:
-            if index == suspected and member.timed_out_item == index:
+            if index == suspected and member.grown_to is not None:
+                self._court.take_growth(index, item, event, member.grown_to)
+            elif index == suspected and (member.timed_out_item == index or event.signal == _CPU_TIME_SIGNAL):
                 self._court.take_timeout(index, item, event.position)
             elif index == suspected:
                 self._court.take_death(member, index, item, event, out_of_memory=out_of_memory)
@@ -316,6 +323,8 @@ class Scheduler:
             for member in self._crew:
                 note = member.worker.current() if member.timed_out_item is None else None
                 seconds = min(seconds, self._policy.timeout + (note[0] - now if note else 0.0))
+        if self._policy.max_growth_bytes is not None:
+            seconds = min(seconds, _GROWTH_SECONDS)
         return max(0.0, seconds)
 
     def _look_at_clock(self) -> None:
@@ -323,6 +332,8 @@ class Scheduler:
         if self._policy.timeout is not None:
             self._crew.kill_those_over(self._policy.timeout)
         self._crew.kill_those_who_stay()
+        if self._policy.max_growth_bytes is not None and self._memory is not None:
+            self._crew.kill_those_grown(self._policy.max_growth_bytes, self._memory)
         if self._memory is not None and self._memory.is_due():
             self._look_at_memory(self._memory)
 

@@ -40,6 +40,7 @@ def run_tasks(
     timeout: float | None = None,
     retries: int = 2,
     pin: bool = False,
+    max_growth_bytes: int | None = None,
     on_poison: Callable[[Task, Failure, int], Probe] | None = None,
     desc: str = "tasks",
     progress: bool | None = None,
@@ -54,6 +55,7 @@ def run_tasks(
     A task that kills its workers even when alone, or that runs into its timeout, can be taken apart: `on_poison(task,
     failure, position)` gives a generator that yields tasks to be tried alone, is sent the result or `Failure` of each,
     and returns a task to be run in place of the guilty one (without the record that kills), or None to let it fail.
+    A task that makes its worker grow by more than `max_growth_bytes` fails as `out_of_memory`.
 
     >>> def count_letters(task, context):
     ...     context.count(bytes=len(task.payload))
@@ -62,7 +64,15 @@ def run_tasks(
     ...     print(task.id, result)
     greeting 5
     """
-    options = Options(workers=workers, backend=backend, timeout=timeout, retries=retries, chunk_size=1, pin=pin)
+    options = Options(
+        workers=workers,
+        backend=backend,
+        timeout=timeout,
+        retries=retries,
+        chunk_size=1,
+        pin=pin,
+        max_growth_bytes=max_growth_bytes,
+    )
     total = known_length(tasks)
     observer = Observer(desc, total, displays.choose(progress=progress, monitor=monitor), events)
     in_work = _Ledger(tasks)

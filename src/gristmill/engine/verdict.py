@@ -64,9 +64,16 @@ def of_exception(index: int, item: Any, caught: Caught, attempts: int) -> Failed
     return Failed(failure, show(item), caught)
 
 
-def of_timeout(index: int, item: Any, timeout: float, attempts: int) -> Failed:
-    message = f"took longer than its timeout of {timeout:g} s"
+def of_timeout(index: int, item: Any, timeout: float | None, attempts: int) -> Failed:
+    """`timeout` None: the limit of CPU time was one that its worker had set itself."""
+    message = "used up its CPU time" if timeout is None else f"took longer than its timeout of {timeout:g} s"
     return Failed(Failure(index, "timeout", "ItemTimeoutError", message, attempts=attempts), show(item))
+
+
+def of_growth(index: int, item: Any, event: Died, num_bytes: int, attempts: int) -> Failed:
+    message = f"the worker had grown to {num_bytes / (1 << 30):.1f} GiB and was ended"
+    failure = Failure(index, "out_of_memory", "OutOfMemoryError", message, signal=event.signal, attempts=attempts)
+    return Failed(failure, show(item))
 
 
 def of_deaths(index: int, item: Any, event: Died, attempts: int, *, out_of_memory: bool) -> Failed:

@@ -19,12 +19,14 @@ from gristmill.core.records import ORIGIN, RECORD, SPLIT
 from gristmill.core.step import Finding  # noqa: TC001  (msgspec looks for it)
 from gristmill.pipeline.plan import make_plan
 from gristmill.pipeline.removed_documents import RemovedDocument, find_removed
+from gristmill.pipeline.trial import run_limited
 from gristmill.shards.dataset import Origin, open_dataset
 from gristmill.shards.manifest import MANIFEST
 from gristmill.steps.columns import value_columns
 from gristmill.steps.deduplicate import Deduplicate
 from gristmill.steps.put_columns import put_columns
 from gristmill.steps.read import open_reader
+from gristmill.steps.render import RenderChats
 from gristmill.steps.split import AssignSplit, Split
 
 if TYPE_CHECKING:
@@ -91,7 +93,7 @@ def explain(recipe: Recipe, place: str, number: int = 0) -> Explanation:
         )
     batch, position = found
     removed = _removed(plan.output, Origin(source.name, file.path, position, 0))
-    verdicts = list(_verdicts(source, batch, recipe.seed, removed))
+    verdicts = _all_verdicts(source, batch, recipe.seed, removed)
     way = [verdict.verdict for verdict in verdicts]
     end = next((number for number, verdict in enumerate(way) if verdict in (DROPPED, SET_ASIDE)), None)
     return Explanation(
@@ -142,6 +144,21 @@ def _record_at(
                 return (cell.batch.slice(found, 1), at) if isinstance(found, int) else found
         before += len(places)
     return None
+
+
+def _all_verdicts(
+    source: SourcePlan, batch: pa.RecordBatch, seed: int, removed: RemovedDocument | None
+) -> list[StepVerdict]:
+    """Of every step; in a worker with limits where one of them runs a foreign template."""
+    arguments = source, batch, seed, removed
+    steps = [step for leg in source.legs for step in leg.steps]
+    templates = [step for step in steps if isinstance(step, RenderChats) and step.foreign_code]
+    if not templates:
+        return list(_verdicts(*arguments))
+    verdicts: list[StepVerdict] = run_limited(
+        lambda given: list(_verdicts(*given)), arguments, templates[0].template.name, steps=steps
+    )
+    return verdicts
 
 
 def _verdicts(

@@ -104,6 +104,10 @@ class LegRunner:
         options = self._options
         if here:
             options = replace(options, backend="serial", workers="auto", timeout=None)
+        elif function is run_part and stage.runs_foreign_templates and options.backend != "processes":
+            # Nothing in this process could end a template that does not end.
+            workers = 1 if options.backend == "serial" else options.workers
+            options = replace(options, backend="processes", workers=workers)
         done = run_tasks(
             function,
             tasks,

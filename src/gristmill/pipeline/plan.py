@@ -212,11 +212,13 @@ def make_plan(
     *,
     limit: int | None = None,
     backend: str = "processes",
+    timeout: float | None = None,
     spooled: Mapping[str, Read] | None = None,
 ) -> Plan:
     """Check a recipe against the files that it names. Raises `UsageError` for whatever would fail later.
 
-    Where the run will use processes, so does the plan for the user's functions. Records from Python are read from where
+    Where the run will use processes, so does the plan for the user's functions; `timeout` holds for them there, and for
+    chat templates, which are tried in a worker in any case. Records from Python are read from where
     a run has `spooled` them; without that, only the first of them.
     """
     if "://" in recipe.output:
@@ -238,6 +240,7 @@ def make_plan(
             reads.get(name),
             # The first records from Python are in this process, where no worker finds them.
             apart=apart and not (spooled is None and name in reads),
+            timeout=timeout,
         )
         for name, source in recipe.sources.items()
     )
@@ -276,6 +279,7 @@ def _plan_source(
     spooled: Read | None,
     *,
     apart: bool,
+    timeout: float | None,
 ) -> SourcePlan:
     source = recipe.sources[name]
     first = () if limit is None else (Limit(max_records=limit),)
@@ -295,7 +299,7 @@ def _plan_source(
             open_encoder(write, schemas[-1])
         file = min(files, key=lambda file: file.num_bytes or UNIT_BYTES)
         tried = Sample(read, file, schema, sample_steps(legs), schemas[-1], recipe.seed, recipe.max_quarantine)
-        settled, notes = try_sample(tried, apart=apart)
+        settled, notes = try_sample(tried, apart=apart, timeout=timeout)
         legs = with_steps(legs, settled)
         code = fingerprint.of_steps(step for leg in legs for step in leg.all_steps)
         notes += token_source_notes(tokenizer, files, schema) if tokenizer is not None else []

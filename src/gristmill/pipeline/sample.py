@@ -6,14 +6,16 @@ not take the plan with it. The run itself finds such a record and sets it aside.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gristmill.core.errors import ItemTimeoutError, OutOfMemoryError, UsageError, WorkerDiedError
 from gristmill.core.recipe import runs_foreign_code
 from gristmill.engine.tasks import Task, run_tasks
 from gristmill.pipeline.quarantine import num_allowed
+from gristmill.pipeline.trial import run_limited
 from gristmill.steps.read import open_reader
+from gristmill.steps.render import RenderChats
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,16 +41,39 @@ class Sample:
     """Of what comes out."""
     seed: int
     max_quarantine: float
+    batch: pa.RecordBatch | None = None
+    """The records, where they have been read already: a worker could not read those from Python."""
+
+    @property
+    def templates(self) -> str:
+        """Where the foreign templates come from that the steps run; empty without one."""
+        return ", ".join(
+            step.template.name for step in self.steps if isinstance(step, RenderChats) and step.foreign_code
+        )
+
+    def first_records(self) -> pa.RecordBatch | None:
+        cells = open_reader(self.read, self.file, self.schema).read_cells(0, 1)
+        return next((cell.batch.slice(0, _MAX_RECORDS) for cell in cells), None)
 
 
-def try_sample(sample: Sample, *, apart: bool) -> tuple[tuple[LocalStep, ...], list[str]]:
-    """The steps settled, and what the user should know. `apart`: the user's own code in a process of its own."""
+def try_sample(sample: Sample, *, apart: bool, timeout: float | None = None) -> tuple[tuple[LocalStep, ...], list[str]]:
+    """The steps settled, and what the user should know.
+
+    `apart`: the user's own code in a process of its own. Foreign templates are there in any case.
+    """
+    if sample.templates:
+        sample = replace(sample, batch=sample.first_records())
+        steps: tuple[LocalStep, ...] = run_limited(
+            settle, sample, sample.templates, steps=sample.steps, timeout=timeout
+        )
+        return steps, []
     if not (apart and runs_foreign_code(sample.steps)):
         return settle(sample), []
     tasks = [Task(f"sample of {sample.file.path}", sample)]
+    seconds = timeout or _MAX_SECONDS
     try:
         [(_, steps)] = run_tasks(
-            _run_sample, tasks, workers=1, timeout=_MAX_SECONDS, retries=0, desc="sample", progress=False
+            _run_sample, tasks, workers=1, timeout=seconds, retries=0, desc="sample", progress=False
         )
     except (WorkerDiedError, OutOfMemoryError) as error:
         note = f"a sample record ends its worker: the run will find it and set it aside ({error.message})"
@@ -56,30 +81,25 @@ def try_sample(sample: Sample, *, apart: bool) -> tuple[tuple[LocalStep, ...], l
     except UsageError as error:  # without the notes of the engine: it is about the recipe
         raise UsageError(error.message, help=error.help, **error.context) from None
     except ItemTimeoutError:
-        if any(step.foreign_code for step in sample.steps):
-            raise UsageError(
-                f"the chat template has not come to an end with the first records in {_MAX_SECONDS:g} s",
-                help="look for a loop in it; gristmill template check shows what it does",
-            ) from None
-        note = f"the sample took more than {_MAX_SECONDS:g} s and was not checked to the end: give the run a timeout"
+        note = f"the sample took more than {seconds:g} s and was not checked to the end: give the run a timeout"
         return sample.steps, [note]
     return steps, []
 
 
 def settle(sample: Sample) -> tuple[LocalStep, ...]:
     """Send the first records through the steps and give the steps back, settled."""
+    batch = sample.batch if sample.batch is not None else sample.first_records()
+    if batch is None:
+        return sample.steps
     settled: list[LocalStep] = []
-    for cell in open_reader(sample.read, sample.file, sample.schema).read_cells(0, 1):
-        batch = cell.batch.slice(0, _MAX_RECORDS)
-        for step in sample.steps:
-            settled.append(step.settled(batch))
-            batch = _apply(settled[-1], batch, sample)
-        if not batch.schema.equals(sample.expected):
-            raise UsageError(
-                f"the steps give other columns than they should: {batch.schema.names}, not {sample.expected.names}"
-            )
-        break
-    return tuple(settled) or sample.steps
+    for step in sample.steps:
+        settled.append(step.settled(batch))
+        batch = _apply(settled[-1], batch, sample)
+    if not batch.schema.equals(sample.expected):
+        raise UsageError(
+            f"the steps give other columns than they should: {batch.schema.names}, not {sample.expected.names}"
+        )
+    return tuple(settled)
 
 
 def _apply(step: LocalStep, batch: pa.RecordBatch, sample: Sample) -> pa.RecordBatch:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gristmill.core.errors import ItemTimeoutError, UsageError
+from gristmill.core.errors import UsageError
 from gristmill.core.records import INPUT_IDS, LOSS_MASK
-from gristmill.engine.parallel_map import parallel_map
+from gristmill.pipeline.trial import run_limited
 from gristmill.steps.read import open_reader, plan_schema, source_files
 from gristmill.steps.record_functions import each_record
 from gristmill.steps.tokenize import Tokenize
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from gristmill.steps.render import Render
 
 _MAX_RECORDS = 1000
-_MAX_SECONDS = 60.0
 
 
 class CheckedTemplate(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,21 +41,15 @@ class CheckedTemplate(msgspec.Struct, frozen=True, kw_only=True):
 def check_chats(render: Render, read: Read, *, max_records: int = _MAX_RECORDS) -> CheckedTemplate:
     """Render the first chats of a source and say what would be trained on.
 
-    In a worker with a time limit: a template is a program that came from elsewhere.
+    In a worker with limits of time and memory: a template is a program that came from elsewhere.
     """
-    try:
-        checked: CheckedTemplate
-        [checked] = parallel_map(
-            lambda count: _check(render, read, count), [max_records], workers=1, timeout=_MAX_SECONDS, progress=False
-        )
-    except ItemTimeoutError:
-        raise UsageError(
-            f"the template has not come to an end in {_MAX_SECONDS:g} s", help="look for a loop in it"
-        ) from None
+    name = render.template or render.tokenizer or ""
+    checked: CheckedTemplate = run_limited(_check, (render, read, max_records), name)
     return checked
 
 
-def _check(render: Render, read: Read, max_records: int) -> CheckedTemplate:
+def _check(arguments: tuple[Render, Read, int]) -> CheckedTemplate:
+    render, read, max_records = arguments
     step = msgspec.structs.replace(render.resolved("."), is_tokenized=True)
     batches = list(_first_batches(read, max_records))
     records = [record for batch in batches for record in each_record(batch) if isinstance(record, dict)]

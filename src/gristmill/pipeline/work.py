@@ -77,6 +77,10 @@ class Stage:
     """By source."""
     keep_dropped: str | None
 
+    @property
+    def runs_foreign_templates(self) -> bool:
+        return any(step.foreign_code for leg in self.legs.values() for step in leg.steps)
+
     def load(self) -> LoadedStage:
         """With the kernels of all steps: what a worker holds from task to task."""
         return LoadedStage(self, {name: [step.load() for step in leg.steps] for name, leg in self.legs.items()})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from gristmill.core.records import (
 )
 from gristmill.steps.record_functions import Refused, bad_record, each_record, exception_record
 from gristmill.text.chats import NotAChat
+from gristmill.text.template_limits import TemplateTimeout
 from gristmill.text.tokenizers import SpecialLiterals
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gristmill.text.chats import Example, ExampleMaker, Made
+    from gristmill.text.template_limits import TemplateLimits
 
 
 PROMPT = "prompt"
@@ -41,9 +44,14 @@ class RenderKernel:
     """A compiled template."""
 
     def __init__(
-        self, maker: ExampleMaker, output_schema: Callable[[pa.Schema], pa.Schema], special_tokens: Sequence[str]
+        self,
+        maker: ExampleMaker,
+        output_schema: Callable[[pa.Schema], pa.Schema],
+        special_tokens: Sequence[str],
+        limits: TemplateLimits | None = None,
     ) -> None:
         self.maker = maker
+        self._limits = limits
         self._output_schema = output_schema
         self._literals = SpecialLiterals(special_tokens)
         # Ways in which a line may hold a token without its letters: escapes, and parts that are written together.
@@ -55,6 +63,10 @@ class RenderKernel:
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:  # noqa: ARG002
         """Texts for records."""
+        with self._limits or nullcontext():
+            return self._apply(batch)
+
+    def _apply(self, batch: pa.RecordBatch) -> Applied:
         schema = self._output_schema(batch.schema)
         suspects = self._may_hold_literals(batch)
         rows = _Rows(schema)
@@ -63,6 +75,8 @@ class RenderKernel:
         measures: Counter[str] = Counter()
         created = 0
         for row, record in enumerate(each_record(batch)):
+            if self._limits is not None:
+                self._limits.restart()
             try:
                 if isinstance(record, Refused):
                     raise NotAChat(record.reason, record.message)
@@ -72,6 +86,9 @@ class RenderKernel:
                 rows.add(row, made)
             except NotAChat as problem:
                 bad.append(bad_record(batch, row, problem.reason, problem.message))
+                continue
+            except TemplateTimeout as error:
+                bad.append(bad_record(batch, row, "timeout", f"the template {error}"))
                 continue
             except Exception as error:  # of a template or a record that nobody has thought of: one record, not the run
                 bad.append(exception_record(batch, row, error))

@@ -74,7 +74,7 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
             _parsed_date(self.date)
 
     def resolved(self, folder: str) -> RenderChats:
-        """The step with its template found and compiled."""
+        """The step with its template found. Workers compile it: Jinja computes constants then, perhaps for ever."""
         files = find_tokenizer(self.tokenizer, folder) if self.tokenizer is not None else None
         template = find_template(self.template, files, folder)
         if self.date is None and any("strftime_now" in source for source in template.sources.values()):
@@ -96,7 +96,7 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
             parse_arguments=self.tool_arguments == _OBJECT,
         )
         facts = read_facts(files) if files is not None else None
-        step = RenderChats(
+        return RenderChats(
             template=template,
             options=options,
             today=_parsed_date(self.date) if self.date is not None else None,
@@ -107,8 +107,6 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
             engine=self._counting_engine(files),
             renderer=f"jinja2 {version('jinja2')}",
         )
-        step.compile()
-        return step
 
     def _counting_engine(self, files: TokenizerFiles | None) -> str:
         if self.max_tokens is None or files is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from datetime import date  # noqa: TC003  (msgspec looks at the types of fields)
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -15,10 +16,11 @@ from gristmill.steps.columns import value_columns
 from gristmill.steps.record_functions import each_record
 from gristmill.steps.render.kernel import COMPLETION, PROMPT, RenderKernel
 from gristmill.text.chats import ChatOptions, ExampleMaker, FoundTemplate, TemplateReport, check_template
+from gristmill.text.template_limits import TemplateLimits, TemplateTimeout
 from gristmill.text.tokenizers import TokenizerFiles, load_engine
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from gristmill.core.records import Applied
 
@@ -35,7 +37,6 @@ class RenderChats(LocalStep, tag="render", frozen=True, kw_only=True):
     """Chats to text with a known template."""
 
     whole_record: ClassVar[bool] = True
-    foreign_code: ClassVar[bool] = True
     not_shaping: ClassVar[tuple[str, ...]] = ("files", "accepts_quoted_arguments", "report")
 
     template: FoundTemplate
@@ -53,9 +54,9 @@ class RenderChats(LocalStep, tag="render", frozen=True, kw_only=True):
     """What runs the template, and its version."""
     report: TemplateReport | None = None
 
-    def compile(self) -> None:
-        """Raise `UsageError` with the line of a mistake in the template. Nothing is rendered: it might never end."""
-        ExampleMaker(self.template, self.options, today=self.today)
+    @property
+    def foreign_code(self) -> bool:
+        return not self.template.is_built_in
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         kept = [schema.field(name) for name in (ORIGIN, SPLIT) if name in schema.names]
@@ -68,21 +69,22 @@ class RenderChats(LocalStep, tag="render", frozen=True, kw_only=True):
 
     def settled(self, sample: pa.RecordBatch) -> Self:
         """Checked on some real records; raises `UsageError` for what would be trained wrongly."""
-        records = [record for record in each_record(sample) if isinstance(record, dict)]
-        report = self.checked(records)
+        report = self.checked([record for record in each_record(sample) if isinstance(record, dict)])
         for problem in report.problems:
-            raise UsageError(f"render: {problem.message}", help=problem.help)
+            raise UsageError(f"render with the template of {self.template.name}: {problem.message}", help=problem.help)
         return msgspec.structs.replace(self, report=report)
 
     def checked(self, records: Sequence[Mapping[str, Any]]) -> TemplateReport:
         """What the template does to some records."""
-        return check_template(
-            self.load().maker,
-            records,
-            self.added_tokens,
-            self.template.variables,
-            accepts_quoted_arguments=self.accepts_quoted_arguments,
-        )
+        maker = self.load().maker
+        with self._limited():
+            return check_template(
+                maker,
+                records,
+                self.added_tokens,
+                self.template.variables,
+                accepts_quoted_arguments=self.accepts_quoted_arguments,
+            )
 
     def notes(self) -> list[str]:
         return self.report.notes if self.report is not None else []
@@ -95,14 +97,36 @@ class RenderChats(LocalStep, tag="render", frozen=True, kw_only=True):
             def count(text: str) -> int:
                 return len(engine.encode([text])[0])
 
-        maker = ExampleMaker(
-            self.template,
-            self.options,
-            today=self.today,
-            special_tokens=self.special_tokens,
-            count_tokens=count,
+        with self._limited() as limits:
+            maker = ExampleMaker(
+                self.template,
+                self.options,
+                today=self.today,
+                special_tokens=self.special_tokens,
+                count_tokens=count,
+            )
+        return RenderKernel(maker, self.output_schema, list(self.special_tokens), limits)
+
+    @contextmanager
+    def _limited(self) -> Iterator[TemplateLimits | None]:
+        """Limits around a foreign template: Jinja computes what it can while it compiles."""
+        if not self.foreign_code:
+            yield None
+            return
+        limits = TemplateLimits()
+        try:
+            with limits:
+                yield limits
+        except TemplateTimeout as error:
+            problem = str(error)
+        except MemoryError:
+            problem = f"takes more than {limits.max_growth_bytes >> 30} GiB of memory"
+        else:
+            return
+        raise UsageError(
+            f"render: the template of {self.template.name} {problem}",
+            help="look for a loop or a large number in it, or name another template",
         )
-        return RenderKernel(maker, self.output_schema, list(self.special_tokens))
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:
         """For a try: compiles the template each time. A run calls `load` once a worker."""

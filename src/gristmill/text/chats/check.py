@@ -63,6 +63,9 @@ def check_template(
         except NotAChat as problem:
             bad[problem.reason] += 1
             first_bad = first_bad or problem.message
+        except MemoryError:  # of one record, as far as is known; the run sets it aside
+            bad["out_of_memory"] += 1
+            first_bad = first_bad or "the template takes more memory for it than it may"
     examples = [example for one in made for example in one.examples]
     dropped = Counter(reason for one in made for reason in one.dropped)
     measures: Counter[str] = Counter()

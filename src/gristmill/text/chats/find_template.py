@@ -36,6 +36,11 @@ class FoundTemplate(msgspec.Struct, frozen=True, kw_only=True):
     sources: dict[str, str]
     variables: dict[str, str]
 
+    @property
+    def is_built_in(self) -> bool:
+        """Whether it is one of ours, which needs no limits of time and memory."""
+        return self.sources == {DEFAULT: BUILT_IN.get(self.name)}
+
     def source(self, *, with_tools: bool) -> str:
         """The one for conversations with or without tools."""
         return self.sources.get(TOOL_USE if with_tools else DEFAULT, self.sources[DEFAULT])

@@ -1,0 +1,182 @@
+"""A chat template is a foreign program: it costs a clear error or one record, never the process that plans or runs."""
+
+import json
+import os
+import signal
+
+import psutil
+import pytest
+from click.testing import CliRunner
+from gristmill_testing.chat_templates import CHATML
+from gristmill_testing.rendering import batch
+from gristmill_testing.small_tokenizers import trained
+
+import gristmill as gm
+from gristmill.cli.main import command_line
+from gristmill.core.errors import OutOfMemoryError, UsageError
+from gristmill.engine.tasks import Task, run_tasks
+from gristmill.pipeline.explain import explain
+from gristmill.steps import Read, Render, Write
+from gristmill.steps.render import render_chats
+from gristmill.text import templates as jinja_door
+from gristmill.text.template_limits import TemplateLimits, TemplateTimeout
+
+pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(120)]
+
+LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+SLOW = {
+    "constant power": "{{ 9**(9**9) }}",
+    "power at render time": "{% set n = messages | length + 9 %}{{ n**(n**n) }}",
+    "loops": LOOP,
+    "large lists": "{% for n in range(99999) %}{% set x = [messages] * 99999999 %}{{ x | length }}{% endfor %}",
+}
+LARGE = {
+    "constant width": "{{ 'a'|center(10**10) }}",
+    "constant product": "{{ 'a' * (10**10) }}",
+    "width at render time": "{{ 'a'|center(10**9 * (messages | length + 9)) }}",
+    "growing namespace": (
+        "{% set ns = namespace(text='a') %}{% for n in range(60) %}{% set ns.text = ns.text ~ ns.text %}{% endfor %}"
+    ),
+}
+FAILING = {
+    "recursion": "{% macro again(n) %}{{ again(n + 1) }}{% endmacro %}{{ again(0) }}",
+    "huge range": "{% for n in range(10**12) %}{% endfor %}",
+    "deep nesting": "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+    "deep blocks": "{% if true %}" * 200 + "x" + "{% endif %}" * 200,
+}
+CHAT = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "chats.jsonl").write_text(json.dumps(CHAT) + "\n")
+    home = os.getpid()
+    real = jinja_door.ChatTemplate.__init__
+
+    def not_here(*args, **kwargs):
+        assert os.getpid() != home, "a foreign template was compiled in the parent"
+        real(*args, **kwargs)
+
+    monkeypatch.setattr(jinja_door.ChatTemplate, "__init__", not_here)  # of this process; workers import their own
+    return tmp_path
+
+
+def recipe_of(folder, template, read=None):
+    (folder / "hostile.jinja").write_text(template)
+    return gm.Recipe(
+        sources={"chats": Read(read=read or f"{folder}/chats.jsonl")},
+        steps=[Render(template=f"{folder}/hostile.jinja"), Write(format="jsonl")],
+        output=str(folder / "out"),
+    )
+
+
+def refused(call, folder):
+    memory = psutil.Process().memory_info().rss
+    with pytest.raises(UsageError) as caught:
+        call()
+    assert "hostile.jinja" in caught.value.message
+    assert psutil.Process().memory_info().rss < memory + (500 << 20)
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize("name", {**SLOW, **LARGE, **FAILING})
+def test_every_kind_meets_its_limit(name):
+    """In this process, with narrow limits, which they must not outlive."""
+    memory = psutil.Process().memory_info().rss
+    ends = (UsageError, jinja_door.TemplateError) if name in FAILING else (TemplateTimeout, MemoryError)
+    with TemplateLimits(max_seconds=0.2, max_growth_bytes=200 << 20), pytest.raises(ends):
+        jinja_door.ChatTemplate({**SLOW, **LARGE, **FAILING}[name], {}).render([])
+    assert psutil.Process().memory_info().rss < memory + (400 << 20)
+    assert signal.getitimer(signal.ITIMER_REAL) == signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("name", ["constant power", "loops"])
+def test_time_is_limited_while_planning(folder, name):
+    refused(lambda: gm.run(recipe_of(folder, SLOW[name] + CHATML), timeout=2, progress=False), folder)
+
+
+@pytest.mark.parametrize("name", ["constant width", "growing namespace", "recursion", "deep nesting"])
+def test_memory_is_limited_while_planning(folder, name):
+    refused(lambda: gm.plan(recipe_of(folder, {**LARGE, **FAILING}[name] + CHATML)), folder)
+
+
+@pytest.mark.parametrize("backend", ["serial", "threads"])
+def test_other_backends_do_not_render_here_either(folder, backend):
+    refused(lambda: gm.run(recipe_of(folder, LARGE["constant width"]), backend=backend, progress=False), folder)
+    result = gm.run(recipe_of(folder, CHATML), backend=backend, progress=False)
+    assert len(result.dataset()) == 1
+
+
+def test_records_from_python(folder):
+    refused(lambda: gm.plan(recipe_of(folder, LARGE["constant width"], [CHAT])), folder)
+    assert len(gm.run(recipe_of(folder, CHATML, [CHAT]), progress=False).dataset()) == 1
+
+
+def test_template_check(folder):
+    trained(folder / "tokenizer", specials=("<|im_start|>", "<|im_end|>"))
+    (folder / "hostile.jinja").write_text(LARGE["constant width"] + CHATML)
+    arguments = ["check", str(folder / "tokenizer"), str(folder / "chats.jsonl")]
+    done = CliRunner().invoke(command_line, ["template", *arguments, "--template", str(folder / "hostile.jinja")])
+    assert isinstance(done.exception, UsageError)
+    assert "hostile.jinja" in done.exception.message
+
+
+def test_explain(folder):
+    found = explain(recipe_of(folder, CHATML), f"{folder}/chats.jsonl")
+    assert [step.step for step in found.steps] == ["render"]
+    assert found.leaves_at is None
+
+
+def test_built_in_templates_run_anywhere(tmp_path):
+    recipe = gm.Recipe(
+        sources={"chats": Read(read=[CHAT])},
+        steps=[Render(template="chatml"), Write(format="jsonl")],
+        output=str(tmp_path / "out"),
+    )
+    assert len(gm.run(recipe, backend="serial", progress=False).dataset()) == 1
+
+
+def test_a_record_over_its_memory_costs_itself(folder):
+    """The sample has it too: the plan leaves it to the run."""
+    lines = [{**CHAT, "messages": [{"role": "user", "content": f"{n}"}, CHAT["messages"][1]]} for n in range(20)]
+    lines[7]["messages"][0]["content"] = "large"
+    (folder / "chats.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    template = "{% if messages[0].content == 'large' %}{{ 'a'|center(10**9 * (messages|length + 9)) }}{% endif %}"
+    result = gm.run(recipe_of(folder, template + CHATML), workers=1, progress=False)
+    assert len(result.dataset()) == 19
+    assert result.manifest.quarantine.counts == {"chats": {"out_of_memory": 1}}
+    assert result.manifest.environment_dependent
+
+
+def test_time_is_limited_a_record(tmp_path, monkeypatch):
+    """Without a death: a template that runs Python code is interrupted between two steps of it."""
+    (tmp_path / "loop.jinja").write_text("{% if messages[0].content == 'loop' %}" + LOOP + "{% endif %}" + CHATML)
+    answer = {"role": "assistant", "content": "Hello"}
+    chats = [{"messages": [{"role": "user", "content": word}, answer]} for word in ("a", "loop", "b")]
+    monkeypatch.setattr(render_chats, "TemplateLimits", lambda: TemplateLimits(max_seconds=0.2))
+    step = Render(template=str(tmp_path / "loop.jinja")).resolved(".")
+    applied = step.load().apply(batch(*chats), 0)
+    assert [bad.reason for bad in applied.bad] == ["timeout"]
+    assert applied.batch.num_rows == 2
+
+
+def test_one_long_call_ends_its_worker_as_a_timeout():
+    """Nothing can interrupt it, so the kernel does, by the worker's own limit of CPU time."""
+
+    def compute(task, context):
+        limits = TemplateLimits(max_seconds=-4.5)  # and 5 seconds of grace
+        with limits:
+            return sum(range(10**12))
+
+    with pytest.raises(gm.errors.ItemTimeoutError):
+        list(run_tasks(compute, [Task("power", None)], workers=1, retries=0, progress=False))
+
+
+def test_memory_is_watched_where_the_kernel_does_not_limit_it():
+    def grow(task, context):
+        kept = []
+        while True:
+            kept.append(bytearray(b"x") * (8 << 20))
+
+    with pytest.raises(OutOfMemoryError):
+        list(run_tasks(grow, [Task("growing", None)], workers=1, max_growth_bytes=200 << 20, progress=False))
