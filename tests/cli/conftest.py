@@ -15,7 +15,7 @@ def gristmill():
     def run(*arguments, folder=None, fails=0, before=None):
         command = [sys.executable, "-m", "gristmill", *map(str, arguments)]
         done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=100, env=ENVIRONMENT, preexec_fn=before
+            command, cwd=folder, capture_output=True, text=True, timeout=240, env=ENVIRONMENT, preexec_fn=before
         )
         assert done.returncode == fails, done.stdout + done.stderr
         assert "Traceback" not in done.stderr, done.stderr

@@ -153,7 +153,7 @@ def test_signal_runs_clean_up_and_sets_the_exit_code(number, code):
     ) as process:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=240)
     assert process.returncode == code
     assert out == "cleaned up\n"
     assert len(err.splitlines()) <= 2

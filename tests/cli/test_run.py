@@ -111,7 +111,7 @@ def test_a_stopped_run_says_how_to_go_on_and_does(gristmill, project, number, co
         while not (mark.exists() and (project / "out").exists()) and process.poll() is None and monotonic() < deadline:
             sleep(0.02)
         process.send_signal(number)
-        _, error = process.communicate(timeout=30)
+        _, error = process.communicate(timeout=240)
     assert process.returncode == code, error
     assert "gristmill run recipe.yaml" in error
     assert "Traceback" not in error

@@ -52,7 +52,7 @@ def run(tmp_path):
 
 
 def output(process):
-    out, errors = process.communicate(timeout=100)
+    out, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
     return out.split()
 

@@ -10,7 +10,7 @@ import pytest
 from gristmill_testing import scripts
 from gristmill_testing.watching import wait_for_file
 
-pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(300)]
 
 PROGRAM = """
     import gristmill as gm
@@ -172,7 +172,7 @@ NOTEBOOK = """
         "print(gm.parallel_map(lambda n: os.getpid() != parent, [0], workers=1) if (parent := os.getpid()) else 0)",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
+    NotebookClient(notebook, timeout=240, kernel_name="python3").execute()
     outputs = ["".join(out.get("text", "") for out in cell.outputs) for cell in notebook.cells]
     with open("outputs.json", "w") as file:
         json.dump(outputs, file)
@@ -342,7 +342,7 @@ def test_modules_beside_the_script_are_as_visible_as_in_the_parent(project, name
 
 def test_isolated_interpreter(project):
     script = scripts.write(project / "script.py", PROGRAM)
-    process = subprocess.run([sys.executable, "-I", script], capture_output=True, text=True, timeout=60)
+    process = subprocess.run([sys.executable, "-I", script], capture_output=True, text=True, timeout=240)
     assert checked(process) == EXPECTED
 
 

@@ -80,7 +80,7 @@ def test_notes_of_another_process_survive_its_death():
         "def crashing_function(): os.kill(os.getpid(), 11)\n"
         "crashing_function()\n"
     )
-    process = subprocess.run([sys.executable, "-c", code], pass_fds=[fd], timeout=60)
+    process = subprocess.run([sys.executable, "-c", code], pass_fds=[fd], timeout=240)
     assert process.returncode == -11
     recorder = Recorder(fd)
     os.close(fd)

@@ -12,7 +12,7 @@ import gristmill as gm
 from gristmill.engine import progress
 from gristmill.engine.tasks import Task, run_tasks
 
-pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(300)]
 
 every_backend = pytest.mark.parametrize("backend", ["serial", "threads", "processes"])
 

@@ -11,7 +11,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "chat_finetune"
 
 
 def run(folder, *command):
-    done = subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -16,7 +16,7 @@ from gristmill_testing.watching import open_files, sign, wait_for_file, wait_unt
 import gristmill as gm
 from gristmill.engine.tasks import Task, run_tasks
 
-pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(300)]
 
 
 def children():

@@ -61,7 +61,7 @@ def test_address_space_limit():
     assert (failure.kind, failure.error_type) == ("out_of_memory", "MemoryError")
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(300)
 def test_argument_larger_than_the_worker_can_hold():
     """The worker cannot even receive it: that ends with a failure of this item, not with workers without end."""
 
@@ -385,7 +385,7 @@ def test_other_errors_of_the_system_are_retried(folder):
     assert gm.parallel_map(function, ["item"], workers=1, retries=2) == ["item"]
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("backend", ["threads", "processes"])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_function_that_raises_keyboard_interrupt_does_not_loop(backend):

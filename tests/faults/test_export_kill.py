@@ -82,7 +82,7 @@ def test_stopped_by_hand(dataset, tmp_path, number):
     process = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
     wait_for_temporaries(process, folder)
     process.send_signal(number)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=240)
     assert process.returncode in (128 + number, 0)  # 0: it was done already
     assert b"Traceback" not in said
     if process.returncode:

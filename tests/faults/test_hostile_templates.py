@@ -21,7 +21,7 @@ from gristmill.steps.render import render_chats
 from gristmill.text import templates as jinja_door
 from gristmill.text.template_limits import TemplateLimits, TemplateTimeout
 
-pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(300)]
 
 LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 SLOW = {

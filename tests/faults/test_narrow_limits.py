@@ -90,7 +90,7 @@ def test_closed_standard_streams(project, which):
     subprocess.run(
         ["/bin/sh", "-c", f'exec "$0" "$1" {CLOSED[which]}', sys.executable, script],
         cwd=project,
-        timeout=60,
+        timeout=240,
         stderr=subprocess.DEVNULL,
     )
     assert (project / "results").read_text() == "[0, 1, 2, 4, 5]"

@@ -5,7 +5,7 @@ import json
 import pytest
 from gristmill_testing import memory_groups, scripts
 
-pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(300)]
 
 LIMIT = 300 << 20
 

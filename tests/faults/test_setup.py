@@ -12,7 +12,7 @@ from gristmill_testing.watching import count_and_sign, sign, wait_for_file, wait
 
 import gristmill as gm
 
-pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(40)]
+pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(300)]
 
 MAX_STARTS = 20
 """No more workers than this may be started for two that cannot be made ready."""

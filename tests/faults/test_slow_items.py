@@ -5,7 +5,7 @@ from gristmill_testing.watching import sign, wait_for_file
 
 import gristmill as gm
 
-pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(40)]
+pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize("backend", ["threads", "processes"])

@@ -9,7 +9,7 @@ from gristmill_testing.watching import sign, wait_for_file, wait_until
 
 import gristmill as gm
 
-pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(40)]
+pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(300)]
 
 LARGE = 64 << 20  # far more than any socket buffer holds
 NUM_SMALL = 10

@@ -249,7 +249,7 @@ def test_a_lock_is_never_held_twice(tmp_path):
     )
     takers = [start(script, tmp_path) for _ in range(4)]
     try:
-        assert [taker.wait(timeout=60) for taker in takers] == [0, 0, 0, 0]
+        assert [taker.wait(timeout=240) for taker in takers] == [0, 0, 0, 0]
     finally:
         for taker in takers:
             kill(taker)

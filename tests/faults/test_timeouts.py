@@ -12,7 +12,7 @@ from gristmill_testing.watching import count_and_sign, is_alive, sign, wait_for_
 
 import gristmill as gm
 
-pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(30)]
+pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(300)]
 
 # What an innocent item may need on a busy machine must stay below it, so it is never below half a second.
 TIMEOUT = 0.7

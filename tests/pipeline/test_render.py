@@ -140,7 +140,7 @@ def test_history_that_is_rewritten_becomes_one_row_a_turn(mill, data, tokenizer)
     assert account["created"] == sum(map(len, wanted)) - len(wanted)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_template_without_an_end_costs_one_record(mill, tmp_path):
     """Not the plan, whose sample it is not in, nor the run."""
     endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"

@@ -36,7 +36,7 @@ def _blocks(language):
 def _run(command, folder):
     # The user's shell finds `gristmill` and `python` of the environment that the tests run in.
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
+    run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
     assert run.returncode == 0, run.stdout + run.stderr
     return run.stdout
 

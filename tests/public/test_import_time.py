@@ -47,7 +47,7 @@ def _imported_modules(command):
     """Names of all modules that a Python command imports, as the interpreter itself reports them."""
     interpreter, *arguments = command
     run = subprocess.run(
-        [interpreter, "-X", "importtime", *arguments], capture_output=True, text=True, check=True, timeout=60
+        [interpreter, "-X", "importtime", *arguments], capture_output=True, text=True, check=True, timeout=240
     )
     return set(re.findall(r"^import time: +\d+ \| +\d+ \| +(\S+)$", run.stderr, re.MULTILINE))
 
@@ -77,7 +77,7 @@ def test_takes_under_150_ms(name):
     best = float("inf")
     for _ in range(20):
         start = time.perf_counter()
-        subprocess.run(COMMANDS[name], capture_output=True, check=True, timeout=60)
+        subprocess.run(COMMANDS[name], capture_output=True, check=True, timeout=240)
         best = min(best, time.perf_counter() - start)
         if best < 0.15:
             return

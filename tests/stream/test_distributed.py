@@ -68,7 +68,7 @@ def run_ranks(script, folder):
                 text=True,
             )
         )
-    outputs = [rank.communicate(timeout=100)[0] for rank in ranks]
+    outputs = [rank.communicate(timeout=240)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0]
     return [json.loads(output.splitlines()[-1]) for output in outputs]
 

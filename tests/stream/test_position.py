@@ -157,7 +157,7 @@ def test_forked_workers_open_files_for_themselves(packed, oracle):
     stream = Stream(packed, seed=7, epochs=1)
     rows = TorchRows(stream)
     with stream.table._opening:
-        loader = DataLoader(rows, batch_size=10, num_workers=1, multiprocessing_context="fork", timeout=60)
+        loader = DataLoader(rows, batch_size=10, num_workers=1, multiprocessing_context="fork", timeout=240)
         read = [row.tolist() for batch in loader for row in batch["input_ids"]]
     assert read == oracle[:53]
 

@@ -37,7 +37,7 @@ def read_in_a_process(path, *arguments, **options):
         [sys.executable, "-c", READ, str(path), json.dumps(options), *arguments],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
     )
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)

@@ -26,6 +26,12 @@ def run(*arguments, seconds=HANG_SECONDS, **options):
     )
 
 
+def _restore_signals():
+    """Tests may run in the background or under nohup, where the shell ignores these signals for all that it starts."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @contextlib.contextmanager
 def running(*arguments, folder, **options):
     """A program under way. Its output goes to files in `folder`, so that nobody has to read it meanwhile."""
@@ -36,6 +42,7 @@ def running(*arguments, folder, **options):
             stdout=options.pop("stdout", out),
             stderr=err,
             start_new_session=True,
+            preexec_fn=_restore_signals,  # noqa: PLW1509
             **options,
         )
     try:
@@ -65,6 +72,7 @@ class Terminal:
             stdout=theirs,
             stderr=theirs,
             start_new_session=True,
+            preexec_fn=_restore_signals,  # noqa: PLW1509
             **options,
         )
         os.close(theirs)
