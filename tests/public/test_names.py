@@ -140,6 +140,7 @@ SIGNATURES = {
         "progress": None,
         "monitor": False,
         "events": None,
+        "debug": False,
     },
     "Source": {"read": EMPTY, "steps": ()},
     "Recipe": {

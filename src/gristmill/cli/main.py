@@ -31,6 +31,7 @@ COMMANDS = {
     "export": ("gristmill.cli.export", "Write a dataset as Megatron, nanoGPT, NumPy, … files."),
     "mix": ("gristmill.cli.mix", "Write datasets in given proportions into one."),
     "stream": ("gristmill.cli.stream", "Measure, prove and explain how a dataset streams into training."),
+    "doctor": ("gristmill.cli.doctor", "Show versions, cores, limits and caches, for bug reports."),
     "clean": ("gristmill.cli.clean", "Remove what a stopped run left behind."),
     "demo": ("gristmill.cli.demo", "The whole way on Python's own library, to packed rows."),
 }

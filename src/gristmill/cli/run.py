@@ -6,6 +6,7 @@ from time import monotonic
 import click
 import msgspec
 
+from gristmill.cli.debug import debug_run
 from gristmill.cli.options import json_option, limit_option, recipe_argument
 from gristmill.cli.printing import again
 from gristmill.cli.tables import print_books, print_duplicates, print_tokens
@@ -30,6 +31,8 @@ from gristmill.shards.manifest import Manifest
 @click.option("--overwrite", is_flag=True, help="Make it anew from nothing.")
 @click.option("--keep-work", is_flag=True, help="Leave the work folder in the output.")
 @click.option("--monitor", is_flag=True, help="Show CPU and memory of each worker.")
+@click.option("--debug", is_flag=True, help="Run in this process on a few records and show them after each step.")
+@click.option("--pdb", "use_pdb", is_flag=True, help="With --debug: open a debugger where a function raises.")
 @click.option("--events", type=click.Path(dir_okay=False), help="Write what happens to this file, as JSON lines.")
 @json_option
 def command(
@@ -45,13 +48,22 @@ def command(
     overwrite: bool,
     keep_work: bool,
     monitor: bool,
+    debug: bool,
+    use_pdb: bool,
     as_json: bool,
 ) -> None:
     """Run RECIPE and print where every record went.
 
     The same command goes on where a run that was stopped has ended. What is written does not depend on
     the number of workers, nor on how often the run was stopped.
+
+    With --debug nothing is written to the output: the first 100 records of each source (or --limit) go
+    through the steps in this process, up to three are shown after each step, and the first exception of
+    a function ends it with its traceback and the record.
     """
+    if debug or use_pdb:
+        debug_run(load_recipe(recipe, overrides), limit=limit, use_pdb=use_pdb)
+        return
     started = monotonic()
     options = RunOptions(
         workers=workers or "auto",

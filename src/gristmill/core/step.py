@@ -118,6 +118,9 @@ class LocalStep(Step, frozen=True, kw_only=True):
         """What a worker needs to run it; called once a worker. Most steps are their own kernel."""
         return self
 
+    def replay(self, record: pa.RecordBatch) -> None:
+        """Do once more what the user's own code did to one record, and let its exception out: for debug mode."""
+
     def begin_task(self) -> None:
         """A task starts: nothing to do for a step without state."""
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Literal
 
 from gristmill.core.errors import UsageError
 from gristmill.core.recipe import Recipe
 from gristmill.engine.events import EventLog
+from gristmill.pipeline.debug import FunctionFailedError, run_in_debug_mode
 from gristmill.pipeline.options import RunOptions
 from gristmill.pipeline.plan import make_plan
 from gristmill.pipeline.run import run_recipe
@@ -46,6 +48,7 @@ def run(
     progress: bool | None = None,
     monitor: bool = False,
     events: EventLog | str | os.PathLike[str] | None = None,
+    debug: bool = False,
 ) -> RunResult:
     """Run a recipe: plan, work, check the books, write the dataset. The same call goes on where a stopped one ended.
 
@@ -63,10 +66,18 @@ def run(
         progress: None: bars on a terminal, lines elsewhere; True: always bars; False: nothing.
         monitor: Also show CPU and memory of each worker.
         events: A file to which what happens is written as JSON lines, or an `EventLog`.
+        debug: Run in this process on the first 100 records of each source (or `limit`), print up to three records
+            after each step, and raise the first exception of a function as it is. Writes to a temporary folder, never
+            to the output. Other settings are ignored.
 
     Returns:
         The result: its `manifest`, `books` (where every record went) and `dataset()`.
     """
+    if debug:
+        try:
+            return run_in_debug_mode(_checked(recipe), _print_line, limit=limit)
+        except FunctionFailedError as failed:
+            raise failed.error from None  # as the user's own code raised it: debuggers start from its frames
     options = RunOptions(
         workers=workers,
         backend=backend,
@@ -79,6 +90,10 @@ def run(
         events=events if events is None or isinstance(events, EventLog) else EventLog(events),
     )
     return run_recipe(_checked(recipe), options, limit=limit)
+
+
+def _print_line(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
 
 
 def _checked(recipe: object) -> Recipe:

@@ -10,6 +10,7 @@ from gristmill.engine.launch import Options
 
 if TYPE_CHECKING:
     from gristmill.engine.events import EventLog
+    from gristmill.pipeline.work import StepWatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,8 @@ class RunOptions:
     progress: bool | None = None
     monitor: bool = False
     events: EventLog | None = None
+    watch: StepWatch | None = None
+    """Is told what each step makes of each batch; only where the run is in this process."""
 
     def __post_init__(self) -> None:
         """Refuse what the engine would refuse, before any planning."""

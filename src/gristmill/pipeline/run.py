@@ -243,7 +243,15 @@ class _Execution:
                 flow.opening,
             )
         recipe = self._plan.recipe
-        return Stage(self._plan.output, self._run_id, recipe.seed, recipe.max_quarantine, legs, recipe.keep_dropped)
+        return Stage(
+            self._plan.output,
+            self._run_id,
+            recipe.seed,
+            recipe.max_quarantine,
+            legs,
+            recipe.keep_dropped,
+            self._options.watch,
+        )
 
     def _account(self, flow: _Flow) -> None:
         """Take down what a leg's units have said."""

@@ -9,7 +9,7 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import numpy as np
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from gristmill.core.records import BadRecord, SourceFile
+    from gristmill.core.records import Applied, BadRecord, SourceFile
     from gristmill.core.step import Kernel, LocalStep
     from gristmill.engine.tasks import Context, Task
     from gristmill.pipeline.stored import StoredBucket, StoredChoice, StoredInput
@@ -65,6 +65,16 @@ class SourceLeg:
     """The name of the account for what comes in: `read`, or the barrier that the records have passed."""
 
 
+class StepWatch(Protocol):
+    """Looks on while records go through the steps: debug mode."""
+
+    def after_read(self, source: str, batch: pa.RecordBatch, bad: list[BadRecord]) -> None:
+        """A cell was read."""
+
+    def after_step(self, source: str, step: LocalStep, before: pa.RecordBatch, applied: Applied) -> None:
+        """A step was applied to a batch."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """What every worker is told once."""
@@ -76,6 +86,7 @@ class Stage:
     legs: Mapping[str, SourceLeg]
     """By source."""
     keep_dropped: str | None
+    watch: StepWatch | None
 
     @property
     def runs_foreign_templates(self) -> bool:
@@ -258,11 +269,15 @@ class _PartRun:
         self._set_aside(self._opening, cell.bad, cell.batch)
         _take_amounts(self._opening, cell.batch)
         self._context.count(records=cell.batch.num_rows, bytes=cell.batch.nbytes)
+        if self._stage.watch is not None:
+            self._stage.watch.after_read(self._part.source, cell.batch, cell.bad)
         return cell.batch
 
     def _through_steps(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        for kernel, account in zip(self._kernels, self._accounts, strict=True):
+        for step, kernel, account in zip(self._leg.steps, self._kernels, self._accounts, strict=True):
             applied = kernel.apply(batch, self._stage.seed)
+            if self._stage.watch is not None:
+                self._stage.watch.after_step(self._part.source, step, batch, applied)
             account.taken += batch.num_rows
             account.created += applied.created
             account.given += applied.batch.num_rows

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import msgspec
 
 from gristmill.core.function import Function
 from gristmill.core.step import LocalStep
+from gristmill.steps.record_functions import each_record
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class FunctionStep(LocalStep, frozen=True, kw_only=True):
@@ -29,3 +33,7 @@ class FunctionStep(LocalStep, frozen=True, kw_only=True):
     def resolved(self, folder: str) -> Self:
         """With the function's file as an absolute path. The function itself is imported where it is called."""
         return msgspec.structs.replace(self, call=self.function.in_folder(folder))
+
+    def replay(self, record: pa.RecordBatch) -> None:
+        """Call the function on the record."""
+        self.function(*each_record(record))

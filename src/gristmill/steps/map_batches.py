@@ -52,6 +52,10 @@ class MapBatches(FunctionStep, tag="map_batches", frozen=True, kw_only=True):
         middle = batch.num_rows // 2
         return _joined(self.apply(batch.slice(0, middle), seed), self.apply(batch.slice(middle), seed))
 
+    def replay(self, record: pa.RecordBatch) -> None:
+        """Call the function on a batch of this record alone."""
+        _checked(self.function(record), record, self.output_schema(record.schema))
+
 
 def _checked(result: object, batch: pa.RecordBatch, schema: pa.Schema) -> Applied:
     """What the function returned, in the planned schema, with an account of rows left out and added."""

@@ -74,7 +74,14 @@ class Deduplication:
         self._code = fingerprint.of_steps([step])
         self._whole = fingerprint.of([unit.unit.fingerprint for unit in self._units], self._code)
         self._stage = DedupStage(
-            stage.root, stage.run_id, stage.seed, stage.max_quarantine, stage.legs, stage.keep_dropped, step
+            stage.root,
+            stage.run_id,
+            stage.seed,
+            stage.max_quarantine,
+            stage.legs,
+            stage.keep_dropped,
+            stage.watch,
+            step,
         )
         self._counts: dict[str, int] = {}
 

@@ -1,0 +1,37 @@
+"""`gristmill run --debug`: a few records step by step, and the user's exception where it happened."""
+
+import pdb  # noqa: T100
+import sys
+import traceback
+from pathlib import Path
+from types import TracebackType
+
+import click
+
+import gristmill
+from gristmill.core.recipe import Recipe
+from gristmill.pipeline.debug import FunctionFailedError, run_in_debug_mode
+
+
+def debug_run(recipe: Recipe, *, limit: int | None, use_pdb: bool) -> None:
+    """Run in debug mode; an exception of the user's function ends the command with code 1."""
+    try:
+        result = run_in_debug_mode(recipe, click.echo, limit=limit)
+    except FunctionFailedError as failed:
+        frames = _user_frames(failed.error.__traceback__)
+        click.echo("".join(traceback.format_exception(type(failed.error), failed.error, frames)), err=True, nl=False)
+        if use_pdb:
+            pdb.post_mortem(frames)
+        sys.exit(1)
+    num_rows = sum(shard.rows for _, _, shard in result.manifest.shards())
+    click.echo(f"no exception; {num_rows:,} rows in {result.output}")
+    click.echo(f"next: gristmill inspect {result.output}")
+
+
+def _user_frames(frames: TracebackType | None) -> TracebackType | None:
+    """The traceback from the user's function on; all of it if it ends in our own code."""
+    own_folder = str(Path(gristmill.__file__).parent)
+    theirs = frames
+    while theirs is not None and theirs.tb_frame.f_code.co_filename.startswith(own_folder):
+        theirs = theirs.tb_next
+    return theirs or frames

@@ -1,0 +1,95 @@
+"""`gristmill doctor`: what this machine is and has, as a bug report needs it."""
+
+import json
+import math
+import os
+import platform
+import re
+import resource
+import sys
+import tempfile
+from importlib.metadata import PackageNotFoundError, distribution, version
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gristmill import __version__
+from gristmill.cli.options import json_option
+from gristmill.core.kernels import cache_folder
+from gristmill.engine import resources
+from gristmill.pipeline.outline import amount, counted
+from gristmill.storage.commit import free_bytes
+
+
+@click.command(epilog="Example: gristmill doctor --json")
+@json_option
+def command(*, as_json: bool) -> None:
+    """Show versions, cores, limits and the cache of compiled kernels. Nothing is changed, nothing is sent."""
+    facts = collect_facts()
+    if as_json:
+        click.echo(json.dumps(facts, indent=2))
+        return
+    for title, rows in facts.items():
+        click.echo(title)
+        width = max(map(len, rows), default=0)
+        for name, value in rows.items():
+            click.echo(f"  {name:{width}}  {value}")
+
+
+def collect_facts() -> dict[str, dict[str, Any]]:
+    """Everything that the command shows, by heading."""
+    return {
+        "gristmill": {"version": __version__, "python": sys.version.split()[0], "platform": platform.platform()},
+        "machine": _machine(),
+        "limits": _limits(),
+        "folders": _folders(),
+        "packages": _packages(),
+    }
+
+
+def _machine() -> dict[str, Any]:
+    cpus, cores, quota = len(resources.usable_cpus()), resources.num_physical_cores(), resources.cpu_quota()
+    return {
+        "cpus usable": cpus,
+        "cores": cores,
+        "cpu quota": "none" if math.isinf(quota) else f"{quota:g}",
+        "workers by default": resources.num_workers(cpus, cores, quota),
+        "memory limit": amount(resources.memory_limit()),
+        "memory available": amount(resources.memory_available()),
+    }
+
+
+def _limits() -> dict[str, Any]:
+    names = {"open files": resource.RLIMIT_NOFILE, "processes": resource.RLIMIT_NPROC, "data": resource.RLIMIT_DATA}
+    limits = {name: resource.getrlimit(number)[0] for name, number in names.items()}
+    return {name: "none" if value == resource.RLIM_INFINITY else value for name, value in limits.items()}
+
+
+def _folders() -> dict[str, Any]:
+    kernels = cache_folder()
+    try:
+        sizes = [path.stat().st_size for path in kernels.iterdir()]
+        compiled = f"{counted(len(sizes), 'compiled kernel')}, {amount(sum(sizes))}"
+    except OSError:
+        compiled = "nothing compiled yet"
+    writable = next(folder for folder in (kernels, *kernels.parents) if folder.exists())
+    return {
+        "kernel cache": f"{kernels}: {compiled}{'' if os.access(writable, os.W_OK) else ', not writable'}",
+        "temporary files": f"{tempfile.gettempdir()}: {amount(free_bytes(Path(tempfile.gettempdir())))} free",
+        "current folder": f"{Path.cwd()}: {amount(free_bytes(Path.cwd()))} free",
+    }
+
+
+def _packages() -> dict[str, str]:
+    """What we depend on, extras for users included, with the versions that are installed."""
+    requirements = [line for line in distribution("gristmill").requires or () if "dev" not in line.partition(";")[2]]
+    names = sorted({re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in requirements}, key=str.lower)
+    return {name: installed for name in names if (installed := _version(name))}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,132 @@
+"""Debug mode: a recipe in this process on a few records, shown after each step, stopped at the first exception.
+
+It is an ordinary run with one worker that is this process, a limit, and a temporary folder for output. The user's
+exception reaches the caller as it was raised, so that a debugger finds the frames of the function at fault.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import msgspec
+
+from gristmill.core.errors import GristmillError
+from gristmill.core.records import ORIGIN, RECORD
+from gristmill.pipeline.options import RunOptions
+from gristmill.pipeline.run import run_recipe
+from gristmill.steps.columns import value_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import pyarrow as pa
+
+    from gristmill.core.recipe import Recipe
+    from gristmill.core.records import Applied, BadRecord
+    from gristmill.core.step import LocalStep
+    from gristmill.pipeline.run import RunResult
+
+MAX_RECORDS = 100
+"""Of each source, unless the caller sets another limit."""
+_SHOWN_RECORDS = 3
+_SHOWN_CHARS = 160
+
+
+def run_in_debug_mode(recipe: Recipe, show: Callable[[str], object], *, limit: int | None = None) -> RunResult:
+    """Run a recipe on its first records and show what each step makes of them. Never touches the recipe's output.
+
+    Raises `FunctionFailedError` from the first exception of a user's function; its notes name the step and the record.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="gristmill-debug-"), "out")
+    # Nothing is judged by shares here: the first exception ends the run, whatever else is quarantined is shown.
+    trial = msgspec.structs.replace(recipe, output=str(folder), max_quarantine=1.0)
+    options = RunOptions(backend="serial", progress=False, watch=_Watch(show))
+    show(f"debug mode: this process, output in {folder}")
+    return run_recipe(trial, options, limit=MAX_RECORDS if limit is None else limit)
+
+
+class FunctionFailedError(GristmillError):
+    """Carries the user's exception past the engine, which tries a failed task again unless its error is final."""
+
+    is_final = True
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class _Watch:
+    """Shows the first records behind each step of each source."""
+
+    def __init__(self, show: Callable[[str], object]) -> None:
+        self._show = show
+        self._num_shown: Counter[tuple[str, str, int]] = Counter()
+
+    def after_read(self, source: str, batch: pa.RecordBatch, bad: list[BadRecord]) -> None:
+        """A cell was read."""
+        self._report(source, "read", 0, batch, {}, bad)
+
+    def after_step(self, source: str, step: LocalStep, before: pa.RecordBatch, applied: Applied) -> None:
+        """A step was applied to a batch."""
+        # By identity: a recipe may hold the same step twice.
+        self._report(source, step.name, id(step), applied.batch, applied.dropped, applied.bad)
+        for record in applied.bad:
+            if record.reason == "exception":
+                _stop(source, step, before, record)
+
+    def _report(
+        self,
+        source: str,
+        name: str,
+        number: int,
+        batch: pa.RecordBatch,
+        dropped: Mapping[str, int],
+        bad: list[BadRecord],
+    ) -> None:
+        room = _SHOWN_RECORDS - self._num_shown[source, name, number]
+        if room <= 0 and not bad:
+            return
+        losses = [f"{count:,} dropped as {reason}" for reason, count in dropped.items()]
+        losses += [f"1 quarantined as {record.reason}: {record.message}" for record in bad[:_SHOWN_RECORDS]]
+        self._show("\n".join([f"{source} · {name}: {batch.num_rows:,} records", *(f"    {loss}" for loss in losses)]))
+        for row in range(min(max(room, 0), batch.num_rows)):
+            self._num_shown[source, name, number] += 1
+            self._show(f"    {_shorten(_describe(batch, row))}")
+
+
+def _stop(source: str, step: LocalStep, before: pa.RecordBatch, failed: BadRecord) -> NoReturn:
+    """Call the function on the record once more, so that the exception leaves with all its frames."""
+    origins = before.column(ORIGIN).to_pylist()
+    row = origins.index({"file": failed.file, "position": failed.position, "part": failed.part})
+    error: BaseException
+    try:
+        step.replay(before.slice(row, 1))
+    except (Exception, SystemExit) as raised:
+        error = raised
+    else:  # it passed this time: what it raised before is all there is to show
+        error = GristmillError(
+            f"step {step.name} raised {failed.message}, but not when it was called with the record once more",
+            help="the function does not depend on the record alone",
+        )
+        error.add_note(failed.traceback.rstrip())
+    error.add_note(f"in step {step.name} of source {source}, on this record:\n{_describe(before, row)}")
+    raise FunctionFailedError(error)
+
+
+def _describe(batch: pa.RecordBatch, row: int) -> str:
+    """A record as JSON: its own where it is carried along, else its columns."""
+    if RECORD in batch.schema.names:
+        line: bytes = batch.column(RECORD)[row].as_py()
+        return line.decode("utf-8", "backslashreplace")
+    names = [field.name for field in value_columns(batch.schema)]
+    values = batch.slice(row, 1).select(names).to_pylist()[0]
+    return json.dumps(values, ensure_ascii=False, default=repr)
+
+
+def _shorten(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}… ({len(text):,} characters)"

@@ -1,0 +1,108 @@
+"""Debug mode: this process, few records, every step shown, and the user's exception as it was raised."""
+
+import json
+import os
+import traceback
+from pathlib import Path
+
+import pytest
+
+import gristmill as gm
+from gristmill import steps
+
+
+@pytest.fixture
+def recipe(project):
+    lines = [json.dumps({"text": f"document {number}", "n": number}) for number in range(300)]
+    Path("data.jsonl").write_text("\n".join(lines))
+
+    def make(*middle):
+        return gm.Recipe(sources={"web": steps.Read(read="data.jsonl")}, steps=list(middle), output="out")
+
+    return make
+
+
+def test_a_few_records_in_this_process(recipe, capsys):
+    seen = []
+
+    def note(record):
+        seen.append((os.getpid(), record["n"]))
+        return record["n"] != 1
+
+    result = gm.run(recipe(steps.Filter(call=note), steps.Shuffle(), steps.Length(min_chars=3)), debug=True)
+    assert {pid for pid, _ in seen} == {os.getpid()}
+    assert {number for _, number in seen} == set(range(100))
+    shown = capsys.readouterr().out
+    for name in ("read", "filter", "length"):
+        block = shown.partition(f"web · {name}: ")[2].partition("web · ")[0]
+        assert len([line for line in block.splitlines() if '"text"' in line]) == 3
+    assert "1 dropped as rejected" in shown
+    assert len(result.dataset()) == 99
+    assert not Path("out").exists()
+    assert Path(result.output).is_absolute()
+
+
+def test_the_limit_is_the_callers(recipe, capsys):
+    assert len(gm.run(recipe(steps.Length(min_chars=3)), debug=True, limit=7).dataset()) == 7
+
+
+class Broken(Exception):
+    pass
+
+
+def fail_at(number, error):
+    def function(record):
+        if record["n"] == number:
+            local = record["n"] + 1
+            raise error(local)
+        return record
+
+    return function
+
+
+@pytest.mark.parametrize("error", [Broken, OSError, SystemExit])
+@pytest.mark.parametrize("number", [0, 42])
+def test_the_first_exception_is_raised_as_it_is(recipe, capsys, error, number):
+    with pytest.raises(error) as caught:
+        gm.run(recipe(steps.Map(call=fail_at(number, error)), steps.Length(min_chars=3)), debug=True)
+    frames = [frame for frame, _ in traceback.walk_tb(caught.tb)]
+    assert frames[-1].f_locals["local"] == number + 1
+    [note] = caught.value.__notes__
+    assert "step map" in note
+    assert json.dumps({"text": f"document {number}", "n": number}) in note
+    assert not Path("out").exists()
+
+
+def test_a_batch_function(recipe, capsys):
+    def function(batch):
+        if "document 42" in batch.column("text").to_pylist():
+            raise Broken(batch.num_rows)
+        return batch
+
+    with pytest.raises(Broken) as caught:
+        gm.run(recipe(steps.MapBatches(call=function)), debug=True)
+    assert caught.value.args == (1,)
+
+
+def test_a_function_that_fails_every_time(recipe, capsys):
+    """The plan of an ordinary run refuses it; here its exception is wanted."""
+
+    def function(record):
+        raise Broken
+
+    with pytest.raises(Broken):
+        gm.run(recipe(steps.Filter(call=function)), debug=True)
+
+
+def test_a_function_that_fails_only_once(recipe, capsys):
+    calls = []
+
+    def function(record):
+        calls.append(record["n"])
+        if record["n"] == 150 and calls.count(150) == 1:
+            raise Broken("the first time")
+        return True
+
+    with pytest.raises(gm.errors.GristmillError, match="once more") as caught:
+        gm.run(recipe(steps.Filter(call=function)), debug=True, limit=200)
+    assert "the first time" in "".join(caught.value.__notes__)
