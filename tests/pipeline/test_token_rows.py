@@ -237,7 +237,7 @@ def test_another_tokenizer_is_another_dataset(mill, data, tokenizer, tmp_path):
     mill.run(recipe_of(mill, data, other, None), update=True)
     dataset = open_dataset(mill.output)
     assert dataset.manifest.dataset_hash != first
-    assert (mill.output / dataset.manifest.tokenizer_folder / "tokenizer.json").read_bytes() == (
+    assert (dataset.manifest.tokenizer_folder(mill.output) / "tokenizer.json").read_bytes() == (
         other / "tokenizer.json"
     ).read_bytes()
     assert dataset.decode(0) == texts_in(data)[0] + "<|endoftext|>"

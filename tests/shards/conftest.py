@@ -5,7 +5,7 @@ import pytest
 
 from gristmill.core.books import Account
 from gristmill.core.records import origins
-from gristmill.shards.hugging_face import side_files
+from gristmill.shards.funnel import derived_files
 from gristmill.shards.manifest import (
     InputFile,
     Manifest,
@@ -67,7 +67,7 @@ def make_dataset(tmp_path):
             versions={"gristmill": "0"},
             files={file_key(_file(source)): _input_file(source) for source in num_rows},
         ).sealed()
-        for path, content in side_files(manifest).items():
+        for path, content in derived_files(manifest).items():
             write_file(folder / path, content, "test")
         write_file(folder / "manifest.json", b"".join(dump_manifest(manifest)), "test")
         return folder

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from gristmill.shards.dataset import open_dataset
+from gristmill.shards.funnel import derived_files
 from gristmill.shards.manifest import Account, dump_manifest, load_manifest
 from gristmill.shards.verify import verify
 
@@ -81,6 +82,7 @@ def _reseal(folder, change):
         state = json.loads(path.read_bytes())
         state["_fingerprint"] = f"{manifest.dataset_hash[:16]}-{path.parent.name}"
         path.write_bytes(msgspec.json.format(msgspec.json.encode(state), indent=2) + b"\n")
+    (folder / "report.json").write_bytes(derived_files(manifest)["report.json"])
 
 
 def test_more_or_fewer_rows_than_the_manifest_says(dataset):

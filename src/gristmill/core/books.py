@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -67,12 +68,16 @@ class Account:
             taken=int(state["in"]),  # type: ignore[call-overload]
             created=int(state["created"]),  # type: ignore[call-overload]
             given=int(state["out"]),  # type: ignore[call-overload]
-            dropped=Counter(state["dropped"]),  # type: ignore[call-overload]
-            quarantined=Counter(state["quarantined"]),  # type: ignore[call-overload]
-            measures=Counter(state.get("measures", {})),  # type: ignore[call-overload]
+            dropped=_counts(state["dropped"]),
+            quarantined=_counts(state["quarantined"]),
+            measures=_counts(state.get("measures", {})),
             text_bytes=int(state.get("text_bytes", 0)),  # type: ignore[call-overload]
             tokens=int(state.get("tokens", 0)),  # type: ignore[call-overload]
         )
+
+
+def _counts(state: object) -> Counter[str]:
+    return Counter({name: operator.index(count) for name, count in dict(state).items()})  # type: ignore[call-overload]
 
 
 def _token_problems(account: Account) -> list[str]:

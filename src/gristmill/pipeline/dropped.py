@@ -173,7 +173,7 @@ def _joined(
     """(step, reason) and line."""
     samples = Samples()
     for file, paths in pieces:
-        with (root / file.path).open("rb") as lines:
+        with file.below(root).open("rb") as lines:
             for line in lines:
                 entry = msgspec.json.decode(line)
                 hashed = entry.pop(_HASH)

@@ -181,10 +181,10 @@ def _chosen(manifest: Manifest, folder: Path, split: str | None, source: str | N
         if split in (None, name) and source in (None, of_source) and shard.rows:
             of_split = places.setdefault(name, [])
             last = of_split[-1] if of_split else None
-            origins = str(folder / shard.origins.path) if shard.origins else None
+            origins = str(shard.origins.below(folder)) if shard.origins else None
             of_split.append(
                 Place(
-                    path=str(folder / shard.path),
+                    path=str(shard.below(folder)),
                     rows=shard.rows,
                     number=len(of_split),
                     first_row=last.first_row + last.rows if last else 0,

@@ -21,6 +21,7 @@ from gristmill.shards.manifest import StoredFile
 from gristmill.shards.token_rows import shard_schema
 from gristmill.steps.write import encode_whole, open_encoder, origins_footer, origins_header
 from gristmill.storage.commit import PendingFile
+from gristmill.storage.stored_paths import path_below
 
 if TYPE_CHECKING:
     import io
@@ -177,7 +178,7 @@ class _Joiner:
             files: dict[str, io.BufferedReader] = {}
             for path, start, size in places:
                 if path not in files:
-                    files[path] = stack.enter_context((self._root / path).open("rb"))
+                    files[path] = stack.enter_context(path_below(self._root, path).open("rb"))
                 files[path].seek(start)
                 yield files[path].read(size)
 

@@ -22,6 +22,7 @@ from gristmill.pipeline.units import Span, Unit, cut_for_tasks
 from gristmill.pipeline.unpack import UnpackResult
 from gristmill.pipeline.work import PartResult, PartTask, run_part, set_up
 from gristmill.storage.checksums import file_checksum
+from gristmill.storage.stored_paths import path_below
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -203,13 +204,13 @@ def _is_there(root: Path, result: object) -> bool:
         files = [(piece.path, piece.num_bytes) for piece in result.pieces]
     elif (stored := getattr(result, "files", None)) is not None:
         files = [(file.path, file.bytes) for file in stored()]
-    return all(_size(root / path) == size for path, size in files)
+    return all(_size(path_below(root, path)) == size for path, size in files)
 
 
 def _are_sound(root: Path, result: object) -> bool:
     """Whether what a finished run has kept for an update is what it was: nobody has looked after it since."""
     leftovers = result.leftovers if isinstance(result, PartResult) else []
-    return all(file_checksum(str(root / part.data.path)) == part.data.xxh3 for part in leftovers)
+    return all(file_checksum(part.data.below(root)) == part.data.xxh3 for part in leftovers)
 
 
 def _size(path: Path) -> int | None:

@@ -32,6 +32,7 @@ from gristmill.shards.manifest import MANIFEST, Manifest, Shard, dump_manifest
 from gristmill.shards.token_rows import CHATS, LENGTHS, num_tokens, num_trained_tokens
 from gristmill.steps.mix import UNITS
 from gristmill.storage.commit import PendingFile, write_file
+from gristmill.storage.stored_paths import StoredPath, decode_stored, path_below
 
 if TYPE_CHECKING:
     import os
@@ -141,7 +142,8 @@ def _shard_path(source: str, number: int) -> str:
 
 def _forget_killed(target: Path) -> None:
     if (target / _PLANNED).exists():
-        remove_files(target, msgspec.json.decode((target / _PLANNED).read_bytes(), type=list[str]))
+        planned = path_below(target, _PLANNED)
+        remove_files(target, decode_stored(planned.read_bytes(), list[StoredPath], planned))
         remove_work(target)
 
 
@@ -151,7 +153,7 @@ def _write(source: MixSource, share: Share, is_taken: NDArray[np.bool_], target:
         for shard in source.shards:
             path = _shard_path(source.name, len(written))
             with PendingFile(target / path, run_id) as file:
-                for piece in _pieces(source.folder / shard.path):
+                for piece in _pieces(shard.below(source.folder)):
                     file.write(piece)
                 file.commit()
             written.append(msgspec.structs.replace(shard, path=path, bytes=file.num_bytes, xxh3=file.checksum))
@@ -180,7 +182,7 @@ def _write_part(
     start = 0
     with PendingFile(target / path, run_id) as file:
         file.write(stream_header(schema))
-        for batch in mapped_batches(source.folder / shard.path):
+        for batch in mapped_batches(shard.below(source.folder)):
             rows = batch.filter(pa.array(is_taken[start : start + batch.num_rows]))
             start += batch.num_rows
             file.write(stream_block(rows, schema))
@@ -210,7 +212,7 @@ def _publish(
     tokenizer = first.tokenizer
     if tokenizer is not None:
         for file in tokenizer.files:
-            write_file(target / file.path, (sources[0].folder / file.path).read_bytes(), run_id)
+            write_file(file.below(target), file.below(sources[0].folder).read_bytes(), run_id)
     manifest = Manifest(
         kind=first.kind,
         format="arrow",
@@ -224,7 +226,7 @@ def _publish(
         files={key: file for source in sources for key, file in source.manifest.files.items()},
     ).sealed()
     for path, content in derived_files(manifest).items():
-        write_file(target / path, content, run_id)
+        write_file(path_below(target, path), content, run_id)
     write_file(target / MANIFEST, b"".join(dump_manifest(manifest)), run_id)
     remove_work(target)
 

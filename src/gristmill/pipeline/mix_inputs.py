@@ -78,7 +78,7 @@ def _open(name: str, folder: Path, split: str, by: str) -> MixSource:
 
 def _shard_units(folder: Path, shard: Shard, by: str) -> NDArray[np.int64]:
     """How much each row of a shard counts."""
-    path = folder / shard.path
+    path = shard.below(folder)
     try:
         # Before anything in it is believed: a length that was damaged would be taken for a share.
         if path.stat().st_size != shard.bytes or file_checksum(str(path)) != shard.xxh3:

@@ -16,6 +16,7 @@ from gristmill.pipeline.work import PartResult
 from gristmill.shards.funnel import derived_files
 from gristmill.shards.manifest import MANIFEST, Manifest, dump_manifest, load_manifest
 from gristmill.storage.commit import PendingFile, make_folder, sync_folder, write_file
+from gristmill.storage.stored_paths import StoredPath, decode_stored, path_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -27,9 +28,9 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
     manifest: str
     """The checksum of the manifest that it will write."""
-    moves: list[tuple[str, str]]
-    side_files: list[str]
-    stale: list[str]
+    moves: list[tuple[StoredPath, StoredPath]]
+    side_files: list[StoredPath]
+    stale: list[StoredPath]
     """Files of the dataset that was there which the new one does not have."""
 
 
@@ -38,13 +39,15 @@ def swap(root: Path, manifest: Manifest, moves: list[tuple[str, str]], units: It
     old, sides = manifest_in(root), derived_files(manifest)
     stale = {*files_of(old), *(derived_files(old) if old else ())} - {*files_of(manifest), *sides}
     note = Note(manifest=manifest.checksum, moves=moves, side_files=sorted(sides), stale=sorted(stale))
+    for path in (*note.stale, *note.side_files, *(place for move in moves for place in move)):
+        path_below(root, path)  # a link that leaves the folder is refused before anything has happened
     with PendingFile(root / UNITS, run_id) as receipts:
         for line in units:  # they name files that are still where they were made
             receipts.write(line)
         write_file(root / MOVES, msgspec.json.encode(note), run_id)
         _move(root, moves)
         for path, content in sides.items():
-            write_file(root / path, content, run_id)
+            write_file(path_below(root, path), content, run_id)
         receipts.commit()
     with PendingFile(root / MANIFEST, run_id) as file:
         for piece in dump_manifest(manifest):
@@ -57,16 +60,16 @@ def settle(root: Path, run_id: str) -> None:
     """If a run was killed while it published: take it back if its manifest is not there, else do the rest of it."""
     if not (root / MOVES).exists():
         return
-    note = msgspec.json.decode((root / MOVES).read_bytes(), type=Note)
+    note = decode_stored((root / MOVES).read_bytes(), Note, root / MOVES)
     manifest = manifest_in(root)
     if manifest is not None and manifest.checksum == note.manifest:
         remove_files(root, note.stale)
         remove_leftovers(root)
         return
-    _move(root, [(place, path) for path, place in note.moves if (root / place).exists()])
+    _move(root, [(place, path) for path, place in note.moves if path_below(root, place).exists()])
     sides = derived_files(manifest) if manifest is not None else {}
     for path, content in sides.items():
-        write_file(root / path, content, run_id)
+        write_file(path_below(root, path), content, run_id)
     remove_files(root, [place for _, place in note.moves] + [path for path in note.side_files if path not in sides])
     forget(root)
 
@@ -104,7 +107,7 @@ def first_damaged(root: Path, manifest: Manifest) -> str | None:
     """The first file that is missing or has another size than it should."""
     for file in manifest.stored_files():
         try:
-            num_bytes = (root / file.path).stat().st_size
+            num_bytes = file.below(root).stat().st_size
         except FileNotFoundError:
             return file.path
         if num_bytes != file.bytes:
@@ -113,11 +116,11 @@ def first_damaged(root: Path, manifest: Manifest) -> str | None:
 
 
 def _move(root: Path, moves: Iterable[tuple[str, str]]) -> None:
-    moves = list(moves)
-    folders = {(root / place).parent for _, place in moves}
+    both = [(path_below(root, path), path_below(root, place)) for path, place in moves]  # all, before one is moved
+    folders = {place.parent for _, place in both}
     for folder in folders:
         make_folder(folder)
-    for path, place in moves:
-        (root / path).replace(root / place)
+    for path, place in both:
+        path.replace(place)
     for folder in folders:
         sync_folder(folder)

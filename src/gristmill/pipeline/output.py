@@ -9,6 +9,7 @@ from gristmill.core.errors import UsageError
 from gristmill.shards.manifest import MANIFEST
 from gristmill.storage.commit import remove_temporaries
 from gristmill.storage.lock import LOCK_NAME
+from gristmill.storage.stored_paths import path_below
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -20,10 +21,12 @@ RECEIPTS = f"{WORK}/receipts.jsonl"
 UNITS = f"{WORK}/units.jsonl"
 """The receipts of a finished dataset: what `--update` can use again."""
 MOVES = f"{WORK}/moves.json"
+_WRITTEN_IN_PLACE = (f"{WORK}/work", f"{WORK}/records", RECEIPTS, UNITS)
+"""What a run writes into or appends to: no link there may lead to files of others."""
 
 
 def check_is_ours(output: Path) -> None:
-    """Refuse a folder with content that no run of ours made."""
+    """Refuse a folder with content that no run of ours made, or with links that would lead a run out of it."""
     if not output.exists():
         return
     if not output.is_dir():
@@ -35,6 +38,9 @@ def check_is_ours(output: Path) -> None:
             f"the output folder {output} is not empty and was not made by gristmill (it holds {shown})",
             help="choose another output folder, or empty this one yourself",
         )
+    _work_folder(output)
+    for path in _WRITTEN_IN_PLACE:
+        path_below(output, path)
 
 
 def check_writable(output: Path) -> None:
@@ -51,8 +57,7 @@ def check_writable(output: Path) -> None:
 def remove_files(output: Path, paths: Iterable[str]) -> None:
     """Remove files of a dataset and the folders that this leaves empty."""
     folders: set[Path] = set()
-    for path in paths:
-        file = output / path
+    for file in [path_below(output, path) for path in paths]:  # all of them are looked at before the first one goes
         file.unlink(missing_ok=True)
         folders.update(parent for parent in file.parents if parent.is_relative_to(output) and parent != output)
     for folder in sorted(folders, key=lambda folder: -len(folder.parts)):
@@ -63,11 +68,20 @@ def remove_files(output: Path, paths: Iterable[str]) -> None:
 def remove_work(output: Path, kept: Collection[str] = ()) -> None:
     """Remove the work folder, but for some files, and what a dead run left under temporary names."""
     remove_temporaries(output, None)
-    for path in sorted((output / WORK).rglob("*"), reverse=True):
-        if path.is_dir():
+    work = _work_folder(output)
+    for path in sorted(work.rglob("*"), reverse=True):
+        if path.is_dir() and not path.is_symlink():
             if not any(path.iterdir()):
                 path.rmdir()
         elif path.relative_to(output).as_posix() not in kept:
             path.unlink()
-    if (output / WORK).is_dir() and not any((output / WORK).iterdir()):
-        (output / WORK).rmdir()
+    if work.is_dir() and not any(work.iterdir()):
+        work.rmdir()
+
+
+def _work_folder(output: Path) -> Path:
+    """All that is in it may be deleted: so it is a folder of its own, and no link to another one."""
+    work = output / WORK
+    if work.is_symlink():
+        raise UsageError(f"{work} is a symbolic link, not a folder that a run made", help="remove the link")
+    return work

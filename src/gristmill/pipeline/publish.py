@@ -150,7 +150,7 @@ class _Names:
         """The place of a file that the dataset has besides its shards; one that is there already stays."""
         for old in self._old:
             if old.path.startswith(stem) and (old.bytes, old.xxh3) == (file.bytes, file.xxh3):
-                return old if (self._root / old.path).exists() else self._moved(file, old.path)
+                return old if old.below(self._root).exists() else self._moved(file, old.path)
         others = (f"{stem}-{number}" for number in count(1))
         return self._moved(file, self._free(chain([stem], others), suffix) + suffix)
 
@@ -283,7 +283,7 @@ def _join_quarantine(root: Path, source: SourcePlan, pieces: Sequence[StoredFile
     paths = {file.id: file.relative for file in source.files}
     with PendingFile(root / path, run_id) as file:
         for piece in pieces:
-            with (root / piece.path).open("rb") as lines:
+            with piece.below(root).open("rb") as lines:
                 for line in lines:
                     file.write(name_file(line, paths))
         file.commit()

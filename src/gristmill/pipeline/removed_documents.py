@@ -76,7 +76,7 @@ def find_removed(dataset: Dataset, origin: Origin) -> RemovedDocument | None:
 
 def _table(dataset: Dataset, step: Deduplicated) -> Any:
     try:
-        return pq.read_table(dataset.folder / step.file.path)
+        return pq.read_table(step.file.below(dataset.folder))
     except (OSError, ValueError) as error:
         raise DamagedDatasetError(f"{step.file.path} cannot be read: {error}", help="run gristmill verify") from error
 

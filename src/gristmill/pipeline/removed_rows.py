@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.steps.deduplicate import with_counts
+from gristmill.storage.stored_paths import path_below
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,9 +34,8 @@ class Piece:
     stop: int
 
     def read(self, root: Path, kind: np.dtype[Any]) -> NDArray[Any]:
-        return np.fromfile(
-            root / self.path, dtype=kind, count=self.stop - self.start, offset=self.start * kind.itemsize
-        )
+        path = path_below(root, self.path)
+        return np.fromfile(path, dtype=kind, count=self.stop - self.start, offset=self.start * kind.itemsize)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from gristmill.shards.token_rows import (
 from gristmill.steps.write import open_encoder, origins_block, origins_footer, origins_header
 from gristmill.steps.write.arrow import ArrowEncoder
 from gristmill.storage.commit import PendingFile
+from gristmill.storage.stored_paths import Count, StoredName  # noqa: TC001  (msgspec looks at the types of fields)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,21 +44,21 @@ ONLY_SPLIT = "train"
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """Records of one split on disk: a complete shard, or blocks that wait to be joined into one."""
 
-    split: str
-    rows: int
-    tokens: int = 0
+    split: StoredName
+    rows: Count
+    tokens: Count = 0
     """In rows of tokens, without padding."""
-    trained_tokens: int = 0
+    trained_tokens: Count = 0
     data: StoredFile
-    data_blocks: list[int]
+    data_blocks: list[Count]
     """Bytes of each block, without header and footer."""
-    row_blocks: list[int]
-    token_blocks: list[int] = []
+    row_blocks: list[Count]
+    token_blocks: list[Count] = []
     """Empty where there are no tokens."""
-    trained_blocks: list[int] = []
+    trained_blocks: list[Count] = []
     """Empty where there are no chats."""
     origins: StoredFile | None = None
-    origins_blocks: list[int] = []
+    origins_blocks: list[Count] = []
 
 
 class Sink:

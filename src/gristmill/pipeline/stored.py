@@ -11,6 +11,7 @@ import pyarrow as pa
 from gristmill.steps.limit import OVER_LIMIT
 from gristmill.steps.mix import NOT_CHOSEN
 from gristmill.steps.read import CELL_BYTES
+from gristmill.storage.stored_paths import path_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -48,7 +49,7 @@ class StoredInput:
     def batches(self, root: Path, seed: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  (as StoredBucket's)
         left = self.num_rows if self.share is None else self.share
         removed = self.removed.open(root) if self.removed is not None else None
-        with pa.memory_map(str(root / self.path)) as file:
+        with pa.memory_map(str(path_below(root, self.path))) as file:
             for batch in pa.ipc.open_stream(file):
                 if left <= 0:
                     return
@@ -117,7 +118,7 @@ class StoredBucket:
             yield rows.slice(first, step)
 
     def _read(self, root: Path, block: StoredBlock) -> list[pa.RecordBatch]:
-        with (root / block.path).open("rb") as file:
+        with path_below(root, block.path).open("rb") as file:
             file.seek(block.start)
             message = pa.ipc.read_message(pa.py_buffer(file.read(block.size)))
         return [pa.ipc.read_record_batch(message, self.schema)]

@@ -62,7 +62,7 @@ def trace(dataset: Dataset, number: int) -> Trace:
         )
     record = {"text": dataset.decode(number)} if dataset.manifest.holds_rows else dataset[number]
     # Loaded when a place is a row of tokens, and once for all of them.
-    engine = cache(lambda: load_engine(find_tokenizer(str(dataset.folder / dataset.manifest.tokenizer_folder))))
+    engine = cache(lambda: load_engine(find_tokenizer(str(dataset.manifest.tokenizer_folder(dataset.folder)))))
     return Trace(record, [_place(dataset.manifest, origin, engine) for origin in dataset.origins(number)])
 
 

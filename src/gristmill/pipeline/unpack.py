@@ -15,6 +15,7 @@ from gristmill.core.errors import CorruptStreamError
 from gristmill.pipeline.units import CELLS_PER_UNIT, Span
 from gristmill.steps.read import StreamDamage, UnpackedPiece, unpacked_cells
 from gristmill.storage.commit import PendingFile
+from gristmill.storage.stored_paths import Count, StoredPath, path_below
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,11 +39,11 @@ class UnpackTask:
 class PieceFile(msgspec.Struct, frozen=True, kw_only=True):
     """One piece on disk."""
 
-    path: str
-    first_cell: int
-    num_cells: int
-    start: int
-    num_bytes: int
+    path: StoredPath
+    first_cell: Count
+    num_cells: Count
+    start: Count
+    num_bytes: Count
     damage: tuple[str, str] | None = None
 
 
@@ -59,7 +60,7 @@ class UnpackResult(msgspec.Struct, frozen=True, kw_only=True):
                 piece.first_cell + piece.num_cells,
                 piece.num_bytes,
                 UnpackedPiece(
-                    path=str(root / piece.path),
+                    path=str(path_below(root, piece.path)),
                     first_cell=piece.first_cell,
                     num_cells=piece.num_cells,
                     start=piece.start,

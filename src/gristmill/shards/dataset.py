@@ -144,7 +144,7 @@ class Dataset:
 
     @cached_property
     def _tokenizer(self) -> Engine:
-        return load_engine(find_tokenizer(str(self.folder / self.manifest.tokenizer_folder)))
+        return load_engine(find_tokenizer(str(self.manifest.tokenizer_folder(self.folder))))
 
     def quarantine(self) -> Iterator[dict[str, Any]]:
         """What was set aside, one by one: origin, step, reason, the record itself where it was small enough."""
@@ -196,7 +196,7 @@ class Dataset:
 
     def _checked_path(self, file: StoredFile) -> Path:
         """A file of the right size: touching a mapped page behind the end of a file would kill the process."""
-        path = self.folder / file.path
+        path = file.below(self.folder)
         num_bytes = path.stat().st_size
         if num_bytes != file.bytes:
             raise DamagedDatasetError(

@@ -8,8 +8,8 @@ account is noticed too. Cost: about 250 bytes a shard and an input file.
 from __future__ import annotations
 
 import base64
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import pyarrow as pa
@@ -18,6 +18,7 @@ import xxhash
 from gristmill.core.books import Account
 from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.shards.token_rows import KINDS
+from gristmill.storage.stored_paths import Count, StoredName, StoredPath, decode_stored, path_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,23 +26,33 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 
+_AGAIN = "make the dataset again"
+
+FileKey = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{16}\Z")]
+"""See `file_key`."""
+RowLength = Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
+
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file of the dataset."""
 
-    path: str
-    """Relative to the dataset's folder, with forward slashes."""
-    bytes: int
+    path: StoredPath
+    """Relative to the dataset's folder."""
+    bytes: Count
     xxh3: str
+
+    def below(self, folder: str | Path) -> Path:
+        """Where it is, in a dataset of this folder."""
+        return path_below(folder, self.path)
 
 
 class Shard(StoredFile, frozen=True, kw_only=True):
     """A file of records."""
 
-    rows: int
-    tokens: int | None = None
+    rows: Count
+    tokens: Count | None = None
     """In rows of tokens, without padding."""
-    trained_tokens: int | msgspec.UnsetType = msgspec.UNSET
+    trained_tokens: Count | msgspec.UnsetType = msgspec.UNSET
     """In rows of chats."""
     tasks: list[str] = []
     """Fingerprints of the tasks that made it."""
@@ -61,7 +72,13 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True):
         return cls(columns={field.name: str(field.type) for field in schema}, arrow=arrow)
 
     def to_arrow(self) -> pa.Schema:
-        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.arrow)))
+        try:
+            schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.arrow)))
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise DamagedDatasetError(f"the schema in the {MANIFEST} cannot be read: {error}", help=_AGAIN) from error
+        if [(field.name, str(field.type)) for field in schema] != list(self.columns.items()):
+            raise DamagedDatasetError(f"the {MANIFEST} names other columns than its schema has", help=_AGAIN)
+        return schema
 
 
 class InputFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +94,7 @@ class InputFile(msgspec.Struct, frozen=True, kw_only=True):
 class Quarantine(msgspec.Struct, frozen=True, kw_only=True):
     """What was set aside."""
 
-    counts: dict[str, dict[str, int]] = {}
+    counts: dict[str, dict[str, Count]] = {}
     """By source and reason."""
     files: list[StoredFile] = []
     """JSON lines, one a record."""
@@ -108,7 +125,7 @@ class Deduplicated(msgspec.Struct, frozen=True, kw_only=True):
     largest: list[DuplicateCluster]
     counts: dict[str, int]
     """Of the work: pairs compared, pairs whose texts were needed, documents that shared a band."""
-    against: dict[str, InputFile] = {}
+    against: dict[FileKey, InputFile] = {}
     """The files of `against`, as in `Manifest.files`."""
     against_read: dict[str, object] = {}
     """How they were read: the keys of a source."""
@@ -123,7 +140,7 @@ class TokenizerIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """xxh3 of all that shapes ids."""
     files: list[StoredFile]
     """`tokenizer.json` and what belongs to it, all in one folder of the dataset."""
-    vocab_size: int
+    vocab_size: Count
     eos_id: int | None
     bos_id: int | None
     pad_id: int | None
@@ -151,7 +168,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     environment_dependent: bool = False
     """Whether the machine had a say (`worker_died`, `timeout`, `out_of_memory`): another run may keep those records."""
     schema: Schema
-    splits: dict[str, dict[str, list[Shard]]]
+    splits: dict[StoredName, dict[StoredName, list[Shard]]]
     """Split -> source -> shards, in the order of the records."""
     books: dict[str, list[dict[str, object]]] = {}
     """Source -> the accounts of its steps in order (`core.books.Account.to_dict`)."""
@@ -160,14 +177,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Records that steps have dropped, where the recipe keeps them: JSON lines, a file a step and reason."""
     recipe: dict[str, object] = {}
     versions: dict[str, str] = {}
-    row_length: int | None = None
+    row_length: RowLength | None = None
     """Tokens in each row of a packed dataset."""
     tokenizer: TokenizerIdentity | None = None
     mixture: dict[str, float] | None = None
     """Weights of the sources in training, where the recipe names them; None: as many rows as each has."""
     deduplicated: list[Deduplicated] = []
     """One for each `deduplicate` step, in the order in which they were run."""
-    files: dict[str, InputFile] = {}
+    files: dict[FileKey, InputFile] = {}
     """`file_key(id)` -> the input file that the records' origins mean."""
 
     def shards(self) -> Iterator[tuple[str, str, Shard]]:
@@ -182,12 +199,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         """Of tokens, with a loss mask or without."""
         return self.kind in KINDS
 
-    @property
-    def tokenizer_folder(self) -> str:
-        """Relative to the dataset's folder."""
-        if self.tokenizer is None:
+    def tokenizer_folder(self, folder: str | Path) -> Path:
+        """Where the tokenizer is, in a dataset of this folder."""
+        if self.tokenizer is None or not self.tokenizer.files:
             raise UsageError("the dataset has no tokenizer: it holds no tokens")
-        return str(PurePosixPath(self.tokenizer.files[0].path).parent)
+        first, *_ = [file.below(folder) for file in self.tokenizer.files]
+        return first.parent
 
     def stored_files(self) -> Iterator[StoredFile]:
         """Every file that the manifest names: shards, their origins, what was set aside or removed, the tokenizer."""
@@ -202,7 +219,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             yield from self.tokenizer.files
 
     def accounts(self, source: str) -> list[Account]:
-        return [Account.from_dict(state) for state in self.books.get(source, [])]
+        try:
+            return [Account.from_dict(state) for state in self.books.get(source, [])]
+        except (KeyError, TypeError, ValueError) as error:
+            raise DamagedDatasetError(f"the books of source {source} cannot be read: {error!r}", help=_AGAIN) from error
 
     def sealed(self) -> Manifest:
         """With its hash and checksum filled in: call last."""
@@ -271,10 +291,7 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
             f"{path} has format version {version}; this Gristmill reads version {FORMAT_VERSION}",
             help="upgrade gristmill" if version > FORMAT_VERSION else "make the dataset again",
         )
-    try:
-        return msgspec.json.decode(data, type=Manifest)
-    except msgspec.DecodeError as error:
-        raise DamagedDatasetError(f"{path} is damaged: {error}", help="make the dataset again") from error
+    return decode_stored(data, Manifest, path, help="make the dataset again, in another folder")
 
 
 def _format_version(path: str, data: bytes) -> int:
@@ -285,8 +302,8 @@ def _format_version(path: str, data: bytes) -> int:
         return msgspec.json.decode(data, type=Head).format_version
     except msgspec.ValidationError:
         raise UsageError(f"{path} was not written by Gristmill", help="name the output folder of a run") from None
-    except msgspec.DecodeError as error:
-        raise DamagedDatasetError(f"{path} is damaged: {error}", help="make the dataset again") from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise DamagedDatasetError(f"{path} is damaged: {error}", help=_AGAIN) from error
 
 
 def _not_a_dataset(folder: Path) -> UsageError:

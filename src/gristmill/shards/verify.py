@@ -11,16 +11,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from gristmill.core.books import unbalanced
-from gristmill.core.errors import CorruptStreamError
+from gristmill.core.errors import CorruptStreamError, DamagedDatasetError
 from gristmill.shards.arrow_stream import mapped_batches
+from gristmill.shards.funnel import derived_files
 from gristmill.shards.hugging_face import side_files
 from gristmill.shards.manifest import MANIFEST, Manifest, Shard, StoredFile, dataset_hash, file_key, load_manifest
 from gristmill.shards.readers import READ_ERRORS, open_origins, open_shard
 from gristmill.shards.token_rows import CHATS, misfit, num_tokens, num_trained_tokens, rows_problem
 from gristmill.storage.checksums import file_checksum
+from gristmill.storage.stored_paths import Count, path_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,8 +40,8 @@ class Problem:
     path: str
     """The damaged file, relative to the dataset's folder."""
     kind: str
-    """`missing`, `size`, `checksum`, `rows`, `tokens`, `origins`, `unreadable`, `unexpected`, `edited`, `kind` or
-    `books`."""
+    """`missing`, `size`, `checksum`, `rows`, `tokens`, `origins`, `unreadable`, `outside`, `unexpected`, `edited`,
+    `kind` or `books`."""
     message: str
 
     def __str__(self) -> str:
@@ -82,16 +85,18 @@ def check_manifest(folder: Path, manifest: Manifest) -> list[Problem]:
     if wrong := misfit(manifest.kind, manifest.schema.columns):
         problems.append(Problem(MANIFEST, "kind", wrong))
     problems += [Problem(MANIFEST, "books", message) for message in _book_problems(manifest)]
-    problems += _quarantine_problems(folder, manifest)
-    tokenizer = manifest.tokenizer.files if manifest.tokenizer is not None else []
-    others = [*tokenizer, *(step.file for step in manifest.deduplicated)]
-    problems += [problem for file in others if (problem := _file_problem(folder, file))]
-    for path, content in side_files(manifest).items():
-        file = folder / path
-        if not file.exists():
-            problems.append(Problem(path, "missing", "is missing"))
-        elif file.read_bytes() != content:
-            problems.append(Problem(path, "edited", "is not as it was written"))
+    shards = {shard.path for _, _, shard in manifest.shards()}
+    shards |= {shard.origins.path for _, _, shard in manifest.shards() if shard.origins is not None}
+    others = [file for file in manifest.stored_files() if file.path not in shards]
+    damage = {file.path: problem for file in others if (problem := _file_problem(folder, file))}
+    problems += damage.values()
+    if not damage.keys() & {file.path for file in manifest.quarantine.files}:
+        problems += _quarantine_problems(folder, manifest)
+    try:
+        derived = derived_files(manifest)
+    except DamagedDatasetError:  # the books cannot be read, which was said above
+        derived = side_files(manifest)
+    problems += [problem for path, content in derived.items() if (problem := _content_problem(folder, path, content))]
     problems += _unexpected_files(folder, manifest)
     return problems
 
@@ -119,18 +124,34 @@ def check_shard(folder: Path, shard: Shard, manifest: Manifest, known: NDArray[n
 
 def _file_problem(folder: Path, file: StoredFile) -> Problem | None:
     """Is it there, whole, and unchanged?"""
-    path = folder / file.path
     try:
+        path = file.below(folder)
         num_bytes = path.stat().st_size
         if num_bytes != file.bytes:
             return Problem(file.path, "size", f"has {num_bytes} bytes, but {file.bytes} were written")
         if file_checksum(path) != file.xxh3:
             return Problem(file.path, "checksum", "its content has changed: the checksum differs")
-    except FileNotFoundError:
-        return Problem(file.path, "missing", "is missing")
-    except OSError as error:
-        return Problem(file.path, "unreadable", f"cannot be read: {error.strerror or error}")
+    except (OSError, DamagedDatasetError) as error:
+        return _unreadable(file.path, error)
     return None
+
+
+def _content_problem(folder: Path, path: str, content: bytes) -> Problem | None:
+    """Is a small file that follows from the manifest there, and as it was written?"""
+    try:
+        if path_below(folder, path).read_bytes() != content:
+            return Problem(path, "edited", "is not as it was written")
+    except (OSError, DamagedDatasetError) as error:
+        return _unreadable(path, error)
+    return None
+
+
+def _unreadable(path: str, error: OSError | DamagedDatasetError) -> Problem:
+    if isinstance(error, DamagedDatasetError):
+        return Problem(path, "outside", error.message)
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return Problem(path, "missing", "is missing")
+    return Problem(path, "unreadable", f"cannot be read: {error.strerror or error}")
 
 
 def _row_problem(folder: Path, file: StoredFile, rows: int, format: str) -> Problem | None:
@@ -192,8 +213,8 @@ def _book_problems(manifest: Manifest) -> Iterator[str]:
     for source in sorted({*manifest.books, *num_rows, *manifest.quarantine.counts}):
         try:
             accounts = manifest.accounts(source)
-        except (KeyError, TypeError, ValueError) as error:
-            yield f"source {source}: its books cannot be read: {error!r}"
+        except DamagedDatasetError as error:
+            yield error.message
             continue
         for message in unbalanced(accounts):
             yield f"source {source}: {message}"
@@ -213,14 +234,16 @@ def _num_rows(account: Account) -> int:
 
 
 def _quarantine_problems(folder: Path, manifest: Manifest) -> Iterator[Problem]:
+    """Does the quarantine, whose files are as they were written, hold what was counted?"""
     quarantine = manifest.quarantine
-    found = [_file_problem(folder, file) for file in quarantine.files]
-    problems = [problem for problem in found if problem is not None]
-    yield from problems
-    if problems:
-        return
-    entries = (entry for file in quarantine.files for entry in open_shard(folder / file.path, "jsonl").rows())
-    num_kept = sum(entry.get("records", 1) for entry in entries)
+    num_kept = 0
+    for file in quarantine.files:
+        try:
+            entries = open_shard(file.below(folder), "jsonl").rows()
+            num_kept += sum(msgspec.convert(entry.get("records", 1), Count) for entry in entries)
+        except (*READ_ERRORS, CorruptStreamError) as error:
+            yield Problem(file.path, "unreadable", f"cannot be read: {error}")
+            return
     num_counted = sum(sum(counts.values()) for counts in quarantine.counts.values())
     if num_kept != num_counted:
         path = quarantine.files[0].path if quarantine.files else MANIFEST
@@ -229,15 +252,24 @@ def _quarantine_problems(folder: Path, manifest: Manifest) -> Iterator[Problem]:
 
 
 def _unexpected_files(folder: Path, manifest: Manifest) -> Iterator[Problem]:
-    """Files that a tool would take for shards (`train/*/*.arrow`). `datasets` keeps its `cache-*` there: leave them."""
-    shards = [shard for _, _, shard in manifest.shards()]
-    known = {shard.path for shard in shards} | {shard.origins.path for shard in shards if shard.origins}
-    suffixes = {Path(shard.path).suffix for shard in shards}
-    for split in manifest.splits:
-        for file in sorted((folder / split).rglob("*")):
+    """Files that a tool would take for shards (`train/*/*.arrow`), or for a part of the tokenizer.
+
+    `datasets` keeps its `cache-*` beside shards: they are left alone.
+    """
+    known = {file.path for file in manifest.stored_files()}
+    suffixes = {Path(shard.path).suffix for _, _, shard in manifest.shards()}
+    tokenizers = (
+        {Path(file.path).parent.as_posix() for file in manifest.tokenizer.files} if manifest.tokenizer else set()
+    )
+    for name in [*manifest.splits, *sorted(tokenizers)]:
+        try:
+            files = sorted(path_below(folder, name).rglob("*"))
+        except DamagedDatasetError:  # a link that leaves the folder: said of each file behind it
+            continue
+        for file in files:
             path = file.relative_to(folder).as_posix()
-            looks_like_shard = file.suffix in suffixes and not file.name.startswith((".", "cache-", "tmp"))
-            if looks_like_shard and path not in known:
+            is_of_interest = file.is_file() if name in tokenizers else file.suffix in suffixes
+            if is_of_interest and not file.name.startswith((".", "cache-", "tmp")) and path not in known:
                 yield Problem(
                     path, "unexpected", "is not in the manifest, but tools would read it as part of the dataset"
                 )

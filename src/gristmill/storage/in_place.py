@@ -19,6 +19,7 @@ import xxhash
 
 from gristmill.storage.commit import make_folder, sync_folder, write_file
 from gristmill.storage.lock import FolderLock
+from gristmill.storage.stored_paths import StoredName, decode_stored, path_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -110,8 +111,9 @@ class FilesInPlace:
         for temporary in self._folder.glob(f".gristmill-{self._run_id}-*.tmp"):
             temporary.unlink(missing_ok=True)
         if self._note.exists():
-            for name in json.loads(self._note.read_bytes()):
-                (self._folder / name).unlink(missing_ok=True)
+            names = decode_stored(self._note.read_bytes(), list[StoredName], self._note)
+            for path in [path_below(self._folder, name) for name in names if name.startswith(self._prefix.name)]:
+                path.unlink(missing_ok=True)
             self._note.unlink()
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gristmill.core.errors import FolderLockedError
+from gristmill.storage.stored_paths import path_below
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -31,7 +32,7 @@ class FolderLock:
 
     def __enter__(self) -> Self:
         while self._fd is None:
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = os.open(path_below(self.path.parent, LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:

@@ -156,14 +156,14 @@ def _split(path: str, manifest: Manifest, split: str | None) -> str:
 def _shards(name: str, folder: str, manifest: Manifest, split: str, sources: list[str]) -> dict[str, list[RowShard]]:
     """The shards of each chosen source that hold rows."""
     found: dict[str, list[RowShard]] = {source: [] for source in sources}
-    root, schema = str(Path(folder).absolute()), manifest.schema.to_arrow()
+    root, schema = Path(folder).absolute(), manifest.schema.to_arrow()
     first_row = 0
     for of_split, source, shard in manifest.shards():
         if of_split == split and source in found and shard.rows:
             label = source if not name else name if len(sources) == 1 else f"{name}/{source}"
             found[source].append(
                 RowShard(
-                    path=f"{root}/{shard.path}",
+                    path=str(shard.below(root)),
                     folder=folder,
                     source=label,
                     rows=shard.rows,

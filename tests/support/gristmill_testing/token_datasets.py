@@ -7,7 +7,7 @@ import pyarrow as pa
 from gristmill.core.books import Account
 from gristmill.shards.arrow_stream import STREAM_END, stream_block, stream_header
 from gristmill.shards.canonical import canonical_schema
-from gristmill.shards.hugging_face import side_files
+from gristmill.shards.funnel import derived_files
 from gristmill.shards.manifest import InputFile, Manifest, Schema, Shard, dump_manifest, file_key
 from gristmill.shards.token_rows import rows_schema
 from gristmill.storage.checksums import file_checksum
@@ -47,7 +47,7 @@ def write_tokens(
         books={source: [Account("read", taken=rows, given=rows).to_dict()] for source, rows in num_rows.items()},
         files={file_key(_file(source)): _input_file(source) for source in num_rows},
     ).sealed()
-    for path, content in side_files(manifest).items():
+    for path, content in derived_files(manifest).items():
         write_file(folder / path, content, "test")
     write_file(folder / "manifest.json", b"".join(dump_manifest(manifest)), "test")
     return folder

@@ -13,6 +13,7 @@ import numpy as np
 
 from gristmill.shards.manifest import StoredFile
 from gristmill.storage.commit import PendingFile
+from gristmill.storage.stored_paths import Count, path_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,12 +47,12 @@ def write_records(place: Place, suffix: str, content: NDArray[Any]) -> StoredFil
 
 
 def read_records(root: Path, file: StoredFile, kind: np.dtype[Any]) -> NDArray[Any]:
-    return np.fromfile(root / file.path, dtype=kind)
+    return np.fromfile(file.below(root), dtype=kind)
 
 
 def mapped(root: Path, path: str, kind: np.dtype[Any] | type, width: int | None = None) -> NDArray[Any]:
     """The records of a file that is not empty, read where they are touched; with `width` so many in each row."""
-    found: NDArray[Any] = np.memmap(root / path, dtype=kind, mode="r")
+    found: NDArray[Any] = np.memmap(path_below(root, path), dtype=kind, mode="r")
     return found if width is None else found.reshape(-1, width)
 
 
@@ -81,14 +82,14 @@ class Partitioned(msgspec.Struct, frozen=True, kw_only=True):
     """A file of records by partition."""
 
     file: StoredFile
-    num_records: int
-    num_partitions: int
+    num_records: Count
+    num_partitions: Count
 
     def read(self, root: Path, kind: np.dtype[Any], partition: int) -> Iterator[NDArray[Any]]:
         """The records of one partition, block by block."""
         if not self.num_records:
             return
-        path = root / self.file.path
+        path = self.file.below(root)
         bounds = np.fromfile(path, dtype=np.int64, offset=self.num_records * kind.itemsize)
         for block in bounds.reshape(-1, self.num_partitions + 1):
             start, stop = int(block[partition]), int(block[partition + 1])

@@ -47,6 +47,8 @@ class _FoundDataset:
 
     def file(self, stored: StoredFile, what: str) -> FoundFile:
         """A file that the manifest names, if it is there in its size."""
+        if protocol_of(self.folder) is None:
+            stored.below(self.folder)
         found = self.listed.get(posixpath.join(self.relative, stored.path))
         if found is None or found.num_bytes != stored.bytes:
             size = f"has {found.num_bytes} bytes, but {stored.bytes} were written" if found else "is missing"

@@ -14,6 +14,7 @@ import msgspec
 from gristmill.core.errors import UsageError
 from gristmill.core.names import one_of
 from gristmill.storage.files import open_input
+from gristmill.storage.stored_paths import StoredName, StoredPath  # noqa: TC001  (msgspec looks at types of fields)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +27,7 @@ _SPLITS = "dataset_dict.json"
 
 
 class _DataFile(msgspec.Struct):
-    filename: str
+    filename: StoredPath
 
 
 class _State(msgspec.Struct):
@@ -35,7 +36,7 @@ class _State(msgspec.Struct):
 
 
 class _Splits(msgspec.Struct):
-    splits: list[str]
+    splits: list[StoredName]
 
 
 def is_dataset_folder(found: Sequence[FoundFile]) -> bool:
