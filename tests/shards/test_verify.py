@@ -1,11 +1,13 @@
 """Whatever was changed after the run is found, and the file is named."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from gristmill.core.errors import DamagedDatasetError
 from gristmill.shards.dataset import open_dataset
 from gristmill.shards.funnel import derived_files
 from gristmill.shards.manifest import Account, dump_manifest, load_manifest
@@ -82,7 +84,8 @@ def _reseal(folder, change):
         state = json.loads(path.read_bytes())
         state["_fingerprint"] = f"{manifest.dataset_hash[:16]}-{path.parent.name}"
         path.write_bytes(msgspec.json.format(msgspec.json.encode(state), indent=2) + b"\n")
-    (folder / "report.json").write_bytes(derived_files(manifest)["report.json"])
+    with suppress(DamagedDatasetError):  # of books that cannot be read
+        (folder / "report.json").write_bytes(derived_files(manifest)["report.json"])
 
 
 def test_more_or_fewer_rows_than_the_manifest_says(dataset):

@@ -56,7 +56,7 @@ class ArraysLayout:
     def fill(self, place: Place, targets: Targets) -> None:
         row = place.first_row
         step = max(1, _ROWS_AT_A_TIME_BYTES // (4 * self.row_length))
-        for batch in shard_batches(place.path, place.rows):
+        for batch in shard_batches(place):
             for start in range(0, batch.num_rows, step):
                 part = batch.slice(start, step)
                 ids = token_ids(part).reshape(-1, self.row_length)

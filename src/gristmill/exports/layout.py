@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
 
@@ -43,6 +44,8 @@ class Place:
     first_row: int = 0
     first_token: int = 0
     tokens: int = 0
+    schema: pa.Schema | None = None
+    """The columns that the manifest gives it, where it is Arrow or Parquet."""
     origins: str | None = None
     """The side file with its records' origins, if its format cannot hold them."""
 

@@ -86,7 +86,7 @@ class MegatronLayout:
         row, token = place.first_row, place.first_token
         starts_at = _HEAD.size + 4 * self.num_documents
         documents_at = starts_at + 8 * self.num_documents
-        for batch in shard_batches(place.path, place.rows):
+        for batch in shard_batches(place):
             lengths = document_lengths(batch)
             starts = (token + np.cumsum(lengths) - lengths) * kind.itemsize
             targets.write(_IDX, _HEAD.size + 4 * row, lengths.astype("<i4"))

@@ -40,7 +40,7 @@ class TokenStream:
     def write(self, place: Place, targets: Targets) -> None:
         """Write the tokens of one shard."""
         position = place.first_token
-        for batch in shard_batches(place.path, place.rows):
+        for batch in shard_batches(place):
             ids = token_ids(batch)
             refuse_large_ids(ids, self.dtype, place.path, self.help)
             ids = ids.astype(self.dtype.newbyteorder("<"), copy=False)

@@ -16,12 +16,15 @@ from gristmill.core.errors import DamagedDatasetError, GristmillError
 from gristmill.core.records import INPUT_IDS
 from gristmill.shards.arrow_stream import mapped_batches
 from gristmill.shards.readers import READ_ERRORS
+from gristmill.shards.token_rows import check_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
     from numpy.typing import NDArray
+
+    from gristmill.exports.layout import Place
 
 
 class IdsDoNotFitError(GristmillError, OverflowError):
@@ -38,20 +41,26 @@ class ShardSize:
     """-1: not looked for, or there is no token."""
 
 
-def measure(path: str, rows: int, *, with_max: bool) -> ShardSize:
+def measure(place: Place, *, with_max: bool) -> ShardSize:
     """The size of a shard of unpacked documents. Only with the greatest id are the tokens themselves read."""
     tokens, max_id = 0, -1
-    for batch in shard_batches(path, rows):
+    for batch in shard_batches(place):
         tokens += int(document_lengths(batch).sum())
         ids = token_ids(batch)
         if with_max and len(ids):
             max_id = max(max_id, int(ids.max()))
-    return ShardSize(rows, tokens, max_id)
+    return ShardSize(place.rows, tokens, max_id)
 
 
-def shard_batches(path: str, rows: int) -> Iterator[pa.RecordBatch]:
-    """The batches of an Arrow shard, from the mapped file."""
-    return counted(mapped_batches(Path(path)), path, rows)
+def shard_batches(place: Place) -> Iterator[pa.RecordBatch]:
+    """The batches of a shard of rows, from the mapped file; none that is damaged."""
+    return counted(_sound_rows(place), place.path, place.rows)
+
+
+def _sound_rows(place: Place) -> Iterator[pa.RecordBatch]:
+    for batch in mapped_batches(Path(place.path), place.schema):
+        check_rows(batch)
+        yield batch
 
 
 def counted(batches: Iterator[pa.RecordBatch], path: str, rows: int) -> Iterator[pa.RecordBatch]:

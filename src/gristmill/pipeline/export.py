@@ -176,6 +176,7 @@ def _chosen(manifest: Manifest, folder: Path, split: str | None, source: str | N
         one_of("split", split, manifest.splits)
     if source is not None:
         one_of("source", source, sorted({name for sources in manifest.splits.values() for name in sources}))
+    schema = manifest.shard_schema()
     places: dict[str, list[Place]] = {}
     for name, of_source, shard in manifest.shards():
         if split in (None, name) and source in (None, of_source) and shard.rows:
@@ -188,6 +189,7 @@ def _chosen(manifest: Manifest, folder: Path, split: str | None, source: str | N
                     rows=shard.rows,
                     number=len(of_split),
                     first_row=last.first_row + last.rows if last else 0,
+                    schema=schema,
                     origins=origins,
                 )
             )
@@ -219,7 +221,7 @@ def _measured(places: dict[str, list[Place]], run: Run, *, with_max: bool) -> tu
 
 
 def _measure(task: Task, context: Context, *, with_max: bool) -> ShardSize:  # noqa: ARG001
-    return measure(task.payload.path, task.payload.rows, with_max=with_max)
+    return measure(task.payload, with_max=with_max)
 
 
 def _layout(to: str, split: str, places: list[Place], manifest: Manifest, vocab_size: int, columns: str) -> Layout:

@@ -31,7 +31,7 @@ from gristmill.core.records import ORIGIN, ORIGIN_TYPE, RECORD, RECORD_TYPE, TEX
 from gristmill.exports.layout import PlannedFile
 from gristmill.exports.tokens import counted, damaged, shard_batches
 from gristmill.exports.training import STORED, training_rows, training_schema
-from gristmill.shards.arrow_stream import mapped_batches
+from gristmill.shards.arrow_stream import ORIGINS_SCHEMA, mapped_batches
 from gristmill.shards.readers import line_chunks, open_shard
 from gristmill.shards.token_rows import ORIGINS
 from gristmill.steps.write import Write, encode_whole
@@ -99,7 +99,7 @@ class TablesLayout:
         return pa.schema([pa.field(ORIGIN, ORIGIN_TYPE), *columns])
 
     def _write_tokens(self, place: Place, file: Sink) -> None:
-        batches, schema = shard_batches(place.path, place.rows), self.schema
+        batches, schema = shard_batches(place), self.schema
         if self.columns != STORED:
             batches = (training_rows(batch, self.columns) for batch in batches)
             schema = training_schema(self.columns)
@@ -136,11 +136,17 @@ def _npy(value: pa.ListScalar) -> bytes:
 
 def _document_batches(place: Place, stored: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     if stored == "arrow":
-        return _pieces(mapped_batches(Path(place.path)))
+        return _pieces(mapped_batches(Path(place.path), place.schema))
     if stored == "parquet":
-        batches: Iterator[pa.RecordBatch] = pq.ParquetFile(place.path, buffer_size=1 << 20).iter_batches(1024)
-        return batches
+        return _parquet_batches(place)
     return _records(place, stored, schema)
+
+
+def _parquet_batches(place: Place) -> Iterator[pa.RecordBatch]:
+    with pq.ParquetFile(place.path, buffer_size=1 << 20) as file:
+        if place.schema is not None and not file.schema_arrow.equals(place.schema):
+            raise damaged(place.path, "has other columns than the manifest says")
+        yield from file.iter_batches(1024)
 
 
 def _records(place: Place, stored: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -151,7 +157,7 @@ def _records(place: Place, stored: str, schema: pa.Schema) -> Iterator[pa.Record
     else:
         lines = map(msgspec.json.encode, open_shard(Path(place.path), stored).rows())
     decode = msgspec.json.Decoder(dict).decode
-    for side in mapped_batches(Path(str(place.origins))):
+    for side in mapped_batches(Path(str(place.origins)), ORIGINS_SCHEMA):
         raw = list(itertools.islice(lines, side.num_rows))
         if len(raw) < side.num_rows:
             raise damaged(place.path, "holds fewer records than there are origins")
@@ -159,6 +165,8 @@ def _records(place: Place, stored: str, schema: pa.Schema) -> Iterator[pa.Record
         known = {ORIGIN: side.column(ORIGIN), RECORD: pa.array(raw, RECORD_TYPE)}
         arrays = [known[field.name] if field.name in known else _column(field, records, place.path) for field in schema]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+    if next(lines, None) is not None:
+        raise damaged(place.path, "holds more records than there are origins")
 
 
 def _column(field: pa.Field, records: list[dict[str, object]], path: str) -> pa.Array:

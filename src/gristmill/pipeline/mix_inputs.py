@@ -17,7 +17,7 @@ from gristmill.core.recipe import check_source_name
 from gristmill.shards.arrow_stream import mapped_batches
 from gristmill.shards.manifest import Manifest, Shard, load_manifest
 from gristmill.shards.readers import READ_ERRORS
-from gristmill.shards.token_rows import LENGTHS
+from gristmill.shards.token_rows import LENGTHS, check_rows
 from gristmill.storage.checksums import file_checksum
 
 if TYPE_CHECKING:
@@ -70,20 +70,21 @@ def _open(name: str, folder: Path, split: str, by: str) -> MixSource:
     shards = [shard for of_split, _, shard in manifest.shards() if of_split == split and shard.rows]
     if not shards:
         raise UsageError(f"{folder} has no rows in the split {split}")
-    units = np.concatenate([_shard_units(folder, shard, by) for shard in shards])
+    schema = manifest.shard_schema()
+    units = np.concatenate([_shard_units(folder, shard, by, schema) for shard in shards])
     if not units.any():
         raise UsageError(f"the rows of {folder} hold no {by}")
     return MixSource(name, folder, manifest, shards, units)
 
 
-def _shard_units(folder: Path, shard: Shard, by: str) -> NDArray[np.int64]:
+def _shard_units(folder: Path, shard: Shard, by: str, schema: pa.Schema | None) -> NDArray[np.int64]:
     """How much each row of a shard counts."""
     path = shard.below(folder)
     try:
         # Before anything in it is believed: a length that was damaged would be taken for a share.
         if path.stat().st_size != shard.bytes or file_checksum(str(path)) != shard.xxh3:
             raise _damaged(folder, shard, "is not as it was written")
-        units = np.concatenate([_units(batch, by) for batch in mapped_batches(path)])
+        units = np.concatenate([np.zeros(0, np.int64), *(_units(batch, by) for batch in mapped_batches(path, schema))])
     except READ_ERRORS as error:
         raise _damaged(folder, shard, f"cannot be read: {error}") from error
     if len(units) != shard.rows:
@@ -99,6 +100,7 @@ def _units(batch: pa.RecordBatch, by: str) -> NDArray[np.int64]:
     """How much each row of a batch counts."""
     if by == "rows" or LENGTHS not in batch.schema.names:
         return np.ones(batch.num_rows, dtype=np.int64)
+    check_rows(batch)
     lengths = batch.column(LENGTHS)
     ends: NDArray[np.int32] = lengths.offsets.to_numpy()
     totals = np.arange(len(lengths.values) + 1)

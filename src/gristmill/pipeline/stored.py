@@ -53,6 +53,7 @@ class StoredInput:
             for batch in pa.ipc.open_stream(file):
                 if left <= 0:
                     return
+                batch.validate()
                 yield batch.slice(0, left) if removed is None else removed.apply(batch, self.num_rows - left)
                 left -= batch.num_rows
 

@@ -47,7 +47,27 @@ def origins_footer() -> bytes:
     return STREAM_END
 
 
-def mapped_batches(path: Path) -> Iterator[pa.RecordBatch]:
-    """The batches of a stream on disk, as views of the mapped file: no row is read or copied."""
+def mapped_batches(path: Path, schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
+    """The batches of a stream on disk, as views of the mapped file: nothing is copied.
+
+    Each is checked whole before it is given out (1 GB/s for texts, far more for numbers). Arrow itself looks at no
+    buffer when it reads a stream: one that is shorter than its rows, or offsets that lead out of it, would be read
+    beyond its end.
+
+    Raises:
+        ArrowInvalid: A batch is damaged.
+        ValueError: The columns are not those of `schema`.
+    """
+    for batch in unchecked_batches(path, schema):
+        batch.validate(full=True)
+        yield batch
+
+
+def unchecked_batches(path: Path, schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
+    """The same, where the sizes of buffers are checked and what they hold is not: no row is read."""
     with pa.memory_map(str(path)) as mapped, pa.ipc.open_stream(mapped) as stream:
-        yield from stream
+        if schema is not None and not stream.schema.equals(schema):
+            raise ValueError("its columns are not those of the manifest")
+        for batch in stream:
+            batch.validate()
+            yield batch

@@ -19,6 +19,7 @@ import numpy as np
 from gristmill.core.errors import CorruptStreamError, DamagedDatasetError, UsageError
 from gristmill.core.names import one_of
 from gristmill.core.records import INPUT_IDS, LOSS_MASK, ORIGIN
+from gristmill.shards.arrow_stream import ORIGINS_SCHEMA
 from gristmill.shards.manifest import Manifest, Shard, StoredFile, file_key, load_manifest
 from gristmill.shards.readers import READ_ERRORS, Record, open_shard, without_origin
 from gristmill.shards.token_rows import LENGTHS, ORIGINS
@@ -143,6 +144,10 @@ class Dataset:
         return record[INPUT_IDS][:num_tokens], trained[:num_tokens]
 
     @cached_property
+    def _shard_schema(self) -> pa.Schema | None:
+        return self.manifest.shard_schema()
+
+    @cached_property
     def _tokenizer(self) -> Engine:
         return load_engine(find_tokenizer(str(self.manifest.tokenizer_folder(self.folder))))
 
@@ -188,7 +193,8 @@ class Dataset:
         """The open reader of a file; the ones used last stay open."""
         reader = self._open.pop(file.path, None)
         if reader is None:
-            reader = open_shard(self._checked_path(file), format, kind)
+            schema = self._shard_schema if isinstance(file, Shard) else ORIGINS_SCHEMA
+            reader = open_shard(self._checked_path(file), format, kind, schema)
         self._open[file.path] = reader
         if len(self._open) > _MAX_OPEN_SHARDS:
             self._open.popitem(last=False)

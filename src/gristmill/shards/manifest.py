@@ -17,7 +17,7 @@ import xxhash
 
 from gristmill.core.books import Account
 from gristmill.core.errors import DamagedDatasetError, UsageError
-from gristmill.shards.token_rows import KINDS
+from gristmill.shards.token_rows import KINDS, misfit
 from gristmill.storage.stored_paths import Count, StoredName, StoredPath, decode_stored, path_below
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
+_JSON_FORMATS = ("jsonl", "webdataset")
+FORMATS = ("arrow", "parquet", *_JSON_FORMATS)
+"""Of shards."""
 
 _AGAIN = "make the dataset again"
 
@@ -193,6 +196,21 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             for source, shards in sources.items():
                 for shard in shards:
                     yield split, source, shard
+
+    def shard_schema(self) -> pa.Schema | None:
+        """The columns that every shard has; None where shards hold JSON.
+
+        Raises:
+            DamagedDatasetError: There are no shards of this format, or they cannot have these columns.
+        """
+        schema = self.schema.to_arrow()
+        if self.format not in FORMATS:
+            raise DamagedDatasetError(f"the {MANIFEST} names a format {self.format!r}, which there is not", help=_AGAIN)
+        if not self.holds_rows and self.format in _JSON_FORMATS:
+            return None
+        if problem := misfit(self.kind, schema):
+            raise DamagedDatasetError(f"the {MANIFEST} cannot be right: {problem}", help=_AGAIN)
+        return schema
 
     @property
     def holds_rows(self) -> bool:

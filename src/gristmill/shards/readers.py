@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 
 from gristmill.core.names import one_of
 from gristmill.core.records import ORIGIN, TEXT
-from gristmill.shards.arrow_stream import mapped_batches
-from gristmill.shards.token_rows import KINDS, ORIGINS
+from gristmill.shards.arrow_stream import mapped_batches, unchecked_batches
+from gristmill.shards.token_rows import KINDS, ORIGINS, check_rows
 from gristmill.storage.compression import codec_of, decompressed
 from gristmill.storage.files import open_input
 
@@ -47,21 +47,21 @@ class ShardReader(Protocol):
         """How many there are in the file, whatever the manifest says."""
 
 
-READ_ERRORS = (OSError, EOFError, pa.ArrowException, msgspec.DecodeError, ValueError, IndexError)
+READ_ERRORS = (OSError, EOFError, pa.ArrowException, msgspec.DecodeError, ValueError, LookupError, OverflowError)
 """What reading a damaged shard may raise, besides `CorruptStreamError`."""
 
 
-def open_shard(path: Path, format: str, kind: str = "documents") -> ShardReader:
-    """A shard of a dataset of this format and kind."""
+def open_shard(path: Path, format: str, kind: str = "documents", schema: pa.Schema | None = None) -> ShardReader:
+    """A shard of a dataset of this format and kind, and with these columns where they are in Arrow or Parquet."""
     if kind in KINDS:
-        return TokenShard(path)
+        return TokenShard(path, schema)
     one_of("format", format, ("arrow", "parquet", "jsonl", "webdataset"))
     if format == "arrow":
-        return ArrowShard(path)
+        return ArrowShard(path, schema)
     if format == "parquet":
-        return ParquetShard(path)
+        return ParquetShard(path, schema)
     if format == "jsonl":
-        return SequentialShard(lambda: line_chunks(path), msgspec.json.Decoder().decode)
+        return SequentialShard(lambda: line_chunks(path), msgspec.json.Decoder(Record).decode)
     return SequentialShard(lambda: _samples(path), _sample_record)
 
 
@@ -77,46 +77,65 @@ def open_origins(path: Path, format: str, kind: str = "documents") -> Iterator[p
 
 
 class ArrowShard:
-    """A mapped Arrow stream; opening it reads the header of each batch."""
+    """A mapped Arrow stream; opening it reads the header of each batch, and a batch is checked when it is touched."""
 
-    def __init__(self, path: Path) -> None:
-        self._batches = list(mapped_batches(path))
+    def __init__(self, path: Path, schema: pa.Schema | None) -> None:
+        self._batches = list(unchecked_batches(path, schema))
         self._ends = list(itertools.accumulate(batch.num_rows for batch in self._batches))
+        self._checked: set[int] = set()
 
     def row(self, index: int) -> Record:
-        record: Record = self._batch(index).to_pylist()[0]
+        record: Record = self._row(index).to_pylist()[0]
         return record
 
     def rows(self) -> Iterator[Record]:
-        for batch in self._batches:
-            yield from _batch_rows(batch)
+        for number in range(len(self._batches)):
+            yield from _batch_rows(self._batch(number))
 
-    def _batch(self, index: int) -> pa.RecordBatch:
+    def _row(self, index: int) -> pa.RecordBatch:
         number = bisect.bisect_right(self._ends, index)
-        batch = self._batches[number]
+        batch = self._batch(number)
         return batch.slice(index - self._ends[number] + batch.num_rows, 1)
 
+    def _batch(self, number: int) -> pa.RecordBatch:
+        batch = self._batches[number]
+        if number not in self._checked:
+            self._check(batch)
+            self._checked.add(number)
+        return batch
+
+    def _check(self, batch: pa.RecordBatch) -> None:
+        batch.validate(full=True)
+
     def count_rows(self) -> int:
-        return self._ends[-1] if self._ends else 0
+        """All batches are checked for it."""
+        return sum(self._batch(number).num_rows for number in range(len(self._batches)))
 
 
 class TokenShard(ArrowShard):
     """Rows of tokens, as NumPy arrays that look at the mapped file."""
 
     def row(self, index: int) -> Record:
-        return _arrays(self._batch(index))
+        return _arrays(self._row(index))
 
     def rows(self) -> Iterator[Record]:
-        for batch in self._batches:
+        for number in range(len(self._batches)):
+            batch = self._batch(number)
             for row in range(batch.num_rows):
                 yield _arrays(batch.slice(row, 1))
+
+    def _check(self, batch: pa.RecordBatch) -> None:
+        super()._check(batch)
+        check_rows(batch)
 
 
 class ParquetShard:
     """A Parquet file, one row group at a time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, schema: pa.Schema | None) -> None:
         self._file = pq.ParquetFile(str(path), buffer_size=1 << 20)
+        if schema is not None and not self._file.schema_arrow.equals(schema):
+            raise ValueError("its columns are not those of the manifest")
         metadata = self._file.metadata
         groups = range(metadata.num_row_groups)
         self._ends = list(itertools.accumulate(metadata.row_group(group).num_rows for group in groups))
@@ -239,7 +258,7 @@ def _members(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _sample_record(sample: dict[str, bytes]) -> Record:
-    record: Record = msgspec.json.decode(sample["json"]) if "json" in sample else {}
+    record: Record = msgspec.json.decode(sample["json"], type=Record) if "json" in sample else {}
     if "txt" in sample:
         record[TEXT] = sample["txt"].decode()
     return record

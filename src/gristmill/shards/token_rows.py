@@ -15,8 +15,6 @@ from gristmill.core.errors import UsageError
 from gristmill.core.records import INPUT_IDS, LOSS_MASK, ORIGIN, ORIGIN_TYPE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from numpy.typing import NDArray
 
 LENGTHS = "lengths"
@@ -61,12 +59,23 @@ def is_masked(schema: pa.Schema) -> bool:
     return True
 
 
-def misfit(kind: str, columns: Iterable[str]) -> str | None:
-    """Why a dataset of this kind cannot have these columns, in words."""
+def misfit(kind: str, schema: pa.Schema) -> str | None:
+    """Why shards of this kind cannot have these columns in Arrow or Parquet, in words."""
     if kind not in KINDS:
-        return None
-    wanted = {INPUT_IDS, LENGTHS, ORIGINS} | ({LOSS_MASK} if kind == CHATS else set())
-    return None if set(columns) == wanted else f"a dataset of {kind} has other columns than {', '.join(columns)}"
+        has_origin = ORIGIN in schema.names and schema.field(ORIGIN).type == ORIGIN_TYPE
+        return None if has_origin else f"a dataset of {kind} has a column {ORIGIN} of {ORIGIN_TYPE}"
+    described = ", ".join(f"{field.name} {field.type}" for field in schema)
+    problem = f"a dataset of {kind} has other columns than {described}"
+    if set(schema.names) != {INPUT_IDS, LENGTHS, ORIGINS} | ({LOSS_MASK} if kind == CHATS else set()):
+        return problem
+    ids = schema.field(INPUT_IDS).type
+    is_fixed = pa.types.is_fixed_size_list(ids)
+    if not (is_fixed and ids.list_size > 0) and not pa.types.is_list(ids):
+        return problem
+    if ids.value_type not in (pa.uint16(), pa.uint32()):
+        return problem
+    fitting = rows_schema(ids.value_type, ids.list_size if is_fixed else None, masked=kind == CHATS)
+    return None if all(schema.field(field.name).type == field.type for field in fitting) else problem
 
 
 def one_document_a_row(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -120,8 +129,27 @@ def tokens_in_rows(rows: pa.RecordBatch) -> NDArray[np.int64]:
     return filled
 
 
+def check_rows(rows: pa.RecordBatch) -> None:
+    """Refuse rows whose columns do not fit each other.
+
+    Raises:
+        ValueError: What is wrong, in words.
+    """
+    if problem := rows_problem(rows, None):
+        raise ValueError(problem)
+
+
 def rows_problem(rows: pa.RecordBatch, vocab_size: int | None) -> str | None:
-    """What is wrong with rows, in words."""
+    """What is wrong with rows of whole columns (`mapped_batches`), in words."""
+    names = (INPUT_IDS, LENGTHS, ORIGINS, *((LOSS_MASK,) if is_masked(rows.schema) else ()))
+    columns = [rows.column(name) for name in names]
+    if any(column.null_count or column.values.null_count for column in columns):
+        return "holds nulls"
+    lengths = rows.column(LENGTHS)
+    if len(lengths.values) and int(lengths.values.to_numpy().min()) < 0:
+        return "holds a document of a negative length"
+    if not np.array_equal(document_lengths(lengths), document_lengths(rows.column(ORIGINS))):
+        return "does not hold the origin of each document"
     filled = tokens_in_rows(rows)
     ids = rows.column(INPUT_IDS)
     if pa.types.is_fixed_size_list(ids.type):

@@ -16,18 +16,19 @@ import numpy as np
 
 from gristmill.core.books import unbalanced
 from gristmill.core.errors import CorruptStreamError, DamagedDatasetError
-from gristmill.shards.arrow_stream import mapped_batches
+from gristmill.shards.arrow_stream import ORIGINS_SCHEMA, mapped_batches
 from gristmill.shards.funnel import derived_files
 from gristmill.shards.hugging_face import side_files
 from gristmill.shards.manifest import MANIFEST, Manifest, Shard, StoredFile, dataset_hash, file_key, load_manifest
 from gristmill.shards.readers import READ_ERRORS, open_origins, open_shard
-from gristmill.shards.token_rows import CHATS, misfit, num_tokens, num_trained_tokens, rows_problem
+from gristmill.shards.token_rows import CHATS, num_tokens, num_trained_tokens, rows_problem
 from gristmill.storage.checksums import file_checksum
 from gristmill.storage.stored_paths import Count, path_below
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from gristmill.core.books import Account
@@ -82,7 +83,7 @@ def check_manifest(folder: Path, manifest: Manifest) -> list[Problem]:
         problems.append(Problem(MANIFEST, "edited", "was changed after the run"))
     if manifest.dataset_hash != dataset_hash(manifest):
         problems.append(Problem(MANIFEST, "edited", "its dataset_hash is not that of the shards it names"))
-    if wrong := misfit(manifest.kind, manifest.schema.columns):
+    if wrong := _schema_problem(manifest):
         problems.append(Problem(MANIFEST, "kind", wrong))
     problems += [Problem(MANIFEST, "books", message) for message in _book_problems(manifest)]
     shards = {shard.path for _, _, shard in manifest.shards()}
@@ -108,18 +109,47 @@ def known_files(manifest: Manifest) -> NDArray[np.uint64]:
 
 def check_shard(folder: Path, shard: Shard, manifest: Manifest, known: NDArray[np.uint64]) -> list[Problem]:
     """What is wrong with one shard and its origins."""
-    problem = _file_problem(folder, shard) or _row_problem(folder, shard, shard.rows, manifest.format)
-    if misfit(manifest.kind, manifest.schema.columns):  # said once, of the manifest; nobody knows how to read on
+    problem = _file_problem(folder, shard)
+    if _schema_problem(manifest):  # said once, of the manifest; nobody knows how to read on
         return [problem] if problem else []
+    problem = problem or _content(shard.path, lambda: _shard_problem(folder, shard, manifest, known))
+    side = shard.origins
+    if side is None:
+        return [problem] if problem else []
+    side_problem = _file_problem(folder, side)
+    side_problem = side_problem or _content(side.path, lambda: _side_problem(folder, side, shard.rows, known))
+    return [found for found in (problem, side_problem) if found]
+
+
+def _shard_problem(folder: Path, shard: Shard, manifest: Manifest, known: NDArray[np.uint64]) -> Problem | None:
+    problem = _row_problem(folder, shard, shard.rows, manifest.format, manifest.shard_schema())
     if manifest.holds_rows:
         problem = problem or _token_problem(folder, shard, manifest)
     if shard.origins is None:
         problem = problem or _origin_problem(folder, shard, manifest.format, known, manifest.kind)
-        return [problem] if problem else []
-    side = shard.origins
-    side_problem = _file_problem(folder, side) or _row_problem(folder, side, shard.rows, "arrow")
-    side_problem = side_problem or _origin_problem(folder, side, "arrow", known)
-    return [found for found in (problem, side_problem) if found]
+    return problem
+
+
+def _side_problem(folder: Path, side: StoredFile, rows: int, known: NDArray[np.uint64]) -> Problem | None:
+    problem = _row_problem(folder, side, rows, "arrow", ORIGINS_SCHEMA)
+    return problem or _origin_problem(folder, side, "arrow", known)
+
+
+def _schema_problem(manifest: Manifest) -> str | None:
+    """Does the manifest describe columns that a dataset of its kind can have?"""
+    try:
+        manifest.shard_schema()
+    except DamagedDatasetError as error:
+        return error.message
+    return None
+
+
+def _content(path: str, find_problem: Callable[[], Problem | None]) -> Problem | None:
+    """The problem that a look at the content of a file finds; that it cannot be read is one, too."""
+    try:
+        return find_problem()
+    except (*READ_ERRORS, CorruptStreamError) as error:
+        return Problem(path, "unreadable", f"cannot be read: {error}")
 
 
 def _file_problem(folder: Path, file: StoredFile) -> Problem | None:
@@ -154,12 +184,9 @@ def _unreadable(path: str, error: OSError | DamagedDatasetError) -> Problem:
     return Problem(path, "unreadable", f"cannot be read: {error.strerror or error}")
 
 
-def _row_problem(folder: Path, file: StoredFile, rows: int, format: str) -> Problem | None:
+def _row_problem(folder: Path, file: StoredFile, rows: int, format: str, schema: pa.Schema | None) -> Problem | None:
     """Are all records there, and can they be decoded?"""
-    try:
-        num_rows = open_shard(folder / file.path, format).count_rows()
-    except (*READ_ERRORS, CorruptStreamError) as error:
-        return Problem(file.path, "unreadable", f"cannot be read: {error}")
+    num_rows = open_shard(file.below(folder), format, schema=schema).count_rows()
     if num_rows != rows:
         return Problem(file.path, "rows", f"holds {num_rows} records, but the manifest says {rows}")
     return None
@@ -168,10 +195,7 @@ def _row_problem(folder: Path, file: StoredFile, rows: int, format: str) -> Prob
 def _token_problem(folder: Path, shard: Shard, manifest: Manifest) -> Problem | None:
     """Do rows hold as many tokens as they say, trained and in all, and only tokens of the vocabulary?"""
     total = trained = 0
-    schema = manifest.schema.to_arrow()
-    for rows in mapped_batches(folder / shard.path):
-        if not rows.schema.equals(schema):
-            return Problem(shard.path, "tokens", "its columns are not those of the manifest")
+    for rows in mapped_batches(shard.below(folder)):
         message = rows_problem(rows, manifest.tokenizer.vocab_size if manifest.tokenizer is not None else None)
         if message:
             return Problem(shard.path, "tokens", message)
@@ -189,7 +213,9 @@ def _origin_problem(
     folder: Path, file: StoredFile, format: str, known: NDArray[np.uint64], kind: str = "documents"
 ) -> Problem | None:
     """Does every record come from an input file that the manifest names?"""
-    for origins in open_origins(folder / file.path, format, kind):
+    for origins in open_origins(file.below(folder), format, kind):
+        if origins.null_count or origins.field("file").null_count:
+            return Problem(file.path, "origins", "has records without an origin")
         unknown = _first_unknown(np.unique(origins.field("file").to_numpy(zero_copy_only=False)), known)
         if unknown is not None:
             message = f"has records of the input file {file_key(unknown)}, which the manifest does not name"

@@ -69,6 +69,7 @@ def _map(shard: RowShard) -> pa.Buffer:
 
 def _line(batch: pa.RecordBatch, mapped: pa.Buffer) -> list[int]:
     """The columns of a block in their order; where its rows end is filled in later."""
+    batch.validate()  # no negative counts, no buffer shorter than its column; what is in them is looked at by `find`
     ids, lengths = batch.column(INPUT_IDS), batch.column(LENGTHS)
     fixed = pa.types.is_fixed_size_list(ids.type)
     id_buffers = ids.buffers()
@@ -82,25 +83,29 @@ def _line(batch: pa.RecordBatch, mapped: pa.Buffer) -> list[int]:
         raise ValueError("the columns of a batch have different lengths")
     if masks is not None and not fixed and not masks.offsets.equals(ids.offsets):
         raise ValueError("the rows of a batch and their masks have different lengths")
+    num_ids, id_bytes = len(ids.values), ids.type.value_type.bit_width // 8
     return [
         0,
         batch.num_rows,
-        _address(id_buffers[-1], mapped),
-        ids.type.value_type.bit_width // 8,
+        _address(id_buffers[-1], mapped, num_ids * id_bytes),
+        id_bytes,
         ids.type.list_size if fixed else 0,
         0 if fixed else _address(id_buffers[1], mapped, 4 * (batch.num_rows + 1)),
-        len(ids.values),
+        num_ids,
         _address(lengths_offsets, mapped, 4 * (batch.num_rows + 1)),
-        _address(length_values, mapped),
+        _address(length_values, mapped, 4 * len(lengths.values)),
         len(lengths.values),
-        0 if masks is None else _address(masks.buffers()[-1], mapped),
+        0 if masks is None else _address(masks.buffers()[-1], mapped, -(-num_masks // 8)),
     ]
 
 
-def _address(buffer: pa.Buffer | None, mapped: pa.Buffer, num_bytes: int = 0) -> int:
-    if buffer is None:  # of a column without values: nothing will be read
+def _address(buffer: pa.Buffer | None, mapped: pa.Buffer, num_bytes: int) -> int:
+    """Where a buffer lies of which a kernel may read so many bytes."""
+    if num_bytes == 0:  # a column without values: nothing will be read
         return int(mapped.address)
+    if buffer is None or buffer.size < num_bytes:
+        raise ValueError("a batch is damaged: a column has fewer values than rows need")
     inside = mapped.address <= buffer.address and buffer.address + buffer.size <= mapped.address + mapped.size
-    if not inside or buffer.size < num_bytes or buffer.address % 4:
+    if not inside or buffer.address % 4:
         raise ValueError("a batch is compressed or damaged: its columns cannot be used where they are")
     return int(buffer.address)

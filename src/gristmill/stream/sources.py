@@ -19,7 +19,6 @@ from gristmill.core.errors import UsageError
 from gristmill.core.names import one_of
 from gristmill.core.records import INPUT_IDS
 from gristmill.shards.manifest import load_manifest
-from gristmill.shards.token_rows import LENGTHS
 
 if TYPE_CHECKING:
     import os
@@ -118,8 +117,7 @@ def _open(name: str, path: str, split: str | None, sources: Sequence[str] | None
     if "://" in path:
         raise UsageError(f"a dataset is streamed from a local folder, not from {path}", help="copy it to a disk first")
     manifest = load_manifest(path)
-    columns = manifest.schema.columns
-    if INPUT_IDS not in columns or LENGTHS not in columns or manifest.format != "arrow":
+    if not manifest.holds_rows or manifest.format != "arrow":
         raise UsageError(
             f"{path} holds {manifest.kind}, not rows of tokens", help="add a `tokenize` step to its recipe, and `pack`"
         )
@@ -156,7 +154,7 @@ def _split(path: str, manifest: Manifest, split: str | None) -> str:
 def _shards(name: str, folder: str, manifest: Manifest, split: str, sources: list[str]) -> dict[str, list[RowShard]]:
     """The shards of each chosen source that hold rows."""
     found: dict[str, list[RowShard]] = {source: [] for source in sources}
-    root, schema = Path(folder).absolute(), manifest.schema.to_arrow()
+    root, schema = Path(folder).absolute(), manifest.shard_schema()
     first_row = 0
     for of_split, source, shard in manifest.shards():
         if of_split == split and source in found and shard.rows:

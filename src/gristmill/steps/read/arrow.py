@@ -102,7 +102,11 @@ class ArrowReader:
         batches, bad = [], list[BadRecord]()
         first_row = cell.first_row
         for part in [part.select(wanted) for part in cell.parts] or [empty]:
-            batch, bad_rows = self._columns.batch(part, first_row)
+            damage = _damage(part)
+            if damage is not None:
+                message = f"rows {first_row} to {first_row + len(part) - 1} cannot be read: {damage}"
+                bad.append(BadRecord(self._file.id, first_row, 0, "damaged", message, num_records=len(part)))
+            batch, bad_rows = self._columns.batch(part if damage is None else empty, first_row)
             batches.append(batch)
             bad += bad_rows
             first_row += len(part)
@@ -133,7 +137,7 @@ class _Stream:
                 self._source = stack.enter_context(pa.PythonFile(stream, mode="r"))
             self._source.seek(len(_FILE_MARK) if self._source.read(len(_FILE_MARK)) == _FILE_MARK else 0)
             self._reader = pa.ipc.open_stream(self._source)
-        except (pa.ArrowInvalid, ValueError, OSError) as error:
+        except (pa.ArrowException, ValueError, OSError) as error:
             raise UsageError(f"{path}: not an Arrow file: {error}", help="remove it, or copy it again") from error
         self.schema = self._reader.schema
 
@@ -143,9 +147,10 @@ class _Stream:
             self._start = self._source.tell()
             try:
                 batch = self._reader.read_next_batch()
+                batch.validate()  # that no buffer is too short for its rows: `nbytes` and slices rely on it
             except StopIteration:
                 return
-            except (pa.ArrowInvalid, OSError) as error:
+            except (pa.ArrowException, OSError) as error:
                 self.damage = str(error)
                 return
             yield batch
@@ -158,6 +163,18 @@ class _Stream:
             if end > start:
                 self._map.madvise(mmap.MADV_DONTNEED, start, end - start)
             self._given_back = min(self._start, end)
+
+
+def _damage(batch: pa.RecordBatch) -> str | None:
+    """Why the columns cannot be used: offsets that lead out of them. A text that is not UTF-8 is another matter."""
+    try:
+        for column in batch.columns:
+            is_text = column.type in (pa.string(), pa.large_string())
+            plain = column.cast(pa.binary() if column.type == pa.string() else pa.large_binary()) if is_text else column
+            plain.validate(full=True)
+    except pa.ArrowException as error:
+        return str(error)
+    return None
 
 
 def _copy(batch: pa.RecordBatch) -> pa.RecordBatch:

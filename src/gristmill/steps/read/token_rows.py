@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from gristmill.core.errors import UsageError
+from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.core.records import INPUT_IDS, LOSS_MASK, ORIGIN, ORIGIN_TYPE, SPLIT
-from gristmill.shards.token_rows import LENGTHS, ORIGINS, shard_schema
+from gristmill.shards.token_rows import CHATS, LENGTHS, ORIGINS, TOKENS, misfit, shard_schema
 from gristmill.steps.read.batches import build_batch
 from gristmill.steps.read.read import Read
 
@@ -41,7 +41,8 @@ def holds_token_rows(stored: pa.Schema) -> bool:
 
 def documents_schema(stored: pa.Schema, path: str) -> pa.Schema:
     """The columns of the documents in a shard of rows."""
-    if not stored.equals(shard_schema(stored, None)):
+    kind = CHATS if LOSS_MASK in stored.names else TOKENS
+    if misfit(kind, stored) is not None or not stored.equals(shard_schema(stored, None)):
         raise UsageError(
             f"{path} holds {', '.join(f'{field.name} {field.type}' for field in stored)}: only rows of one document "
             "each, with nothing but its ids, can be read again",
@@ -69,6 +70,8 @@ class TokenRowMapper:
 
     def batch(self, rows: pa.RecordBatch, first_row: int) -> tuple[pa.RecordBatch, list[BadRecord]]:
         columns = {name: rows.column(name) for name in self.top_level}
+        if any(column.null_count or column.values.null_count for column in columns.values()):
+            raise DamagedDatasetError(f"{self._file.path} holds nulls", help="run: gristmill verify, on its dataset")
         columns[SPLIT] = pa.repeat(pa.scalar(self._file.split), len(rows))
         positions = np.arange(first_row, first_row + len(rows))
         return build_batch(self._planned, self._file.id, positions, columns), []
