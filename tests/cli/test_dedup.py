@@ -43,13 +43,25 @@ def test_each_removed_document_beside_its_survivor(gristmill, deduplicated):
     assert found[2]["survivor"]["source"] == "against"
     assert found[2]["survivor_text"] == found[2]["text"] == "secret question"
     assert "word3" in gristmill("trace", "out", 0, "--removed", folder=folder).out
+    assert "estimated" not in gristmill("trace", "out", 0, "--removed", folder=folder).out
     assert "0 to 2" in gristmill("trace", "out", 3, "--removed", folder=folder, fails=2).err
+
+
+def test_an_estimate_is_called_one(gristmill, deduplicated):
+    folder, _, _ = deduplicated
+    shown = gristmill("dedup", "data.jsonl", "estimated", "--verify", "signature", folder=folder).out
+    assert "estimates" in shown
+    assert "estimated" in gristmill("trace", "estimated", 0, "--removed", folder=folder).out
+    assert "estimated" not in gristmill("trace", "estimated", 1, "--removed", folder=folder).out
 
 
 def test_wrong_use(gristmill, tmp_path):
     assert "threshold" in gristmill("dedup", "a.jsonl", "out", "--threshold", "2", folder=tmp_path, fails=2).err
     assert "no file" in gristmill("dedup", "a.jsonl", "out", folder=tmp_path, fails=2).err
-    assert "Examples" in gristmill("dedup", "--help").out
+    shown = gristmill("dedup", "--help").out
+    assert "Examples" in shown
+    assert "no decontamination" in " ".join(shown.split())
+    assert "signature" in gristmill("dedup", "a.jsonl", "out", "--verify", "off", folder=tmp_path, fails=2).err
 
 
 @pytest.mark.parametrize("place", [0, 4999], ids=["in the sample", "far behind it"])

@@ -90,7 +90,7 @@ def dropped_by(result, source):
     return next(account for account in result.books[source] if account["step"] == "deduplicate")["dropped"]
 
 
-@pytest.mark.parametrize("step", [Deduplicate(), Deduplicate(verify="off"), Deduplicate(verify="signature")])
+@pytest.mark.parametrize("step", [Deduplicate(), Deduplicate(verify="signature")])
 def test_the_same_as_in_memory(mill, two_sources, texts, tiny_units, step):
     """The order of documents is that of the sources' names."""
     ordered = [*texts[600:], *texts[:600]]
@@ -105,6 +105,9 @@ def test_the_same_as_in_memory(mill, two_sources, texts, tiny_units, step):
     found = table_of(mill)
     assert sorted(row["similarity"] for row in found) == sorted(expected.similarities.tolist())
     assert {row["reason"] for row in found} == {"duplicate", "near_duplicate"}
+    is_estimate = step.verify == "signature"
+    assert all(row["is_estimate"] == (is_estimate and row["reason"] == "near_duplicate") for row in found)
+    assert result.manifest.deduplicated[0].verify == step.verify
 
 
 def test_survivors_are_named_by_origin(mill, two_sources, texts, tiny_units):
@@ -131,7 +134,7 @@ def test_survivors_are_named_by_origin(mill, two_sources, texts, tiny_units):
             assert row["similarity"] == 1.0
         else:
             assert gone != text
-            assert duplicates.jaccard(duplicates.shingles(gone), duplicates.shingles(text)) >= 0.8
+            assert row["similarity"] == duplicates.jaccard(duplicates.shingles(gone), duplicates.shingles(text)) >= 0.8
 
 
 VARIANTS = [

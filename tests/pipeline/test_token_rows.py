@@ -56,6 +56,14 @@ def texts_in(data):
     return [json.loads(line)["text"] for path in sorted(data.glob("*")) for line in path.read_bytes().splitlines()]
 
 
+def origins_in(data):
+    for path in sorted(data.glob("*")):
+        position = 0
+        for line in path.read_bytes().splitlines(keepends=True):
+            yield str(path), position
+            position += len(line)
+
+
 def recipe_of(mill, data, tokenizer, pack, *steps, **settings):
     last = [] if pack is None else [pack]
     return mill.recipe(
@@ -94,6 +102,31 @@ def test_concatenated_rows_are_the_stream_of_all_documents(mill, data, tokenizer
     mill.run(recipe_of(mill, data, tokenizer, Pack(row_length=ROW, strategy="concat")))
     stream = [token for ids in reference_ids(tokenizer, texts_in(data)) for token in ids]
     assert [token for piece in documents_in(open_dataset(mill.output)) for token in piece] == stream
+
+
+def test_tails_of_concatenated_units_are_one_more_stream_and_counted(mill, data, tokenizer, tiny_units):
+    """Each unit's shard is the stream of its documents up to the last full row; the rests follow in the last shard."""
+    result = mill.run(recipe_of(mill, data, tokenizer, Pack(row_length=ROW, strategy="concat")))
+    dataset = open_dataset(mill.output)
+    *shards, tail = [shard for _, _, shard in dataset.manifest.shards()]
+    assert len(shards) > 2
+    assert result.books["web"][-1]["measures"]["tail_rows"] == tail.rows
+    rows = [list(row["input_ids"][: row["lengths"].sum()]) for row in dataset]
+    assert all(len(row) == ROW for row in rows[: -tail.rows])
+    documents = dict(zip(origins_in(data), reference_ids(tokenizer, texts_in(data)), strict=True))
+    starts = dict(zip(documents, np.cumsum([0, *map(len, documents.values())]), strict=False))
+    stream = [token for ids in documents.values() for token in ids]
+    first_rows = np.cumsum([0, *(shard.rows for shard in shards)])
+    borders = [
+        starts[dataset.origins(int(row))[0].path, dataset.origins(int(row))[0].position] for row in first_rows[:-1]
+    ]
+    tails = []
+    for number, (start, end) in enumerate(zip(borders, [*borders[1:], len(stream)], strict=True)):
+        unit = [token for row in rows[first_rows[number] : first_rows[number + 1]] for token in row]
+        assert stream[start : start + len(unit)] == unit
+        assert end - start - len(unit) < ROW
+        tails += stream[start + len(unit) : end]
+    assert [token for row in rows[-tail.rows :] for token in row] == tails
 
 
 def test_whole_documents_are_in_best_fit_rows_once(mill, data, tokenizer, tiny_units):

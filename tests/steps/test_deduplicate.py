@@ -61,7 +61,7 @@ def test_in_a_recipe_the_nearest_key_is_named():
 def test_limits_and_memory_are_in_no_fingerprint():
     same = [Deduplicate(), Deduplicate(max_cluster=5, max_source_loss=1.0, partition_bytes=1)]
     assert len({json.dumps(fingerprint.of_steps([step])) for step in same}) == 1
-    others = [Deduplicate(threshold=0.9), Deduplicate(prefer=["web"]), Deduplicate(verify="off")]
+    others = [Deduplicate(threshold=0.9), Deduplicate(prefer=["web"]), Deduplicate(verify="signature")]
     assert len({json.dumps(fingerprint.of_steps([step])) for step in [*same, *others]}) == 4
 
 

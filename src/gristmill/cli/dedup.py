@@ -28,8 +28,12 @@ from gristmill.steps.write import Write
 @click.option("--ngram", type=int, default=5, show_default=True, help="Words in a shingle.")
 @click.option("--bands", type=int, default=18, show_default=True, help="Of MinHash values: more find more pairs.")
 @click.option("--rows", type=int, default=6, show_default=True, help="Values in a band: more find fewer pairs.")
-@click.option("--verify", type=click.Choice(VERIFY), default="text", show_default=True, help="How pairs are checked.")
-@click.option("--against", help="Also remove what is in this dataset or file, which stays as it is.")
+@click.option("--verify", type=click.Choice(VERIFY), default="text", show_default=True, help="How pairs are verified.")
+@click.option(
+    "--against",
+    help="Also remove copies of the documents in this dataset or file, which stays as it is. Whole documents are "
+    "compared: this is no decontamination, a test question inside a page is not found.",
+)
 @click.option("--against-text", metavar="FIELD", help="The field that holds the text there. Default: text.")
 @click.option("--text", default="text", show_default=True, help="The field that holds the text.")
 @click.option("--format", default="jsonl", show_default=True, help="Of the output: jsonl, parquet, arrow, webdataset.")

@@ -17,7 +17,8 @@ _MIN_WIDTH = 80
 
 def print_pair(found: RemovedDocument) -> None:
     """Places, similarity, and both texts."""
-    click.echo(f"removed as {found.reason}, similarity {found.similarity:.4f}")
+    kind = "similarity estimated from signatures:" if found.is_estimate else "similarity"
+    click.echo(f"removed as {found.reason}, {kind} {found.similarity:.4f}")
     click.echo(f"removed: {_place(found.origin)}")
     click.echo(f"survivor: {_place(found.survivor)}")
     width = shutil.get_terminal_size().columns

@@ -19,6 +19,10 @@ _WIDTH_OF_FILES = 200
 """What is not a terminal has no width: lines are not cut there."""
 
 
+_LEFT_OUT = ("truncated_tokens", "dropped_tokens", "shortened_tokens", "cut_tokens")
+"""Measures of tokens that are in no row."""
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, num_words: int = 1) -> None:
     """A table on standard output; the first `num_words` columns are words, the others numbers."""
     table = Table(box=SIMPLE, pad_edge=False)
@@ -62,7 +66,7 @@ def print_tokens(manifest: Manifest) -> None:
                 f"{num_rows:,}",
                 f"{num_tokens / places:.2%}" if places else "",
                 f"{count['split_documents']:,}",
-                f"{count['truncated_tokens'] + count['dropped_tokens']:,}",
+                f"{sum(count[name] for name in _LEFT_OUT):,}",
                 f"{count['special_literals']:,}",
             ]
         )
@@ -70,6 +74,24 @@ def print_tokens(manifest: Manifest) -> None:
             num_trained = sum(shard.trained_tokens or 0 for shard in shards)
             rows[-1].append(f"{num_trained / num_tokens:.2%}" if num_tokens else "")
     print_table(columns, rows)
+    for source in manifest.books:
+        for note in _notes_on_rows(sum((account.measures for account in manifest.accounts(source)), Counter())):
+            click.echo(f"{source}: {note}")
+
+
+def _notes_on_rows(count: Mapping[str, int]) -> Iterable[str]:
+    """What of the documents does not stand in the rows as it came."""
+    if count["shortened_chats"]:
+        yield (
+            f"{count['shortened_chats']:,} chats were shortened by {count['dropped_messages']:,} messages, "
+            f"{count['shortened_tokens']:,} tokens"
+        )
+    if count["cut_chats"]:
+        yield f"{count['cut_chats']:,} chats were cut at their end by {count['cut_tokens']:,} tokens"
+    if count["truncated_documents"]:
+        yield f"{count['truncated_documents']:,} documents were truncated by {count['truncated_tokens']:,} tokens"
+    if count["tail_rows"]:
+        yield f"{count['tail_rows']:,} rows are made of tails of units, and stand last"
 
 
 def print_duplicates(manifest: Manifest, *, num_largest: int = 0) -> None:
@@ -83,6 +105,8 @@ def print_duplicates(manifest: Manifest, *, num_largest: int = 0) -> None:
         print_table(("deduplicated", "documents", "duplicate", "near duplicate", "lost"), rows)
         sizes = ", ".join(f"{size}: {count:,}" for size, count in step.cluster_sizes.items())
         click.echo(f"clusters by size: {sizes or 'none'}; each removed document and its survivor: {step.file.path}")
+        if step.verify == "signature":
+            click.echo("no texts were compared (verify: signature): similarities of near duplicates are estimates")
         for cluster in step.largest[:num_largest]:
             place = f"{cluster.source}, {cluster.path}, position {cluster.position:,}"
             click.echo(f"  {cluster.size:,} like {place}: {one_line(cluster.samples[0], 80)}")

@@ -90,6 +90,7 @@ class PackingSink:
         if packed.num_trained_tokens is not None:
             account.measures.update(trained_tokens=packed.num_trained_tokens)
         if self._last:
+            account.measures.update(tail_rows=packing.num_rows)
             return
         dropped = Counter(
             too_long=packing.num_dropped_documents,

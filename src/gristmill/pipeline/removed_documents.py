@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.core.records import ORIGIN_TYPE
+from gristmill.pipeline.deduplicating.decision import TABLE_SCHEMA
 from gristmill.pipeline.trace import read_text
 from gristmill.shards.dataset import Origin
 from gristmill.shards.manifest import file_key
@@ -35,7 +36,9 @@ class RemovedDocument:
     reason: str
     """`duplicate` or `near_duplicate`."""
     similarity: float
-    """Of the two sets of word n-grams; for a pair that was clear, as its signatures say."""
+    """Of the two sets of word n-grams, as the step compared them."""
+    is_estimate: bool
+    """The similarity was estimated from signatures (`verify: signature`)."""
     text: str | None
     survivor: Origin
     survivor_text: str | None
@@ -76,15 +79,20 @@ def find_removed(dataset: Dataset, origin: Origin) -> RemovedDocument | None:
 
 def _table(dataset: Dataset, step: Deduplicated) -> Any:
     try:
-        return pq.read_table(step.file.below(dataset.folder))
+        table = pq.read_table(step.file.below(dataset.folder))
     except (OSError, ValueError) as error:
         raise DamagedDatasetError(f"{step.file.path} cannot be read: {error}", help="run gristmill verify") from error
+    if not table.schema.equals(TABLE_SCHEMA):
+        raise DamagedDatasetError(
+            f"{step.file.path} has other columns than a table of removed documents", help="make the dataset again"
+        )
+    return table
 
 
 def _document(dataset: Dataset, step: Deduplicated, row: Mapping[str, Any]) -> RemovedDocument:
     origin, text = _place(dataset, step, row["removed"], row["source"])
     survivor, survivor_text = _place(dataset, step, row["survivor"], row["survivor_source"])
-    return RemovedDocument(origin, row["reason"], row["similarity"], text, survivor, survivor_text)
+    return RemovedDocument(origin, row["reason"], row["similarity"], row["is_estimate"], text, survivor, survivor_text)
 
 
 def _place(dataset: Dataset, step: Deduplicated, found: Mapping[str, int], source: str) -> tuple[Origin, str | None]:

@@ -121,6 +121,8 @@ class Deduplicated(msgspec.Struct, frozen=True, kw_only=True):
     file: StoredFile
     """Parquet: each document that went, the one that stays for it, how alike they are."""
     rows: int
+    verify: str
+    """How near duplicates were verified: by `text`, or by `signature`: then their similarities are estimates."""
     loss: dict[str, dict[str, int]]
     """By source: documents `in`, `duplicate` and `near_duplicate`."""
     cluster_sizes: dict[str, int]

@@ -35,7 +35,7 @@ AGAINST = "deduplicate.against"
 """Stands for the source's name in the origins of the documents of `against`."""
 
 KINDS = ("near", "exact")
-VERIFY = ("text", "signature", "off")
+VERIFY = ("text", "signature")
 _MAX_NGRAM = 64
 _MAX_PERMUTATIONS = 4096
 _MIN_RECALL = 0.5
@@ -51,15 +51,18 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
     The survivor is the one whose source comes first in `prefer`, then the longest (`prefer_longest`), then the first by
     source, file and place. `against` names a dataset or file whose documents all stay: what is in it is dropped here.
 
-    Candidates are found by `bands` of `rows` MinHash values; `verify: text` then compares the shingle sets of pairs
-    whose signatures do not decide it, `signature` takes the estimate, `off` believes the candidates and all that hangs
-    together through them. A source that loses more than `max_source_loss` or a cluster above `max_cluster` stops the
-    run.
+    Candidates are found by `bands` of `rows` MinHash values. With `verify: text` signatures may reject a pair, but each
+    removal is verified by comparing the shingle sets of both texts, and its similarity is exact; `signature` compares
+    no texts, and its similarities are estimates. A source that loses more than `max_source_loss` or a cluster above
+    `max_cluster` stops the run.
+
+    `against` is no decontamination: it compares whole documents, and does not find a test question inside a page.
 
     >>> Deduplicate(threshold=0.8).recall(0.8)
     0.9957...
     """
 
+    version: ClassVar[int] = 2
     not_shaping: ClassVar[tuple[str, ...]] = ("max_source_loss", "max_cluster", "partition_bytes")
 
     kind: str = "near"

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from gristmill.steps import Deduplicate
 from gristmill.steps.duplicates.candidates import ALL_PAIRS, Pairs, candidate_pairs, group_copies, groups
-from gristmill.steps.duplicates.clusters import Likenesses, join
+from gristmill.steps.duplicates.clusters import Likenesses, join, verify_removals
 from gristmill.steps.duplicates.in_memory import find_duplicates
 from gristmill.steps.duplicates.large_groups import NEIGHBOURS, ORDERS
+from gristmill.steps.duplicates.likeness import AlikePairs
 
 
 def no_ranks(documents):
@@ -63,12 +64,79 @@ def test_precision_and_recall_on_real_texts(real_texts, alike):
     assert all(0.8 <= similarity <= 1 for similarity in similarities)
 
 
-@pytest.mark.parametrize("verify", ["signature", "off"])
-def test_less_verification_is_less_exact(real_texts, alike, verify):
-    survivors, _, _ = removed_by(Deduplicate(verify=verify), real_texts)
-    far = [pair for pair in survivors.items() if alike.get((min(pair), max(pair)), 0.0) < 0.8 - 0.12]
-    assert len(far) <= (0 if verify == "signature" else len(survivors))
+def test_estimates_are_near_the_truth(real_texts, alike):
+    survivors, _, _ = removed_by(Deduplicate(verify="signature"), real_texts)
+    assert all(alike.get((min(pair), max(pair)), 0.0) >= 0.8 - 0.12 for pair in survivors.items())
     assert len(survivors) > 60
+
+
+def pages_of_one_template(count, rng, own_words=81):
+    """Pages with 670 shingles in common and 85 of their own (4 more than words): 670 / 840 = 0.7976 alike."""
+    template = [f"t{number}" for number in range(678)]
+    for _ in range(count):
+        own = [f"u{rng.getrandbits(40)}" for _ in range(own_words)]
+        yield " ".join([*template[:300], *own, *template[300:]])
+
+
+def test_pages_of_one_template_below_the_threshold_all_stay():
+    """Their sketches share the template's values, so that many estimates are wrong together."""
+    texts = list(pages_of_one_template(1500, random.Random(1)))
+    sets = [duplicates.shingles(text) for text in texts[:3]]
+    assert round(duplicates.jaccard(sets[0], sets[1]), 4) == round(duplicates.jaccard(sets[1], sets[2]), 4) == 0.7976
+    assert removed_by(Deduplicate(), texts)[0] == {}
+    assert removed_by(Deduplicate(verify="signature"), texts)[0]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_every_removal_is_right_by_its_texts_and_its_similarity_exact(seed):
+    """Families around the threshold and far above it, against the plain definition."""
+    rng = random.Random(seed)
+    texts = []
+    for own_words in (81, 79, 60, 20):
+        texts += pages_of_one_template(60, random.Random(rng.random()), own_words)
+    texts += edited_copies(texts[::2], rng)
+    sets = [duplicates.shingles(text) for text in texts]
+    survivors, similarities, is_exact = removed_by(Deduplicate(), texts)
+    assert len(survivors) > 100
+    for (gone, kept), found, is_copy in zip(survivors.items(), similarities, is_exact, strict=True):
+        exact = duplicates.jaccard(sets[gone], sets[kept])
+        assert exact >= 0.8
+        assert found == (1.0 if is_copy else exact)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    edges=st.dictionaries(
+        st.tuples(st.integers(0, 12), st.integers(0, 12)).filter(lambda edge: edge[0] < edge[1]),
+        st.tuples(st.booleans(), st.sampled_from([0.5, 0.79, 0.8, 0.95])),
+        max_size=40,
+    ),
+    fixed=st.integers(0, 3),
+)
+def test_verifying_removals_gives_what_verifying_all_pairs_gives(edges, fixed):
+    """However wrong the estimates are, and however many rounds it takes."""
+    exact = {edge: similarity for edge, (_, similarity) in edges.items()}
+    edges = {edge: known for edge, (known, similarity) in edges.items() if not known or similarity >= 0.8}
+    found = AlikePairs(
+        Pairs(*(np.array([edge[side] for edge in edges], np.int64) for side in (0, 1))),
+        np.array([exact[edge] if known else 0.99 for edge, known in edges.items()], np.float64),
+        np.array(list(edges.values()), bool),
+    )
+    asked = []
+
+    def compare_texts(pairs):
+        some = list(zip(pairs.first.tolist(), pairs.second.tolist(), strict=True))
+        assert sorted(some, key=lambda edge: edge[::-1]) == some
+        asked.extend(some)
+        return np.array([exact[edge] for edge in some], np.float64)
+
+    removals = verify_removals(found, no_ranks, fixed, 0.8, compare_texts)
+    true = [edge for edge in edges if exact[edge] >= 0.8]
+    ends = (np.array([edge[side] for edge in true], np.int64) for side in (0, 1))
+    expected = Likenesses(Pairs(*ends), no_ranks).removals(np.array([exact[edge] for edge in true], np.float64), fixed)
+    for name in ("documents", "survivors", "similarities"):
+        assert getattr(removals, name).tolist() == getattr(expected, name).tolist()
+    assert len(set(asked)) == len(asked)
 
 
 def test_planted_pairs_are_found():
@@ -101,8 +169,6 @@ def test_a_chain_does_not_remove_what_is_unlike():
     assert survivors
     assert all(exact[min(pair), max(pair)] >= 0.8 for pair in survivors.items())
     assert 19 not in survivors or survivors[19] > 10
-    everything, _, _ = removed_by(Deduplicate(verify="off", prefer_longest=False), texts)
-    assert everything == dict.fromkeys(range(1, 20), 0)
 
 
 def test_a_copy_of_what_goes_has_the_survivor_of_that():

@@ -102,13 +102,16 @@ def test_what_is_too_long_is_shortened_dropped_or_cut(tokenizer):
     [length] = [len(ids) for ids in whole.batch.column("input_ids").to_pylist()]
     text, shorter = tokens(batch(long), tokenizer, max_tokens=length - 1)
     assert words(tokenizer, shorter) == words(tokenizer, whole).split("<|im_end|>", 1)[1]
-    assert text.measures["dropped_messages"] == 2
+    assert (text.measures["shortened_chats"], text.measures["dropped_messages"]) == (1, 2)
+    assert text.measures["shortened_tokens"] == length - len(shorter.batch.column("input_ids").to_pylist()[0])
     text, _ = tokens(batch(long), tokenizer, max_tokens=10)
     assert text.dropped == {"too_long": 1}
     _, cut = tokens(batch(long), tokenizer, max_tokens=length - 5, cuts=True)
     assert [len(ids) for ids in cut.batch.column("input_ids").to_pylist()] == [length - 5]
+    assert (cut.measures["cut_chats"], cut.measures["cut_tokens"]) == (1, 5)
     _, nothing = tokens(batch(long, CHAT), tokenizer, max_tokens=5, cuts=True)
     assert nothing.dropped == {"no_trained_tokens": 2}
+    assert "cut_chats" not in nothing.measures
 
 
 def test_columns_of_tables_are_chats_too(tokenizer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -28,7 +29,8 @@ from gristmill.pipeline.deduplicating.signing import SignedUnit, SignTask, run_s
 from gristmill.pipeline.output import WORK
 from gristmill.pipeline.sink import Place
 from gristmill.steps.duplicates.candidates import Pairs
-from gristmill.steps.duplicates.clusters import Likenesses, Removals, with_copies
+from gristmill.steps.duplicates.clusters import Likenesses, Removals, verify_removals, with_copies
+from gristmill.steps.duplicates.likeness import AlikePairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -172,12 +174,22 @@ class Deduplication:
         self._stage = replace(self._stage, inputs=tuple(part.pairs for part in candidates))
         tasks = self._partition_tasks("compare", inputs[0].num_partitions)
         alike = self._alike(self._results(run_compare, tasks, Compared, "comparing"))
-        likenesses, similarities = _likenesses(alike, self._stage.known)
-        if self._step.verify == "off":
-            return likenesses.components(similarities, self._stage.known.num_fixed)
-        more = self._alike(self._results(run_compare_pairs, self._missing(likenesses), Compared, "survivors"))
-        likenesses, similarities = _likenesses(np.concatenate([alike, more]), self._stage.known)
-        return likenesses.removals(similarities, self._stage.known.num_fixed)
+        missing = self._pair_tasks(Likenesses(alike.pairs, self._stage.known.ranks).missing_pairs(), "survivors")
+        more = self._alike(self._results(run_compare_pairs, missing, Compared, "survivors"))
+        return self._removals(AlikePairs.concatenate(alike, more))
+
+    def _removals(self, alike: AlikePairs) -> Removals:
+        documents, num_rounds = self._stage.known, itertools.count(1)
+        if self._step.verify == "signature":
+            return Likenesses(alike.pairs, documents.ranks).removals(alike.similarities, documents.num_fixed)
+
+        def compare_texts(pairs: Pairs) -> NDArray[np.float64]:
+            tasks = self._pair_tasks(pairs, f"verify {next(num_rounds)}", by_text=True)
+            compared = self._results(run_compare_pairs, tasks, Compared, "verifying")
+            self._counts["pairs_by_text"] += len(pairs)
+            return self._read_alike(compared).similarities
+
+        return verify_removals(alike, documents.ranks, documents.num_fixed, self._step.threshold, compare_texts)
 
     def _hide(self, copies: NDArray[np.int64]) -> str:
         """A file with a bit for each document, set for these."""
@@ -187,23 +199,27 @@ class Deduplication:
                 file.add(pack_bits(copies, start, min(start + _BITS_AT_ONCE, self._num_documents)))
             return file.commit().path
 
-    def _missing(self, likenesses: Likenesses) -> list[Task]:
-        """Pairs of documents and the best of their cluster that no band has brought together."""
-        pairs = likenesses.missing_pairs()
+    def _pair_tasks(self, pairs: Pairs, stage: str, *, by_text: bool = False) -> list[Task]:
         tasks = []
         for number, start in enumerate(range(0, len(pairs), _PAIRS_PER_TASK)):
-            name = fingerprint.of(self._whole, "survivors", number)
+            name = fingerprint.of(self._whole, stage, number)
             some = pairs.slice(start, start + _PAIRS_PER_TASK)
-            tasks.append(Task(name, PairsTask(some, f"{WORK}/work/{name}")))
+            tasks.append(Task(name, PairsTask(some, f"{WORK}/work/{name}", by_text)))
         return tasks
 
-    def _alike(self, compared: Sequence[Compared]) -> NDArray[np.void]:
+    def _alike(self, compared: Sequence[Compared]) -> AlikePairs:
         self._counts["pairs"] = self._counts.get("pairs", 0) + sum(part.num_pairs for part in compared)
         self._counts["pairs_by_text"] = self._counts.get("pairs_by_text", 0) + sum(
             part.num_by_text for part in compared
         )
-        found = [read_records(self._stage.root, part.alike, ALIKE) for part in compared]
-        return np.concatenate([np.empty(0, ALIKE), *found])
+        return self._read_alike(compared)
+
+    def _read_alike(self, compared: Sequence[Compared]) -> AlikePairs:
+        """What tasks have compared, in their order."""
+        parts = [read_records(self._stage.root, part.alike, ALIKE) for part in compared]
+        found = np.concatenate([np.empty(0, ALIKE), *parts])
+        pairs = Pairs(found["first"].copy(), found["second"].copy())
+        return AlikePairs(pairs, found["similarity"].copy(), found["is_exact"].copy())
 
     def _partition_tasks(self, stage: str, num_partitions: int) -> list[Task]:
         tasks = []
@@ -222,7 +238,3 @@ class Deduplication:
         self._runner.run_all(function, self._stage, undone, f"deduplicate: {desc}", here=len(tasks) == 1)
         found = [self._runner.receipt(task.id, kind) for task in tasks]
         return [result for result in found if result is not None]
-
-
-def _likenesses(alike: NDArray[np.void], documents: Documents) -> tuple[Likenesses, NDArray[np.float64]]:
-    return Likenesses(Pairs(alike["first"], alike["second"]), documents.ranks), alike["similarity"]

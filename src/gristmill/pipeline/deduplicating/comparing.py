@@ -1,4 +1,4 @@
-"""The fourth stage, and the fifth: are candidates alike? By their sketches where these are clear, else by their texts.
+"""The fourth stage and those behind it: are candidates alike? Sketches reject, texts accept (`duplicates/likeness.py`).
 
 Pairs are taken in the order of their second document, so that most of what is read lies together. Texts come back from
 the parts that the last leg has written; at once as many as have two million shingles (16 MiB as sets).
@@ -39,10 +39,12 @@ class PairsTask:
 
     pairs: Pairs
     stem: str
+    by_text: bool = False
+    """Compare the texts of all, and give back all of them, alike or not."""
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """The pairs that are alike."""
+    """The pairs that are alike, or all whose texts were to be compared."""
 
     alike: StoredFile
     num_pairs: int
@@ -64,41 +66,65 @@ def run_compare(task: Task, context: Context) -> Compared:
 def run_compare_pairs(task: Task, context: Context) -> Compared:
     """Pairs that come with the task."""
     work: PairsTask = task.payload
-    return _compare(context.state, work.pairs, work.stem, context)
+    return _compare(context.state, work.pairs, work.stem, context, by_text=work.by_text)
 
 
-def _compare(stage: DedupStage, pairs: Pairs, stem: str, context: Context) -> Compared:
+def _compare(stage: DedupStage, pairs: Pairs, stem: str, context: Context, *, by_text: bool = False) -> Compared:
     alike = [np.empty(0, ALIKE)]
     num_by_text = 0
+    compare = _exact_similarities if by_text else _alike_pairs
     for number, start in enumerate(range(0, len(pairs), _PAIRS_AT_ONCE)):
         context.at(number)
         some = pairs.slice(start, start + _PAIRS_AT_ONCE)
-        found, is_alike, num_undecided = _similarities(stage.known, stage.step, some, context.at)
-        num_by_text += num_undecided
-        kept = records(ALIKE, first=some.first, second=some.second, similarity=found)
-        alike.append(kept[is_alike])
+        found, num_exact = compare(stage.known, stage.step, some, context.at)
+        num_by_text += num_exact
+        alike.append(found)
         context.count(records=len(some))
     file = write_records(Place(stage.root, stem, stage.run_id), ".alike", np.concatenate(alike))
     return Compared(alike=file, num_pairs=len(pairs), num_by_text=num_by_text)
 
 
-def _similarities(
+def _exact_similarities(
     documents: Documents, step: Deduplicate, pairs: Pairs, at: Callable[[int], object]
-) -> tuple[NDArray[np.float64], NDArray[np.bool_], int]:
-    """How alike each pair is, whether that is enough, and for how many the texts were needed."""
+) -> tuple[NDArray[np.void], int]:
+    found = np.empty(len(pairs))
+    _compare_texts(documents, step, pairs, np.arange(len(pairs)), found, at)
+    return _records(pairs, found, np.ones(len(pairs), dtype=bool)), len(pairs)
+
+
+def _alike_pairs(
+    documents: Documents, step: Deduplicate, pairs: Pairs, at: Callable[[int], object]
+) -> tuple[NDArray[np.void], int]:
+    """The pairs that no sketch and no text has rejected, and for how many the texts were compared."""
     found = similarities(documents.sketches(pairs.first), documents.sketches(pairs.second))
     judgement = judge(step, found)
-    is_alike = judgement.alike.copy()
-    undecided = np.flatnonzero(judgement.undecided)
-    for number, places in enumerate(_that_fit(documents, pairs, undecided)):
+    undecided = judgement.undecided
+    places = np.flatnonzero(undecided)
+    _compare_texts(documents, step, pairs, places, found, at)
+    is_alike = judgement.alike | (undecided & (found >= step.threshold))
+    return _records(pairs, found, undecided)[is_alike], len(places)
+
+
+def _records(pairs: Pairs, found: NDArray[np.float64], is_exact: NDArray[np.bool_]) -> NDArray[np.void]:
+    return records(ALIKE, first=pairs.first, second=pairs.second, similarity=found, is_exact=is_exact)
+
+
+def _compare_texts(
+    documents: Documents,
+    step: Deduplicate,
+    pairs: Pairs,
+    places: NDArray[np.int64],
+    found: NDArray[np.float64],
+    at: Callable[[int], object],
+) -> None:
+    """Put the exact similarities of the pairs at these places into `found`."""
+    for number, some in enumerate(_that_fit(documents, pairs, places)):
         at(number)
-        first, second = pairs.first[places], pairs.second[places]
+        first, second = pairs.first[some], pairs.second[some]
         needed = np.unique(np.concatenate([first, second]))
         sets = ShingleSets(step.ngram).of(documents.texts(needed))
         ends = zip(np.searchsorted(needed, first), np.searchsorted(needed, second), strict=True)
-        found[places] = [jaccard(sets[one], sets[other]) for one, other in ends]
-        is_alike[places] = found[places] >= step.threshold
-    return found, is_alike, len(undecided)
+        found[some] = [jaccard(sets[one], sets[other]) for one, other in ends]
 
 
 def _that_fit(documents: Documents, pairs: Pairs, places: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:

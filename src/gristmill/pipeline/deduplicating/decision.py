@@ -41,6 +41,7 @@ TABLE_SCHEMA = pa.schema(
         "survivor": ORIGIN_TYPE,
         "survivor_source": pa.string(),
         "similarity": pa.float64(),
+        "is_estimate": pa.bool_(),
         "reason": pa.string(),
     }
 )
@@ -172,6 +173,7 @@ class Decision:
         return Deduplicated(
             file=self.write_table(),
             rows=len(self.removals.documents),
+            verify=self.step.verify,
             loss=self.loss(),
             cluster_sizes=_histogram(self._clusters[1]),
             largest=self.largest(),
@@ -224,6 +226,7 @@ class Decision:
                 self._origins(survivors),
                 self._sources(survivors),
                 pa.array(self.removals.similarities[some]),
+                pa.array(~self.is_exact[some] & (self.step.verify == "signature")),
                 reasons.take(pa.array(self.is_exact[some].astype(np.int8))),
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=TABLE_SCHEMA)

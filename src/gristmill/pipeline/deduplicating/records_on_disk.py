@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 KEY = np.dtype([("key", "<u8"), ("row", "<u4")])
 DIGEST = np.dtype([("high", "<u8"), ("low", "<u8"), ("row", "<u4")])
 PAIR = np.dtype([("first", "<i8"), ("second", "<i8")])
-ALIKE = np.dtype([("first", "<i8"), ("second", "<i8"), ("similarity", "<f8")])
+ALIKE = np.dtype([("first", "<i8"), ("second", "<i8"), ("similarity", "<f8"), ("is_exact", "?")])
 
 _BLOCK_RECORDS = 1 << 21
 

@@ -14,11 +14,19 @@ import numpy as np
 
 from gristmill.core.kernels import kernel
 from gristmill.steps.duplicates.candidates import Pairs
+from gristmill.steps.duplicates.likeness import AlikePairs
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from gristmill.steps.duplicates.candidates import Ranks
+
+    CompareTexts = Callable[[Pairs], NDArray[np.float64]]
+    """The exact similarities of pairs."""
+
+_MAX_ROUNDS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,28 +68,47 @@ class Likenesses:
         lonely = np.flatnonzero(~is_joined)
         return Pairs.of(self.documents[roots[lonely]], self.documents[lonely])
 
-    def removals(self, similarities: NDArray[np.float64], num_fixed: int) -> Removals:
-        """Who goes; documents with numbers below `num_fixed` never do. `similarities` are those of the pairs."""
+    def choose_pairs(self, num_fixed: int) -> NDArray[np.int64]:
+        """The pair of each document that goes with its survivor; documents with numbers below `num_fixed` never go."""
         order = np.lexsort((self.better, self.worse))
         chosen = np.full(len(self.documents), -1, dtype=np.int64)
         _choose(self.better[order], self.worse[order], self.documents < num_fixed, chosen)
-        removed = np.flatnonzero(chosen >= 0)
-        pairs = order[chosen[removed]]
-        documents, survivors = self.documents[removed], self.documents[self.better[pairs]]
-        return _sorted(documents, survivors, similarities[pairs])
+        return order[chosen[chosen >= 0]]
 
-    def components(self, estimates: NDArray[np.float64], num_fixed: int) -> Removals:
-        """Who goes where all that hangs together is one (`verify: off`); an estimate of a pair stands for each."""
-        roots = self.roots()
-        removed = np.flatnonzero((roots != np.arange(len(roots))) & (self.documents >= num_fixed))
-        best = np.zeros(len(roots))
-        np.maximum.at(best, self.worse, estimates)
-        return _sorted(self.documents[removed], self.documents[roots[removed]], best[removed])
+    def removals(self, similarities: NDArray[np.float64], num_fixed: int) -> Removals:
+        """Who goes; `similarities` are those of the pairs."""
+        pairs = self.choose_pairs(num_fixed)
+        documents, survivors = self.documents[self.worse[pairs]], self.documents[self.better[pairs]]
+        order = np.argsort(documents)
+        return Removals(documents[order], survivors[order], similarities[pairs][order])
 
 
-def _sorted(documents: NDArray[np.int64], survivors: NDArray[np.int64], similarities: NDArray[np.float64]) -> Removals:
-    order = np.argsort(documents)
-    return Removals(documents[order], survivors[order], similarities[order])
+def verify_removals(
+    alike: AlikePairs, ranks: Ranks, num_fixed: int, threshold: float, compare_texts: CompareTexts
+) -> Removals:
+    """Who goes, each pair of a removed document and its survivor verified by `compare_texts`.
+
+    A pair that fails is taken out and the documents are gone through again. The result is that of comparing the texts
+    of all pairs: who goes depends only on pairs that were verified, and the others could at most have removed more.
+    After `_MAX_ROUNDS` all pairs that are left are compared at once, so that no data makes it many rounds.
+    """
+    num_rounds = 0
+    while True:
+        num_rounds += 1
+        graph = Likenesses(alike.pairs, ranks)
+        chosen = graph.choose_pairs(num_fixed)
+        unverified = chosen[~alike.is_exact[chosen]]
+        if not len(unverified):
+            return graph.removals(alike.similarities, num_fixed)
+        if num_rounds > _MAX_ROUNDS:
+            unverified = np.flatnonzero(~alike.is_exact)
+        # As in `Pairs`: what is read lies together.
+        unverified = unverified[np.lexsort((alike.pairs.first[unverified], alike.pairs.second[unverified]))]
+        similarities, is_exact = alike.similarities.copy(), alike.is_exact.copy()
+        similarities[unverified] = compare_texts(alike.take(unverified).pairs)
+        is_exact[unverified] = True
+        alike = AlikePairs(alike.pairs, similarities, is_exact)
+        alike = alike.take(~is_exact | (similarities >= threshold))
 
 
 def with_copies(near: Removals, copies: Removals) -> tuple[Removals, NDArray[np.bool_]]:

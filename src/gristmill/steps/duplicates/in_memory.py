@@ -12,8 +12,8 @@ import numpy as np
 import xxhash
 
 from gristmill.steps.duplicates.candidates import Pairs, candidate_pairs, group_copies, groups
-from gristmill.steps.duplicates.clusters import Likenesses, Removals, with_copies
-from gristmill.steps.duplicates.likeness import judge
+from gristmill.steps.duplicates.clusters import Likenesses, Removals, verify_removals, with_copies
+from gristmill.steps.duplicates.likeness import AlikePairs, judge
 from gristmill.text.shingles import ShingleSets, jaccard, similarities
 from gristmill.text.shingles.minhash import text_buffers
 
@@ -80,26 +80,26 @@ def find_duplicates(step: Deduplicate, texts: pa.Array) -> tuple[Removals, NDArr
 
     pairs = candidate_pairs(groups(signed.keys[is_left].reshape(-1), documents, ranks), sketches)
 
-    def compare(pairs: Pairs) -> tuple[Pairs, NDArray[np.float64]]:
+    def compare_texts(pairs: Pairs) -> NDArray[np.float64]:
+        needed = np.unique(np.concatenate([pairs.first, pairs.second]))
+        sets = dict(zip(needed.tolist(), ShingleSets(step.ngram).of(texts, needed), strict=True))
+        ends = zip(pairs.first.tolist(), pairs.second.tolist(), strict=True)
+        return np.array([jaccard(sets[one], sets[other]) for one, other in ends], np.float64)
+
+    def compare(pairs: Pairs) -> AlikePairs:
         found = np.empty(len(pairs))
         for start in range(0, len(pairs), _PAIRS_AT_ONCE):
             some = pairs.slice(start, start + _PAIRS_AT_ONCE)
             found[start : start + len(some)] = similarities(sketches(some.first), sketches(some.second))
         judgement = judge(step, found)
-        alike = judgement.alike.copy()
-        undecided = np.flatnonzero(judgement.undecided)
-        needed = np.unique(np.concatenate([pairs.first[undecided], pairs.second[undecided]]))
-        sets = dict(zip(needed.tolist(), ShingleSets(step.ngram).of(texts, needed), strict=True))
-        for place in undecided.tolist():
-            found[place] = jaccard(sets[int(pairs.first[place])], sets[int(pairs.second[place])])
-            alike[place] = found[place] >= step.threshold
-        return Pairs(pairs.first[alike], pairs.second[alike]), found[alike]
+        undecided = judgement.undecided
+        found[undecided] = compare_texts(Pairs(pairs.first[undecided], pairs.second[undecided]))
+        return AlikePairs(pairs, found, undecided).take(judgement.alike | (undecided & (found >= step.threshold)))
 
-    alike, found = compare(pairs)
-    likenesses = Likenesses(alike, ranks)
-    if step.verify == "off":
-        return with_copies(likenesses.components(found, 0), copies)
-    more, more_found = compare(likenesses.missing_pairs())
-    both = Pairs(np.concatenate([alike.first, more.first]), np.concatenate([alike.second, more.second]))
-    near = Likenesses(both, ranks).removals(np.concatenate([found, more_found]), 0)
+    alike = compare(pairs)
+    alike = AlikePairs.concatenate(alike, compare(Likenesses(alike.pairs, ranks).missing_pairs()))
+    if step.verify == "signature":
+        near = Likenesses(alike.pairs, ranks).removals(alike.similarities, 0)
+    else:
+        near = verify_removals(alike, ranks, 0, step.threshold, compare_texts)
     return with_copies(near, copies)

@@ -1,7 +1,13 @@
-"""Whether two documents are alike: from their sketches where these are clear, else by their texts.
+"""Whether two documents are alike: their sketches may say no, only their texts may say yes.
 
 An estimate of n values has a standard deviation of sqrt(t(1-t)/n) at the threshold t: 0.038 for 108 values at 0.8.
-Three of them away from the threshold the sketch decides; of pairs just at the border it is wrong about one in 700.
+Three of them below the threshold the sketch rejects a pair; of pairs just at the threshold it loses about one in 700.
+Above the threshold nothing can be believed, because the errors of documents made from one template go together: if the
+template's words are lucky for one page, they are for all of them.
+
+Texts are compared at once where the estimate is near the threshold. A pair far above it is only a candidate until
+a removal depends on it (`clusters.verify_removals`): in a cluster of a thousand documents with some eleven such pairs
+each, one text comparison a document is enough.
 """
 
 from __future__ import annotations
@@ -12,6 +18,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gristmill.steps.duplicates.candidates import Pairs
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -20,22 +28,42 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What the sketches of some pairs say."""
+    """What the sketches of some pairs say; those that are in neither are rejected."""
 
     alike: NDArray[np.bool_]
+    """Accepted with `verify: signature`; with `text` not before a removal that depends on it is verified."""
     undecided: NDArray[np.bool_]
-    """Their texts must be compared."""
+    """Their texts are compared at once."""
 
 
 def judge(step: Deduplicate, estimates: NDArray[np.float64]) -> Judgement:
     """By the estimated similarities of pairs."""
-    nothing = np.zeros(len(estimates), dtype=bool)
-    if step.verify == "off":
-        return Judgement(~nothing, nothing)
     if step.verify == "signature":
-        return Judgement(estimates >= step.threshold, nothing)
+        return Judgement(estimates >= step.threshold, np.zeros(len(estimates), dtype=bool))
     margin = max(3 * math.sqrt(step.threshold * (1 - step.threshold) / (step.bands * step.rows)), 0.05)
-    # Where no estimate can lie above the margin, none is believed.
-    above = step.threshold + margin
-    alike = estimates >= above if above < 1 else nothing
+    alike = estimates >= step.threshold + margin
     return Judgement(alike, ~alike & (estimates > step.threshold - margin))
+
+
+@dataclass(frozen=True, slots=True)
+class AlikePairs:
+    """Pairs that are alike, as far as it is known."""
+
+    pairs: Pairs
+    similarities: NDArray[np.float64]
+    is_exact: NDArray[np.bool_]
+    """Whether the similarity is that of the texts, not an estimate."""
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def take(self, places: NDArray[np.int64] | NDArray[np.bool_]) -> AlikePairs:
+        pairs = Pairs(self.pairs.first[places], self.pairs.second[places])
+        return AlikePairs(pairs, self.similarities[places], self.is_exact[places])
+
+    @staticmethod
+    def concatenate(one: AlikePairs, other: AlikePairs) -> AlikePairs:
+        first = np.concatenate([one.pairs.first, other.pairs.first])
+        second = np.concatenate([one.pairs.second, other.pairs.second])
+        similarities = np.concatenate([one.similarities, other.similarities])
+        return AlikePairs(Pairs(first, second), similarities, np.concatenate([one.is_exact, other.is_exact]))

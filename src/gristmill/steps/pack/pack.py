@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import msgspec
 
@@ -26,8 +27,9 @@ _MAX_ROW_LENGTH = 1 << 24  # beyond any model's context; the tables of packing a
 class Pack(Step, tag="pack", frozen=True, kw_only=True):
     """Lay tokenized documents into rows of `row_length` tokens.
 
-    `strategy` is `best_fit` (no document is cut unless it is longer than a row, almost no padding), `concat` (one
-    stream of tokens cut into rows: no padding, but most long documents are cut) or `pad` (one document a row).
+    `strategy` is `best_fit` (no document is cut unless it is longer than a row, almost no padding), `concat` (the
+    documents of a unit as one stream of tokens cut into rows: no padding, but most long documents are cut, and the end
+    of each unit's stream goes to rows of tails at the end of the source) or `pad` (one document a row).
     `long_documents` says what becomes of a document that is longer than a row: `split` it over several, `truncate` it
     to one, or `drop` it. A run whose rows hold less than `min_utilisation` of tokens fails.
 
@@ -39,6 +41,8 @@ class Pack(Step, tag="pack", frozen=True, kw_only=True):
     >>> plan_rows(Pack(row_length=8), np.array([5, 4, 3, 4])).rows()
     [[0, 2], [1, 3]]
     """
+
+    version: ClassVar[int] = 2
 
     row_length: int
     strategy: str = BEST_FIT

@@ -36,6 +36,7 @@ _CHAT_FIELDS = frozenset(
 class RenderChats(LocalStep, tag="render", frozen=True, kw_only=True):
     """Chats to text with a known template."""
 
+    version: ClassVar[int] = 2
     whole_record: ClassVar[bool] = True
     not_shaping: ClassVar[tuple[str, ...]] = ("files", "accepts_quoted_arguments", "report")
 

@@ -69,6 +69,7 @@ class EncodeChatsKernel(EncodeKernel):
         self._refuse_unknown(ids)
         num_checked = self._check(batch, ids, offsets, sizes, seed)
         ids, offsets, mask, num_by_reference = self._masked(batch, ids, offsets, sizes)
+        lengths = np.diff(offsets)
         ids, offsets, mask, keeps = self._fitted(ids, offsets, mask, dropped)
         measures = {
             "tokens": len(ids),
@@ -77,6 +78,9 @@ class EncodeChatsKernel(EncodeKernel):
             "placed_by_reference": num_by_reference,
             "parity_checked": num_checked,
         }
+        cut = (lengths[keeps] - np.diff(offsets)) if self._cuts else np.zeros(0, np.int64)
+        if cut.any():
+            measures |= {"cut_chats": int(np.count_nonzero(cut)), "cut_tokens": int(cut.sum())}
         if not keeps.all():
             batch = batch.filter(pa.array(keeps))
         return Applied(self._chats(batch, ids, offsets, mask), dropped, measures=measures)

@@ -257,6 +257,8 @@ class ExampleMaker:
             raise DroppedChat("too_long")
         made.counts.append(("shortened_chats", 1))
         made.counts.append(("dropped_messages", len(conversation.messages) - len(best[0].messages)))
+        if self._count_tokens is not None:  # else nothing would have been too long
+            made.counts.append(("shortened_tokens", self._count_tokens(text) - self._count_tokens(best[1])))
         return best
 
     def _fits(self, text: str) -> bool:
