@@ -32,7 +32,7 @@ def test_a_copy_is_shown_beside_the_document_that_stays_for_it(gristmill, tmp_pa
     before = json.loads(gristmill(*command, "--json", folder=tmp_path).out)
     assert "not known" in before["steps"][-1]["verdict"]
     assert (before["leaves_at"], before["is_certain"]) == (None, False)
-    assert "as far as it is known, it stays to the end" in gristmill(*command, folder=tmp_path).out
+    assert "to the end" not in gristmill(*command, folder=tmp_path).out
     gristmill("run", "recipe.yaml", "--backend", "serial", folder=tmp_path)
     after = json.loads(gristmill(*command, "--json", folder=tmp_path).out)
     assert after["leaves_at"] == "deduplicate"

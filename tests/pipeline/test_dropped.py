@@ -2,6 +2,9 @@
 
 import json
 
+import pyarrow as pa
+import pyarrow.json
+import pyarrow.parquet as pq
 import pytest
 from gristmill_testing.quality_reference import scores_of
 
@@ -9,6 +12,8 @@ from gristmill import steps
 from gristmill.core.errors import NotUpToDateError, UsageError
 from gristmill.core.recipe import Source
 from gristmill.pipeline import dropped as dropped_module
+from gristmill.pipeline.explain import explain
+from gristmill.pipeline.trace import trace_place
 from gristmill.recipe.load import parse_recipe
 from gristmill.shards.dataset import open_dataset
 
@@ -52,7 +57,12 @@ def test_all_are_there_with_their_reasons(mill, corpus):
         scores = scores_of(record["text"])
         assert scores["words"] < 80
         assert ("max_mean_word_length" in entry["failed"]) == (scores["mean_word_length"] > 4.6)
-        assert entry["failed"][0] == entry["reason"] == "min_words"
+        assert next(iter(entry["failed"])) == entry["reason"] == "min_words"
+        assert entry["failed"] == {rule: pytest.approx(scores[rule[4:]]) for rule in entry["failed"]}
+        assert entry["thresholds"].keys() == entry["failed"].keys()
+        assert entry["thresholds"]["min_words"] == 80
+        assert entry["thresholds"].get("max_mean_word_length", 4.6) == 4.6
+        assert entry["place"] == f"{entry['source']}:{entry['file']}@{entry['position']}"
         assert entry["source"] in ("web", "books")
         if entry["source"] == "web":
             file = (corpus / "web" / entry["file"]).read_bytes()
@@ -134,8 +144,8 @@ def test_records_by_columns_and_large_ones_by_reference(mill, monkeypatch):
     )
     mill.run(made)
     [short], [long] = lines_of(mill, "length-too_short"), lines_of(mill, "length-too_long")
-    assert short["record"] == {"text": "short", "n": 1}
-    assert "record" not in long
+    assert json.loads(short["record"]) == {"text": "short", "n": 1}
+    assert long["record"] is None
     assert long["bytes"] > 500
 
 
@@ -161,3 +171,85 @@ def test_the_funnel(mill, corpus):
     texts = [record["text"] for record in open_dataset(mill.output)]
     left = sum(report["funnel"][source][-1]["text_bytes"] for source in report["funnel"])
     assert left == sum(len(text.encode()) for text in texts)
+
+
+WHY = [
+    (steps.Length(min_chars=10), {"too_short": 6}, {"too_short": 10}),
+    (steps.Length(max_chars=5), {"too_long": 6}, {"too_long": 5}),
+    (steps.C4(), {"min_sentences": 0}, {"min_sentences": 3}),
+    (steps.C4(max_characters=5), {"max_characters": 6}, {"max_characters": 5}),
+    (steps.C4(require_terminal_punctuation=None, min_words_per_line=None), {"drop_curly_brackets": True}, {}),
+    (steps.Toxicity(lists={"": ["bad"]}, max_density=0.25), {"max_density": 0.5}, {"max_density": 0.25}),
+    (steps.Language(languages=["en"]), {"no_letters": "und"}, {}),
+    (steps.Scores(min_words=3), {"min_words": 2}, {"min_words": 3}),
+    (steps.GopherQuality(), {"empty": 0}, {}),
+]
+STAYS = "It was the first of many good days for us all. We went out to the sea. Then we went home again."
+TEXTS = ["a bad {", "1 - 2", "", "bad ok", STAYS]
+
+
+@pytest.mark.parametrize(("step", "failed", "thresholds"), WHY, ids=lambda value: str(value)[:40])
+def test_each_step_says_which_value_was_held_against_which_threshold(mill, tmp_path, step, failed, thresholds):
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    chain = [step, steps.Write(format="jsonl")]
+    recipe = mill.recipe({"x": steps.Read(read=str(tmp_path / "a.jsonl"))}, chain, keep_dropped="all")
+    mill.run(recipe)
+    [reason] = failed
+    entries = lines_of(mill, f"{step.name}-{reason}")
+    assert failed in [entry["failed"] for entry in entries]
+    assert all(entry["thresholds"] == thresholds for entry in entries if entry["failed"] == failed)
+    # What `explain` says of the same record is the same.
+    for entry in entries:
+        found = explain(recipe, entry["place"])
+        broken = {finding.rule: finding.value for finding in found.steps[0].findings if not finding.passed}
+        if "dropped" not in broken.values() and "no_letters" not in entry["failed"]:
+            assert broken == entry["failed"]
+
+
+def test_the_record_is_text_whatever_it_was_read_from_and_its_place_leads_back(mill, tmp_path):
+    texts = ["one", "two" * 9, "three"]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    pq.write_table(pa.table({"text": texts, "n": [1, 2, 3]}), tmp_path / "b.parquet")
+    (tmp_path / "c.txt").write_text("tiny")
+    sources = {name: steps.Read(read=str(tmp_path / file)) for name, file in FILES.items()}
+    recipe = mill.recipe(sources, [steps.Length(min_chars=9), steps.Write(format="arrow")], keep_dropped="all")
+    mill.run(recipe)
+    entries = lines_of(mill, "length-too_short")
+    assert len(entries) == 5
+    dataset = open_dataset(mill.output)
+    for entry in entries:
+        record = json.loads(entry["record"])
+        assert entry["bytes"] > 0
+        found = explain(recipe, entry["place"])
+        assert (found.source, found.position) == (entry["source"], entry["position"])
+        assert found.record["text"] == record["text"]
+        assert found.leaves_at == "length"
+        place = trace_place(dataset, entry["place"])
+        assert (place.origin.source, place.origin.position) == (entry["source"], entry["position"])
+        original = place.original if isinstance(place.original, dict) else json.loads(place.original)
+        assert original["text"] == record["text"]
+    # One type in every line, so that other readers of JSON lines take the file.
+    assert (
+        pyarrow.json.read_json(mill.output / "dropped/length-too_short.jsonl").schema.field("record").type == "string"
+    )
+    for wrong in ("a:a.jsonl@5", "a:nothing.jsonl@0", "a.jsonl@x"):
+        with pytest.raises(UsageError):
+            explain(recipe, wrong)
+    for wrong in ("nothing.jsonl@0", "x"):
+        with pytest.raises(UsageError):
+            trace_place(dataset, wrong)
+
+
+FILES = {"a": "a.jsonl", "b": "b.parquet", "c": "c.txt"}
+
+
+def test_places_tell_sources_with_equal_file_names_apart(mill, tmp_path):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "part.jsonl").write_text(f'{{"text": "{name}"}}\n{{"text": "stays"}}\n')
+    sources = {name: steps.Read(read=str(tmp_path / name)) for name in "ab"}
+    chain = [steps.Length(min_chars=2), steps.Write(format="jsonl")]
+    recipe = mill.recipe(sources, chain, keep_dropped="all")
+    mill.run(recipe)
+    for entry in lines_of(mill, "length-too_short"):
+        assert explain(recipe, entry["place"]).record["text"] == entry["source"]

@@ -99,3 +99,61 @@ def test_what_is_not_there_is_said(project_recipe, place, number, message):
     with pytest.raises(UsageError) as raised:
         explain(project_recipe, place, number)
     assert message in str(raised.value)
+
+
+@pytest.fixture
+def with_duplicates(mill, tmp_path):
+    text = " ".join(f"word{number}" for number in range(60))
+    texts = [text, text + " and more", "another text", "another text", "x"]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return mill.recipe(
+        {"web": steps.Read(read=str(tmp_path / "a.jsonl"))},
+        [
+            steps.Deduplicate(kind="exact"),
+            steps.Length(min_chars=3),
+            steps.Deduplicate(),
+            steps.Write(format="jsonl"),
+        ],
+    )
+
+
+def test_what_deduplicate_removes_is_known_once_it_has_run(mill, with_duplicates):
+    for number in range(5):
+        found = explain(with_duplicates, "a.jsonl", number)
+        assert found.undecided_at == "deduplicate"
+        assert not found.is_certain
+    mill.run(with_duplicates)
+    expected = [[KEPT, KEPT, DROPPED], [KEPT] * 3, [KEPT] * 3, [DROPPED, KEPT, NOT_KNOWN], [KEPT, DROPPED, NOT_KNOWN]]
+    for number, ways in enumerate(expected):
+        found = explain(with_duplicates, "a.jsonl", number)
+        assert [verdict.verdict for verdict in found.steps] == ways
+        assert found.leaves_at == (next((verdict.step for verdict in found.steps if verdict.verdict == DROPPED), None))
+        assert found.is_certain
+        assert (found.removed is not None) == (number in (0, 3))
+    changed = mill.recipe(
+        with_duplicates.sources, [steps.Deduplicate(kind="exact"), steps.Write(format="jsonl")], seed=9
+    )
+    assert verdicts(explain(changed, "a.jsonl", 1)) == {"deduplicate": NOT_KNOWN}
+    assert explain(changed, "a.jsonl", 3).leaves_at == "deduplicate"
+
+
+def test_parts_of_a_record_are_removed_one_by_one(mill, tmp_path):
+    (tmp_path / "functions.py").write_text(
+        "import pyarrow as pa\n"
+        "def pieces(batch):\n"
+        "    rows = []\n"
+        "    for record in batch.to_pylist():\n"
+        "        for part, piece in enumerate(record['text'].split('|')):\n"
+        "            rows.append({**record, 'text': piece, 'origin': {**record['origin'], 'part': part}})\n"
+        "    return pa.RecordBatch.from_pylist(rows, schema=batch.schema)\n"
+    )
+    lines = [{"text": "one text|two"}, {"text": "other|one text"}, {"text": "one text|two"}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    pieces = steps.MapBatches(call=f"{tmp_path}/functions.py:pieces")
+    recipe = mill.recipe(
+        {"web": steps.Read(read=str(tmp_path / "a.jsonl"))},
+        [pieces, steps.Deduplicate(max_source_loss=1.0), steps.Write()],
+    )
+    mill.run(recipe)
+    found = [explain(recipe, "a.jsonl", number) for number in range(3)]
+    assert [verdicts(some)["deduplicate"] for some in found] == [KEPT, CHANGED, DROPPED]

@@ -1,12 +1,13 @@
 """`gristmill explain`: what a recipe makes of one record, and why."""
 
+import re
 from pathlib import Path
 
 import click
 import msgspec
 
 from gristmill.cli.options import json_option, recipe_argument
-from gristmill.cli.printing import one_line
+from gristmill.cli.printing import one_line, short_number
 from gristmill.cli.removed_pair import print_pair
 from gristmill.cli.tables import print_table
 from gristmill.core.errors import UsageError
@@ -17,13 +18,14 @@ from gristmill.recipe.load import load_recipe
 
 @click.command(epilog="Example: gristmill explain recipe.yaml data/web.jsonl:17")
 @recipe_argument
-@click.argument("place", metavar="FILE[:N]")
+@click.argument("place", metavar="FILE[:N]|PLACE")
 @json_option
 def command(recipe: str, place: str, overrides: tuple[str, ...], *, as_json: bool) -> None:
     """Send record N of FILE through RECIPE: every score, rule and verdict, and where the record would leave.
 
     Records are numbered from 0; without N it is the first. FILE is one that a source of the recipe reads, or the folder
-    of a finished dataset: then record N is followed back to the input that it came from.
+    of a finished dataset: then record N is followed back to the input that it came from. PLACE is SOURCE:FILE@POSITION,
+    as the files in dropped/ have it.
     """
     path, number = _parsed(place)
     found = explain(load_recipe(recipe, overrides), path, number)
@@ -36,7 +38,7 @@ def command(recipe: str, place: str, overrides: tuple[str, ...], *, as_json: boo
 def _parsed(place: str) -> tuple[str, int]:
     """A path, and the number behind its last colon if there is one."""
     path, colon, number = place.rpartition(":")
-    if not colon or Path(place).exists() or number.startswith("//"):
+    if not colon or Path(place).exists() or number.startswith("//") or re.search(r"@\d+$", place):
         return place, 0
     if not number.isdecimal():
         raise UsageError(f"{number!r} is not the number of a record", help="write FILE:N, numbers from 0")
@@ -53,8 +55,15 @@ def _print(found: Explanation) -> None:
         _print_findings(verdict)
     if found.removed is not None:
         print_pair(found.removed)
-    end = "stays to the end of the recipe" if found.leaves_at is None else f"leaves the recipe at {found.leaves_at}"
-    click.echo(f"{'' if found.is_certain else 'as far as it is known, '}it {end}")
+    click.echo(_end(found))
+
+
+def _end(found: Explanation) -> str:
+    if found.leaves_at is not None:
+        return f"{'' if found.is_certain else 'as far as it is known, '}it leaves the recipe at {found.leaves_at}"
+    if found.undecided_at is None:
+        return "it stays to the end of the recipe"
+    return f"no step that can be tried alone drops it; {found.undecided_at} decides when all records are there"
 
 
 def _print_findings(verdict: StepVerdict) -> None:
@@ -66,8 +75,4 @@ def _print_findings(verdict: StepVerdict) -> None:
 
 def _row(finding: Finding) -> tuple[str, ...]:
     verdict = "" if finding.rule is None else "ok" if finding.passed else "FAILS"
-    return verdict, finding.name, finding.rule or "", _number(finding.value), _number(finding.threshold)
-
-
-def _number(value: float | str | None) -> str:
-    return "" if value is None else value if isinstance(value, str) else f"{value:,.4g}"
+    return verdict, finding.name, finding.rule or "", short_number(finding.value), short_number(finding.threshold)

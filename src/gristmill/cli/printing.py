@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import shlex
 from collections.abc import Iterator, Sequence
 
@@ -50,6 +51,21 @@ def one_line(value: object, max_chars: int = 200) -> str:
     if shown.isprintable():
         return shown
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in shown)
+
+
+def short_number(value: float | str | None) -> str:
+    """A number as a person writes it: whole ones in full, others to four digits; words as they are.
+
+    >>> [short_number(value) for value in (100_000, 100_000.0, 0.33333, 4.6, 123456.7, 0.000012345, "en", None)]
+    ['100,000', '100,000', '0.3333', '4.6', '123,457', '0.00001234', 'en', '']
+    """
+    if value is None or isinstance(value, str):
+        return value or ""
+    if not math.isfinite(value) or float(value).is_integer():
+        return f"{value:,.0f}"
+    num_decimals = max(1, 3 - math.floor(math.log10(abs(value))))
+    shown = f"{value:,.{num_decimals}f}".rstrip("0").rstrip(".")
+    return shown if abs(value) < 10_000 else f"{value:,.0f}"
 
 
 def again(command: str, recipe: str, overrides: Sequence[str] = (), limit: int | None = None) -> str:

@@ -1,6 +1,7 @@
 """`gristmill trace`: where a record came from."""
 
 import json
+import re
 from dataclasses import asdict
 
 import click
@@ -8,28 +9,35 @@ import click
 from gristmill.cli.options import dataset_argument, json_option
 from gristmill.cli.printing import one_line
 from gristmill.cli.removed_pair import print_pair
+from gristmill.core.errors import UsageError
 from gristmill.pipeline.removed_documents import RemovedDocument, removed_document
-from gristmill.pipeline.trace import Place, trace
+from gristmill.pipeline.trace import Place, trace, trace_place
 from gristmill.shards.dataset import open_dataset
 
 
 @click.command(epilog="Example: gristmill trace out 17", context_settings={"ignore_unknown_options": True})
 @dataset_argument
-@click.argument("number", type=int)
+@click.argument("number", metavar="NUMBER|PLACE")
 @click.option("--split", help="Count the records of this split only.")
 @click.option("--removed", is_flag=True, help="Count the documents that deduplicate has removed instead.")
 @json_option
-def command(out: str, number: int, split: str | None, *, removed: bool, as_json: bool) -> None:
+def command(out: str, number: str, split: str | None, *, removed: bool, as_json: bool) -> None:
     """Follow record NUMBER of the dataset in OUT back to its input file, and read it there again.
 
-    Records are numbered from 0 in the order of the dataset; -1 is the last one. With --removed, NUMBER is a row of
+    Records are numbered from 0 in the order of the dataset; -1 is the last one. PLACE is SOURCE:FILE@POSITION, as the
+    files in dropped/ have it: what stands there in the input is read. With --removed, NUMBER is a row of
     dropped/duplicates.parquet: the document is shown beside the one that has stayed for it.
     """
     dataset = open_dataset(out)
-    if removed:
-        _show_removed(removed_document(dataset, number), as_json=as_json)
+    if not re.fullmatch(r"-?\d+", number):
+        if removed or split is not None:
+            raise UsageError(f"--{'removed' if removed else 'split'} takes the number of a record, not {number!r}")
+        _show_place(trace_place(dataset, number), as_json=as_json)
         return
-    found = trace(dataset.split(split) if split is not None else dataset, number)
+    if removed:
+        _show_removed(removed_document(dataset, int(number)), as_json=as_json)
+        return
+    found = trace(dataset.split(split) if split is not None else dataset, int(number))
     if as_json:
         click.echo(json.dumps(asdict(found), indent=2, default=str))
         return
@@ -38,6 +46,13 @@ def command(out: str, number: int, split: str | None, *, removed: bool, as_json:
         click.echo(f"  {one_line(name)}: {one_line(value)}")
     for place in found.places:
         _print_place(place)
+
+
+def _show_place(found: Place, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(asdict(found), indent=2, default=str))
+        return
+    _print_place(found)
 
 
 def _show_removed(found: RemovedDocument, *, as_json: bool) -> None:

@@ -7,15 +7,15 @@ other files never changes it, so every random choice and every trace back to the
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy as np
     from numpy.typing import NDArray
 
 ORIGIN = "origin"
@@ -59,6 +59,23 @@ class BadRecord:
     """How many it stands for: of rows that cannot be read, nothing but their number is known."""
 
 
+@dataclass(frozen=True, slots=True)
+class RuleValues:
+    """A value for each row that came in, and the threshold of a rule for it."""
+
+    values: NDArray[Any] | pa.Array
+    thresholds: NDArray[np.float64] | float | str | None = None
+    """One for each row, or for all; None: the rule has none."""
+
+    def at(self, row: int) -> tuple[float | str, float | str | None]:
+        """The value and the threshold of one row; whole thresholds as integers."""
+        value = self.values[row]
+        threshold = self.thresholds[row].item() if isinstance(self.thresholds, np.ndarray) else self.thresholds
+        if isinstance(threshold, float) and threshold.is_integer():
+            threshold = int(threshold)
+        return value.as_py() if isinstance(value, pa.Scalar) else value.item(), threshold
+
+
 @dataclass(slots=True)
 class Applied:
     """What a step made of a batch. For each step and batch: rows in + created = rows out + dropped + bad."""
@@ -75,6 +92,8 @@ class Applied:
     reasons: tuple[str, ...] = ()
     failed: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
     """For each rule the rows that break it, where the step tries all of them."""
+    rule_values: Mapping[str, RuleValues] = field(default_factory=dict)
+    """By rule what was compared with what, where the step compares numbers: says why a record was dropped."""
 
 
 class SourceFile(msgspec.Struct, frozen=True, gc=False):

@@ -17,6 +17,7 @@ import numpy as np
 
 from gristmill.core.records import ORIGIN, RECORD
 from gristmill.core.seeds import hash_origins
+from gristmill.pipeline.input_places import input_place
 from gristmill.pipeline.output import WORK
 from gristmill.pipeline.quarantine import MAX_KEPT_BYTES
 from gristmill.shards.manifest import StoredFile
@@ -82,8 +83,7 @@ class DroppedRecords:
         for row, reason, hashed in zip(rows.tolist(), reasons, hashes.tolist(), strict=True):
             if self._keep == SAMPLES and not self._samples.wants((step, reason), hashed):
                 continue
-            failed = [name for name, failing in applied.failed.items() if failing[row]]
-            line = self._line(step, reason, failed, batch, row, hashed)
+            line = self._line(step, reason, _failed_rules(applied, reason, row), batch, row, hashed)
             if self._keep == SAMPLES:
                 self._samples.add((step, reason), hashed, line)
             else:
@@ -99,7 +99,9 @@ class DroppedRecords:
             self.file = self._open()
         self.file.write(line)
 
-    def _line(self, step: str, reason: str, failed: list[str], batch: pa.RecordBatch, row: int, hashed: int) -> bytes:
+    def _line(
+        self, step: str, reason: str, failed: dict[str, Any], batch: pa.RecordBatch, row: int, hashed: int
+    ) -> bytes:
         origin = batch.column(ORIGIN)[row].as_py()
         entry: dict[str, Any] = {
             "source": self._source,
@@ -108,12 +110,21 @@ class DroppedRecords:
             "part": origin["part"],
             "step": step,
             "reason": reason,
+            **failed,
+            **_content(batch, row),
+            _HASH: hashed,
         }
-        if failed:
-            entry["failed"] = failed
-        entry |= _content(batch, row)
-        entry[_HASH] = hashed
         return msgspec.json.encode(entry, enc_hook=repr) + b"\n"
+
+
+def _failed_rules(applied: Applied, reason: str, row: int) -> dict[str, Any]:
+    """All rules that the record breaks with the values they were applied to, the reason first, and their thresholds."""
+    rules = [name for name, failing in applied.failed.items() if failing[row]] or [reason]
+    known = {rule: applied.rule_values[rule].at(row) for rule in rules if rule in applied.rule_values}
+    return {
+        "failed": {rule: known[rule][0] if rule in known else True for rule in rules},
+        "thresholds": {rule: threshold for rule, (_, threshold) in known.items() if threshold is not None},
+    }
 
 
 def _dropped_rows(batch: pa.RecordBatch, applied: Applied) -> tuple[np.ndarray[Any, Any], list[str]]:
@@ -132,19 +143,21 @@ def _dropped_rows(batch: pa.RecordBatch, applied: Applied) -> tuple[np.ndarray[A
 
 
 def _content(batch: pa.RecordBatch, row: int) -> dict[str, Any]:
+    """The record as text, whatever it was read from: a JSON line as it is, columns as a JSON object."""
     if RECORD in batch.schema.names:
         raw: bytes = batch.column(RECORD)[row].as_py()
-        if len(raw) > MAX_KEPT_BYTES:
-            return {"bytes": len(raw)}
-        try:
-            return {"record": raw.decode()}
-        except UnicodeDecodeError:
-            return {"record_base64": base64.b64encode(raw).decode()}
-    names = [field.name for field in value_columns(batch.schema)]
-    record = batch.slice(row, 1)
-    if record.nbytes > MAX_KEPT_BYTES:
-        return {"bytes": record.nbytes}
-    return {"record": record.select(names).to_pylist()[0]}
+        size = len(raw)
+    else:
+        names = [field.name for field in value_columns(batch.schema)]
+        record = batch.slice(row, 1).select(names)
+        size = record.nbytes
+        raw = b"" if size > MAX_KEPT_BYTES else msgspec.json.encode(record.to_pylist()[0], enc_hook=repr)
+    if size > MAX_KEPT_BYTES:
+        return {"bytes": size, "record": None}
+    try:
+        return {"bytes": size, "record": raw.decode()}
+    except UnicodeDecodeError:
+        return {"bytes": size, "record": None, "record_base64": base64.b64encode(raw).decode()}
 
 
 def join_dropped(
@@ -179,7 +192,8 @@ def _joined(
                 hashed = entry.pop(_HASH)
                 if isinstance(entry["file"], int):
                     entry["file"] = paths[entry["file"]]
-                final = msgspec.json.encode(entry) + b"\n"
+                place = input_place(entry["source"], entry["file"], entry["position"])
+                final = msgspec.json.encode({"place": place, **entry}) + b"\n"
                 if keep == SAMPLES:
                     samples.add((entry["step"], entry["reason"], entry["source"]), hashed, final)
                 else:

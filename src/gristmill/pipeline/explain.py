@@ -7,6 +7,8 @@ plan of the recipe, and reading the file up to the record.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +19,9 @@ from gristmill.core.errors import UsageError
 from gristmill.core.names import nearest
 from gristmill.core.records import ORIGIN, RECORD, SPLIT
 from gristmill.core.step import Finding  # noqa: TC001  (msgspec looks for it)
+from gristmill.pipeline.input_places import parse_places
 from gristmill.pipeline.plan import make_plan
-from gristmill.pipeline.removed_documents import RemovedDocument, find_removed
+from gristmill.pipeline.removed_documents import RemovedDocument, find_removed_parts
 from gristmill.pipeline.trial import run_limited
 from gristmill.shards.dataset import Origin, open_dataset
 from gristmill.shards.manifest import MANIFEST
@@ -35,7 +38,8 @@ if TYPE_CHECKING:
     from gristmill.core.recipe import Recipe
     from gristmill.core.records import Applied, BadRecord, SourceFile
     from gristmill.core.step import LocalStep, Step
-    from gristmill.pipeline.plan import SourcePlan
+    from gristmill.pipeline.input_places import InputPlace
+    from gristmill.pipeline.plan import Plan, SourcePlan
 
 KEPT, CHANGED, DROPPED, SET_ASIDE, NOT_KNOWN, NOT_TRIED = (
     "kept",
@@ -71,19 +75,42 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     removed: RemovedDocument | None = None
     """What the finished dataset says of it: a copy, and the document that stays for it."""
 
+    @property
+    def undecided_at(self) -> str | None:
+        """The first step on its way that was not tried, or decides by all records."""
+        return next((verdict.step for verdict in self.steps if verdict.verdict in (NOT_KNOWN, NOT_TRIED)), None)
+
 
 def explain(recipe: Recipe, place: str, number: int = 0) -> Explanation:
-    """Send record `number` of a file through the recipe; of a finished dataset, the input that its record came from."""
-    origin = None
+    """Send one record through the recipe.
+
+    `place` is a file, and the record its `number`th; or a place as files of dropped records give it
+    (`web:a.jsonl@1234`); or a finished dataset, and the record the input that its `number`th came from.
+    """
+    position = None
     if (Path(place) / MANIFEST).is_file():
         dataset = open_dataset(place)
         if not 0 <= number < len(dataset):
             raise UsageError(f"there is no record {number}: {place} has {len(dataset):,}")
         origin = dataset.origins(number)[0]
+        position = origin.position
         place = origin.path
     plan = make_plan(recipe)
-    source, file = _find(plan.sources, recipe, place)
-    found = _record_at(source, file, number, origin.position if origin is not None else None)
+    if position is None and not Path(place).exists():
+        places = parse_places(place, [source.name for source in plan.sources])
+    else:
+        places = []
+    if places:
+        position = places[0].position
+        source, file = _find_place(plan.sources, recipe, places)
+    else:
+        source, file = _find(plan.sources, recipe, place)
+    found = _record_at(source, file, number, position)
+    if found is None and position is not None:
+        raise UsageError(
+            f"there is no record at position {position:,} of {file.path}",
+            help="the file has changed since the place was written, or the number is not where a record begins",
+        )
     if found is None:
         raise UsageError(f"there is no record {number} in {file.path}", help="records are counted from 0")
     if not isinstance(found, tuple):
@@ -92,8 +119,8 @@ def explain(recipe: Recipe, place: str, number: int = 0) -> Explanation:
             source=source.name, file=file.path, position=found.position, record={}, steps=[reading], leaves_at="read"
         )
     batch, position = found
-    removed = _removed(plan.output, Origin(source.name, file.path, position, 0))
-    verdicts = _all_verdicts(source, batch, recipe.seed, removed)
+    finished = _finished_duplicates(plan, Origin(source.name, file.path, position, 0))
+    verdicts = _all_verdicts(source, batch, recipe.seed, finished)
     way = [verdict.verdict for verdict in verdicts]
     end = next((number for number, verdict in enumerate(way) if verdict in (DROPPED, SET_ASIDE)), None)
     return Explanation(
@@ -104,13 +131,50 @@ def explain(recipe: Recipe, place: str, number: int = 0) -> Explanation:
         steps=verdicts,
         leaves_at=None if end is None else verdicts[end].step,
         is_certain=not {NOT_KNOWN, NOT_TRIED} & set(way[:end]),
-        removed=removed,
+        removed=next((document for parts in finished.removed for document in parts.values()), None),
     )
 
 
-def _removed(output: Path, origin: Origin) -> RemovedDocument | None:
+@dataclass(frozen=True, slots=True)
+class _FinishedDuplicates:
     """Who is a copy of whom is only known when all records have been seen: of a finished run."""
-    return find_removed(open_dataset(output), origin) if (output / MANIFEST).is_file() else None
+
+    removed: list[dict[int, RemovedDocument]]
+    """For each `deduplicate` what it has removed of the record, by part; empty without a finished run."""
+    is_current: bool
+    """The dataset is what the recipe would make of its inputs now."""
+
+    def judge(self, number: int, step: str, batch: pa.RecordBatch, *, is_there: bool) -> StepVerdict:
+        """What the `number`th `deduplicate` does to the parts in the batch; `is_there`: none was dropped before."""
+        parts = batch.column(ORIGIN).field("part").to_pylist()
+        removed = self.removed[number] if number < len(self.removed) else {}
+        gone = [removed[part].reason for part in parts if part in removed]
+        since = "" if self.is_current else ", in the finished dataset; the recipe or its inputs have changed since"
+        if len(gone) == len(parts):
+            return StepVerdict(step=step, verdict=DROPPED, reason=gone[0] + since)
+        if gone:
+            reason = f"{len(gone)} of {len(parts)} parts are dropped as {gone[0]}{since}"
+            return StepVerdict(step=step, verdict=CHANGED, reason=reason)
+        return StepVerdict(step=step, verdict=KEPT if self.is_current and is_there else NOT_KNOWN)
+
+
+def _finished_duplicates(plan: Plan, origin: Origin) -> _FinishedDuplicates:
+    if not (plan.output / MANIFEST).is_file():
+        return _FinishedDuplicates([], is_current=False)
+    dataset = open_dataset(plan.output)
+    is_current = plan.fingerprint is not None and plan.fingerprint == dataset.manifest.fingerprint
+    return _FinishedDuplicates(find_removed_parts(dataset, origin), is_current)
+
+
+def _find_place(
+    sources: tuple[SourcePlan, ...], recipe: Recipe, places: list[InputPlace]
+) -> tuple[SourcePlan, SourceFile]:
+    """The first of the places that a source of the recipe has."""
+    for place in places[:-1]:
+        named = tuple(source for source in sources if place.is_of(source.name))
+        with suppress(UsageError):
+            return _find(named, recipe, place.file)
+    return _find(sources, recipe, places[-1].file)
 
 
 def _find(sources: tuple[SourcePlan, ...], recipe: Recipe, place: str) -> tuple[SourcePlan, SourceFile]:
@@ -147,10 +211,10 @@ def _record_at(
 
 
 def _all_verdicts(
-    source: SourcePlan, batch: pa.RecordBatch, seed: int, removed: RemovedDocument | None
+    source: SourcePlan, batch: pa.RecordBatch, seed: int, finished: _FinishedDuplicates
 ) -> list[StepVerdict]:
     """Of every step; in a worker with limits where one of them runs a foreign template."""
-    arguments = source, batch, seed, removed
+    arguments = source, batch, seed, finished
     steps = [step for leg in source.legs for step in leg.steps]
     templates = [step for step in steps if isinstance(step, RenderChats) and step.foreign_code]
     if not templates:
@@ -162,8 +226,10 @@ def _all_verdicts(
 
 
 def _verdicts(
-    source: SourcePlan, batch: pa.RecordBatch, seed: int, removed: RemovedDocument | None
+    source: SourcePlan, batch: pa.RecordBatch, seed: int, finished: _FinishedDuplicates
 ) -> Iterator[StepVerdict]:
+    num_deduplicated = 0
+    is_there = True
     for leg in source.legs:
         for step in leg.steps:
             missing = [name for name in step.columns_needed() if name not in batch.schema.names]
@@ -171,12 +237,16 @@ def _verdicts(
                 yield StepVerdict(step=step.name, verdict=NOT_TRIED)
                 continue
             verdict, batch = _judge(step, batch, seed)
+            is_there &= verdict.verdict in (KEPT, CHANGED)
             yield verdict
+        if isinstance(leg.barrier, Deduplicate):
+            verdict = finished.judge(num_deduplicated, leg.barrier.name, batch, is_there=is_there)
+            num_deduplicated += 1
+            is_there &= verdict.verdict in (KEPT, CHANGED)
+            yield verdict
+        elif leg.barrier is not None:
+            yield StepVerdict(step=leg.barrier.name, verdict=NOT_KNOWN)
         if leg.barrier is not None:
-            if removed is not None and isinstance(leg.barrier, Deduplicate):
-                yield StepVerdict(step=leg.barrier.name, verdict=DROPPED, reason=removed.reason)
-            else:
-                yield StepVerdict(step=leg.barrier.name, verdict=NOT_KNOWN)
             batch = _past(leg.barrier, batch, seed)
 
 

@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gristmill.core.errors import DamagedDatasetError, UsageError
-from gristmill.core.records import ORIGIN_TYPE
 from gristmill.pipeline.deduplicating.decision import TABLE_SCHEMA
 from gristmill.pipeline.trace import read_text
 from gristmill.shards.dataset import Origin
@@ -60,21 +59,32 @@ def removed_document(dataset: Dataset, number: int) -> RemovedDocument:
 
 def find_removed(dataset: Dataset, origin: Origin) -> RemovedDocument | None:
     """The document with this origin, if a `deduplicate` step has removed it; the path may be relative to the source."""
+    for removed in find_removed_parts(dataset, origin):
+        if origin.part in removed:
+            return removed[origin.part]
+    return None
+
+
+def find_removed_parts(dataset: Dataset, origin: Origin) -> list[dict[int, RemovedDocument]]:
+    """For each `deduplicate` step what it has removed of the record at this place, by part."""
     files = [
         int(key, 16)
         for key, file in dataset.manifest.files.items()
         if file.source == origin.source and origin.path in (file.path, file.relative)
     ]
-    for step in dataset.manifest.deduplicated:
-        table = _table(dataset, step)
-        for file in files:
-            # As scalars with their types: half of all file ids are above what Arrow takes a Python number for.
-            wanted = pa.scalar({"file": file, "position": origin.position, "part": origin.part}, ORIGIN_TYPE)
-            masks = [pc.equal(pc.struct_field(table["removed"], name), wanted[name]) for name in ORIGIN_TYPE.names]
-            found = table.filter(pc.and_(pc.and_(masks[0], masks[1]), masks[2]))
-            if found.num_rows:
-                return _document(dataset, step, found.to_pylist()[0])
-    return None
+    return [_removed_parts(dataset, step, files, origin.position) for step in dataset.manifest.deduplicated]
+
+
+def _removed_parts(dataset: Dataset, step: Deduplicated, files: list[int], position: int) -> dict[int, RemovedDocument]:
+    table = _table(dataset, step)
+    removed = table["removed"]
+    # As scalars with their types: half of all file ids are above what Arrow takes a Python number for.
+    is_here = pc.and_(
+        pc.is_in(pc.struct_field(removed, "file"), pa.array(files, pa.uint64())),
+        pc.equal(pc.struct_field(removed, "position"), pa.scalar(position, pa.uint64())),
+    )
+    rows = table.filter(is_here).to_pylist()
+    return {row["removed"]["part"]: _document(dataset, step, row) for row in rows}
 
 
 def _table(dataset: Dataset, step: Deduplicated) -> Any:

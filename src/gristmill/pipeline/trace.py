@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from gristmill.core.errors import DamagedDatasetError, UsageError
+from gristmill.core.names import nearest
 from gristmill.core.records import INPUT_IDS, ORIGIN, RECORD, TEXT, SourceFile
+from gristmill.pipeline.input_places import parse_places
+from gristmill.shards.dataset import Origin
 from gristmill.steps.read import CELL_BYTES, Read, file_format, open_reader, plan_schema
 from gristmill.storage.files import current_version
 from gristmill.text.tokenizers import find_tokenizer, load_engine
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from gristmill.shards.dataset import Dataset, Origin
+    from gristmill.shards.dataset import Dataset
     from gristmill.shards.manifest import InputFile, Manifest
     from gristmill.steps.read import CellBatch, FileReader
     from gristmill.text.tokenizers import Engine
@@ -61,9 +64,33 @@ def trace(dataset: Dataset, number: int) -> Trace:
             help=f"numbers go from 0 to {len(dataset) - 1}" if len(dataset) else "it is empty",
         )
     record = {"text": dataset.decode(number)} if dataset.manifest.holds_rows else dataset[number]
-    # Loaded when a place is a row of tokens, and once for all of them.
-    engine = cache(lambda: load_engine(find_tokenizer(str(dataset.manifest.tokenizer_folder(dataset.folder)))))
+    engine = _engine_of(dataset)
     return Trace(record, [_place(dataset.manifest, origin, engine) for origin in dataset.origins(number)])
+
+
+def trace_place(dataset: Dataset, word: str) -> Place:
+    """The record at a place of the input, as files of dropped records give it: `web:a.jsonl@1234`."""
+    files = dataset.manifest.files.values()
+    places = parse_places(word, sorted({file.source for file in files}))
+    if not places:
+        raise UsageError(
+            f"{word!r} is neither the number of a record nor a place in the input",
+            help="write a number from 0 on, or SOURCE:FILE@POSITION as in the files of dropped/",
+        )
+    for place in places:
+        for file in files:
+            if place.is_of(file.source) and place.file in (file.path, file.relative):
+                origin = Origin(file.source, file.path, place.position, 0)
+                return _place(dataset.manifest, origin, _engine_of(dataset))
+    meant = nearest(places[-1].file, [file.relative for file in files])
+    raise UsageError(
+        f"{dataset.folder} was made of no file {places[-1].file}", help=f'did you mean "{meant}"?' if meant else None
+    )
+
+
+def _engine_of(dataset: Dataset) -> Callable[[], Engine]:
+    """Loaded when a place is a row of tokens, and once for all of them."""
+    return cache(lambda: load_engine(find_tokenizer(str(dataset.manifest.tokenizer_folder(dataset.folder)))))
 
 
 def _place(manifest: Manifest, origin: Origin, engine: Callable[[], Engine]) -> Place:

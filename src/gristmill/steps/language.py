@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from gristmill.core.errors import UsageError
 from gristmill.core.names import nearest
 from gristmill.core.numbers import is_share
-from gristmill.core.records import TEXT, Applied
+from gristmill.core.records import TEXT, Applied, RuleValues
 from gristmill.core.step import Finding, LocalStep
 from gristmill.steps.put_columns import put_columns, with_fields
 from gristmill.text.language_id import find_model, identifier, model_hash
@@ -88,7 +88,21 @@ class Language(LocalStep, tag="language", frozen=True, kw_only=True):
         times = np.bincount(codes, minlength=len(_REASONS) + 1)
         dropped = {reason: int(count) for reason, count in zip(_REASONS, times[1:], strict=True) if count}
         measures = {f"failed:{reason}": int(np.count_nonzero(rows)) for reason, rows in failed.items() if rows.any()}
-        return Applied(kept, dropped, bad=bad, measures=measures, codes=codes, reasons=_REASONS, failed=failed)
+        rule_values = {
+            "no_letters": RuleValues(languages),
+            "other_language": RuleValues(languages, ", ".join(self.languages)),
+            "min_score": RuleValues(scores, self.min_score),
+        }
+        return Applied(
+            kept,
+            dropped,
+            bad=bad,
+            measures=measures,
+            codes=codes,
+            reasons=_REASONS,
+            failed=failed,
+            rule_values=rule_values if dropped else {},
+        )
 
     @property
     def _is_filter(self) -> bool:

@@ -8,12 +8,16 @@ import numpy as np
 import pyarrow.compute as pc
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import TEXT
-from gristmill.core.step import FilterStep
+from gristmill.core.records import TEXT, RuleValues
+from gristmill.core.step import FilterStep, Finding
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
+
+    from gristmill.core.records import Applied
+
+_TOO_SHORT, _TOO_LONG = "too_short", "too_long"
 
 
 class Length(FilterStep, tag="length", frozen=True, kw_only=True):
@@ -41,9 +45,41 @@ class Length(FilterStep, tag="length", frozen=True, kw_only=True):
                 f"max_chars ({self.max_chars}) is below min_chars ({self.min_chars}): nothing would be kept"
             )
 
+    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:
+        applied = super().apply(batch, seed)
+        if applied.dropped:
+            lengths = _lengths(batch)
+            applied.rule_values = {
+                _TOO_SHORT: RuleValues(lengths, self.min_chars),
+                _TOO_LONG: RuleValues(lengths, self.max_chars),
+            }
+        return applied
+
+    def explain(self, record: pa.RecordBatch) -> list[Finding]:
+        num_chars = int(_lengths(record)[0])
+        found = [(_TOO_SHORT, self.min_chars, num_chars >= self.min_chars)]
+        if self.max_chars is not None:
+            found.append((_TOO_LONG, self.max_chars, num_chars <= self.max_chars))
+        return [
+            Finding(
+                name="characters",
+                value=num_chars,
+                definition="Unicode code points.",
+                rule=rule,
+                threshold=threshold,
+                passed=passed,
+            )
+            for rule, threshold, passed in found
+        ]
+
     def drop_reasons(self, batch: pa.RecordBatch, seed: int) -> tuple[NDArray[np.uint8], tuple[str, ...]]:  # noqa: ARG002
-        lengths = pc.fill_null(pc.utf8_length(batch.column(TEXT)), 0).to_numpy(zero_copy_only=False)
+        lengths = _lengths(batch)
         codes = (lengths < self.min_chars).astype(np.uint8)
         if self.max_chars is not None:
             codes[lengths > self.max_chars] = 2
-        return codes, ("too_short", "too_long")
+        return codes, (_TOO_SHORT, _TOO_LONG)
+
+
+def _lengths(batch: pa.RecordBatch) -> NDArray[np.int64]:
+    lengths: NDArray[np.int64] = pc.fill_null(pc.utf8_length(batch.column(TEXT)), 0).to_numpy(zero_copy_only=False)
+    return lengths

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from gristmill.core.errors import UsageError
 from gristmill.core.numbers import is_share
-from gristmill.core.records import TEXT, Applied
+from gristmill.core.records import TEXT, Applied, RuleValues
 from gristmill.core.step import Finding, LocalStep
 from gristmill.steps.put_columns import put_columns, with_fields
 from gristmill.steps.quality.languages import check_language_column, is_text, tables_of
@@ -155,7 +155,8 @@ class ToxicityKernel:
             self._step, batch.filter(is_kept), {self._step.name: pa.array(densities).filter(is_kept)}
         )
         dropped = {_REASON: num_dropped} if num_dropped else {}
-        return Applied(kept, dropped, bad=bad, codes=codes, reasons=(_REASON,))
+        rule_values = {_REASON: RuleValues(densities, limit)} if dropped else {}
+        return Applied(kept, dropped, bad=bad, codes=codes, reasons=(_REASON,), rule_values=rule_values)
 
     def densities(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
         """Of each document."""

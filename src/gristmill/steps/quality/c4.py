@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import TEXT, Applied
+from gristmill.core.records import TEXT, Applied, RuleValues
 from gristmill.core.step import Finding, LocalStep
 from gristmill.steps.put_columns import put_columns
 from gristmill.steps.quality.languages import check_language_column, tables, tables_of
@@ -68,7 +68,7 @@ class C4(LocalStep, tag="c4", frozen=True, kw_only=True):
         return (TEXT, self.language_column) if self.by_language else (TEXT,)
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:  # noqa: ARG002
-        texts, codes, removed = self._clean(batch)
+        texts, codes, counted, removed = self._clean(batch)
         times = np.bincount(codes, minlength=len(PAGE_REASONS) + 1)
         dropped = {reason: int(count) for reason, count in zip(PAGE_REASONS, times[1:], strict=True) if count}
         measures = {
@@ -76,34 +76,48 @@ class C4(LocalStep, tag="c4", frozen=True, kw_only=True):
         }
         is_kept = pa.array(codes == 0)
         kept, bad = put_columns(self, batch.filter(is_kept), {TEXT: texts.filter(is_kept)})
-        return Applied(kept, dropped, bad=bad, measures=measures, codes=codes, reasons=PAGE_REASONS)
+        rule_values = self._rule_values(batch, counted) if dropped else {}
+        return Applied(
+            kept, dropped, bad=bad, measures=measures, codes=codes, reasons=PAGE_REASONS, rule_values=rule_values
+        )
+
+    def _rule_values(self, batch: pa.RecordBatch, counted: NDArray[np.int64]) -> dict[str, RuleValues]:
+        thresholds = self._parameters()[tables_of(batch, self.language_column, self.by_language)].astype(np.float64)
+        rules = ("max_characters", "min_sentences")  # the others are found in a page or not
+        return {rule: RuleValues(counted, thresholds[:, PARAMETERS.index(rule)]) for rule in rules}
 
     def explain(self, record: pa.RecordBatch) -> list[Finding]:
-        texts, codes, removed = self._clean(record)
+        texts, codes, counted, removed = self._clean(record)
         findings = [
             Finding(name="lines_removed", value=int(count), rule=reason)
             for reason, count in zip(LINE_REASONS, removed, strict=True)
             if count
         ]
         if codes[0]:
-            return [*findings, Finding(name="page", value="dropped", rule=PAGE_REASONS[codes[0] - 1], passed=False)]
+            rule = PAGE_REASONS[codes[0] - 1]
+            rule_values = self._rule_values(record, counted).get(rule)
+            value, threshold = rule_values.at(0) if rule_values is not None else ("dropped", None)
+            return [*findings, Finding(name="page", value=value, rule=rule, threshold=threshold, passed=False)]
         return [*findings, Finding(name="characters_left", value=len(texts[0].as_py()))]
 
-    def _clean(self, batch: pa.RecordBatch) -> tuple[pa.LargeStringArray, NDArray[np.uint8], NDArray[np.int64]]:
-        """The edited texts, the verdict on each and how many lines each rule has removed."""
+    def _clean(
+        self, batch: pa.RecordBatch
+    ) -> tuple[pa.LargeStringArray, NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+        """The edited texts, the verdict on each, the number it rests on, and how many lines each rule has removed."""
         data, offsets = text_buffers(batch.column(TEXT))
         out = np.empty(int(offsets[-1] - offsets[0]) + 1, np.uint8)
         out_offsets = np.empty(len(offsets), np.int64)
         codes, removed = np.zeros(batch.num_rows, np.uint8), np.zeros(len(LINE_REASONS), np.int64)
+        counted = np.zeros(batch.num_rows, np.int64)
         begins = np.zeros(256, np.bool_)
         begins[[ord(letter) for phrase in PHRASES for letter in phrase[0] + phrase[0].upper()]] = True
         clean_pages(
             data, offsets, character_classes(), self._parameters(),
             tables_of(batch, self.language_column, self.by_language),
-            *_joined(PHRASES), begins, *_joined(CITATIONS), out, out_offsets, codes, removed,
+            *_joined(PHRASES), begins, *_joined(CITATIONS), out, out_offsets, codes, counted, removed,
         )  # fmt: skip
         buffers = [None, pa.py_buffer(out_offsets), pa.py_buffer(out)]
-        return pa.Array.from_buffers(pa.large_string(), batch.num_rows, buffers), codes, removed
+        return pa.Array.from_buffers(pa.large_string(), batch.num_rows, buffers), codes, counted, removed
 
     def _parameters(self) -> NDArray[np.int64]:
         rows = tables(self, PARAMETERS, self.by_language)

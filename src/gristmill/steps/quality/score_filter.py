@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from gristmill.core.records import TEXT, Applied
+from gristmill.core.records import TEXT, Applied, RuleValues
 from gristmill.core.step import Finding, LocalStep
 from gristmill.steps.put_columns import put_columns, with_fields
 from gristmill.steps.quality.languages import check_language_column, tables, tables_of
@@ -170,6 +170,7 @@ class ScoreFilterKernel:
             codes=codes,
             reasons=self._reasons,
             failed=dict(zip(self._reasons, failed, strict=True)),
+            rule_values=self._rule_values(counts, values, table_of) if dropped else {},
         )
 
     def explain(self, record: pa.RecordBatch) -> list[Finding]:
@@ -195,6 +196,15 @@ class ScoreFilterKernel:
     def _count(self, texts: pa.LargeStringArray, table_of: NDArray[np.int64]) -> Counts:
         known = recall(texts, self._counters)
         return known if known is not None else self._counting.count(texts, table_of if self._uses_lists else None)
+
+    def _rule_values(
+        self, counts: Counts, values: dict[str, NDArray[Any]], table_of: NDArray[np.int64]
+    ) -> dict[str, RuleValues]:
+        by_rule = {
+            rule.name: RuleValues(values[rule.score.name], self._thresholds[table_of, number])
+            for number, rule in enumerate(self._rules)
+        }
+        return {EMPTY: RuleValues(counts["words"]), **by_rule}
 
     def _failed(
         self, counts: Counts, values: dict[str, NDArray[Any]], table_of: NDArray[np.int64]

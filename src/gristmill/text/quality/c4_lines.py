@@ -248,9 +248,13 @@ def clean_pages(
     out: NDArray[np.uint8],
     out_offsets: NDArray[np.int64],
     verdicts: NDArray[np.uint8],
+    counted: NDArray[np.int64],
     removed: NDArray[np.int64],
 ) -> None:
-    """Write each page's lines that stay, and its verdict: 0, or 1 + the index of a reason. `removed` counts lines."""
+    """Write each page's lines that stay, and its verdict: 0, or 1 + the index of a reason. `removed` counts lines.
+
+    `counted` gets the number that the verdict rests on: characters of a page that is too long, else sentences.
+    """
     used = 0
     for page in range(len(offsets) - 1):
         out_offsets[page] = used
@@ -266,6 +270,7 @@ def clean_pages(
                 characters += (data[place] & 0xC0) != 0x80
             if characters > rules[0]:
                 verdict = _MAX_CHARACTERS
+                counted[page] = characters
         while start < end and verdict == 0:
             line_end = start
             while line_end < end and data[line_end] != _LINE_FEED:
@@ -310,6 +315,8 @@ def clean_pages(
                 if used > first:
                     out[used] = _LINE_FEED
                 used = copy + stop - begin
+        if verdict != _MAX_CHARACTERS:
+            counted[page] = num_sentences
         if verdict == 0 and num_sentences < rules[9]:
             verdict = _MIN_SENTENCES
         if verdict == 0 and used == first:
