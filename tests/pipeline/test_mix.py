@@ -4,12 +4,14 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from gristmill_testing.streams import all_rows, stored_rows, write_packed
+from gristmill_testing.streams import all_rows, with_manifest, write_packed
 from gristmill_testing.token_datasets import write_tokens
 
+from gristmill.core.books import Account
 from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.pipeline.mix import mix
 from gristmill.shards.dataset import open_dataset
+from gristmill.shards.manifest import MixedShare
 from gristmill.shards.verify import verify
 from gristmill.stream import Stream
 
@@ -21,39 +23,88 @@ def inputs(tmp_path):
     return {"web": web, "code": code}
 
 
+def sources_of(folder):
+    """Of each row in the order of the files, by its origin or else by its folder."""
+    dataset = open_dataset(folder)
+    index = 0
+    for _, lane, shard in dataset.manifest.shards():
+        for _ in range(shard.rows):
+            yield dataset.origins(index)[0].source if lane == "mixed" else lane
+            index += 1
+
+
 def amounts(folder):
     dataset = open_dataset(folder)
     tokens, rows, documents = Counter(), Counter(), Counter()
-    index = 0
-    for _, source, shard in dataset.manifest.shards():
-        for _ in range(shard.rows):
-            lengths = dataset[index]["lengths"]
-            tokens[source] += int(lengths.sum())
-            documents[source] += len(lengths)
-            rows[source] += 1
-            index += 1
+    for index, source in enumerate(sources_of(folder)):
+        lengths = dataset[index]["lengths"]
+        tokens[source] += int(lengths.sum())
+        documents[source] += len(lengths)
+        rows[source] += 1
     return {"tokens": tokens, "rows": rows, "documents": documents}
 
 
+@pytest.mark.parametrize("interleave", [True, False])
 @pytest.mark.parametrize(("by", "size", "nearness"), [("rows", 80, 0), ("tokens", 800, 6), ("documents", 200, 6)])
-def test_proportions(inputs, tmp_path, by, size, nearness):
+def test_proportions(inputs, tmp_path, by, size, nearness, interleave):
     out = tmp_path / "out"
-    shares = mix({"web": (inputs["web"], 3), "code": (inputs["code"], 1)}, out, size=size, by=by, max_epochs=1)
+    given = {"web": (inputs["web"], 3), "code": (inputs["code"], 1)}
+    shares = mix(given, out, size=size, by=by, max_epochs=1, interleave=interleave)
     found = amounts(out)[by]
     assert {share.source: share.taken for share in shares} == found
     assert abs(found["web"] - size * 3 // 4) <= nearness
     assert abs(found["code"] - size // 4) <= nearness
     assert verify(out)
     assert len(Stream(out, epochs=1)) == len(all_rows(out))
+    assert list(open_dataset(out).manifest.splits["train"]) == (["mixed"] if interleave else ["web", "code"])
 
 
-def test_whole_epochs_come_first(inputs, tmp_path):
+@pytest.mark.parametrize("interleave", [True, False])
+def test_whole_epochs_come_first(inputs, tmp_path, interleave):
     out = tmp_path / "out"
-    web, code = mix({"web": (inputs["web"], 1), "code": (inputs["code"], 1)}, out, size=150, by="rows", max_epochs=2.5)
+    given = {"web": (inputs["web"], 1), "code": (inputs["code"], 1)}
+    web, code = mix(given, out, size=150, by="rows", max_epochs=2.5, interleave=interleave)
     assert (web.whole_epochs, web.partial_rows) == (0, 75)
     assert (code.whole_epochs, code.partial_rows, code.epochs) == (2, 15, 2.5)
-    counts = Counter(map(tuple, stored_rows(out)["code"]))
-    assert sorted(counts.values()) == [2] * 15 + [3] * 15
+    rows = [tuple(row) for row, source in zip(all_rows(out), sources_of(out), strict=True) if source == "code"]
+    assert sorted(Counter(rows).values()) == [2] * 15 + [3] * 15
+    assert sorted(rows[:30]) == sorted(rows[30:60]) == sorted(set(rows))
+    assert verify(out)
+
+
+def test_every_beginning_holds_each_source_in_its_share(inputs, tmp_path, monkeypatch):
+    import gristmill.pipeline.mix_interleaved as module
+
+    monkeypatch.setattr(module, "UNIT_BYTES", 3000)
+    monkeypatch.setattr(module, "CELL_BYTES", 500)
+    out = tmp_path / "out"
+    mix({"web": (inputs["web"], 3), "code": (inputs["code"], 2)}, out, size=150, by="rows", max_epochs=2)
+    sources = np.array(list(sources_of(out))) == "web"
+    assert np.abs(np.cumsum(sources) - 0.6 * np.arange(1, 151)).max() < 1
+    manifest = open_dataset(out).manifest
+    assert len(manifest.splits["train"]["mixed"]) > 3
+    assert {name: share.rows for name, share in manifest.mixed["train"].items()} == {"web": 90, "code": 60}
+    assert verify(out)
+
+
+def test_files_that_are_called_alike_are_told_apart(tmp_path):
+    given = {name: (write_packed(tmp_path / name, {"data": [20]}, seed=n), 1) for n, name in enumerate(("a", "b"))}
+    expected = {name: set(map(tuple, all_rows(folder))) for name, (folder, _) in given.items()}
+    mix(given, tmp_path / "out", size=40, by="rows")
+    for row, source in zip(all_rows(tmp_path / "out"), sources_of(tmp_path / "out"), strict=True):
+        assert tuple(row) in expected[source]
+    assert verify(tmp_path / "out")
+
+
+def test_shares_that_are_not_those_of_the_rows_are_noticed(inputs, tmp_path):
+    out = tmp_path / "out"
+    mix({"web": (inputs["web"], 1), "code": (inputs["code"], 1)}, out, size=40, by="rows")
+    manifest = open_dataset(out).manifest
+    shares = {"web": MixedShare(rows=19, tokens=1), "code": MixedShare(rows=21, tokens=1)}
+    books = {name: [Account("mix", taken=share.rows, given=share.rows).to_dict()] for name, share in shares.items()}
+    with_manifest(out, mixed={"train": shares}, books=books)
+    assert "books" in {problem.kind for problem in verify(out).problems}
+    with_manifest(out, mixed=manifest.mixed, books=manifest.books)
     assert verify(out)
 
 
@@ -102,6 +153,8 @@ def test_what_does_not_go_together_is_refused(inputs, tmp_path):
     for options in ({"size": 0}, {"size": 5, "by": "bytes"}, {"size": 5, "split": "trian"}):
         with pytest.raises(UsageError):
             mix({"web": (inputs["web"], 1)}, tmp_path / "out", **options)
+    with pytest.raises(UsageError, match="name of the lane"):
+        mix({"mixed": (inputs["web"], 1)}, tmp_path / "out", size=5, by="rows")
     with pytest.raises(UsageError, match="above 0"):
         mix({"web": (inputs["web"], 0)}, tmp_path / "out", size=5)
 
@@ -120,6 +173,7 @@ def test_documents_can_be_mixed_too(tmp_path):
     out = tmp_path / "mixed"
     mix({name: (tmp_path / f"out-{name}", 1) for name in ("a", "b")}, out, size=20, by="documents")
     texts = [record["text"] for record in open_dataset(out)]
+    assert [record["source"] for record in open_dataset(out)] == [text[0] for text in texts]
     assert Counter(text[0] for text in texts) == {"a": 10, "b": 10}
     assert len(set(texts)) == 20
     assert verify(out)

@@ -81,6 +81,157 @@ def test_whole_epochs_come_first(folder):
     assert sorted(copies[:20]) == sorted(copies[20:40]) == sorted(found["code"])
 
 
+def sources_of(result, split="train"):
+    """Of each record in the order of the files, by its origin."""
+    dataset = result.dataset().split(split)
+    return [dataset.origins(index)[0].source for index in range(len(dataset))]
+
+
+def assert_each_share_in_every_beginning(sources, counts):
+    for name, count in counts.items():
+        drawn = np.cumsum(np.array(sources) == name)
+        assert drawn[-1] == count
+        assert np.abs(drawn - np.arange(1, len(sources) + 1) * count / len(sources)).max() < 1
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 60), min_size=2, max_size=4),
+    weights=st.lists(st.floats(0.2, 3), min_size=4, max_size=4),
+    size=st.integers(10, 120),
+    shuffles=st.booleans(),
+)
+def test_sources_are_interleaved_and_copies_come_after_the_whole_first_epoch(
+    tmp_path_factory, sizes, weights, size, shuffles
+):
+    folder = tmp_path_factory.mktemp("mix")
+    sources, share = {}, {}
+    for number, count in enumerate(sizes):
+        name = f"s{number}"
+        (folder / f"{name}.jsonl").write_text("".join(f'{{"text": "{name} {n}"}}\n' for n in range(count)))
+        sources[name], share[name] = steps.Read(read=f"{name}.jsonl"), weights[number]
+    mix = steps.Mix(weights=share, size=max(size, 30 * len(sizes)), by="documents", max_epochs=1000)
+    chosen = [mix, *([steps.Shuffle()] if shuffles else []), steps.Write(format="jsonl")]
+    result = gm.run(
+        gm.Recipe(sources=sources, steps=chosen, output="out", folder=str(folder)), backend="serial", progress=False
+    )
+    assert list(result.manifest.splits["train"]) == ["mixed"]
+    records = list(result.dataset())
+    found = sources_of(result)
+    assert [record["source"] for record in records] == found
+    assert_each_share_in_every_beginning(found, Counter(found))
+    for number, count in enumerate(sizes):
+        texts = [record["text"] for record in records if record["source"] == f"s{number}"]
+        assert account(result, f"s{number}")["out"] == len(texts) == result.manifest.mixed["train"][f"s{number}"].rows
+        for first in range(0, len(texts), count):
+            epoch = texts[first : first + count]
+            assert len(set(epoch)) == len(epoch)
+    assert verify(folder / "out")
+
+
+@pytest.mark.parametrize("format", ["arrow", "parquet", "jsonl", "webdataset"])
+def test_one_lane_in_every_format_in_many_units(folder, format, monkeypatch):
+    import gristmill.pipeline.mixed_lane as module
+
+    monkeypatch.setattr(module, "UNIT_BYTES", 1500)
+    monkeypatch.setattr(module, "CELL_BYTES", 400)
+    split = steps.Split(validation=0.2)
+    mix = by_documents(size=60, weights={"web": 2, "code": 1}, max_epochs=2)
+    result = build(folder, split, mix, steps.Write(format=format, max_shard_bytes=1200))
+    assert list(result.manifest.splits["train"]) == ["mixed"]
+    assert list(result.manifest.splits["validation"]) == ["web", "code"]
+    assert len(result.manifest.splits["train"]["mixed"]) > 3
+    assert_each_share_in_every_beginning(sources_of(result), {"web": 40, "code": 20})
+    if format in ("arrow", "parquet"):
+        assert {record["source"] for record in result.dataset().split("validation")} == {"web", "code"}
+
+
+@pytest.mark.parametrize("strategy", ["best_fit", "concat"])
+def test_packed_rows_are_interleaved(folder, strategy):
+    trained(folder / "tokenizer")
+    mix = steps.Mix(weights={"web": 1, "code": 1}, size=3000, max_epochs=20)
+    pack = steps.Pack(row_length=48, strategy=strategy)
+    result = build(folder, steps.Tokenize(tokenizer="tokenizer"), mix, pack)
+    dataset, sources = result.dataset(), sources_of(result)
+    assert_each_share_in_every_beginning(sources, Counter(sources))
+    assert {name: share.rows for name, share in result.manifest.mixed["train"].items()} == Counter(sources)
+    if strategy == "best_fit":  # no document is cut
+        documents = [
+            (origin.path, origin.position)
+            for index, source in enumerate(sources)
+            if source == "code"
+            for origin in dataset.origins(index)
+        ]
+        assert len(documents) > 50
+        for first in range(0, len(documents), 20):
+            epoch = documents[first : first + 20]
+            assert len(set(epoch)) == len(epoch)
+
+
+def test_sources_stay_apart_on_request(folder):
+    result = build(folder, by_documents(size=40, interleave=False), steps.Write(format="arrow"))
+    assert list(result.manifest.splits["train"]) == ["web", "code"]
+    assert "source" not in result.manifest.schema.columns
+    assert not result.manifest.mixed
+    assert sources_of(result) == ["web"] * 30 + ["code"] * 10
+
+
+def test_shuffle_within_sources_or_across_them(folder):
+    write = steps.Write(format="jsonl")
+    within = build(folder, steps.Shuffle(), write, output="within")
+    assert sources_of(within) == ["web"] * 60 + ["code"] * 20
+    across = build(folder, steps.Shuffle(across="sources"), write, output="across")
+    assert list(across.manifest.splits["train"]) == ["mixed"]
+    assert_each_share_in_every_beginning(sources_of(across), {"web": 60, "code": 20})
+    order = {
+        name: [
+            [record["text"] for record in result.dataset() if record["text"].startswith(name)]
+            for result in (within, across)
+        ]
+        for name in ("web", "code")
+    }
+    assert all(one == other for one, other in order.values())
+    own = gm.Source(steps.Read(read="web-*.jsonl"), [steps.Shuffle(across="sources")])
+    with pytest.raises(UsageError, match="about all sources"):
+        gm.plan(gm.Recipe(sources={"web": own}, output="o", folder=str(folder)))
+
+
+def test_a_source_column_of_the_records_own_stays(folder):
+    (folder / "web-0.jsonl").write_text('{"text": "web 1", "source": {"name": 5}}\n{"text": "web 2", "x": "source"}\n')
+    sources = {"web": steps.Read(read="web-0.jsonl"), "code": steps.Read(read="code-0.jsonl")}
+    chosen = [by_documents(size=4, weights={"web": 1, "code": 1}), steps.Write(format="jsonl")]
+    result = gm.run(gm.Recipe(sources=sources, steps=chosen, output="out", folder=str(folder)), backend="serial")
+    lines = b"".join((folder / "out" / shard.path).read_bytes() for _, _, shard in result.manifest.shards())
+    assert b'{"text": "web 1", "source": {"name": 5}}\n' in lines
+    assert b'{"text": "web 2", "x": "source","source":"web"}\n' in lines
+
+
+def test_what_contradicts_one_lane_is_refused_in_the_plan(folder):
+    sources = {name: steps.Read(read=f"{name}-*.jsonl") for name in ("web", "code")}
+    mix = by_documents(size=5)
+    with pytest.raises(UsageError, match="interleaved when they are written"):
+        gm.plan(gm.Recipe(sources=sources, steps=[mix], output="o", folder=str(folder), mixture={"web": 1, "code": 1}))
+    weights = {"mixed": 1, "code": 1}
+    with pytest.raises(UsageError, match="can be called"):
+        gm.plan(
+            gm.Recipe(
+                sources={"mixed": sources["web"], "code": sources["code"]},
+                steps=[by_documents(size=5, weights=weights)],
+                output="o",
+                folder=str(folder),
+            )
+        )
+
+
+def test_the_plan_says_that_sources_follow_each_other(folder):
+    sources = {name: steps.Read(read=f"{name}-*.jsonl") for name in ("web", "code")}
+    for chosen, is_said in (([], True), ([by_documents(size=5)], False), ([steps.Shuffle(across="sources")], False)):
+        plan = gm.plan(gm.Recipe(sources=sources, steps=chosen, output="o", folder=str(folder)))
+        assert bool(plan.outline().notes) == is_said
+        assert ("web, then code" in str(plan)) == is_said
+    assert not gm.plan(gm.Recipe(sources={"web": sources["web"]}, output="o", folder=str(folder))).outline().notes
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [({}, "20 short"), ({"max_epochs": 1.5}, "10 short"), ({"weights": {"web": 2, "code": 1}, "size": 1}, "nothing")],
@@ -96,9 +247,7 @@ def test_shares_of_tokens_before_packing(folder):
     tokenize = steps.Tokenize(tokenizer="tokenizer")
     mix = steps.Mix(weights={"web": 0.7, "code": 0.3}, size=500)
     plain = build(folder, tokenize, mix, output="plain")
-    tokens = Counter()
-    for _, source, shard in plain.manifest.shards():
-        tokens[source] += shard.tokens
+    tokens = {source: amount.tokens for source, amount in plain.manifest.amounts().items()}
     assert tokens["web"] == pytest.approx(350, abs=15)
     assert tokens["code"] == pytest.approx(150, abs=15)
     packed = build(folder, tokenize, mix, steps.Pack(row_length=32), output="packed")

@@ -111,6 +111,7 @@ SIGNATURES = {
         "max_epochs": 1.0,
         "split": "train",
         "seed": 0,
+        "interleave": True,
     },
     "export": {
         "dataset": EMPTY,

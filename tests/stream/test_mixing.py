@@ -9,6 +9,7 @@ from gristmill_testing.token_datasets import write_tokens
 from msgspec.structs import replace
 
 from gristmill.core.errors import UsageError
+from gristmill.shards.dataset import open_dataset
 from gristmill.shards.manifest import load_manifest
 from gristmill.stream import Stream
 
@@ -90,3 +91,49 @@ def test_phases(packed):
     sources = Stream(packed, mixture=phases).rows(0, 40).sources
     assert sources[:20].tolist() == [0] * 10 + [1] * 10
     assert np.bincount(sources[20:]).tolist() == [10, 10]
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    """Three quarters of web, a quarter of code, interleaved when they were written."""
+    from gristmill.pipeline.mix import mix
+
+    given = {
+        "web": (write_packed(tmp_path / "web", {"a": [30, 40]}), 3),
+        "code": (write_packed(tmp_path / "code", {"a": [30]}, seed=1), 1),
+    }
+    mix(given, tmp_path / "mixed", size=80, by="rows")
+    return tmp_path / "mixed"
+
+
+def test_shares_of_a_mixed_lane_are_reported_by_origin(mixed):
+    stream = Stream(mixed, epochs=2, seed=3)
+    dataset = open_dataset(mixed)
+    by_row = {tuple(dataset[n]["input_ids"]): dataset.origins(n)[0].source for n in range(len(dataset))}
+    for batch in stream.batches(7):
+        for ids, source in zip(batch["input_ids"], batch.sources, strict=True):
+            assert source == -1 or by_row[tuple(ids)] == stream.sources[source]
+    account = stream.accounting.account()
+    found = {of_source.source: of_source for of_source in account.sources}
+    assert {name: entry.rows for name, entry in found.items()} == {"web": 120, "code": 40}
+    assert found["web"].share == found["web"].planned_share == 0.75
+    assert found["code"].epochs == 2
+    assert {row.source for row in stream.where(0, 40)} == {"web", "code"}
+
+
+def test_a_mixed_lane_has_no_other_weights(mixed):
+    for options in ({"mixture": {"web": 0.5, "code": 0.5}}, {"mixture": [(0, {"web": 1.0})]}, {"sources": ["web"]}):
+        with pytest.raises(UsageError, match=r"were mixed when it was written \(web 75.0%, code 25.0%\)"):
+            Stream(mixed, **options)
+    assert len(Stream(mixed, epochs=1, sources=["mixed"])) == 80
+
+
+def test_a_mixed_lane_among_other_datasets(mixed, tmp_path):
+    other = write_packed(tmp_path / "other", {"x": [50]}, seed=2)
+    stream = Stream({"m": (mixed, 0.8), "o": (other, 0.2)}, rows=1000)
+    for _ in stream.batches(50):
+        pass
+    shares = {entry.source: (entry.share, entry.planned_share) for entry in stream.accounting.account().sources}
+    assert shares["o"] == pytest.approx((0.2, 0.2), abs=0.01)
+    assert shares["m/web"] == pytest.approx((0.6, 0.6), abs=0.01)
+    assert shares["m/code"] == pytest.approx((0.2, 0.2), abs=0.01)

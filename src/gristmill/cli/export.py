@@ -60,7 +60,8 @@ def command(
     )
     sizes = {str(file): file.stat().st_size for file in exported.files}
     if as_json:
-        click.echo(json.dumps({"files": sizes, "rows": exported.rows, "usage": exported.usage}, indent=2))
+        facts = {"files": sizes, "rows": exported.rows, "usage": exported.usage, "notes": exported.notes}
+        click.echo(json.dumps(facts, indent=2))
         return
     for name, num_bytes in sizes.items():
         click.echo(f"{name}  {amount(num_bytes)}")
@@ -68,6 +69,8 @@ def command(
     click.echo(f"done: rows {rows}; {counted(len(sizes), 'file')}, {amount(sum(sizes.values()))}")
     for usage in exported.usage:
         click.echo(f"use it: {usage}")
+    for note in exported.notes:
+        click.echo(f"note: {note}")
 
 
 def _default_path(out: str, to: str) -> Path:

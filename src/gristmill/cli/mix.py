@@ -52,6 +52,7 @@ class Input(click.ParamType[tuple[str, str, float]]):
 @click.option("--max-epochs", type=float, default=1.0, show_default=True, help="How often a source may be taken.")
 @click.option("--split", default="train", show_default=True, help="Of the inputs.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the choice in an incomplete epoch.")
+@click.option("--no-interleave", "interleave", flag_value=False, default=True, help="A folder for each source.")
 @json_option
 def command(
     out: str,
@@ -62,17 +63,19 @@ def command(
     split: str,
     seed: int,
     *,
+    interleave: bool,
     as_json: bool,
 ) -> None:
     """Write the datasets INPUTS in the proportions of their weights into the folder OUT.
 
-    Whole epochs come first; of the rest a part is chosen at random. What is not there is refused, with the size that
-    would be possible. Training needs no such copy: `Stream` mixes while it reads.
+    They are interleaved in one lane, train/mixed: every beginning of it holds each source in its share. Whole epochs of
+    a source come first; of the rest a part is chosen at random. What is not there is refused, with the size that would
+    be possible. Training with Stream needs no such copy: it mixes while it reads.
     """
     given = {name: (folder, weight) for name, folder, weight in inputs}
     if len(given) < len(inputs):
         raise UsageError("two inputs have the same name", help="each becomes a source of its own: name them apart")
-    shares = mix(given, out, size=size, by=by, max_epochs=max_epochs, split=split, seed=seed)
+    shares = mix(given, out, size=size, by=by, max_epochs=max_epochs, split=split, seed=seed, interleave=interleave)
     if as_json:
         click.echo(json.dumps([{**asdict(share), "epochs": share.epochs} for share in shares], indent=2))
         return

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from gristmill.cli.printing import one_line
 from gristmill.core.books import Account
-from gristmill.shards.manifest import Manifest
+from gristmill.shards.manifest import Manifest, MixedShare
 from gristmill.shards.token_rows import CHATS
 
 _WIDTH_OF_FILES = 200
@@ -55,8 +55,8 @@ def print_tokens(manifest: Manifest) -> None:
         accounts = manifest.accounts(source)
         count: Counter[str] = sum((account.measures for account in accounts), Counter())
         num_encoded = sum(account.measures["tokens"] for account in accounts if account.measures["bytes"])
-        shards = [shard for _, name, shard in manifest.shards() if name == source]
-        num_rows, num_tokens = sum(shard.rows for shard in shards), sum(shard.tokens or 0 for shard in shards)
+        amounts = manifest.amounts().get(source, MixedShare(rows=0))
+        num_rows, num_tokens = amounts.rows, amounts.tokens or 0
         places = num_rows * manifest.row_length if manifest.row_length else num_tokens
         rows.append(
             [
@@ -71,8 +71,7 @@ def print_tokens(manifest: Manifest) -> None:
             ]
         )
         if manifest.kind == CHATS:
-            num_trained = sum(shard.trained_tokens or 0 for shard in shards)
-            rows[-1].append(f"{num_trained / num_tokens:.2%}" if num_tokens else "")
+            rows[-1].append(f"{(amounts.trained_tokens or 0) / num_tokens:.2%}" if num_tokens else "")
     print_table(columns, rows)
     for source in manifest.books:
         for note in _notes_on_rows(sum((account.measures for account in manifest.accounts(source)), Counter())):

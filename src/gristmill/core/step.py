@@ -159,6 +159,11 @@ class GlobalStep(Step, frozen=True, kw_only=True):
     def is_global(self) -> bool:
         return True
 
+    @property
+    def joins_sources(self) -> bool:
+        """What is for training is written as one lane, the records of all sources interleaved."""
+        return False
+
     def columns_needed(self) -> tuple[str, ...]:
         """Columns it reads."""
         return ()

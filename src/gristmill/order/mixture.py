@@ -75,9 +75,8 @@ class Mixture:
             if number:
                 self._drawn_before[number] = self._drawn(number - 1, phase.first_row)
             self._counts[number] = [phase.counts.get(name, 0) for name in self.sources]
-            drawn, opens, closes = np.zeros((3, shape[1]), dtype=np.int64)
-            slot_tables = self._slot_sources[number], self._slot_draws[number]
-            _schedule(self._counts[number], drawn, opens, closes, *slot_tables)
+            drawn = np.zeros(shape[1], dtype=np.int64)
+            schedule(self._counts[number], 0, drawn, self._slot_sources[number], self._slot_draws[number])
 
     def __call__(self, rows: Sequence[int] | range | NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """For each row the number of its source (in `sources`), and how many draws of that source came before it."""
@@ -159,35 +158,40 @@ def largest_remainders(shares: Mapping[str, Fraction], least: int = 0) -> dict[s
 
 
 @kernel
-def _schedule(
+def schedule(
     counts: NDArray[np.int64],
+    first_slot: int,
     drawn: NDArray[np.int64],
-    opens: NDArray[np.int64],
-    closes: NDArray[np.int64],
     slot_sources: NDArray[np.integer],
-    slot_draws: NDArray[np.int32],
+    slot_draws: NDArray[np.integer],
 ) -> None:
-    """Fill one period. `drawn`, `opens` and `closes` (the window of each source's next draw) come as zeros."""
-    period = len(slot_sources)
+    """Fill the slots from `first_slot` on, before which `drawn` of each source have come; `drawn` is moved behind them.
+
+    Draw k of a source with count c may come in slots floor(kN/c) to ceil((k+1)N/c) - 1, N being the sum of all counts.
+    """
+    total = 0
     for source in range(len(counts)):
-        if counts[source] > 0:
-            closes[source] = (period + counts[source] - 1) // counts[source]
-        else:
-            opens[source] = period
-    for slot in range(period):
+        total += counts[source]
+    opens, closes = np.empty(len(counts), np.int64), np.empty(len(counts), np.int64)
+    for source in range(len(counts)):
+        count, draw = counts[source], drawn[source]
+        opens[source] = draw * total // count if draw < count else total
+        closes[source] = ((draw + 1) * total + count - 1) // count if draw < count else total
+    for index in range(len(slot_sources)):
+        slot = first_slot + index
         chosen = -1
         for source in range(len(counts)):
             if opens[source] <= slot and (chosen < 0 or closes[source] < closes[chosen]):
                 chosen = source
-        slot_sources[slot] = chosen
-        slot_draws[slot] = drawn[chosen]
+        slot_sources[index] = chosen
+        slot_draws[index] = drawn[chosen]
         drawn[chosen] += 1
         count, draw = counts[chosen], drawn[chosen]
         if draw < count:
-            opens[chosen] = draw * period // count
-            closes[chosen] = ((draw + 1) * period + count - 1) // count
+            opens[chosen] = draw * total // count
+            closes[chosen] = ((draw + 1) * total + count - 1) // count
         else:
-            opens[chosen] = period
+            opens[chosen] = total
 
 
 @kernel

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -43,7 +43,7 @@ def after_limit(limit: Limit, units: Sequence[UnitWork], results: Iterable[PartR
     """The same units, each with its share of the number."""
     shares = limit.shares(sum(part.rows for part in result.parts) for result in results)
     return [
-        UnitWork(unit.source, fingerprint.of(unit.fingerprint, "limit", share), tuple(_first(result, share)))
+        replace(unit, fingerprint=fingerprint.of(unit.fingerprint, "limit", share), inputs=tuple(_first(result, share)))
         for unit, result, share in zip(units, results, shares, strict=True)
         if result.parts
     ]
@@ -52,7 +52,7 @@ def after_limit(limit: Limit, units: Sequence[UnitWork], results: Iterable[PartR
 def after_split(units: Sequence[UnitWork], results: Iterable[PartResult]) -> list[UnitWork]:
     """The same units with all their records."""
     return [
-        UnitWork(unit.source, unit.fingerprint, tuple(stored_inputs(result)))
+        replace(unit, inputs=tuple(stored_inputs(result)))
         for unit, result in zip(units, results, strict=True)
         if result.parts
     ]
@@ -120,6 +120,7 @@ class DealTask:
     source: str
     shuffle: Shuffle
     inputs: tuple[StoredInput, ...]
+    epoch: int
     num_buckets: int
     stem: str
 
@@ -130,7 +131,7 @@ def run_deal(task: Task, context: Context) -> Dealt:
     deal: DealTask = task.payload
     table = pa.Table.from_batches([batch for stored in deal.inputs for batch in stored.batches(stage.root)])
     batch = table.combine_chunks().to_batches()[0]
-    buckets = deal.shuffle.buckets(deal.shuffle.keys(batch, stage.seed), deal.num_buckets)
+    buckets = deal.shuffle.buckets(deal.shuffle.keys(batch, stage.seed, deal.epoch), deal.num_buckets)
     order = np.argsort(buckets, kind="stable")
     batch, buckets = batch.take(pa.array(order)), buckets[order]
     found, starts = np.unique(buckets, return_index=True)
@@ -144,10 +145,17 @@ def run_deal(task: Task, context: Context) -> Dealt:
 def after_shuffle(
     shuffle: Shuffle, runner: LegRunner, stage: Stage, units: Sequence[UnitWork], results: Iterable[PartResult]
 ) -> list[UnitWork]:
-    """Units of the next leg: one a bucket, in order."""
-    filled = [(unit, result) for unit, result in zip(units, results, strict=True) if result.parts]
-    if not filled:
-        return []
+    """Units of the next leg: one a bucket, in order, the copies that a `mix` has made behind the first epoch."""
+    epochs: dict[int, list[tuple[UnitWork, PartResult]]] = {}
+    for unit, result in zip(units, results, strict=True):
+        if result.parts:
+            epochs.setdefault(unit.epoch, []).append((unit, result))
+    return [bucket for epoch in sorted(epochs) for bucket in _shuffled(shuffle, runner, stage, epochs[epoch], epoch)]
+
+
+def _shuffled(
+    shuffle: Shuffle, runner: LegRunner, stage: Stage, filled: Sequence[tuple[UnitWork, PartResult]], epoch: int
+) -> list[UnitWork]:
     # Of the blocks alone: how many files they lie in depends on the size of the tasks.
     num_bytes = sum(sum(part.data_blocks) for _, result in filled for part in result.parts)
     num_buckets = -(-num_bytes // BUCKET_BYTES)
@@ -156,7 +164,7 @@ def after_shuffle(
     for unit, result in filled:
         name = fingerprint.of(unit.fingerprint, "deal", num_buckets)
         inputs = tuple(stored_inputs(result))
-        tasks.append(Task(name, DealTask(unit.source.name, shuffle, inputs, num_buckets, f"{WORK}/work/{name}")))
+        tasks.append(Task(name, DealTask(unit.source.name, shuffle, inputs, epoch, num_buckets, f"{WORK}/work/{name}")))
     runner.run_all(run_deal, stage, [task for task in tasks if runner.receipt(task.id, Dealt) is None], "shuffle")
     blocks: dict[int, list[StoredBlock]] = {}
     for task in tasks:
@@ -167,7 +175,12 @@ def after_shuffle(
     source = filled[0][0].source
     schema = canonical_schema(stage.legs[source.name].output_schema)
     return [
-        UnitWork(source, fingerprint.of(whole, bucket), (StoredBucket(shuffle, schema, tuple(blocks[bucket])),))
+        UnitWork(
+            source,
+            fingerprint.of(whole, bucket),
+            (StoredBucket(shuffle, schema, tuple(blocks[bucket]), source.name, epoch),),
+            epoch,
+        )
         for bucket in sorted(blocks)
     ]
 

@@ -56,6 +56,8 @@ class Exported:
     """Of each split."""
     usage: list[str]
     """How to use it, a line for each split."""
+    notes: list[str]
+    """What else to know: sources that stand one after the other in files that are read in order."""
 
 
 def export(
@@ -93,7 +95,7 @@ def export(
         progress: None: bars on a terminal, lines elsewhere; True: always bars; False: nothing.
 
     Returns:
-        The files, the rows of each split, and how to use them.
+        The files, the rows of each split, how to use them, and notes on their order.
     """
     one_of("to", to, FORMATS)
     prefix = _prefix(path)
@@ -116,7 +118,23 @@ def export(
         raise UsageError(f"there is nothing to export in {folder}", help="`gristmill inspect` shows what it holds")
     files = _write(layouts, places, prefix, run, overwrite=overwrite)
     rows = {name: sum(place.rows for place in places[name]) for name in layouts}
-    return Exported(files, rows, [layout.usage(str(prefix)) for layout in layouts.values()])
+    usage = [layout.usage(str(prefix)) for layout in layouts.values()]
+    return Exported(files, rows, usage, _order_notes(manifest, to, list(layouts), source))
+
+
+def _order_notes(manifest: Manifest, to: str, splits: list[str], source: str | None) -> list[str]:
+    """Whoever reads the files in order is told where that means one source after the other."""
+    if to == "megatron" or source is not None:  # Megatron shuffles documents by itself
+        return []
+    notes = []
+    for split in splits:
+        sources = [name for name, shards in manifest.splits[split].items() if any(shard.rows for shard in shards)]
+        if len(sources) > 1:
+            notes.append(
+                f"{split}: read in order, this is one source after the other ({', then '.join(sources)}); to "
+                "interleave them, run the recipe with mix or shuffle: {across: sources}, or gristmill mix"
+            )
+    return notes
 
 
 def check_fits(manifest: Manifest, to: str, folder: Path) -> None:

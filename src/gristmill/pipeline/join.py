@@ -67,7 +67,8 @@ def run_join(task: Task, context: Context) -> PartResult:
         raise ValueError("what a later leg reads is not joined")
     if leg.pack is not None:
         place = Place(stage.root, join.stem, stage.run_id)
-        return _pack(join, PackingSink(leg.pack, leg.pad_id, leg.write, place, last=join.is_tail))
+        sink = PackingSink(leg.pack, leg.pad_id, leg.write, place, last=join.is_tail, holds_train=leg.holds_train)
+        return _pack(join, sink)
     joiner = _Joiner(stage.root, stage.run_id, leg.write, shard_schema(leg.output_schema, None))
     parts: list[Part] = []
     for split in sorted({part.split for result in join.results for part in result.parts}):
@@ -94,6 +95,7 @@ def merge_results(results: Sequence[PartResult], written: Written) -> PartResult
     books = add_books(result.books for result in results)
     return PartResult(
         parts=written.parts,
+        held=[part for result in results for part in result.held] + written.held,
         leftovers=written.leftovers,
         books=[*books, *(account.to_dict() for account in written.accounts)],
         quarantine=[file for result in results for file in result.quarantine],

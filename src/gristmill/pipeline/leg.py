@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gristmill.core.errors import UsageError
-from gristmill.core.step import LocalStep
+from gristmill.core.step import GlobalStep, LocalStep
 from gristmill.steps.columns import require_column
 from gristmill.steps.deduplicate import CountCopies, Deduplicate
+from gristmill.steps.source_column import SOURCE, NameSource
 from gristmill.steps.split import AssignSplit, Split
 
 if TYPE_CHECKING:
@@ -60,6 +61,14 @@ def leg_schemas(schema: pa.Schema, legs: Sequence[Leg]) -> tuple[pa.Schema, ...]
     return tuple(schemas)
 
 
+def source_column_notes(legs: Sequence[Leg], schemas: Sequence[pa.Schema]) -> list[str]:
+    """Where records have a column of the name that tells the source of records in one lane."""
+    joins = [isinstance(leg.barrier, GlobalStep) and leg.barrier.joins_sources for leg in legs]
+    if True not in joins or SOURCE not in schemas[joins.index(True)].names:
+        return []
+    return [f'records have a column "{SOURCE}" of their own, which stays: which source they are from, origins say']
+
+
 def sample_steps(legs: Sequence[Leg]) -> tuple[LocalStep, ...]:
     """What sample records go through: local steps, and what barriers do where that shows in the columns."""
     return tuple(step for leg in legs for step in _sample_steps(leg))
@@ -77,4 +86,6 @@ def _sample_steps(leg: Leg) -> tuple[LocalStep, ...]:
         return (*leg.steps, AssignSplit(split=leg.barrier, bounds=(0, 0)))
     if isinstance(leg.barrier, Deduplicate) and leg.barrier.count:
         return (*leg.steps, CountCopies())
+    if isinstance(leg.barrier, GlobalStep) and leg.barrier.joins_sources:
+        return (*leg.steps, NameSource(source=""))
     return leg.steps

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.options import RunOptions
     from gristmill.pipeline.plan import Plan, SourcePlan
     from gristmill.pipeline.receipts import Receipts
-    from gristmill.pipeline.stored import StoredBucket, StoredChoice, StoredInput
+    from gristmill.pipeline.stored import StoredBucket, StoredChoice, StoredInput, StoredInterleaving
     from gristmill.pipeline.work import SourceLeg, Stage
 
 T = TypeVar("T", bound="msgspec.Struct")
@@ -45,7 +45,9 @@ class UnitWork:
 
     source: SourcePlan
     fingerprint: str
-    inputs: tuple[Span | StoredInput | StoredChoice | StoredBucket, ...]
+    inputs: tuple[Span | StoredInput | StoredChoice | StoredBucket | StoredInterleaving, ...]
+    epoch: int = 0
+    """How often a `mix` has taken its records before."""
 
     @property
     def stem(self) -> str:
@@ -197,7 +199,7 @@ def _is_there(root: Path, result: object) -> bool:
     """Whether a result's files have the sizes that it says."""
     files: list[tuple[str, int]] = []
     if isinstance(result, PartResult):
-        for part in (*result.parts, *result.leftovers):
+        for part in (*result.parts, *result.held, *result.leftovers):
             files += [(file.path, file.bytes) for file in (part.data, part.origins) if file is not None]
         files += [(file.path, file.bytes) for file in (*result.quarantine, *result.dropped)]
     elif isinstance(result, UnpackResult):

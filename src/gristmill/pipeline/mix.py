@@ -1,14 +1,16 @@
 """`gristmill mix`: datasets in given proportions, as a dataset of its own on disk.
 
 For trainers that read files in their order, or to fix a mixture once and for all. A stream needs none of this: it mixes
-while it reads. Whole epochs come first and are plain copies of shards; of the last, incomplete epoch a part of the rows
-is chosen by a permutation, so a larger size only adds rows. Memory: 16 bytes a row of the largest source.
+while it reads. Of each source whole epochs come first; of the last, incomplete epoch a part of the rows is chosen by a
+permutation, so a larger size only adds rows. Sources are interleaved as by the step `mix`; left apart, whole epochs are
+plain copies of shards. Memory: 16 bytes a row of the largest source, and one block of rows.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,17 +21,17 @@ import pyarrow as pa
 from gristmill.core.books import Account
 from gristmill.core.errors import UsageError
 from gristmill.core.names import one_of
-from gristmill.core.numbers import seed_number, whole_number
+from gristmill.core.numbers import seed_number, true_or_false, whole_number
 from gristmill.order import Permutation
 from gristmill.order.permutation import epoch_key
 from gristmill.pipeline.claim import claimed
 from gristmill.pipeline.mix_inputs import open_inputs
+from gristmill.pipeline.mix_interleaved import InterleavedInputs, rows_of, write_shard
 from gristmill.pipeline.output import WORK, check_is_ours, check_writable, remove_files, remove_work
 from gristmill.pipeline.shares import wanted_amounts
-from gristmill.shards.arrow_stream import STREAM_END, mapped_batches, stream_block, stream_header
+from gristmill.shards.arrow_stream import mapped_batches
 from gristmill.shards.funnel import derived_files
-from gristmill.shards.manifest import MANIFEST, Manifest, Shard, dump_manifest
-from gristmill.shards.token_rows import CHATS, LENGTHS, num_tokens, num_trained_tokens
+from gristmill.shards.manifest import MANIFEST, MIXED, Manifest, MixedShare, Schema, Shard, dump_manifest
 from gristmill.steps.mix import UNITS
 from gristmill.storage.commit import PendingFile, write_file
 from gristmill.storage.stored_paths import StoredPath, decode_stored, path_below
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
 
     from gristmill.pipeline.mix_inputs import MixSource
     from gristmill.pipeline.shares import Wanted
+    from gristmill.shards.manifest import InputFile
+
+    Choice = Mapping[str, tuple["Share", NDArray[np.bool_]]]
 
 _SPLIT = "train"
 _PLANNED = f"{WORK}/mix.json"
@@ -76,6 +81,7 @@ def mix(
     max_epochs: float = 1.0,
     split: str = _SPLIT,
     seed: int = 0,
+    interleave: bool = True,
 ) -> list[Share]:
     """Write a dataset of `size` tokens, rows or documents out of several, in the proportions of their weights.
 
@@ -87,14 +93,19 @@ def mix(
         max_epochs: How often a source may be taken; more is refused.
         split: Of the inputs.
         seed: Of the choice of rows in an incomplete epoch.
+        interleave: Write one lane, `train/mixed/`, every beginning of which holds each source in its share; documents
+            get a column `source`. False: a folder for each source.
 
     Returns:
         What was taken of each.
     """
     one_of("by", by, UNITS)
     size, seed = whole_number("size", size, least=1), seed_number(seed)
+    interleave = true_or_false("interleave", interleave)
     target = Path(output)
     weights, sources = open_inputs(inputs, split, by)
+    if interleave and MIXED in weights:
+        raise UsageError(f'"{MIXED}" is the name of the lane that is written', help="give this dataset another name")
     available = {source.name: int(source.units.sum()) for source in sources}
     wanted = wanted_amounts(weights, available, size=size, by=by, max_epochs=max_epochs)
     chosen = {source.name: _choose(source, wanted[source.name], seed) for source in sources}
@@ -107,10 +118,12 @@ def mix(
     check_is_ours(target)
     with claimed(target) as run_id:
         _forget_killed(target)
-        write_file(target / _PLANNED, msgspec.json.encode(_planned(sources, chosen)), run_id)
-        written = {source.name: _write(source, *chosen[source.name], target, run_id) for source in sources}
         options = {"by": by, "size": size, "max_epochs": float(max_epochs), "seed": seed, "weights": weights}
-        _publish(sources, written, target, run_id, options)
+        if interleave:
+            written = _write_interleaved(sources, chosen, target, run_id)
+        else:
+            written = _write_apart(sources, chosen, target, run_id)
+        _publish(sources, written, target, run_id, {**options, "interleave": interleave})
     return [chosen[source.name][0] for source in sources]
 
 
@@ -128,12 +141,49 @@ def _choose(source: MixSource, wanted: Wanted, seed: int) -> tuple[Share, NDArra
     return Share(source.name, wanted.amount, wanted.available, whole, count, taken), is_taken
 
 
-def _planned(sources: list[MixSource], chosen: Mapping[str, tuple[Share, NDArray[np.bool_]]]) -> list[str]:
-    return [
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What a mix has written."""
+
+    lanes: dict[str, list[Shard]]
+    num_rows: dict[str, int]
+    """Of each source."""
+    schema: Schema
+    files: dict[str, InputFile]
+    shares: dict[str, MixedShare] = field(default_factory=dict)
+    """Of the one lane."""
+
+
+def _write_interleaved(sources: list[MixSource], chosen: Choice, target: Path, run_id: str) -> _Written:
+    known: set[int] = set()
+    rows = [rows_of(source, chosen[source.name][0].whole_epochs, chosen[source.name][1], known) for source in sources]
+    inputs = InterleavedInputs(rows)
+    write_file(target / _PLANNED, msgspec.json.encode(inputs.paths(_SPLIT)), run_id)
+    shards = inputs.write(_SPLIT, target, run_id)
+    shares = {of_source.source.name: of_source.share() for of_source in rows}
+    return _Written(
+        {MIXED: shards},
+        {name: share.rows for name, share in shares.items()},
+        Schema.of(inputs.schema),
+        dict(chain.from_iterable(of_source.files() for of_source in rows)),
+        shares,
+    )
+
+
+def _write_apart(sources: list[MixSource], chosen: Choice, target: Path, run_id: str) -> _Written:
+    planned = [
         _shard_path(source.name, number)
         for source in sources
         for number in range((chosen[source.name][0].whole_epochs + 1) * len(source.shards))
     ]
+    write_file(target / _PLANNED, msgspec.json.encode(planned), run_id)
+    lanes = {source.name: _write(source, *chosen[source.name], target, run_id) for source in sources}
+    return _Written(
+        lanes,
+        {name: sum(shard.rows for shard in shards) for name, shards in lanes.items()},
+        sources[0].manifest.schema,
+        {key: file for source in sources for key, file in source.manifest.files.items()},
+    )
 
 
 def _shard_path(source: str, number: int) -> str:
@@ -176,36 +226,18 @@ def _write_part(
     source: MixSource, shard: Shard, is_taken: NDArray[np.bool_], target: Path, path: str, run_id: str
 ) -> Shard:
     """The chosen rows of a shard, in their order."""
-    schema = source.manifest.schema.to_arrow()
-    tokens = 0 if LENGTHS in schema.names else None
-    trained_tokens = 0 if source.manifest.kind == CHATS else msgspec.UNSET
-    start = 0
-    with PendingFile(target / path, run_id) as file:
-        file.write(stream_header(schema))
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        first = 0
         for batch in mapped_batches(shard.below(source.folder)):
-            rows = batch.filter(pa.array(is_taken[start : start + batch.num_rows]))
-            start += batch.num_rows
-            file.write(stream_block(rows, schema))
-            if tokens is not None:
-                tokens += num_tokens(rows)
-            if trained_tokens is not msgspec.UNSET:
-                trained_tokens += num_trained_tokens(rows)
-        file.write(STREAM_END)
-        file.commit()
-    num_rows = int(np.count_nonzero(is_taken))
-    return Shard(
-        path=path,
-        bytes=file.num_bytes,
-        xxh3=file.checksum,
-        rows=num_rows,
-        tokens=tokens,
-        trained_tokens=trained_tokens,
-        tasks=shard.tasks,
-    )
+            yield batch.filter(pa.array(is_taken[first : first + batch.num_rows]))
+            first += batch.num_rows
+
+    return write_shard(rows(), source.manifest.schema.to_arrow(), target, path, run_id, shard.tasks)
 
 
 def _publish(
-    sources: list[MixSource], written: dict[str, list[Shard]], target: Path, run_id: str, options: dict[str, object]
+    sources: list[MixSource], written: _Written, target: Path, run_id: str, options: dict[str, object]
 ) -> None:
     """Side files, the tokenizer, and last the manifest."""
     first = sources[0].manifest
@@ -216,14 +248,15 @@ def _publish(
     manifest = Manifest(
         kind=first.kind,
         format="arrow",
-        schema=first.schema,
-        splits={_SPLIT: written},
-        books={source.name: [_account(source, written[source.name]).to_dict()] for source in sources},
+        schema=written.schema,
+        splits={_SPLIT: written.lanes},
+        mixed={_SPLIT: written.shares} if written.shares else {},
+        books={source.name: [_account(source, written.num_rows[source.name]).to_dict()] for source in sources},
         recipe={"mix": {**options, "inputs": {source.name: str(source.folder) for source in sources}}},
         versions=first.versions,
         row_length=first.row_length,
         tokenizer=tokenizer,
-        files={key: file for source in sources for key, file in source.manifest.files.items()},
+        files=written.files,
     ).sealed()
     for path, content in derived_files(manifest).items():
         write_file(path_below(target, path), content, run_id)
@@ -231,8 +264,8 @@ def _publish(
     remove_work(target)
 
 
-def _account(source: MixSource, written: list[Shard]) -> Account:
+def _account(source: MixSource, given: int) -> Account:
     """Rows in + repeats = rows out + rows that were not chosen."""
-    given, taken = sum(shard.rows for shard in written), len(source.units)
+    taken = len(source.units)
     left_out = Counter(not_chosen=taken - given) if given < taken else Counter[str]()
     return Account(step="mix", taken=taken, created=max(given - taken, 0), given=given, dropped=left_out)

@@ -2,7 +2,7 @@
 
 Records are taken in the order of their keys. Units count what they hold by ranges of keys; only in the one range where
 a source's share ends are keys looked at one by one, in a second pass. So the parent holds 4,096 numbers a source,
-however many records there are. Copies of a source are units of their own: no document stands beside its own copy.
+however many records there are. Copies of a source are units of their own, of the next epoch.
 """
 
 from __future__ import annotations
@@ -158,6 +158,8 @@ def _chosen(mix: Mix, units: Units, whole_epochs: int, bound: int) -> Iterator[U
     for number, below in enumerate(passes):
         for unit, inputs in units:
             chosen = tuple(
-                StoredChoice(stored.path, stored.num_rows, mix, below, is_copy=number > 0) for stored in inputs
+                StoredChoice(stored.path, stored.num_rows, mix, below, is_copy=number > 0, source=unit.source.name)
+                for stored in inputs
             )
-            yield UnitWork(unit.source, fingerprint.of(unit.fingerprint, "mix", number, below), chosen)
+            name = fingerprint.of(unit.fingerprint, "mix", number, below)
+            yield UnitWork(unit.source, name, chosen, epoch=number)

@@ -61,6 +61,7 @@ class Outline:
     needed_bytes: int
     """Estimated, from above."""
     free_bytes: int
+    notes: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -76,7 +77,8 @@ class Outline:
 
     def _output_lines(self) -> list[str]:
         space = f"up to {amount(self.needed_bytes)} needed while it runs, {amount(self.free_bytes)} free"
-        lines = [f"output: {self.format} in {self.output}", f"└── disk: {space}"]
+        notes = [f"├── note: {note}" for note in self.notes]
+        lines = [f"output: {self.format} in {self.output}", *notes, f"└── disk: {space}"]
         if not self.fits:
             lines[-1] += ": THIS MAY NOT FIT"
         return lines

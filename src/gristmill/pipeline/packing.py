@@ -31,14 +31,20 @@ if TYPE_CHECKING:
 
 
 class PackingSink:
-    """Takes documents with their ids; writes rows when all are there. `last`: nothing is kept back."""
+    """Takes documents with their ids; writes rows when all are there. `last`: nothing is kept back.
 
-    def __init__(self, pack: Pack, pad_id: int, write: Write, place: Place, *, last: bool = False) -> None:
+    `holds_train`: rows for training are to be interleaved with those of other sources, and others are written.
+    """
+
+    def __init__(
+        self, pack: Pack, pad_id: int, write: Write, place: Place, *, last: bool = False, holds_train: bool = False
+    ) -> None:
         self._pack = pack
         self._pad_id = pad_id
         self._write = write
         self.place = place
         self._last = last
+        self._holds_train = holds_train
         self._documents: defaultdict[str, list[pa.RecordBatch]] = defaultdict(list)
 
     def __enter__(self) -> PackingSink:
@@ -73,7 +79,9 @@ class PackingSink:
                 if packed.leftover.num_rows:
                     leftovers.add(split, packed.leftover_documents())
                 self._take_down(packed, account)
-            return Written(rows.commit(), leftovers.commit(), [account])
+            parts = rows.commit()
+            held = [part for part in parts if part.split == ONLY_SPLIT] if self._holds_train else []
+            return Written([part for part in parts if part not in held], leftovers.commit(), [account], held)
 
     def _packed(self, documents: list[pa.RecordBatch]) -> PackedDocuments:
         return pack_documents(self._pack, self._pad_id, documents, keeps_unfinished=self._last)

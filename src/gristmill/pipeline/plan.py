@@ -18,12 +18,19 @@ from gristmill.core.step import GlobalStep, LocalStep
 from gristmill.pipeline import fingerprint
 from gristmill.pipeline.chats import connected, makes_text, resolved_together
 from gristmill.pipeline.inputs import find_inputs, refuse_own_output
-from gristmill.pipeline.leg import cut_into_legs, leg_schemas, sample_steps, with_steps
+from gristmill.pipeline.leg import cut_into_legs, leg_schemas, sample_steps, source_column_notes, with_steps
 from gristmill.pipeline.outline import Outline, SourceOutline, unpacked_bytes
 from gristmill.pipeline.output import check_writable
 from gristmill.pipeline.sample import Sample, try_sample
 from gristmill.pipeline.spool import sampled_reads
-from gristmill.pipeline.together import check_mix, check_preferred_sources, check_together
+from gristmill.pipeline.together import (
+    check_lane,
+    check_mix,
+    check_preferred_sources,
+    check_together,
+    joins_sources,
+    order_note,
+)
 from gristmill.pipeline.token_source import check_token_source, token_source_notes
 from gristmill.pipeline.units import CELLS_PER_UNIT, UNIT_BYTES, Span, cut_for_tasks, make_units
 from gristmill.shards.token_rows import is_masked, shard_schema
@@ -108,13 +115,14 @@ class SourcePlan:
         reader = open_reader(self.read, file, self.schema)
         return reader.cell_sizes() if reader.can_cut else None
 
-    def outline(self, slice_bytes: int, output_steps: Sequence[Step]) -> SourceOutline:
+    def outline(self, slice_bytes: int, output_steps: Sequence[str]) -> SourceOutline:
         """Its part of the run in numbers."""
         sizes = {file.id: self._unpacked_bytes(file) for file in self.files}
         to_unpack = [file for file in self.files if self.is_to_unpack(file)]
         units = list(make_units(self.files, self.cell_sizes, self._expected_pieces))
         stages = [
-            [step.name for step in (leg.all_steps if leg.barrier else (*leg.steps, *output_steps))] for leg in self.legs
+            [*(step.name for step in leg.all_steps), *(output_steps if leg.barrier is None else ())]
+            for leg in self.legs
         ]
         return SourceOutline(
             name=self.name,
@@ -163,6 +171,11 @@ class Plan:
         return (self.write,) if self.pack is None else (self.pack, self.write)
 
     @property
+    def joins_sources(self) -> bool:
+        """Whether what is for training is written as one lane."""
+        return joins_sources(self.recipe.steps)
+
+    @property
     def tokenizer(self) -> CarriedTokenizer | None:
         """What makes or made the tokens of all sources."""
         return self.sources[0].tokenizer
@@ -193,14 +206,22 @@ class Plan:
 
     def outline(self) -> Outline:
         """What the run will do, in numbers."""
-        sources = [source.outline(self.recipe.slice_bytes, self.output_steps) for source in self.sources]
+        output_steps = [step.name for step in self.output_steps]
+        if self.joins_sources:
+            output_steps.insert(-1, "interleave")
+        sources = [source.outline(self.recipe.slice_bytes, output_steps) for source in self.sources]
         compressed = self.write.codec is not None
+        names = [source.name for source in self.sources]
+        # To be interleaved, all records are stored once more.
+        interleaved_bytes = sum(source.unpacked_bytes for source in sources) if self.joins_sources else 0
         return Outline(
             output=str(self.output),
             format=self.write.suffix.removeprefix("."),
             sources=sources,
-            needed_bytes=sum(source.needed_bytes(self.write.format, compressed=compressed) for source in sources),
+            needed_bytes=interleaved_bytes
+            + sum(source.needed_bytes(self.write.format, compressed=compressed) for source in sources),
             free_bytes=free_bytes(self.output),
+            notes=() if self.joins_sources or len(names) == 1 else (order_note(names),),
         )
 
     def __str__(self) -> str:
@@ -226,6 +247,7 @@ def make_plan(
     check_preferred_sources(recipe)
     steps, pack, write = _output_steps(recipe)
     check_mix(recipe, pack)
+    check_lane(recipe)
     resolved: list[tuple[Step, Step]] = []  # steps that all sources share are looked up once
     reads = sampled_reads(recipe) if spooled is None else spooled
     apart = backend == "processes"
@@ -304,6 +326,7 @@ def _plan_source(
         code = fingerprint.of_steps(step for leg in legs for step in leg.all_steps)
         notes += token_source_notes(tokenizer, files, schema) if tokenizer is not None else []
         notes += [note for leg in legs for step in leg.steps for note in step.notes()]
+        notes += source_column_notes(legs, schemas)
         return SourcePlan(name, read, files, schema, legs, schemas, code, tuple(notes), dataset_tokenizer=tokenizer)
     except GristmillError as error:
         error.add_note(f"in source {name}")

@@ -19,6 +19,7 @@ from gristmill.pipeline.quarantine import ENVIRONMENT_REASONS, name_file, num_al
 from gristmill.pipeline.receipts import Receipt
 from gristmill.pipeline.sink import ONLY_SPLIT, Part
 from gristmill.shards.manifest import (
+    MIXED,
     Deduplicated,
     InputFile,
     Manifest,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gristmill.pipeline.legs import UnitWork
+    from gristmill.pipeline.mixed_lane import MixedLane
     from gristmill.pipeline.plan import Plan, SourcePlan
     from gristmill.pipeline.work import PartResult
     from gristmill.shards.carried_tokenizer import CarriedTokenizer
@@ -74,7 +76,11 @@ def check_quarantine(plan: Plan, source: str, books: Sequence[dict[str, Any]]) -
 
 
 def publish(
-    plan: Plan, finished: Mapping[str, Finished], run_id: str, deduplicated: Sequence[Deduplicated] = ()
+    plan: Plan,
+    finished: Mapping[str, Finished],
+    run_id: str,
+    deduplicated: Sequence[Deduplicated] = (),
+    lane: MixedLane | None = None,
 ) -> Manifest:
     """Make the dataset, in place of the one that may be there."""
     for name, source in finished.items():
@@ -84,8 +90,9 @@ def publish(
     old = manifest_in(plan.output)
     names = _Names(plan, old)
     splits: dict[str, dict[str, list[Shard]]] = {}
-    for name, source in finished.items():
-        for unit, result in zip(source.units, source.results, strict=True):
+    lanes: dict[str, Finished | MixedLane] = {**finished} if lane is None else {**finished, MIXED: lane}
+    for name, written in lanes.items():
+        for unit, result in zip(written.units, written.results, strict=True):
             for part in result.parts:
                 shard = names.shard(part, name, unit.fingerprint)
                 splits.setdefault(part.split, {}).setdefault(name, []).append(shard)
@@ -103,6 +110,8 @@ def publish(
     tokenizer = _tokenizer(plan.tokenizer, plan.output, names, run_id) if plan.tokenizer is not None else None
     removed = [msgspec.structs.replace(step, file=names.duplicates(step.file)) for step in deduplicated]
     manifest = _manifest(plan, finished, _ordered(splits), quarantined, dropped, tokenizer, removed)
+    if lane is not None and lane.shares:
+        manifest = msgspec.structs.replace(manifest, mixed={ONLY_SPLIT: lane.shares}).sealed()
     swap(plan.output, manifest, names.moves, names.receipts(plan, finished), run_id)
     return manifest
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from gristmill.pipeline.first_units import FirstUnits
 from gristmill.pipeline.join import add_books
 from gristmill.pipeline.legs import LegRunner, UnitResults, UnitWork
 from gristmill.pipeline.mix_barrier import after_mix
+from gristmill.pipeline.mixed_lane import write_mixed_lane
 from gristmill.pipeline.options import RunOptions
 from gristmill.pipeline.packing import check_utilisation, empty_account
 from gristmill.pipeline.plan import make_plan
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from gristmill.core.recipe import Recipe
     from gristmill.core.step import LocalStep, Step
     from gristmill.pipeline.leg import Leg
+    from gristmill.pipeline.mixed_lane import MixedLane
     from gristmill.pipeline.plan import Plan, SourcePlan
     from gristmill.shards.dataset import Dataset
     from gristmill.shards.manifest import Deduplicated, Manifest, StoredFile
@@ -172,7 +174,8 @@ class _Execution:
         try:
             flows = self._run_legs()
             finished = {flow.plan.name: self._finish(flow) for flow in flows}
-            manifest = publish.publish(self._plan, finished, self._run_id, self._deduplicated)
+            lane = self._write_mixed_lane(flows)
+            manifest = publish.publish(self._plan, finished, self._run_id, self._deduplicated, lane)
         except BaseException:
             remove_temporaries(self._plan.output, self._run_id)  # of workers that had to end in the middle of a file
             raise
@@ -241,6 +244,7 @@ class _Execution:
                 self._plan.pack if write is not None else None,
                 self._plan.pad_id,
                 flow.opening,
+                holds_train=write is not None and self._plan.joins_sources,
             )
         recipe = self._plan.recipe
         return Stage(
@@ -323,9 +327,7 @@ class _Execution:
             fingerprint.of_steps([barrier, *leg.steps]),
             fingerprint.of_steps(self._plan.output_steps) if leg.barrier is None else None,
         )
-        flow.units = [
-            UnitWork(unit.source, fingerprint.of(unit.fingerprint, described), unit.inputs) for unit in flow.units
-        ]
+        flow.units = [replace(unit, fingerprint=fingerprint.of(unit.fingerprint, described)) for unit in flow.units]
 
     def _pack_leftovers(self, flow: _Flow, pack: Pack, stage: Stage) -> None:
         """The rows that units have left unfinished, as more units of the source."""
@@ -333,9 +335,16 @@ class _Execution:
         account = Account.from_dict(flow.books[-1])
         account.measures.update(measures)
         flow.books[-1] = account.to_dict()
-        flow.units = [*flow.units, *tails]
+        flow.units = sorted([*flow.units, *tails], key=lambda unit: unit.epoch)
         flow.results = UnitResults(self._runner, flow.units)
         check_utilisation(pack, flow.plan.name, account)
+
+    def _write_mixed_lane(self, flows: Sequence[_Flow]) -> MixedLane | None:
+        """What all sources hold for training, interleaved."""
+        if not self._plan.joins_sources:
+            return None
+        sources = {flow.plan.name: (flow.units, flow.results) for flow in flows}
+        return write_mixed_lane(self._plan, self._runner, self._stage([]), sources)
 
     def _finish(self, flow: _Flow) -> Finished:
         return Finished(flow.books, flow.units, flow.results, flow.quarantine, flow.dropped)

@@ -8,18 +8,19 @@ exception: their documents are kept as they are until the unit is whole (`packin
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.core.records import INPUT_IDS, SPLIT
+from gristmill.core.records import INPUT_IDS, ORIGIN, SPLIT
 from gristmill.shards.canonical import canonical_schema
 from gristmill.shards.manifest import StoredFile
 from gristmill.shards.token_rows import (
     LENGTHS,
+    ORIGINS,
     is_masked,
     num_tokens,
     num_trained_tokens,
@@ -64,35 +65,59 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 class Sink:
     """Takes the batches of one task, cell by cell; `place` is where its files go.
 
-    Without `write` it keeps batches for a later leg: one Arrow stream, the split a column like others.
+    Without `write` it keeps batches for a later leg: one Arrow stream, the split a column like others. `holds_train`:
+    what is for training waits in a file of its own to be interleaved with other sources, and the rest is written.
     """
 
-    def __init__(self, write: Write | None, schema: pa.Schema, place: Place, *, complete: bool) -> None:
+    def __init__(
+        self, write: Write | None, schema: pa.Schema, place: Place, *, complete: bool, holds_train: bool = False
+    ) -> None:
         self._separates = write is not None
-        self._makes_rows = write is not None and INPUT_IDS in schema.names
+        is_rows = ORIGINS in schema.names and ORIGIN not in schema.names
+        self._makes_rows = write is not None and INPUT_IDS in schema.names and not is_rows
+        self._held: PartWriter | None = None
         if write is None:
             encoder: Encoder = ArrowEncoder(canonical_schema(schema))
         else:
-            encoder = open_encoder(write, shard_schema(schema, None))
+            written = schema if is_rows else shard_schema(schema, None)
+            encoder = open_encoder(write, written)
+            if holds_train:
+                self._held = _holding_writer(written, place)
         # A shard that is joined later is cut later.
         max_bytes = write.max_shard_bytes if write is not None and complete else float("inf")
         self._parts = PartWriter(encoder, place, complete=complete, max_bytes=max_bytes)
 
     def __enter__(self) -> Sink:
-        self._parts.__enter__()
+        for writer in self._writers():
+            writer.__enter__()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._parts.__exit__()
+        for writer in self._writers():
+            writer.__exit__()
 
     def add(self, batch: pa.RecordBatch) -> None:
         """The records of one cell."""
         for split, records in by_split(batch) if self._separates else _as_one(batch):
-            self._parts.add(split, one_document_a_row(records) if self._makes_rows else records)
+            writer = self._held if self._held is not None and split == ONLY_SPLIT else self._parts
+            writer.add(split, one_document_a_row(records) if self._makes_rows else records)
 
     def commit(self) -> Written:
         """Sync and name all files."""
-        return Written(self._parts.commit())
+        return Written(self._parts.commit(), held=self._held.commit() if self._held is not None else [])
+
+    def _writers(self) -> Iterator[PartWriter]:
+        yield self._parts
+        if self._held is not None:
+            yield self._held
+
+
+def _holding_writer(schema: pa.Schema, place: Place) -> PartWriter:
+    """For records as they will be written; notes on their fields differ from source to source, and are not needed."""
+    fields = [field.remove_metadata() for field in schema if field.name != SPLIT]
+    return PartWriter(
+        ArrowEncoder(canonical_schema(pa.schema(fields))), replace(place, stem=f"{place.stem}-held"), complete=True
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +129,8 @@ class Written:
     """Documents of rows that others are to fill (`packing`)."""
     accounts: list[Account] = field(default_factory=list)
     """Of the steps that the sink itself has done."""
+    held: list[Part] = field(default_factory=list)
+    """Records for training that wait to be interleaved."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from gristmill.order.interleaving import Interleaving
+from gristmill.pipeline.interleave import RowCursor, interleaved_rows
+from gristmill.shards.arrow_stream import unchecked_batches
 from gristmill.steps.limit import OVER_LIMIT
 from gristmill.steps.mix import NOT_CHOSEN
 from gristmill.steps.read import CELL_BYTES
+from gristmill.steps.source_column import with_source
 from gristmill.storage.stored_paths import path_below
 
 if TYPE_CHECKING:
@@ -69,6 +73,7 @@ class StoredChoice:
     """Records with smaller keys are taken; None: all."""
     is_copy: bool
     """They were taken before: these are new records, and other splits than that for training are not among them."""
+    source: str
 
     measures: ClassVar[Mapping[str, int]] = {}
 
@@ -82,7 +87,8 @@ class StoredChoice:
             taken = np.ones(batch.num_rows, dtype=np.bool_)
             if self.below is not None and self.below < 1 << 64:
                 taken = self.mix.keys(batch, seed) < np.uint64(self.below)
-            yield batch.filter(pa.array(taken & is_mixed if self.is_copy else taken | ~is_mixed))
+            chosen = batch.filter(pa.array(taken & is_mixed if self.is_copy else taken | ~is_mixed))
+            yield with_source(chosen, self.source) if self.mix.joins_sources else chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,8 @@ class StoredBucket:
     shuffle: Shuffle
     schema: pa.Schema
     blocks: tuple[StoredBlock, ...]
+    source: str
+    epoch: int
 
     is_copy: ClassVar[bool] = False
     measures: ClassVar[Mapping[str, int]] = {}
@@ -112,7 +120,9 @@ class StoredBucket:
 
     def batches(self, root: Path, seed: int) -> Iterator[pa.RecordBatch]:
         table = pa.Table.from_batches([batch for block in self.blocks for batch in self._read(root, block)])
-        rows = self.shuffle.sort(table.combine_chunks().to_batches()[0], seed)
+        rows = self.shuffle.sort(table.combine_chunks().to_batches()[0], seed, self.epoch)
+        if self.shuffle.joins_sources:
+            rows = with_source(rows, self.source)
         # Cells again: as many rows as make about one by the bucket's mean, which no cutting of the input can change.
         step = max(1, rows.num_rows * CELL_BYTES // max(rows.nbytes, 1))
         for first in range(0, rows.num_rows, step):
@@ -123,3 +133,56 @@ class StoredBucket:
             file.seek(block.start)
             message = pa.ipc.read_message(pa.py_buffer(file.read(block.size)))
         return [pa.ipc.read_record_batch(message, self.schema)]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRows:
+    """Some rows of an Arrow stream."""
+
+    path: str
+    first: int
+    stop: int
+
+    def batches(self, root: Path) -> Iterator[pa.RecordBatch]:
+        start = 0
+        for batch in unchecked_batches(path_below(root, self.path)):
+            if start >= self.stop:
+                return
+            first, stop = max(self.first - start, 0), min(self.stop - start, batch.num_rows)
+            if first < stop:
+                yield batch.slice(first, stop - first)
+            start += batch.num_rows
+
+
+@dataclass(frozen=True, slots=True)
+class StoredInterleaving:
+    """Consecutive rows of the lane in which all sources are interleaved."""
+
+    rows: tuple[tuple[StoredRows, ...], ...]
+    """Of each source, in its order."""
+    counts: tuple[int, ...]
+    """Rows of each source in the whole lane."""
+    first: int
+    """The number of the first row in the lane."""
+    drawn: tuple[int, ...]
+    """Rows of each source before that."""
+    block_rows: int
+
+    is_copy: ClassVar[bool] = False
+    measures: ClassVar[Mapping[str, int]] = {}
+
+    def dropped(self, num_given: int) -> Mapping[str, int]:  # noqa: ARG002  (as of the others)
+        """Nothing is dropped."""
+        return {}
+
+    def batches(self, root: Path, seed: int) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  (as of the others)
+        num_rows = sum(rows.stop - rows.first for of_source in self.rows for rows in of_source)
+        sources = Interleaving(self.counts).sources(self.first, self.drawn, num_rows)
+        cursors = [RowCursor(_all_batches(root, of_source)) for of_source in self.rows]
+        for first in range(0, num_rows, self.block_rows):
+            yield interleaved_rows(sources[first : first + self.block_rows], cursors)
+
+
+def _all_batches(root: Path, files: tuple[StoredRows, ...]) -> Iterator[pa.RecordBatch]:
+    for rows in files:
+        yield from rows.batches(root)

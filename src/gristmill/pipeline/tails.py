@@ -31,7 +31,8 @@ def pack_leftovers(
     tails, tasks = [], []
     for some in _groups(carried):
         source = some[0][0].source
-        tail = UnitWork(source, fingerprint.of([unit.fingerprint for unit, _ in some], "tail"), ())
+        name = fingerprint.of([unit.fingerprint for unit, _ in some], "tail")
+        tail = UnitWork(source, name, (), some[0][0].epoch)
         tails.append(tail)
         if runner.result(tail) is None:
             leftovers = tuple(PartResult(parts=parts, books=[]) for _, parts in some)
@@ -44,10 +45,13 @@ def pack_leftovers(
 
 
 def _groups(carried: Sequence[tuple[UnitWork, list[Part]]]) -> Iterator[list[tuple[UnitWork, list[Part]]]]:
-    """Consecutive units with about `_TAIL_BYTES` of leftovers."""
+    """Consecutive units of one epoch with about `_TAIL_BYTES` of leftovers."""
     group: list[tuple[UnitWork, list[Part]]] = []
     num_bytes = 0
     for unit, parts in carried:
+        if group and group[-1][0].epoch != unit.epoch:
+            yield group
+            group, num_bytes = [], 0
         group.append((unit, parts))
         num_bytes += sum(part.data.bytes for part in parts)
         if num_bytes >= _TAIL_BYTES:

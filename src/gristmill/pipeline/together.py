@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 from gristmill.core.errors import UsageError
 from gristmill.core.names import nearest
 from gristmill.core.records import INPUT_IDS, LOSS_MASK, RECORD, SPLIT
+from gristmill.core.step import GlobalStep
+from gristmill.shards.manifest import MIXED
 from gristmill.steps.deduplicate import Deduplicate
 from gristmill.steps.mix import ROWS, Mix
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from gristmill.core.recipe import Recipe
+    from gristmill.core.step import Step
     from gristmill.shards.carried_tokenizer import CarriedTokenizer
     from gristmill.steps.pack.pack import Pack
     from gristmill.steps.write import Write
@@ -135,3 +138,39 @@ def check_mix(recipe: Recipe, pack: Pack | None) -> None:
             if name not in recipe.sources or name not in step.weights:
                 problem = "is not a source" if name not in recipe.sources else "has no weight"
                 raise UsageError(f"{place}: {name} {problem}", help=f"give weights for {', '.join(recipe.sources)}")
+
+
+def joins_sources(steps: Sequence[Step]) -> bool:
+    """Whether one of these steps makes all sources one lane."""
+    return any(isinstance(step, GlobalStep) and step.joins_sources for step in steps)
+
+
+def check_lane(recipe: Recipe) -> None:
+    """Raise `UsageError` where sources cannot become one lane."""
+    for name, source in recipe.sources.items():
+        if joins_sources(source.steps):
+            raise UsageError(
+                f"sources.{name}.steps: across: sources is about all sources", help="put it among the common steps"
+            )
+    if not joins_sources(recipe.steps):
+        return
+    if MIXED in recipe.sources:
+        raise UsageError(
+            f'no source can be called "{MIXED}" where sources are interleaved: their lane has this name',
+            help="give it another name",
+            key=f"sources.{MIXED}",
+        )
+    if recipe.mixture:
+        raise UsageError(
+            "mixture gives weights for streaming, and the sources are interleaved when they are written",
+            help="leave mixture out, or leave the sources apart: interleave: false",
+            key="mixture",
+        )
+
+
+def order_note(sources: Sequence[str]) -> str:
+    """What a tool that reads files in their order finds in the output."""
+    return (
+        f"sources are written one after the other ({', then '.join(sources)}); Stream mixes them, and for tools that "
+        "read files in their order there are mix and shuffle: {across: sources}"
+    )

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gristmill.core.records import Applied, BadRecord, SourceFile
     from gristmill.core.step import Kernel, LocalStep
     from gristmill.engine.tasks import Context, Task
-    from gristmill.pipeline.stored import StoredBucket, StoredChoice, StoredInput
+    from gristmill.pipeline.stored import StoredBucket, StoredChoice, StoredInput, StoredInterleaving
     from gristmill.steps.pack.pack import Pack
     from gristmill.steps.read import Read
     from gristmill.steps.write import Write
@@ -63,6 +63,8 @@ class SourceLeg:
     pad_id: int = 0
     opening: str | None = "read"
     """The name of the account for what comes in: `read`, or the barrier that the records have passed."""
+    holds_train: bool = False
+    """What is for training is not written yet: it waits to be interleaved with other sources (`mixed_lane`)."""
 
 
 class StepWatch(Protocol):
@@ -111,7 +113,7 @@ class PartTask:
     """One unit, or a part of one."""
 
     source: str
-    inputs: tuple[Span | StoredInput | StoredChoice | StoredBucket, ...]
+    inputs: tuple[Span | StoredInput | StoredChoice | StoredBucket | StoredInterleaving, ...]
     stem: str
     """Where its files go, below the output folder."""
     complete: bool
@@ -126,6 +128,8 @@ class PartResult(msgspec.Struct, frozen=True, kw_only=True):
     """A task's account of itself; becomes its receipt."""
 
     parts: list[Part]
+    held: list[Part] = []
+    """Records for training that wait to be interleaved (`mixed_lane`), as Arrow streams of what is to be written."""
     leftovers: list[Part] = []
     """Documents of rows that others are to fill (`packing`)."""
     books: list[dict[str, Any]]
@@ -181,6 +185,7 @@ class _PartRun:
         accounts = [account for account in (self._opening, *self._accounts) if account.step]
         return PartResult(
             parts=written.parts,
+            held=written.held,
             leftovers=written.leftovers,
             books=[account.to_dict() for account in (*accounts, *written.accounts)],
             quarantine=set_aside,
@@ -191,9 +196,9 @@ class _PartRun:
         leg, part = self._leg, self._part
         place = Place(self._stage.root, part.stem, self._stage.run_id)
         if leg.pack is None or leg.write is None:
-            return Sink(leg.write, leg.output_schema, place, complete=part.complete)
+            return Sink(leg.write, leg.output_schema, place, complete=part.complete, holds_train=leg.holds_train)
         if part.complete:
-            return PackingSink(leg.pack, leg.pad_id, leg.write, place)
+            return PackingSink(leg.pack, leg.pad_id, leg.write, place, holds_train=leg.holds_train)
         return Sink(None, leg.output_schema, place, complete=True)  # packed when the unit is joined
 
     def trial(self, number: int, first: int, stop: int) -> int:
@@ -239,7 +244,9 @@ class _PartRun:
             _check_unchanged(span)
             yield span.file
 
-    def _stored_cells(self, stored: StoredInput | StoredChoice | StoredBucket) -> Iterator[CellBatch]:
+    def _stored_cells(
+        self, stored: StoredInput | StoredChoice | StoredBucket | StoredInterleaving
+    ) -> Iterator[CellBatch]:
         num_given = 0
         for number, batch in enumerate(stored.batches(self._stage.root, self._stage.seed)):
             num_given += batch.num_rows

@@ -34,6 +34,8 @@ _AGAIN = "make the dataset again"
 FileKey = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{16}\Z")]
 """See `file_key`."""
 RowLength = Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
+MIXED = "mixed"
+"""The lane in which the records of several sources are interleaved."""
 
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +63,14 @@ class Shard(StoredFile, frozen=True, kw_only=True):
     """Fingerprints of the tasks that made it."""
     origins: StoredFile | None = None
     """Where its records' origins are, if the format cannot hold them."""
+
+
+class MixedShare(msgspec.Struct, frozen=True, kw_only=True):
+    """What a lane of several sources holds of one of them."""
+
+    rows: Count
+    tokens: Count | None = None
+    trained_tokens: Count | msgspec.UnsetType = msgspec.UNSET
 
 
 class Schema(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,7 +184,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the machine had a say (`worker_died`, `timeout`, `out_of_memory`): another run may keep those records."""
     schema: Schema
     splits: dict[StoredName, dict[StoredName, list[Shard]]]
-    """Split -> source -> shards, in the order of the records."""
+    """Split -> source -> shards, in the order of the records; or -> `mixed`, where the sources are interleaved."""
+    mixed: dict[StoredName, dict[StoredName, MixedShare]] = {}
+    """Split -> source -> its share of the lane `mixed`; which record is whose is said by the origins."""
     books: dict[str, list[dict[str, object]]] = {}
     """Source -> the accounts of its steps in order (`core.books.Account.to_dict`)."""
     quarantine: Quarantine = Quarantine()
@@ -213,6 +225,28 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         if problem := misfit(self.kind, schema):
             raise DamagedDatasetError(f"the {MANIFEST} cannot be right: {problem}", help=_AGAIN)
         return schema
+
+    def amounts(self) -> dict[str, MixedShare]:
+        """Source -> what all splits hold of it, the lane `mixed` included."""
+        found: dict[str, list[Shard | MixedShare]] = {}
+        for split, source, shard in self.shards():
+            if not self.is_mixed(split, source):
+                found.setdefault(source, []).append(shard)
+        for shares in self.mixed.values():
+            for source, share in shares.items():
+                found.setdefault(source, []).append(share)
+        return {
+            source: MixedShare(
+                rows=sum(part.rows for part in parts),
+                tokens=sum(part.tokens or 0 for part in parts) or None,
+                trained_tokens=sum(part.trained_tokens or 0 for part in parts),
+            )
+            for source, parts in found.items()
+        }
+
+    def is_mixed(self, split: str, source: str) -> bool:
+        """Whether this is a lane in which several sources are interleaved."""
+        return source == MIXED and split in self.mixed
 
     @property
     def holds_rows(self) -> bool:

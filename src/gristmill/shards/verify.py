@@ -19,9 +19,18 @@ from gristmill.core.errors import CorruptStreamError, DamagedDatasetError
 from gristmill.shards.arrow_stream import ORIGINS_SCHEMA, mapped_batches
 from gristmill.shards.funnel import derived_files
 from gristmill.shards.hugging_face import side_files
-from gristmill.shards.manifest import MANIFEST, Manifest, Shard, StoredFile, dataset_hash, file_key, load_manifest
+from gristmill.shards.manifest import (
+    MANIFEST,
+    MIXED,
+    Manifest,
+    Shard,
+    StoredFile,
+    dataset_hash,
+    file_key,
+    load_manifest,
+)
 from gristmill.shards.readers import READ_ERRORS, open_origins, open_shard
-from gristmill.shards.token_rows import CHATS, num_tokens, num_trained_tokens, rows_problem
+from gristmill.shards.token_rows import CHATS, ORIGINS, num_tokens, num_trained_tokens, rows_problem
 from gristmill.storage.checksums import file_checksum
 from gristmill.storage.stored_paths import Count, path_below
 
@@ -68,11 +77,14 @@ def verify(folder: str | Path) -> Verification:
     manifest = load_manifest(folder)
     result = Verification(problems=check_manifest(folder, manifest))
     known = known_files(manifest)
+    damage = []
     for _, _, shard in manifest.shards():
-        result.problems += check_shard(folder, shard, manifest, known)
+        damage += check_shard(folder, shard, manifest, known)
         result.num_shards += 1
         result.num_rows += shard.rows
         result.num_bytes += shard.bytes
+    # Shards that are damaged are not looked at more closely.
+    result.problems += damage or _lane_problems(folder, manifest)
     return result
 
 
@@ -233,9 +245,7 @@ def _first_unknown(found: NDArray[np.uint64], known: NDArray[np.uint64]) -> int 
 
 def _book_problems(manifest: Manifest) -> Iterator[str]:
     """Does every account balance, and do the books end with the records and the quarantine that there are?"""
-    num_rows: Counter[str] = Counter()
-    for _, source, shard in manifest.shards():
-        num_rows[source] += shard.rows
+    num_rows = Counter({source: amount.rows for source, amount in manifest.amounts().items()})
     for source in sorted({*manifest.books, *num_rows, *manifest.quarantine.counts}):
         try:
             accounts = manifest.accounts(source)
@@ -252,6 +262,34 @@ def _book_problems(manifest: Manifest) -> Iterator[str]:
             quarantined.update(account.quarantined)
         if quarantined != Counter(manifest.quarantine.counts.get(source, {})):
             yield f"source {source}: the books and the quarantine do not agree on what was set aside"
+
+
+def _lane_problems(folder: Path, manifest: Manifest) -> Iterator[Problem]:
+    """Does a lane of several sources hold as many rows of each as the manifest says? The origins tell."""
+    for split, shares in manifest.mixed.items():
+        num_rows: Counter[str] = Counter()
+        for shard in manifest.splits.get(split, {}).get(MIXED, []):
+            for files in _first_files(folder, shard, manifest):
+                for file, count in zip(*np.unique(files, return_counts=True), strict=True):
+                    num_rows[manifest.files[file_key(int(file))].source] += int(count)
+        for source in sorted({*shares, *num_rows}):
+            share = shares[source].rows if source in shares else 0
+            if num_rows[source] != share:
+                message = f"{split}/{MIXED} holds {num_rows[source]} rows of {source}, but the manifest says {share}"
+                yield Problem(MANIFEST, "books", message)
+
+
+def _first_files(folder: Path, shard: Shard, manifest: Manifest) -> Iterator[NDArray[np.uint64]]:
+    """For each record the input file that it is from; for a row of tokens, that of its first document."""
+    if manifest.holds_rows:
+        for rows in mapped_batches(shard.below(folder)):
+            origins = rows.column(ORIGINS)
+            yield origins.values.field("file").to_numpy(zero_copy_only=False)[origins.offsets.to_numpy()[:-1]]
+        return
+    side = shard.origins
+    file, kind = (shard, manifest.format) if side is None else (side, "arrow")
+    for origin in open_origins(file.below(folder), kind):
+        yield origin.field("file").to_numpy(zero_copy_only=False)
 
 
 def _num_rows(account: Account) -> int:

@@ -1,12 +1,12 @@
 """`mix`: the training records of all sources in given proportions, to a given size.
 
-Which records of an incomplete epoch are taken hangs on a hash of their origins: a larger size takes the same and more.
-Whole epochs come first; how records come together is the pipeline's (`pipeline.mix_barrier`).
+Which records of an incomplete epoch are taken depends on a hash of their origins: a larger size takes the same and
+more. Whole epochs come first; how records come together is the pipeline's (`mix_barrier`, `mixed_lane`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pyarrow.compute as pc
@@ -17,6 +17,7 @@ from gristmill.core.numbers import positive_number, whole_number
 from gristmill.core.records import INPUT_IDS, ORIGIN, SPLIT
 from gristmill.core.seeds import hash_origins
 from gristmill.core.step import GlobalStep
+from gristmill.steps.source_column import with_source_field
 from gristmill.steps.split import TRAIN
 
 if TYPE_CHECKING:
@@ -40,15 +41,22 @@ class Mix(GlobalStep, tag="mix", frozen=True, kw_only=True):
     training is mixed: other splits stay as they are. `by: tokens` stands behind `tokenize`; `by: rows` is for recipes
     without `pack`, where a document is a row.
 
+    What is taken is written as one lane, `train/mixed/`, in which every beginning holds each source in its share, and
+    a second copy of a document comes after the whole first epoch of its source. Documents get a column `source`.
+
     >>> from gristmill.core.examples import documents
     >>> Mix(weights={"web": 0.7, "code": 0.3}, size=1000, by="documents").amounts(documents(["one", "two"])).tolist()
     [1, 1]
     """
 
+    version: ClassVar[int] = 2
+
     weights: dict[str, float]
     size: int
     by: str = TOKENS
     max_epochs: float = 1.0
+    interleave: bool = True
+    """False: a folder for each source, one after the other."""
 
     def __post_init__(self) -> None:
         one_of("by", self.by, UNITS)
@@ -60,7 +68,11 @@ class Mix(GlobalStep, tag="mix", frozen=True, kw_only=True):
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         if self.by == TOKENS and INPUT_IDS not in schema.names:
             raise UsageError("mix: there are no tokens to count", help="put it behind tokenize, or write by: documents")
-        return schema
+        return with_source_field(schema) if self.interleave else schema
+
+    @property
+    def joins_sources(self) -> bool:
+        return self.interleave
 
     def amounts(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
         """How much each record counts."""

@@ -1,4 +1,4 @@
-"""`shuffle`: all records of a source in a random order that hangs on their origins alone.
+"""`shuffle`: all records of a source in a random order that depends on their origins alone.
 
 Each record's key is a hash of the seed and its origin. A corpus larger than memory is first dealt into buckets by the
 highest part of the key, then each bucket is sorted; the buckets one after another are the whole order, however many
@@ -7,7 +7,7 @@ there are.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from gristmill.core.errors import UsageError
 from gristmill.core.records import ORIGIN
 from gristmill.core.seeds import hash_origins
 from gristmill.core.step import GlobalStep
+from gristmill.steps.source_column import with_source_field
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,14 +25,28 @@ if TYPE_CHECKING:
 class Shuffle(GlobalStep, tag="shuffle", frozen=True, kw_only=True):
     """Put the records of each source in a random order; the same seed gives the same order.
 
+    Sources stay apart, since streams mix them. With `across: sources` they are written as one lane, `train/mixed/`:
+    each in its random order, interleaved so that every beginning holds each source in its share.
+
     >>> from gristmill.core.examples import documents, texts
     >>> texts(Shuffle().sort(documents(list("abcdef")), seed=1))
     ['b', 'e', 'c', 'a', 'f', 'd']
     """
 
-    def keys(self, batch: pa.RecordBatch, seed: int) -> NDArray[np.uint64]:
-        """Where each record belongs in the whole order."""
-        return hash_origins(seed, "shuffle", batch.column(ORIGIN))
+    version: ClassVar[int] = 2
+
+    across: Literal["sources"] | None = None
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        return with_source_field(schema) if self.joins_sources else schema
+
+    @property
+    def joins_sources(self) -> bool:
+        return self.across == "sources"
+
+    def keys(self, batch: pa.RecordBatch, seed: int, epoch: int = 0) -> NDArray[np.uint64]:
+        """Where each record belongs in the whole order; another one for each copy that a `mix` has made."""
+        return hash_origins(seed, f"shuffle/{epoch}" if epoch else "shuffle", batch.column(ORIGIN))
 
     def buckets(self, keys: NDArray[np.uint64], num_buckets: int) -> NDArray[np.int64]:
         """Which of equal ranges of keys each one lies in; at most 2^32 buckets."""
@@ -40,8 +55,8 @@ class Shuffle(GlobalStep, tag="shuffle", frozen=True, kw_only=True):
         # The high half of the key times the number of buckets, divided by 2^32: exact in 64 bits.
         return ((keys >> np.uint64(32)) * np.uint64(num_buckets) >> np.uint64(32)).astype(np.int64)
 
-    def sort(self, batch: pa.RecordBatch, seed: int) -> pa.RecordBatch:
+    def sort(self, batch: pa.RecordBatch, seed: int, epoch: int = 0) -> pa.RecordBatch:
         """The records in order of their keys; those with equal keys in order of their origins."""
         origin = batch.column(ORIGIN)
         fields = [origin.field(name).to_numpy(zero_copy_only=False) for name in ("part", "position", "file")]
-        return batch.take(np.lexsort((*fields, self.keys(batch, seed))))
+        return batch.take(np.lexsort((*fields, self.keys(batch, seed, epoch))))

@@ -162,6 +162,7 @@ class Accounting:
         epochs = dict.fromkeys(self._sources, 0.0)
         for lane, first, last in zip(self._lanes, before, now, strict=True):
             for shard in lane.shards:
-                shares[shard.source] += (last - first) / total * shard.rows / lane.rows
-                epochs[shard.source] = last / lane.rows
+                for source, share in shard.shares.items():
+                    shares[source] += (last - first) / total * shard.rows / lane.rows * share
+                    epochs[source] = last / lane.rows
         return {source: (shares[source], epochs[source]) for source in self._sources}

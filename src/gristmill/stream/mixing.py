@@ -10,6 +10,7 @@ from gristmill.core.errors import UsageError
 from gristmill.core.names import one_of
 from gristmill.core.numbers import MAX_COUNT, whole_number
 from gristmill.order import Mixture
+from gristmill.stream.sources import fixed_weights
 
 if TYPE_CHECKING:
     from gristmill.stream.arguments import StreamArguments
@@ -65,6 +66,9 @@ def _phases(parts: list[Part], given: StreamArguments) -> list[GivenPhase] | Non
     for phase in phases:
         names = [lane.name for part in parts for lane in part.lanes] if phase.is_of_state else known
         for name in phase.weights:
+            for part in parts:
+                if name not in names and name in part.manifest.mixed.get(part.split, {}):
+                    raise fixed_weights(part.name, part.manifest, part.split)
             one_of("a source of the mixture", name, names)
         if not phase.is_of_state and (missing := [name for name in known if name not in phase.weights]):
             raise UsageError(f"the mixture has no weight for {missing[0]}", help="give it the weight 0 to leave it out")

@@ -19,6 +19,7 @@ from gristmill.core.errors import UsageError
 from gristmill.core.names import one_of
 from gristmill.core.records import INPUT_IDS
 from gristmill.shards.manifest import load_manifest
+from gristmill.stream.origin_sources import OriginSources
 
 if TYPE_CHECKING:
     import os
@@ -45,6 +46,13 @@ class RowShard:
     """Among all records of its dataset."""
     schema: pa.Schema
     """Which every shard of the dataset has."""
+    origin_sources: OriginSources | None = None
+    """Of a mixed lane: its rows are from many sources."""
+
+    @property
+    def shares(self) -> Mapping[str, float]:
+        """Of its rows, by source; of a mixed lane, those of the whole lane."""
+        return {self.source: 1.0} if self.origin_sources is None else self.origin_sources.shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +132,8 @@ def _open(name: str, path: str, split: str | None, sources: Sequence[str] | None
     split = _split(path, manifest, split)
     of_split = manifest.splits.get(split, {})
     for source in sources or ():
+        if source not in of_split and source in manifest.mixed.get(split, {}):
+            raise fixed_weights(path, manifest, split)
         one_of("sources", source, of_split)
     chosen = [source for source in of_split if sources is None or source in sources]
     shards = _shards(name, path, manifest, split, chosen)
@@ -137,6 +147,16 @@ def _open(name: str, path: str, split: str | None, sources: Sequence[str] | None
         return Part(name, manifest, split, chosen, lanes, shares)
     return Part(
         name, manifest, split, chosen, [Lane(name, [shard for group in shards.values() for shard in group])], None
+    )
+
+
+def fixed_weights(path: str, manifest: Manifest, split: str) -> UsageError:
+    """Why the sources of a mixed lane can be neither weighed nor left out."""
+    rows = {source: share.rows for source, share in manifest.mixed[split].items()}
+    listed = ", ".join(f"{source} {count / max(sum(rows.values()), 1):.1%}" for source, count in rows.items())
+    return UsageError(
+        f"the sources of {path or 'the dataset'} were mixed when it was written ({listed}): they have no other weights",
+        help="stream the datasets that it was made of, or write it with interleave: false",
     )
 
 
@@ -155,6 +175,7 @@ def _shards(name: str, folder: str, manifest: Manifest, split: str, sources: lis
     """The shards of each chosen source that hold rows."""
     found: dict[str, list[RowShard]] = {source: [] for source in sources}
     root, schema = Path(folder).absolute(), manifest.shard_schema()
+    mixed = OriginSources.of(manifest, split, name) if split in manifest.mixed else None
     first_row = 0
     for of_split, source, shard in manifest.shards():
         if of_split == split and source in found and shard.rows:
@@ -169,6 +190,7 @@ def _shards(name: str, folder: str, manifest: Manifest, split: str, sources: lis
                     bytes=shard.bytes,
                     first_row=first_row,
                     schema=schema,
+                    origin_sources=mixed if manifest.is_mixed(split, source) else None,
                 )
             )
         first_row += shard.rows

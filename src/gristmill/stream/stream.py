@@ -21,6 +21,7 @@ from gristmill.stream.kernels import S_FILLED, S_SHARD
 from gristmill.stream.mixing import check_max_epochs, horizon, left_out_by, mixture_of
 from gristmill.stream.position import Position
 from gristmill.stream.row_order import RowOrder
+from gristmill.stream.row_sources import RowSources
 from gristmill.stream.row_table import RowTable
 from gristmill.stream.sources import content_hash, lanes_of, open_parts, row_length_of
 from gristmill.stream.state import check_same, parse_state, state_at
@@ -128,10 +129,8 @@ class Stream:
         self._process = os.getpid()
         shards = [shard for lane in self.lanes for shard in lane.shards]
         self.table = RowTable(shards)
-        self.sources = list(dict.fromkeys(shard.source for shard in shards))
-        numbers = {source: number for number, source in enumerate(self.sources)}
-        # One more at the end: shard -1 is that of rows which only fill up a batch.
-        self._shard_sources = np.array([*(numbers[shard.source] for shard in shards), -1], dtype=np.int64)
+        self.sources = list(dict.fromkeys(source for shard in shards for source in shard.shares))
+        self._row_sources = RowSources(shards, self.sources)
 
     def __len__(self) -> int:
         """How many rows there are in all."""
@@ -175,7 +174,7 @@ class Stream:
         batch = Batch(collate(spots, self.collate, width, self.pad_id, new))
         batch.first_row = first_row
         batch.next_row = next_row
-        batch.sources = self._shard_sources[spots[:, S_SHARD]]
+        batch.sources = self._row_sources(spots[:, S_SHARD], places - table.starts[spots[:, S_SHARD]])
         batch.tokens = spots[:, S_FILLED].copy()
         batch.num_places = batch[INPUT_IDS].size
         return batch

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gristmill.shards.dataset import Dataset, Origin
     from gristmill.stream.row_order import RowOrder
     from gristmill.stream.row_table import RowTable
+    from gristmill.stream.sources import RowShard
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +53,23 @@ def origins_of(order: RowOrder, table: RowTable, rows: range, first_row: int, ba
         dataset = datasets[shard.folder]
         record = shard.first_row + shard_row
         lengths = dataset[record][LENGTHS].tolist()
+        documents = [Document(*pair) for pair in zip(dataset.origins(record), lengths, strict=True)]
         found.append(
             RowOrigins(
                 row=row,
                 rank=(row - first_row) // batch_size,
-                source=shard.source,
+                source=_source(shard, documents),
                 epoch=int(ordered.draws[index] // order.sizes[ordered.lanes[index]]),
                 shard=shard.path,
                 shard_row=shard_row,
-                documents=[Document(*pair) for pair in zip(dataset.origins(record), lengths, strict=True)],
+                documents=documents,
             )
         )
     return found
+
+
+def _source(shard: RowShard, documents: list[Document]) -> str:
+    """For people, as in `Stream.sources`."""
+    if shard.origin_sources is None:
+        return shard.source
+    return shard.origin_sources.label(documents[0].origin.source)

@@ -1,0 +1,50 @@
+"""The sources of a lane that was interleaved when it was written, by the input files that origins name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from gristmill.shards.manifest import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class OriginSources:
+    """Of one dataset."""
+
+    files: NDArray[np.uint64]
+    """The ids of input files in order."""
+    numbers: NDArray[np.uint16]
+    """Of each file's source, in `names`."""
+    names: list[str]
+    labels: list[str]
+    """The names for people: with the dataset's before them where there are several."""
+    shares: Mapping[str, float]
+    """Of the lane's rows, by label."""
+
+    @classmethod
+    def of(cls, manifest: Manifest, split: str, part: str) -> OriginSources:
+        """Those of a mixed lane; `part` is the dataset's name in a stream of several."""
+        rows = {source: share.rows for source, share in manifest.mixed[split].items()}
+        files = sorted((int(key, 16), file.source) for key, file in manifest.files.items() if file.source in rows)
+        names = list(rows)
+        labels = [f"{part}/{name}" if part else name for name in names]
+        total = max(sum(rows.values()), 1)
+        return cls(
+            np.array([number for number, _ in files], dtype=np.uint64),
+            np.array([names.index(source) for _, source in files], dtype=np.uint16),
+            names,
+            labels,
+            {label: count / total for label, count in zip(labels, rows.values(), strict=True)},
+        )
+
+    def label(self, source: str) -> str:
+        """A source's name for people."""
+        return self.labels[self.names.index(source)]

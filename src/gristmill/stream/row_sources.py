@@ -1,0 +1,82 @@
+"""Which source each row of a stream is from. In a mixed lane its origins say it, not its file.
+
+When a shard of such a lane is first touched, the input file of each row's first document is looked up: about 20 bytes
+read a document, and 2 bytes kept a row.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gristmill.shards.arrow_stream import unchecked_batches
+from gristmill.shards.readers import READ_ERRORS
+from gristmill.shards.token_rows import ORIGINS
+from gristmill.stream.shard_blocks import check_size, damaged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from gristmill.stream.origin_sources import OriginSources
+    from gristmill.stream.sources import RowShard
+
+_BY_ROW = -2
+"""In place of a shard's source: each of its rows has its own."""
+
+
+class RowSources:
+    """The source of any rows, as numbers in `Stream.sources`."""
+
+    def __init__(self, shards: list[RowShard], sources: list[str]) -> None:
+        self._shards = shards
+        self._numbers = {source: number for number, source in enumerate(sources)}
+        of_shards = [_BY_ROW if shard.origin_sources else self._numbers[shard.source] for shard in shards]
+        # One more at the end: shard -1 is that of rows which only fill up a batch.
+        self._of_shards = np.array([*of_shards, -1], dtype=np.int64)
+        self._of_rows: dict[int, NDArray[np.uint16]] = {}
+        """Of the shards of mixed lanes that were touched."""
+
+    def __call__(self, shards: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """For the number of each row's shard, and its number in that."""
+        found = self._of_shards[shards]
+        for number in np.unique(shards[found == _BY_ROW]).tolist():
+            lane = self._shards[number].origin_sources
+            assert lane is not None
+            if number not in self._of_rows:
+                self._of_rows[number] = _sources_of(self._shards[number], lane)
+            chosen = shards == number
+            of_lane = np.array([self._numbers[label] for label in lane.labels], dtype=np.int64)
+            found[chosen] = of_lane[self._of_rows[number][rows[chosen]]]
+        return found
+
+
+def _sources_of(shard: RowShard, lane: OriginSources) -> NDArray[np.uint16]:
+    """The number of the source of each row, in `lane.names`."""
+    check_size(shard)
+    try:
+        files = np.concatenate([np.empty(0, np.uint64), *_first_files(Path(shard.path))])
+    except READ_ERRORS as error:
+        raise damaged(shard, f"cannot be read: {error}") from error
+    if len(files) != shard.rows:
+        raise damaged(shard, f"holds {len(files)} rows, but the manifest says {shard.rows}")
+    places = np.searchsorted(lane.files, files)
+    is_known = places < len(lane.files)
+    is_known[is_known] = lane.files[places[is_known]] == files[is_known]
+    if not is_known.all():
+        raise damaged(shard, "has rows of an input file that the manifest does not name")
+    return lane.numbers[places]
+
+
+def _first_files(path: Path) -> Iterator[NDArray[np.uint64]]:
+    for batch in unchecked_batches(path):
+        origins = batch.column(ORIGINS)
+        origins.validate(full=True)
+        files = origins.values.field("file").to_numpy(zero_copy_only=False)
+        starts = origins.offsets.to_numpy()[:-1]
+        if len(starts) and not 0 <= int(starts.min()) <= int(starts.max()) < len(files):
+            raise ValueError("its origins are not those of its rows")
+        yield files[starts]
