@@ -113,6 +113,8 @@ class SourceFile(msgspec.Struct, frozen=True, gc=False):
     """xxh3 of the source's name and `relative`: the `file` of its records' origins."""
     content: str = ""
     """xxh3 of its content, where the recipe says `identity: content`."""
+    is_array: bool = False
+    """Of a JSON file of several units: it is one array, so where to cut it is found in one pass over it."""
     split: str = ""
     """Of a shard: the split that its dataset has it in. `relative` says it too, so it is no part of the identity."""
 

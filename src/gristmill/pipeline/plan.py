@@ -38,7 +38,7 @@ from gristmill.steps.columns import value_columns
 from gristmill.steps.deduplicate import DeduplicateAgainst
 from gristmill.steps.limit import Limit
 from gristmill.steps.pack.pack import Pack
-from gristmill.steps.read import file_format, open_reader, plan_schema
+from gristmill.steps.read import JSON_FORMATS, file_format, is_array, open_reader, plan_schema
 from gristmill.steps.tokenize.encode import Encode
 from gristmill.steps.write import Write, open_encoder
 from gristmill.storage.commit import free_bytes
@@ -103,11 +103,11 @@ class SourcePlan:
         return next((step.carried() for step in steps if isinstance(step, Encode)), self.dataset_tokenizer)
 
     def is_to_unpack(self, file: SourceFile) -> bool:
-        """Whether a large compressed file is turned into plain pieces first."""
-        return (
+        """Whether a large compressed file is turned into plain pieces first, or the pieces of an array are found."""
+        return file.is_array or (
             file.num_bytes >= UNPACK_BYTES
             and codec_of(file.relative) is not None
-            and file_format(file.relative, self.read.format) in ("jsonl", "text")
+            and file_format(file.relative, self.read.format) in (*JSON_FORMATS, "text")
         )
 
     def cell_sizes(self, file: SourceFile) -> Sequence[int] | None:
@@ -118,7 +118,7 @@ class SourcePlan:
     def outline(self, slice_bytes: int, output_steps: Sequence[str]) -> SourceOutline:
         """Its part of the run in numbers."""
         sizes = {file.id: self._unpacked_bytes(file) for file in self.files}
-        to_unpack = [file for file in self.files if self.is_to_unpack(file)]
+        to_unpack = [file for file in self.files if self.is_to_unpack(file) and codec_of(file.relative) is not None]
         units = list(make_units(self.files, self.cell_sizes, self._expected_pieces))
         stages = [
             [*(step.name for step in leg.all_steps), *(output_steps if leg.barrier is None else ())]
@@ -310,7 +310,7 @@ def _plan_source(
         against = [step for step in steps if isinstance(step, DeduplicateAgainst)]
         refuse_own_output(recipe, {file.path.rpartition("/")[0] for step in against for file in step.files})
         inputs = find_inputs(recipe, name, spooled or source.read, is_spooled=spooled is not None)
-        files, tokenizer = inputs.files, inputs.tokenizer
+        files, tokenizer = tuple(_with_layout(inputs.read, file) for file in inputs.files), inputs.tokenizer
         read = _with_columns(inputs.read, steps) if tokenizer is None else inputs.read
         schema = plan_schema(read, files, keeps_record=_keeps_record(steps, write), has_text=not makes_text(steps))
         if tokenizer is not None:
@@ -331,6 +331,13 @@ def _plan_source(
     except GristmillError as error:
         error.add_note(f"in source {name}")
         raise
+
+
+def _with_layout(read: Read, file: SourceFile) -> SourceFile:
+    """A plain file of more than a unit with whether it is one JSON array, which is not cut like others."""
+    if file.num_bytes <= UNIT_BYTES or codec_of(file.relative) is not None or not is_array(read, file):
+        return file
+    return msgspec.structs.replace(file, is_array=True)
 
 
 def _resolved(step: Step, recipe: Recipe, known: list[tuple[Step, Step]]) -> Step:

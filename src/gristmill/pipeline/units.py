@@ -23,7 +23,7 @@ from gristmill.storage.compression import codec_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-LAYOUT = 2
+LAYOUT = 3
 """Raised whenever the same files would be cut or gathered in another way: part of every unit's fingerprint."""
 CELLS_PER_UNIT = 16
 UNIT_BYTES = 64 << 20

@@ -1,6 +1,8 @@
 """Large compressed files into plain pieces of one unit each, so that every worker can take part.
 
-A piece holds whole cells, so it is read like that part of a plain file. Pieces lie in the work folder and go with it.
+A piece holds whole cells, so it is read like that part of a plain file. Pieces lie in the work folder and go with it. A
+plain file that is one JSON array is only looked through: where its units begin cannot be told from its middle. Its
+pieces are parts of the file itself.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ import msgspec
 
 from gristmill.core.errors import CorruptStreamError
 from gristmill.pipeline.units import CELLS_PER_UNIT, Span
-from gristmill.steps.read import StreamDamage, UnpackedPiece, unpacked_cells
+from gristmill.steps.read import ElementRange, StreamDamage, UnpackedPiece, cells_to_unpack
 from gristmill.storage.commit import PendingFile
+from gristmill.storage.compression import codec_of
 from gristmill.storage.stored_paths import Count, StoredPath, path_below
 
 if TYPE_CHECKING:
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class UnpackTask:
-    """One compressed file."""
+    """One compressed file, or one JSON array."""
 
     source: str
     file: SourceFile
@@ -39,7 +42,8 @@ class UnpackTask:
 class PieceFile(msgspec.Struct, frozen=True, kw_only=True):
     """One piece on disk."""
 
-    path: StoredPath
+    path: StoredPath | None
+    """None: a part of the input file."""
     first_cell: Count
     num_cells: Count
     start: Count
@@ -51,6 +55,8 @@ class UnpackResult(msgspec.Struct, frozen=True, kw_only=True):
     """All pieces of a file; becomes the receipt."""
 
     pieces: list[PieceFile]
+    elements: ElementRange | None = None
+    """Of a JSON array: where that is."""
 
     def spans(self, file: SourceFile, root: Path) -> list[Span]:
         return [
@@ -60,10 +66,12 @@ class UnpackResult(msgspec.Struct, frozen=True, kw_only=True):
                 piece.first_cell + piece.num_cells,
                 piece.num_bytes,
                 UnpackedPiece(
-                    path=str(path_below(root, piece.path)),
+                    path=file.path if piece.path is None else str(path_below(root, piece.path)),
                     first_cell=piece.first_cell,
                     num_cells=piece.num_cells,
                     start=piece.start,
+                    offset=piece.start if piece.path is None else 0,
+                    elements=self.elements,
                     damage=StreamDamage(*piece.damage) if piece.damage else None,
                 ),
             )
@@ -75,10 +83,12 @@ def run_unpack(task: Task, context: Context) -> UnpackResult:
     """The function of unpacking tasks; `context.state` is the `Stage`."""
     stage: Stage = context.state
     unpack: UnpackTask = task.payload
-    writer = _PieceWriter(stage, unpack.stem)
+    cells, elements = cells_to_unpack(stage.legs[unpack.source].read, unpack.file)
+    stem = unpack.stem if codec_of(unpack.file.path) is not None else None
+    writer = _PieceWriter(stage, stem, elements.start if elements is not None else 0)
     with ExitStack() as files:
         try:
-            for cell, data in unpacked_cells(stage.legs[unpack.source].read, unpack.file):
+            for cell, data in cells.pieces():
                 if unpack.max_cells is not None and cell >= unpack.max_cells:
                     break
                 writer.write(files, cell, data)
@@ -89,54 +99,60 @@ def run_unpack(task: Task, context: Context) -> UnpackResult:
             writer.end(files, (damage.reason, damage.message))
         else:
             writer.end(files)
-    return UnpackResult(pieces=writer.pieces)
+    return UnpackResult(pieces=writer.pieces, elements=elements)
 
 
 class _PieceWriter:
-    """Starts a new file every `CELLS_PER_UNIT` cells."""
+    """Starts a new file every `CELLS_PER_UNIT` cells; without a `stem`, only notes where they begin."""
 
-    def __init__(self, stage: Stage, stem: str) -> None:
+    def __init__(self, stage: Stage, stem: str | None, start: int) -> None:
         self._stage = stage
         self._stem = stem
         self._file: PendingFile | None = None
-        self._first_cell = self._last_cell = self._start = 0
+        self._first_cell = self._last_cell = self._num_bytes = 0
+        self._start = start
+        self._is_open = False
         self.pieces: list[PieceFile] = []
 
     def write(self, files: ExitStack, cell: int, data: bytes) -> None:
-        if self._file is not None and cell // CELLS_PER_UNIT != self._first_cell // CELLS_PER_UNIT:
-            self._commit(None)
-        if self._file is None:
+        if self._is_open and cell // CELLS_PER_UNIT != self._first_cell // CELLS_PER_UNIT:
+            self._commit()
+        if not self._is_open:
             self._open(files, cell)
         self._last_cell = cell
+        self._num_bytes += len(data)
         if self._file is not None:
             self._file.write(data)
 
     def end(self, files: ExitStack, damage: tuple[str, str] | None = None) -> None:
         """Even an empty stream, or one that is damaged at once, has a piece that says so."""
-        if self._file is None and not self.pieces:
+        if not self._is_open and not self.pieces:
             self._open(files, 0)
-        if self._file is not None:
+        if self._is_open:
             self._commit(damage)
 
     def _open(self, files: ExitStack, cell: int) -> None:
-        path = f"{self._stem}-{len(self.pieces)}.piece"
-        self._file = files.enter_context(PendingFile(self._stage.root / path, self._stage.run_id))
+        if self._stem is not None:
+            path = f"{self._stem}-{len(self.pieces)}.piece"
+            self._file = files.enter_context(PendingFile(self._stage.root / path, self._stage.run_id))
+        self._is_open = True
+        self._num_bytes = 0
         self._first_cell = self._last_cell = cell
 
-    def _commit(self, damage: tuple[str, str] | None) -> None:
-        file = self._file
-        if file is None:
-            return
-        file.commit()
+    def _commit(self, damage: tuple[str, str] | None = None) -> None:
+        path = None
+        if self._file is not None:
+            self._file.commit()
+            path = self._file.path.relative_to(self._stage.root).as_posix()
         self.pieces.append(
             PieceFile(
-                path=file.path.relative_to(self._stage.root).as_posix(),
+                path=path,
                 first_cell=self._first_cell,
                 num_cells=self._last_cell - self._first_cell + 1,
                 start=self._start,
-                num_bytes=file.num_bytes,
+                num_bytes=self._num_bytes,
                 damage=damage,
             )
         )
-        self._start += file.num_bytes
-        self._file = None
+        self._start += self._num_bytes
+        self._file, self._is_open = None, False

@@ -8,7 +8,7 @@ import pytest
 
 from gristmill.core.errors import CorruptStreamError
 from gristmill.core.records import SourceFile
-from gristmill.steps.read import CELL_BYTES, StreamDamage, UnpackedPiece, open_reader, plan_schema, unpacked_cells
+from gristmill.steps.read import CELL_BYTES, StreamDamage, UnpackedPiece, cells_to_unpack, open_reader, plan_schema
 
 
 @dataclass
@@ -83,20 +83,22 @@ def unpack(tmp_path_factory):
     def unpack_pieces(read, file, cells_a_piece, cell_bytes):
         content: dict[int, bytes] = {}
         damage = None
+        separated, elements = cells_to_unpack(read, file, cell_bytes=cell_bytes)
         try:
-            for cell, data in unpacked_cells(read, file, cell_bytes=cell_bytes):
+            for cell, data in separated.pieces():
                 assert cell in (len(content) - 1, len(content))
                 content[cell] = content.get(cell, b"") + data
         except CorruptStreamError as error:
             damage = StreamDamage.from_error(error)
-        pieces, start = [], 0
+        pieces, start = [], 0 if elements is None else elements.start
         for first in range(0, len(content), cells_a_piece):
             cells = range(first, min(first + cells_a_piece, len(content)))
             data = b"".join(content[cell] for cell in cells)
             path = folder / str(next(numbers))
             path.write_bytes(data)
             is_last = cells.stop == len(content)
-            pieces.append(UnpackedPiece(str(path), first, len(cells), start, damage if is_last else None))
+            damaged = damage if is_last else None
+            pieces.append(UnpackedPiece(str(path), first, len(cells), start, damaged, elements=elements))
             start += len(data)
         return pieces
 

@@ -8,7 +8,7 @@ from gristmill.steps.read import file_format
 NAMES = {
     "a/b.jsonl": "jsonl",
     "b.JSONL.GZ": "jsonl",
-    "b.json.zst": "jsonl",
+    "b.json.zst": "json",
     "s3://bucket/b.ndjson.bz2": "jsonl",
     "b.parquet": "parquet",
     "b.arrow": "arrow",

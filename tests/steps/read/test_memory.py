@@ -14,11 +14,11 @@ from gristmill.storage.compression import compress_frame
 READ = """
 import json, os, sys
 from gristmill.core.records import SourceFile
-from gristmill.steps.read import Read, open_reader, plan_schema, unpacked_cells
+from gristmill.steps.read import Read, cells_to_unpack, open_reader, plan_schema
 path, options, unpacks = sys.argv[1], json.loads(sys.argv[2]), len(sys.argv) > 3
 file, read = SourceFile(path, "x", os.path.getsize(path), "", 7), Read(read="x", **options)
 if unpacks:
-    count = sum(len(data) for _, data in unpacked_cells(read, file))
+    count = sum(len(data) for _, data in cells_to_unpack(read, file)[0].pieces())
     reasons = []
 else:
     count, reasons = 0, []

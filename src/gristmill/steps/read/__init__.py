@@ -5,24 +5,35 @@ A source's files (`source_files`) are planned together (`plan_schema`) and then 
 by cell; small ones many at a time (`read_together`).
 """
 
-from gristmill.steps.read.cells import CELL_BYTES, CellBatch, FileReader, StreamDamage, UnpackedPiece
-from gristmill.steps.read.formats import file_format
+from gristmill.steps.read.cells import CELL_BYTES, CellBatch, ElementRange, FileReader, StreamDamage, UnpackedPiece
+from gristmill.steps.read.formats import JSON_FORMATS, file_format
 from gristmill.steps.read.gristmill_dataset import refuse_unfinished
 from gristmill.steps.read.python_values import json_line
 from gristmill.steps.read.read import Read
 from gristmill.steps.read.schema import plan_schema
-from gristmill.steps.read.source import open_reader, recognized, source_files, source_tokenizer, unpacked_cells
+from gristmill.steps.read.source import (
+    cells_to_unpack,
+    is_array,
+    open_reader,
+    recognized,
+    source_files,
+    source_tokenizer,
+)
 from gristmill.steps.read.together import read_together
 from gristmill.steps.read.token_rows import refuse_text_keys
 
 __all__ = [
     "CELL_BYTES",
+    "JSON_FORMATS",
     "CellBatch",
+    "ElementRange",
     "FileReader",
     "Read",
     "StreamDamage",
     "UnpackedPiece",
+    "cells_to_unpack",
     "file_format",
+    "is_array",
     "json_line",
     "open_reader",
     "plan_schema",
@@ -32,5 +43,4 @@ __all__ = [
     "refuse_unfinished",
     "source_files",
     "source_tokenizer",
-    "unpacked_cells",
 ]

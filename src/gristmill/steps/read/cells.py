@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from gristmill.core.errors import CorruptStreamError
+from gristmill.storage.stored_paths import Count  # noqa: TC001  (msgspec looks at the types of fields)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +20,18 @@ if TYPE_CHECKING:
     from gristmill.core.records import BadRecord
 
 CELL_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ElementRange:
+    """Where in a file the elements of a JSON array stand that are its records."""
+
+    start: Count
+    """Of the opening bracket; of the record, where it is the only one."""
+    is_array: bool
+    """Whether they stand in brackets; else the rest of the file is one record."""
+    is_whole: bool = True
+    """Whether nothing but white space may follow."""
 
 
 @dataclass(slots=True)
@@ -50,24 +63,25 @@ class StreamDamage:
     """Why a stream ended early."""
 
     reason: str
-    """`truncated_stream` or `corrupt_stream`."""
+    """`truncated_stream`, `corrupt_stream`, or `truncated_array` for a JSON array that is not closed."""
     message: str
 
     @classmethod
     def from_error(cls, error: CorruptStreamError) -> StreamDamage:
         reason = "truncated_stream" if error.context.get("truncated") else "corrupt_stream"
-        return cls(reason, error.message)
+        return cls(str(error.context.get("reason", reason)), error.message)
 
     def to_error(self) -> CorruptStreamError:
-        return CorruptStreamError(self.message, truncated=self.reason == "truncated_stream")
+        return CorruptStreamError(self.message, reason=self.reason, truncated=self.reason == "truncated_stream")
 
 
 @dataclass(frozen=True, slots=True)
 class UnpackedPiece:
-    """A run of cells of a compressed file, unpacked into a file of its own by an earlier stage.
+    """A run of cells of a compressed file, unpacked into a file of its own by an earlier stage; or of a plain file that
+    can only be cut by someone who has seen all of it, as a JSON array: then it is a part of the file itself.
 
-    It holds the plain bytes of the cells, nothing else, so it is read like the part of a plain file that begins at
-    `start` of the whole.
+    It holds the plain bytes of the cells, so it is read like the part of a plain file that begins at `start` of the
+    whole.
     """
 
     path: str
@@ -77,3 +91,7 @@ class UnpackedPiece:
     """Where the piece begins in the whole decompressed stream: the sizes of all cells before it."""
     damage: StreamDamage | None = None
     """For the last piece of a stream that could not be read to its end."""
+    offset: int = 0
+    """Where the piece begins in the file at `path`."""
+    elements: ElementRange | None = None
+    """Of a JSON array: where that is in the whole."""

@@ -77,6 +77,12 @@ class ChunkStream:
         self._chunks = chunks
         self._held = memoryview(b"")
 
+    def skip(self, size: int) -> None:
+        """Leave out the next bytes."""
+        scratch = memoryview(bytearray(min(size, READ_BYTES)))
+        while size and (num_read := self.readinto(scratch[:size])):
+            size -= num_read
+
     def readinto(self, buffer: memoryview, /) -> int:
         while not self._held:
             chunk = next(self._chunks, None)

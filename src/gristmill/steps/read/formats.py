@@ -12,7 +12,7 @@ from gristmill.storage.compression import codec_of, strip_codec
 _BY_SUFFIX = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
-    ".json": "jsonl",  # many corpora call their JSON lines so
+    ".json": "json",  # also JSON lines: many corpora call them so
     ".parquet": "parquet",
     ".pq": "parquet",
     ".arrow": "arrow",
@@ -23,6 +23,7 @@ _BY_SUFFIX = {
     ".md": "text",
     ".tar": "webdataset",
 }
+JSON_FORMATS = ("jsonl", "json")
 _COMPRESSED_INSIDE = ("parquet", "arrow", "hugging_face")
 
 

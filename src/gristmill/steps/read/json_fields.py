@@ -53,6 +53,7 @@ class JsonFields:
         decoder = msgspec.json.Decoder(struct)
         self.decode: Callable[[bytes | memoryview], Any] = decoder.decode
         self.decode_lines: Callable[[bytes | memoryview], list[Any]] = decoder.decode_lines
+        self.decode_array: Callable[[bytes | memoryview], list[Any]] = msgspec.json.Decoder(list[struct]).decode  # type: ignore[valid-type]
         self._get_text = operator.attrgetter(self._attributes[text]) if text is not None else None
 
     def texts(self, rows: Sequence[Any]) -> list[str]:

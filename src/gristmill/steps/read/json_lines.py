@@ -51,19 +51,29 @@ class JsonLinesReader:
 
     def parse(self, raw: RawCell) -> CellBatch:
         """The records of a raw cell."""
-        cut = cut_records(raw, self._cells.file.id, LINE_END, self._read.max_record_bytes)
+        cut = self._cut(raw)
         refused: list[tuple[int, Exception]] = []
         rows = self._decode_together(cut)
         if rows is None:
             rows = self._decode_each(cut, refused)
         num_blank = self._set_aside(cut, refused)
-        columns = self._columns_of(rows, cut.joined(strip=_RETURN) if self._keeps_record else None)
+        columns = self._columns_of(rows, self._records(cut) if self._keeps_record else None)
         batch = build_batch(self._schema, self._cells.file.id, cut.positions, columns)
         if raw.rest is not None:
             batch, num_more = self._with_rest(raw.rest, batch, cut.bad)
             num_blank += num_more
         cut.bad.sort(key=lambda bad: bad.position)
         return CellBatch(raw.cell, batch, num_blank, cut.bad)
+
+    def _cut(self, raw: RawCell) -> CutRecords:
+        return cut_records(raw, self._cells.file.id, LINE_END, self._read.max_record_bytes)
+
+    def _records(self, cut: CutRecords) -> pa.Array:
+        return cut.joined(strip=_RETURN)
+
+    def _as_line(self, record: bytes) -> bytes:
+        """A record as it is carried along."""
+        return record.removesuffix(b"\r")
 
     def _decode_together(self, cut: CutRecords) -> list[Any] | None:
         """All lines in one call, where that gives what each would give alone; None if a line is not that plain.
@@ -137,7 +147,7 @@ class JsonLinesReader:
         try:
             if not line or len(line) > self._read.max_record_bytes or not is_utf8(line):
                 raise msgspec.DecodeError
-            record = pa.array([line.removesuffix(b"\r")], RECORD_TYPE) if self._keeps_record else None
+            record = pa.array([self._as_line(line)], RECORD_TYPE) if self._keeps_record else None
             columns = self._columns_of([self._fields.retry(line)], record)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             bad.append(rest)

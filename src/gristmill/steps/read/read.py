@@ -13,7 +13,7 @@ from gristmill.core.python_records import PythonRecords
 from gristmill.core.records import ORIGIN, RECORD, TEXT
 from gristmill.core.step import Step
 
-FORMATS = ("jsonl", "parquet", "arrow", "hugging_face", "text", "webdataset", "gristmill")
+FORMATS = ("jsonl", "json", "parquet", "arrow", "hugging_face", "text", "webdataset", "gristmill")
 
 
 class Read(Step, frozen=True, kw_only=True, tag="read"):
@@ -30,6 +30,8 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
     Formats (from the file's name, unless `format` says it):
 
     * `jsonl`: one object a line, in any compression. Each line is judged alone.
+    * `json`: told by content. An array gives its elements, also when pretty-printed; one object a line is JSON lines;
+      one object with exactly one array of objects gives that array's elements. `field: data` names the array outright.
     * `parquet`, `arrow` (file and stream), `hugging_face` (a folder written by `save_to_disk`).
     * `text`: a document a file, or one between each two `separator`s (`separator: "\n\n"`).
     * `gristmill`: the folder of a finished dataset of documents, whatever its shards are, or of tokens that are not
@@ -43,6 +45,8 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
     text: str = TEXT
     columns: list[str] = msgspec.field(default_factory=list)
     split: str | None = None
+    field: str | None = None
+    """Of a `.json` file that is one object: the field that holds the array of records."""
     separator: str | None = None
     max_record_bytes: int = 64 << 20
     """Larger records are set aside by reference, never held in memory."""
@@ -53,6 +57,10 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
             raise UsageError("format and separator are of files, not of records from Python", help="leave them out")
         if self.format is not None:
             one_of("format", self.format, FORMATS)
+        if self.field is not None and (not self.field or self.format not in (None, "json")):
+            raise UsageError(
+                f"field: names the array of records in a JSON file, not {self.field!r} of {self.format or 'a file'}"
+            )
         if not self.text:
             raise UsageError("text: must name the field that holds the text")
         if self.separator is not None:

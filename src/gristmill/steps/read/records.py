@@ -85,9 +85,14 @@ def cut_records(raw: RawCell, file: int, separator: bytes, max_record_bytes: int
     sizes = stops - starts
     if raw.num_left_out:
         sizes[-1] += raw.num_left_out - (width if raw.is_terminated else 0)
+    return quarantine_unreadable(cut, file, sizes, max_record_bytes)
+
+
+def quarantine_unreadable(cut: CutRecords, file: int, sizes: NDArray[np.int64], max_record_bytes: int) -> CutRecords:
+    """Take out the records that are too large, of these `sizes`, or not UTF-8."""
     if len(sizes) and sizes.max() > max_record_bytes:
         _set_aside(cut, _too_large(cut, file, sizes, max_record_bytes))
-    if not is_utf8(raw.data):
+    if not is_utf8(cut.raw.data):
         _set_aside(cut, _not_utf8(cut, file))
     return cut
 

@@ -20,7 +20,9 @@ from gristmill.steps.read.columns import (
     joined_schema,
     no_such_column,
 )
-from gristmill.steps.read.formats import file_format
+from gristmill.steps.read.formats import JSON_FORMATS, file_format
+from gristmill.steps.read.json_elements import ElementScanner
+from gristmill.steps.read.json_layout import find_elements
 from gristmill.steps.read.json_types import column_types, no_such_field, values_at
 from gristmill.steps.read.members import KEY, Sample, SampleWalk, member_path
 from gristmill.steps.read.parquet import check_ends, parquet_schema
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gristmill.core.records import SourceFile
+    from gristmill.steps.read.cells import ElementRange
     from gristmill.steps.read.read import Read
 
 _MAX_SAMPLED = 16
@@ -92,15 +95,17 @@ def source_format(read: Read, files: Sequence[SourceFile]) -> str:
     first, kind = files[0], ""
     for file in files:
         found = file_format(file.path, read.format)
-        if kind and found != kind:
+        if kind and found != kind and not {found, kind} <= set(JSON_FORMATS):
             raise UsageError(
                 f"one source holds files of two formats: {first.path} ({kind}) and {file.path} ({found})",
                 help="make them two sources, or name the files more exactly",
             )
         kind = found
+    if read.field is not None and kind != "json":
+        raise UsageError(f"field: names the array of records in a JSON file, but {first.path} is {kind}")
     if read.separator is not None and kind != "text":
         raise UsageError(f"separator: only text is cut at a separator, but {first.path} is {kind}")
-    return "arrow" if kind == "hugging_face" else kind
+    return {"hugging_face": "arrow", "json": "jsonl"}.get(kind, kind)
 
 
 def _spread(files: Sequence[SourceFile], most: int) -> list[SourceFile]:
@@ -138,31 +143,54 @@ def _stored_columns(
 
 
 def _json_columns(read: Read, files: Sequence[SourceFile], *, has_text: bool) -> dict[str, pa.DataType]:
-    records = [record for file in files for record in _sampled_objects(file)]
+    records = [record for file in files for record in _sampled_objects(read, file)]
     if has_text and records and not values_at(read.text, records):
         raise no_such_field("text", read.text, records)
     return column_types(read.columns, records)
 
 
-def _sampled_objects(file: SourceFile) -> Iterator[dict[str, Any]]:
+def _sampled_objects(read: Read, file: SourceFile) -> Iterator[dict[str, Any]]:
     """The valid objects in the first 256 KiB of a file, or the first one if it is no longer than a cell."""
-    data = bytearray()
-    with closing(unpacked_chunks(file.path)) as chunks:
+    elements = find_elements(read, file.path) if file_format(file.path, read.format) == "json" else None
+    for record in _sampled_lines(file) if elements is None else _sampled_elements(file, elements):
         try:
-            for chunk in chunks:
-                data += chunk
-                if len(data) >= CELL_BYTES or (len(data) >= _SAMPLE_BYTES and b"\n" in data):
-                    break
-        except CorruptStreamError:
-            pass  # what was readable is the sample; the run reports the damage
-    end = data.find(b"\n", _SAMPLE_BYTES)
-    for line in bytes(data[: end if end >= 0 else len(data)]).removeprefix(BYTE_ORDER_MARK).split(b"\n"):
-        try:
-            value = msgspec.json.decode(line)
+            value = msgspec.json.decode(record)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
         if isinstance(value, dict):
             yield value
+
+
+def _sampled_lines(file: SourceFile) -> list[bytes]:
+    data = _head(file, 0, b"\n")
+    end = data.find(b"\n", _SAMPLE_BYTES)
+    return data[: end if end >= 0 else len(data)].removeprefix(BYTE_ORDER_MARK).split(b"\n")
+
+
+def _sampled_elements(file: SourceFile, elements: ElementRange) -> Iterator[bytes]:
+    data = _head(file, elements.start, b"")
+    found = ElementScanner(is_open=not elements.is_array).split(data)
+    for start, stop in zip(found.starts.tolist(), found.stops.tolist(), strict=True):
+        yield data[start:stop]
+        if stop >= _SAMPLE_BYTES:
+            return
+    if found.unfinished is not None:
+        yield data[found.unfinished :]
+
+
+def _head(file: SourceFile, start: int, separator: bytes) -> bytes:
+    """The bytes from a place on: those that the sample needs, at most a cell; with separators from 256 KiB on."""
+    data = bytearray()
+    with closing(unpacked_chunks(file.path)) as chunks:
+        try:
+            for chunk in chunks:
+                data += chunk[start:]
+                start = max(0, start - len(chunk))
+                if len(data) >= CELL_BYTES or (len(data) >= _SAMPLE_BYTES and separator and separator in data):
+                    break
+        except CorruptStreamError:
+            pass  # what was readable is the sample; the run reports the damage
+    return bytes(data)
 
 
 def _member_columns(read: Read, files: Sequence[SourceFile]) -> dict[str, pa.DataType]:

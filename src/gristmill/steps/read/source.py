@@ -10,10 +10,12 @@ import xxhash
 from gristmill.core.errors import UsageError
 from gristmill.core.records import SourceFile
 from gristmill.steps.read.arrow import ArrowReader
-from gristmill.steps.read.cells import CELL_BYTES, FileReader, UnpackedPiece
-from gristmill.steps.read.formats import file_format
+from gristmill.steps.read.cells import CELL_BYTES, ElementRange, FileReader, UnpackedPiece
+from gristmill.steps.read.formats import JSON_FORMATS, file_format
 from gristmill.steps.read.gristmill_dataset import datasets_tokenizer, holds_datasets, shard_files
 from gristmill.steps.read.hugging_face import data_files, is_dataset_folder
+from gristmill.steps.read.json_array import ElementFile, JsonArrayReader
+from gristmill.steps.read.json_layout import find_elements
 from gristmill.steps.read.json_lines import LINE_END, JsonLinesReader
 from gristmill.steps.read.parquet import ParquetReader
 from gristmill.steps.read.separated import SeparatedFile
@@ -21,7 +23,7 @@ from gristmill.steps.read.text_files import SeparatedTextReader, WholeTextReader
 from gristmill.steps.read.webdataset import WebDatasetReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     import pyarrow as pa
 
@@ -84,9 +86,12 @@ def open_reader(
         cell_bytes: The size of a cell; part of the output's identity.
     """
     kind = file_format(file.path, read.format)
-    if kind == "jsonl" or (kind == "text" and read.separator is not None):
+    elements = _elements(read, file, piece, kind)
+    if elements is not None:
+        return JsonArrayReader(read, ElementFile(file, elements, read.max_record_bytes, piece, cell_bytes), schema)
+    if kind in JSON_FORMATS or (kind == "text" and read.separator is not None):
         cells = _separated(read, file, piece, cell_bytes)
-        return (JsonLinesReader if kind == "jsonl" else SeparatedTextReader)(read, cells, schema)
+        return (JsonLinesReader if kind in JSON_FORMATS else SeparatedTextReader)(read, cells, schema)
     if kind == "text":
         return WholeTextReader(read, file, schema)
     if kind == "webdataset":
@@ -95,17 +100,32 @@ def open_reader(
     return reader(read, file, schema, cell_bytes=cell_bytes)
 
 
-def unpacked_cells(read: Read, file: SourceFile, *, cell_bytes: int = CELL_BYTES) -> Iterator[tuple[int, bytes]]:
-    """The plain bytes of a compressed file of lines or separated text, cell by cell: pairs of cell number and bytes.
+def is_array(read: Read, file: SourceFile) -> bool:
+    """Whether a file is one JSON array, or an object with one: where to cut it is only known after one pass over it."""
+    elements = _elements(read, file, None, file_format(file.path, read.format))
+    return elements is not None and elements.is_array
 
-    Each cell comes at least once, in order; one with a large record in several pieces. Put one after the other, the
-    bytes of a run of cells are an `UnpackedPiece`.
 
-    Raises:
-        CorruptStreamError: After the last cell, if the stream could not be read to its end. The last piece gets it as
-        its `damage`.
+def cells_to_unpack(
+    read: Read, file: SourceFile, *, cell_bytes: int = CELL_BYTES
+) -> tuple[SeparatedFile, ElementRange | None]:
+    """A compressed file of lines, elements or separated text, or a plain one of one JSON array; and where that is.
+
+    Its `pieces()` are its plain bytes, cell by cell. Each cell comes at least once, in order; one with a large record
+    in several pieces. Put one after the other, the bytes of a run of cells are an `UnpackedPiece`. If the stream cannot
+    be read to its end, `CorruptStreamError` follows the last cell; the last piece gets it as its `damage`.
     """
-    return _separated(read, file, None, cell_bytes).pieces()
+    elements = _elements(read, file, None, file_format(file.path, read.format))
+    if elements is not None:
+        return ElementFile(file, elements, read.max_record_bytes, cell_bytes=cell_bytes), elements
+    return _separated(read, file, None, cell_bytes), None
+
+
+def _elements(read: Read, file: SourceFile, piece: UnpackedPiece | None, kind: str) -> ElementRange | None:
+    """Where the records of a JSON file stand that does not hold lines."""
+    if piece is not None:
+        return piece.elements
+    return find_elements(read, file.path) if kind == "json" else None
 
 
 def _separated(read: Read, file: SourceFile, piece: UnpackedPiece | None, cell_bytes: int) -> SeparatedFile:

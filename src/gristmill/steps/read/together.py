@@ -19,7 +19,8 @@ import pyarrow as pa
 from gristmill.core.records import ORIGIN, TEXT, TEXT_TYPE, origins
 from gristmill.steps.read.batches import build_batch
 from gristmill.steps.read.cells import CELL_BYTES, CellBatch
-from gristmill.steps.read.formats import file_format
+from gristmill.steps.read.formats import JSON_FORMATS, file_format
+from gristmill.steps.read.json_layout import find_elements_in
 from gristmill.steps.read.json_lines import LINE_END, JsonLinesReader
 from gristmill.steps.read.separated import BYTE_ORDER_MARK, RawCell, SeparatedFile, unpacked_chunks
 from gristmill.steps.read.source import open_reader
@@ -63,7 +64,7 @@ def _cells(read: Read, files: Iterable[SourceFile], schema: pa.Schema) -> Iterat
         if contents is not None and data is not None:
             if contents.num_bytes + len(data) > CELL_BYTES:
                 yield contents.take()
-            if contents.add(file.id, data):
+            if contents.add(file, data):
                 continue
         if contents is not None and contents.num_bytes:
             yield contents.take()
@@ -101,7 +102,7 @@ class _Contents(Protocol):
 
     num_bytes: int
 
-    def add(self, file: int, data: bytes) -> bool:
+    def add(self, file: SourceFile, data: bytes) -> bool:
         """Whether this was done; else the file needs its own reader."""
 
     def take(self) -> CellBatch:
@@ -110,7 +111,7 @@ class _Contents(Protocol):
 
 def _contents(read: Read, file: SourceFile, schema: pa.Schema) -> _Contents | None:
     kind = file_format(file.path, read.format)
-    if kind == "jsonl":
+    if kind in JSON_FORMATS:
         return _Lines(read, file, schema)
     return _Texts(read, schema) if kind == "text" and read.separator is None else None
 
@@ -118,12 +119,15 @@ def _contents(read: Read, file: SourceFile, schema: pa.Schema) -> _Contents | No
 class _Lines:
     def __init__(self, read: Read, file: SourceFile, schema: pa.Schema) -> None:
         cells = SeparatedFile(file, LINE_END, read.max_record_bytes)
+        self._read = read
         self._reader = JsonLinesReader(read, cells, schema)
         self._clear()
 
-    def add(self, file: int, data: bytes) -> bool:
+    def add(self, file: SourceFile, data: bytes) -> bool:
+        if file_format(file.path, self._read.format) == "json" and find_elements_in(self._read, file.path, data):
+            return False
         mark = len(BYTE_ORDER_MARK) if data.startswith(BYTE_ORDER_MARK) else 0
-        self._files.append(file)
+        self._files.append(file.id)
         self._starts.append(self.num_bytes)
         self._shifts.append(self.num_bytes - mark)
         lines = data[mark:] if mark else data
@@ -167,7 +171,7 @@ class _Texts:
         self._schema = schema
         self._clear()
 
-    def add(self, file: int, data: bytes) -> bool:
+    def add(self, file: SourceFile, data: bytes) -> bool:
         text = data.removeprefix(BYTE_ORDER_MARK)
         if len(text) > self._max_record_bytes:
             return False
@@ -179,7 +183,7 @@ class _Texts:
         if not text or text.isspace():
             self._num_blank += 1
         else:
-            self._files.append(file)
+            self._files.append(file.id)
             self._texts.append(decoded)
         return True
 
