@@ -6,6 +6,7 @@ import zlib
 
 import pytest
 
+from gristmill.core.errors import EmptyDatasetError
 from gristmill.core.recipe import Source
 from gristmill.pipeline import plan, units, unpack
 from gristmill.pipeline.options import RunOptions
@@ -52,7 +53,10 @@ def test_empty_files_between_others(mill, tmp_path, format):
 def test_a_dataset_of_nothing(mill, tmp_path, format, content, barrier):
     (tmp_path / "a.jsonl").write_bytes(content)
     steps = [Length(min_chars=100), *barrier, Split(validation=0.5), Write(format=format)]
-    recipe = mill.recipe({"web": Read(read=f"{tmp_path}/*.jsonl")}, steps)
+    reads = {"web": Read(read=f"{tmp_path}/*.jsonl")}
+    with pytest.raises(EmptyDatasetError):
+        mill.run(mill.recipe(reads, steps))
+    recipe = mill.recipe(reads, steps, allow_empty=True)
     result = mill.run(recipe)
     dataset = open_dataset(mill.output)
     assert (len(dataset), list(dataset)) == (0, [])

@@ -173,7 +173,10 @@ def test_blank_lines_are_in_the_books(mill, tmp_path):
 def test_all_records_may_be_set_aside_where_the_recipe_says_so(mill, tmp_path, calls):
     (tmp_path / "a.jsonl").write_bytes(b"\n".join(good(500)))
     recipe = mill.recipe(
-        {"web": Read(read=f"{tmp_path}/*.jsonl")}, [Map(call=calls("always_fails"))], max_quarantine=1.0
+        {"web": Read(read=f"{tmp_path}/*.jsonl")},
+        [Map(call=calls("always_fails"))],
+        max_quarantine=1.0,
+        allow_empty=True,
     )
     assert mill.run(recipe).manifest.quarantine.counts == {"web": {"exception": 500}}
 
@@ -252,7 +255,7 @@ def test_books_balance_whatever_comes(mill, tmp_path_factory, calls, steps, file
         "web": Source(Read(read=f"{folder}/*.jsonl")),
         "one": Source(Read(read=f"{folder}/0.jsonl"), [Length(min_chars=2)]),
     }
-    recipe = mill.recipe(reads, [*STEPS[steps](calls), Write(format=format)], max_quarantine=1.0)
+    recipe = mill.recipe(reads, [*STEPS[steps](calls), Write(format=format)], max_quarantine=1.0, allow_empty=True)
     mill.fresh_files(recipe)  # which verifies
     dataset = open_dataset(mill.output)
     manifest = dataset.manifest

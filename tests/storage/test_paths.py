@@ -133,28 +133,51 @@ def test_different_stores_in_one_source_are_refused(tree):
 
 
 def test_links_inside_the_root_give_each_file_once(tree):
-    (tree / "again.jsonl").symlink_to(tree / "a.jsonl")
-    (tree / "0-loop").symlink_to(tree)
+    (tree / "0-again.jsonl").symlink_to(tree / "a.jsonl")
     (tree / "0-deep").symlink_to(tree / "deep")
-    (tree / "deep" / "up").symlink_to("..")
+    (tree / "deep" / "beside").symlink_to("../deep2")
+    (tree / "deep2").mkdir()
+    (tree / "deep2" / "beside").symlink_to("../deep")
     assert relatives(str(tree)) == ["a.jsonl", "b.jsonl", "c.txt", "deep/d.jsonl", "deep/er/e.jsonl"]
+    assert list_files(str(tree)).links_again == [f"{tree}/0-again.jsonl"]
     assert relatives(f"{tree}/0-d*/*.jsonl") == ["0-deep/d.jsonl"]
 
 
-def test_links_out_of_the_root_are_not_followed_but_told(tree, tmp_path_factory):
+@pytest.mark.parametrize("target", ["", "deep", "deep/er"])
+def test_links_in_a_circle_are_refused(tree, target):
+    (tree / "deep" / "er" / "up").symlink_to(tree / target)
+    for pattern in (str(tree), f"{tree}/**/*.jsonl"):
+        with pytest.raises(UsageError, match="up"):
+            find_files(pattern)
+    assert "a.jsonl" in relatives(f"{tree}/*.jsonl")
+
+
+def test_links_to_files_anywhere_are_followed(tree, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "blob").write_text("x" * 999)
+    (tree / "file.jsonl").symlink_to(outside / "blob")
+    (tree / "deep" / "again.jsonl").symlink_to(outside / "blob")
+    for pattern in (f"{tree}/**/*.jsonl", str(tree)):
+        listing = list_files(pattern)
+        [file] = [file for file in listing.files if file.num_bytes == 999]
+        assert file.path == f"{tree}/deep/again.jsonl"  # the first of its names
+        assert listing.links_again == [f"{tree}/file.jsonl"]
+        assert listing.link_targets == [str(outside / "blob")]
+    assert relatives(f"{tree}/fi*.jsonl") == ["file.jsonl"]
+
+
+def test_links_to_folders_elsewhere_are_not_followed_but_told(tree, tmp_path_factory):
     outside = tmp_path_factory.mktemp("outside")
     (outside / "secret.jsonl").write_text("secret")
-    (tree / "file.jsonl").symlink_to(outside / "secret.jsonl")
     (tree / "folder").symlink_to(outside)
     for pattern in (f"{tree}/**/*.jsonl", f"{tree}/*/*.jsonl", str(tree)):
         listing = list_files(pattern)
-        assert not any("secret" in file.relative or "file" in file.relative for file in listing.files)
-        assert f"{tree}/folder" in listing.links_outside
+        assert not any("secret" in file.relative for file in listing.files)
+        assert listing.links_outside == [f"{tree}/folder"]
     with pytest.raises(UsageError) as caught:
-        find_files(f"{tree}/fi*.jsonl")
-    assert str(tree / "file.jsonl") in str(caught.value.help)
+        find_files(f"{tree}/fol*/*.jsonl")
+    assert str(tree / "folder") in str(caught.value.help)
     # What is named outright is meant.
-    assert relatives(f"{tree}/file.jsonl") == ["file.jsonl"]
     assert relatives(f"{tree}/folder") == ["secret.jsonl"]
 
 
@@ -163,7 +186,7 @@ def test_a_sibling_whose_name_starts_like_the_root_is_outside(tmp_path):
     (tmp_path / "data-private").mkdir()
     (tmp_path / "data-private" / "x").write_text("")
     (tmp_path / "data" / "y").write_text("")
-    (tmp_path / "data" / "x").symlink_to(tmp_path / "data-private" / "x")
+    (tmp_path / "data" / "x").symlink_to(tmp_path / "data-private")
     assert relatives(f"{tmp_path}/data") == ["y"]
 
 

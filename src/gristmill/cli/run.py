@@ -121,6 +121,7 @@ def result_facts(result: RunResult, seconds: float) -> dict[str, object]:
         "num_shards": sum(1 for _ in manifest.shards()),
         "num_bytes": sum(shard.bytes for _, _, shard in manifest.shards()),
         "books": result.books,
+        "warnings": list(result.warnings),
         "deduplicated": [msgspec.to_builtins(step) for step in manifest.deduplicated],
         "quarantine": {
             "counts": manifest.quarantine.counts,
@@ -140,6 +141,8 @@ def print_result(result: RunResult, seconds: float) -> None:
         click.echo(f"set aside from {source}: {reasons}")
     for file in manifest.quarantine.files:
         click.echo(f"  see {result.output / file.path}, or: gristmill inspect {result.output} --quarantine")
+    for warning in result.warnings:
+        click.echo(f"warning: {warning}")
     if manifest.environment_dependent:
         click.echo("note: some records were set aside for reasons of this machine; another run may keep them")
     rows_by_split = ", ".join(f"{split} {rows:,}" for split, rows in _num_rows(manifest).items())

@@ -38,9 +38,11 @@ def print_books(books: Mapping[str, Sequence[Mapping[str, object]]]) -> None:
     columns = ("source", "step", "dropped as", "set aside as", "in", "created", "out", "dropped", "set aside")
     print_table(columns, (row for name, states in books.items() for row in _rows(name, states)), num_words=4)
     for name, states in books.items():
-        num_blank = sum(Account.from_dict(state).measures["blank"] for state in states)
-        if num_blank:
+        measures = sum((Account.from_dict(state).measures for state in states), Counter[str]())
+        if num_blank := measures["blank"]:
             click.echo(f"skipped in {name}: {num_blank:,} blank, which are no records")
+        if num_empty := measures["empty_files"]:
+            click.echo(f"skipped in {name}: {num_empty:,} files without a byte")
 
 
 def print_tokens(manifest: Manifest) -> None:

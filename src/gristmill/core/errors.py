@@ -127,6 +127,10 @@ class QuarantineError(StoppedError):
     """More records were set aside than the recipe allows."""
 
 
+class EmptyDatasetError(StoppedError):
+    """No record is left of a run. Nothing is published; `allow_empty: true` publishes it without work."""
+
+
 class TooManyDuplicatesError(StoppedError):
     """A source would lose more documents as copies than the recipe allows, or so many are said to be one."""
 

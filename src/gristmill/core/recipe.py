@@ -48,6 +48,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     """How a changed input file is told: by size and modification time, or by reading it."""
     keep_dropped: Literal["samples", "all"] | None = None
     """Write records that steps drop to `dropped/`: 20 of each source, step and reason, or all."""
+    allow_empty: bool = False
+    """Publish a dataset without records; without this a run that leaves none fails. Never shapes the output."""
     folder: str | None = None
     """Relative paths start here: the folder of the recipe's file. None: the current folder."""
 
@@ -113,6 +115,7 @@ def recipe_data(recipe: Recipe) -> dict[str, Any]:
         ("identity", "mtime"),
         ("mixture", None),
         ("keep_dropped", None),
+        ("allow_empty", False),
     ):
         value = getattr(recipe, name)
         if value != default:

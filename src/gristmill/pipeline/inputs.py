@@ -12,16 +12,17 @@ import msgspec
 from gristmill.core.errors import UsageError
 from gristmill.steps.read import recognized, refuse_unfinished, source_files, source_tokenizer
 from gristmill.storage.checksums import file_checksum
-from gristmill.storage.paths import find_files
+from gristmill.storage.paths import find_files, list_files
 from gristmill.storage.remote_files import local_path, protocol_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from gristmill.core.recipe import Recipe
     from gristmill.core.records import SourceFile
     from gristmill.shards.carried_tokenizer import CarriedTokenizer
     from gristmill.steps.read import Read
+    from gristmill.storage.paths import Listing
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class Inputs:
     files: tuple[SourceFile, ...]
     tokenizer: CarriedTokenizer | None = None
     """What made the ids, where the source is a dataset of tokens."""
+    notes: tuple[str, ...] = ()
+    """What matched and is not read."""
 
 
 def find_inputs(recipe: Recipe, name: str, read: Read, *, is_spooled: bool = False) -> Inputs:
@@ -46,13 +49,25 @@ def find_inputs(recipe: Recipe, name: str, read: Read, *, is_spooled: bool = Fal
     local = [local_path(pattern) for pattern in patterns if protocol_of(pattern) is None]
     refuse_own_output(recipe, map(recipe.path, local))
     refuse_unfinished(patterns, recipe.folder)
-    found = find_files(read.read, base=recipe.folder)
+    listing = list_files(read.read, base=recipe.folder)
+    found = listing.files
     folders = {file.path.rpartition("/")[0] for file in found if protocol_of(file.path) is None}
+    folders |= {target.rpartition("/")[0] for target in listing.link_targets}
     refuse_own_output(recipe, folders)
     read = recognized(read, found)
     files = source_files(name, read, found)
     known = _with_content(files) if recipe.identity == "content" else tuple(files)
-    return Inputs(read, known, source_tokenizer(read, found))
+    return Inputs(read, known, source_tokenizer(read, found), tuple(_link_notes(listing)))
+
+
+def _link_notes(listing: Listing) -> Iterator[str]:
+    """Which links were left out, with their number and the first of them."""
+    for links, why in (
+        (listing.links_outside, "to folders elsewhere, which are read only where they are named"),
+        (listing.links_again, "to files that are read under another name"),
+    ):
+        if links:
+            yield f"{len(links):,} symbolic links left out, {why}: {links[0]}{' …' if len(links) > 1 else ''}"
 
 
 def _with_content(files: Iterable[SourceFile]) -> tuple[SourceFile, ...]:

@@ -25,6 +25,8 @@ class SourceOutline:
     name: str
     format: str
     num_files: int
+    num_empty_files: int
+    """Of these, without a byte."""
     num_bytes: int
     unpacked_bytes: int
     """Estimated."""
@@ -120,7 +122,9 @@ def _source_lines(source: SourceOutline) -> Iterator[str]:
     if source.is_sample:
         yield f"source {source.name}: records from Python, of which the first were looked at, {source.format}"
     else:
-        yield f"source {source.name}: {counted(source.num_files, 'file')}, {amount(source.num_bytes)}, {source.format}"
+        empty = f" ({source.num_empty_files:,} of them empty)" if source.num_empty_files else ""
+        files = f"{counted(source.num_files, 'file')}{empty}"
+        yield f"source {source.name}: {files}, {amount(source.num_bytes)}, {source.format}"
     columns = ", ".join(f"{name} {kind}" for name, kind in source.columns.items())
     yield f"├── columns: {columns}"
     yield from (f"├── note: {note}" for note in source.notes)

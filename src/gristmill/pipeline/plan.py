@@ -21,7 +21,7 @@ from gristmill.pipeline.inputs import find_inputs, refuse_own_output
 from gristmill.pipeline.leg import cut_into_legs, leg_schemas, sample_steps, source_column_notes, with_steps
 from gristmill.pipeline.outline import Outline, SourceOutline, unpacked_bytes
 from gristmill.pipeline.output import check_writable
-from gristmill.pipeline.sample import Sample, try_sample
+from gristmill.pipeline.sample import Sample, find_no_records, try_sample
 from gristmill.pipeline.spool import sampled_reads
 from gristmill.pipeline.together import (
     check_lane,
@@ -128,6 +128,7 @@ class SourcePlan:
             name=self.name,
             format=file_format(self.files[0].relative, self.read.format),
             num_files=len(self.files),
+            num_empty_files=sum(not file.num_bytes for file in self.files),
             num_bytes=self.num_bytes,
             unpacked_bytes=sum(sizes.values()),
             pieces_bytes=sum(sizes[file.id] for file in to_unpack),
@@ -164,6 +165,8 @@ class Plan:
     write: Write
     pack: Pack | None
     versions: dict[str, str]
+    is_limited: bool = False
+    """Whether only the first records of each source are wanted, for a quick look."""
 
     @property
     def output_steps(self) -> tuple[Step, ...]:
@@ -275,7 +278,7 @@ def make_plan(
         forget_engines()  # the workers load their own
     output = Path(recipe.path(recipe.output))
     check_writable(output)
-    return Plan(recipe, output, sources, write, pack, fingerprint.versions())
+    return Plan(recipe, output, sources, write, pack, fingerprint.versions(), is_limited=limit is not None)
 
 
 def _output_steps(recipe: Recipe) -> tuple[tuple[Step, ...], Pack | None, Write]:
@@ -315,6 +318,9 @@ def _plan_source(
         schema = plan_schema(read, files, keeps_record=_keeps_record(steps, write), has_text=not makes_text(steps))
         if tokenizer is not None:
             schema = check_token_source(read, schema, steps)
+        no_records = find_no_records(read, files, schema)
+        if no_records is not None and not recipe.allow_empty and limit is None:
+            raise no_records
         legs = cut_into_legs(steps)
         schemas = leg_schemas(schema, legs)
         if INPUT_IDS not in schemas[-1].names:
@@ -324,6 +330,8 @@ def _plan_source(
         settled, notes = try_sample(tried, apart=apart, timeout=timeout)
         legs = with_steps(legs, settled)
         code = fingerprint.of_steps(step for leg in legs for step in leg.all_steps)
+        notes += inputs.notes
+        notes += [no_records.message] if no_records is not None else []
         notes += token_source_notes(tokenizer, files, schema) if tokenizer is not None else []
         notes += [note for leg in legs for step in leg.steps for note in step.notes()]
         notes += source_column_notes(legs, schemas)

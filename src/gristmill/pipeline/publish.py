@@ -13,6 +13,7 @@ from gristmill.core.books import Account, unbalanced
 from gristmill.core.errors import BooksError, QuarantineError, SourceChangedError
 from gristmill.core.recipe import recipe_data
 from gristmill.pipeline.dropped import join_dropped
+from gristmill.pipeline.emptiness import refuse_empty
 from gristmill.pipeline.moves import files_of, manifest_in, swap
 from gristmill.pipeline.output import WORK
 from gristmill.pipeline.quarantine import ENVIRONMENT_REASONS, name_file, num_allowed
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.work import PartResult
     from gristmill.shards.carried_tokenizer import CarriedTokenizer
 
-_UNSHAPING = ("slice_bytes", "max_quarantine")
+_UNSHAPING = ("slice_bytes", "max_quarantine", "allow_empty")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,7 @@ def publish(
                 shard = names.shard(part, name, unit.fingerprint)
                 splits.setdefault(part.split, {}).setdefault(name, []).append(shard)
     if not any(splits.values()):
+        refuse_empty(plan, {name: source.books for name, source in finished.items()})
         name = plan.sources[0].name
         splits = {ONLY_SPLIT: {name: [names.shard(_empty_part(plan, run_id), name, None)]}}
     quarantined = [

@@ -18,6 +18,7 @@ from gristmill.pipeline import barriers, fingerprint, moves, output, publish
 from gristmill.pipeline.claim import claimed
 from gristmill.pipeline.deduplicating.arrived import arrived
 from gristmill.pipeline.deduplicating.barrier import deduplicate
+from gristmill.pipeline.emptiness import warn_of_emptiness
 from gristmill.pipeline.first_units import FirstUnits
 from gristmill.pipeline.join import add_books
 from gristmill.pipeline.legs import LegRunner, UnitResults, UnitWork
@@ -62,6 +63,8 @@ class RunResult:
     manifest: Manifest
     output: Path
     was_up_to_date: bool
+    warnings: tuple[str, ...] = ()
+    """What the user should know: sources and splits that are empty."""
 
     @property
     def books(self) -> dict[str, list[dict[str, object]]]:
@@ -101,9 +104,9 @@ def run_plan(plan: Plan, options: RunOptions) -> RunResult:
 
 def _run_claimed(plan: Plan, options: RunOptions, run_id: str) -> RunResult:
     finished = _finished(plan, options)
-    if finished is not None:
-        return RunResult(finished, plan.output, was_up_to_date=True)
-    return RunResult(_Execution(plan, options, run_id).run(), plan.output, was_up_to_date=False)
+    manifest = finished or _Execution(plan, options, run_id).run()
+    warnings = warn_of_emptiness(plan, manifest)
+    return RunResult(manifest, plan.output, was_up_to_date=finished is not None, warnings=warnings)
 
 
 def _finished(plan: Plan, options: RunOptions) -> Manifest | None:

@@ -14,19 +14,23 @@ from gristmill.core.recipe import runs_foreign_code
 from gristmill.engine.tasks import Task, run_tasks
 from gristmill.pipeline.quarantine import num_allowed
 from gristmill.pipeline.trial import run_limited
-from gristmill.steps.read import open_reader
+from gristmill.steps.read import file_format, open_reader
 from gristmill.steps.render import RenderChats
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pyarrow as pa
 
-    from gristmill.core.records import SourceFile
+    from gristmill.core.records import BadRecord, SourceFile
     from gristmill.core.step import LocalStep
     from gristmill.engine.tasks import Context
     from gristmill.steps.read import Read
 
 _MAX_RECORDS = 100
 _MAX_SECONDS = 60.0
+_MAX_CELLS = 64
+"""The plan looks no further for a first record; what it has not seen, the run counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +123,38 @@ def _apply(step: LocalStep, batch: pa.RecordBatch, sample: Sample) -> pa.RecordB
 
 def _run_sample(task: Task, context: Context) -> tuple[LocalStep, ...]:  # noqa: ARG001
     return settle(task.payload)
+
+
+def find_no_records(read: Read, files: Sequence[SourceFile], schema: pa.Schema) -> UsageError | None:
+    """What to say of a source whose files have bytes but no record; None if one was found, or not all was read."""
+    num_cells = num_blank = 0
+    first_bad: tuple[SourceFile, BadRecord] | None = None
+    with_bytes = [file for file in files if file.num_bytes]
+    for file in with_bytes:
+        for cell in open_reader(read, file, schema).read_cells():
+            num_cells += 1
+            if cell.batch.num_rows or num_cells > _MAX_CELLS:
+                return None
+            num_blank += cell.num_blank
+            if cell.bad and first_bad is None:
+                first_bad = file, cell.bad[0]
+    if first_bad is not None:
+        return _unusable(read, *first_bad)
+    if not with_bytes:
+        return None
+    num_bytes = sum(file.num_bytes for file in with_bytes)
+    what = f"{num_blank:,} blank ones" if num_blank else "none at all"
+    return UsageError(
+        f"{with_bytes[0].path}: no record in {len(with_bytes):,} files of {num_bytes:,} bytes, {what}",
+        help="check that read names the files with the records, and that `format` is theirs",
+    )
+
+
+def _unusable(read: Read, file: SourceFile, bad: BadRecord) -> UsageError:
+    hint = "check that read names the files with the records, and that `format` and `text` are theirs"
+    if file_format(file.path, read.format) == "jsonl" and (bad.raw or b"").lstrip().startswith(b"["):
+        hint = "it holds a JSON array, not an object a line: set `format: json`"
+    return UsageError(
+        f"{file.path}: no record can be used; the first, at position {bad.position}: {bad.reason}: {bad.message}",
+        help=hint,
+    )

@@ -231,6 +231,7 @@ class _PartRun:
 
     def _span_cells(self, span: Span) -> Iterator[CellBatch]:
         self._paths[span.file.id] = span.file.relative
+        self._count_empty(span)
         if span.piece is None:
             _check_unchanged(span)
         reader = open_reader(self._leg.read, span.file, self._leg.schema, piece=span.piece)
@@ -241,8 +242,13 @@ class _PartRun:
         for span in cluster:
             self._context.at(self._cell_number)  # the timeout is for one file, not for thousands
             self._paths[span.file.id] = span.file.relative
+            self._count_empty(span)
             _check_unchanged(span)
             yield span.file
+
+    def _count_empty(self, span: Span) -> None:
+        if not span.file.num_bytes:
+            self._opening.measures["empty_files"] += 1
 
     def _stored_cells(
         self, stored: StoredInput | StoredChoice | StoredBucket | StoredInterleaving

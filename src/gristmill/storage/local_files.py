@@ -26,8 +26,11 @@ class LocalListing:
     """Path, real path, size, version."""
     folders: list[str] = field(default_factory=list)
     """Folders that match where only files count."""
+    links: list[tuple[str, str, int, str]] = field(default_factory=list)
+    """The same of links to files; they are among the files, behind all others and sorted, so that which name a file has
+    does not depend on the order of the listing."""
     links_outside: list[str] = field(default_factory=list)
-    """Symbolic links that match but lead out of the folder: not followed."""
+    """Symbolic links to folders that lead out of the folder: not followed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +58,16 @@ def stat_named(path: str) -> os.stat_result | None:
 
 
 def list_local(root: str, pattern: PathPattern) -> LocalListing:
-    """All files below `root` that match. Links that stay below it are followed, each real file is listed once."""
+    """All files below `root` that match.
+
+    Links to files are followed wherever they lead, links to folders if they stay below `root`; one to a folder that
+    holds the link is refused.
+    """
     listing = LocalListing()
     real_root = os.path.realpath(root)
     direct = deque([_Visit(root, real_root, pattern.start())])
     # Linked folders wait until all others are listed, so that a file keeps its own name if it has one. As a real folder
-    # is entered once for each place in the pattern, links in circles end.
+    # is entered once for each place in the pattern, links that lead to each other end.
     linked: deque[_Visit] = deque()
     entered: set[tuple[str, frozenset[int]]] = set()
     while direct or linked:
@@ -69,6 +76,8 @@ def list_local(root: str, pattern: PathPattern) -> LocalListing:
             continue
         entered.add((visit.real, visit.states))
         _list_folder(visit, pattern, real_root, listing, direct, linked)
+    listing.links.sort()
+    listing.files += listing.links
     return listing
 
 
@@ -117,26 +126,36 @@ def _follow(
     *,
     matched: bool,
 ) -> None:
-    real = os.path.realpath(path)
-    if real != real_root and not real.startswith(real_root.rstrip("/") + "/"):
-        listing.links_outside.append(path)
-        return
     stat = os.stat(path)  # noqa: PTH116  (raises when the link leads nowhere: a file that should be there is not)
+    real = os.path.realpath(path)
     if S_ISDIR(stat.st_mode):
-        if below:
+        if real != real_root and not real.startswith(real_root.rstrip("/") + "/"):
+            listing.links_outside.append(path)
+        elif f"{os.path.realpath(os.path.dirname(path))}/".startswith(real.rstrip("/") + "/"):  # noqa: PTH120
+            if below:
+                raise _loop(path, real)
+        elif below:
             linked.append(_Visit(path, real, below))
         elif matched:
             listing.folders.append(path)
     elif matched:
         if not S_ISREG(stat.st_mode):
             raise _not_a_file(path)
-        listing.files.append((path, real, stat.st_size, version_of(stat)))
+        listing.links.append((path, real, stat.st_size, version_of(stat)))
+
+
+def _loop(path: str, real: str) -> UsageError:
+    return UsageError(
+        f"{path} is a link that leads back to {real}, which holds it: its files would be found without end",
+        help="remove the link, or name the files more exactly",
+        path=path,
+    )
 
 
 def _unreadable(path: str, error: OSError) -> UsageError:
     hints = {
         errno.EACCES: "give this user the right to read it, or leave it out of the pattern",
-        errno.ENOENT: "it went away while it was listed, or is a link that leads nowhere",
+        errno.ENOENT: "it went away while it was listed, or is a link that leads nowhere: fetch the file or remove it",
         errno.ELOOP: "it is a link that leads to itself",
     }
     return UsageError(

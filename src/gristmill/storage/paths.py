@@ -41,7 +41,11 @@ class Listing:
 
     files: list[FoundFile]
     links_outside: list[str]
-    """Symbolic links that lead out of the folder they were found in."""
+    """Symbolic links to folders that lead out of the folder they were found in: not followed."""
+    links_again: list[str]
+    """Symbolic links to files that are read under another name: left out."""
+    link_targets: list[str]
+    """What the links lead to that were followed."""
 
 
 def find_files(patterns: str | Sequence[str], *, base: str | None = None) -> list[FoundFile]:
@@ -67,10 +71,16 @@ def list_files(patterns: str | Sequence[str], *, base: str | None = None) -> Lis
         for path, identity, num_bytes, version in search.files():
             if identity not in found:
                 found[identity] = (path, num_bytes, version)
+    links = [link for search in searches for link in search.links]
     files = [FoundFile(path, path[len(root) :], num_bytes, version) for path, num_bytes, version in found.values()]
     files.sort(key=lambda file: file.relative)
     _check_names(files)
-    return Listing(files, sorted({link for search in searches for link in search.links_outside}))
+    return Listing(
+        files,
+        sorted({link for search in searches for link in search.links_outside}),
+        sorted({link for link, real in links if found[real][0] != link}),
+        sorted({real for _, real in links}),
+    )
 
 
 class _Search:
@@ -81,6 +91,8 @@ class _Search:
         self.given = pattern
         self.protocol = remote_files.protocol_of(pattern)
         self.links_outside: list[str] = []
+        self.links: list[tuple[str, str]] = []
+        """Links to files that were met, and what they lead to."""
         self._folders: list[str] = []
         self._real_folders = real_folders
         self._remote_folders: dict[str, dict[str, remote_files.RemoteFile | None]] = {}
@@ -159,6 +171,7 @@ class _Search:
             return
         listing = local_files.list_local(folder, pattern)
         self.links_outside += listing.links_outside
+        self.links += [(path, real) for path, real, _, _ in listing.links]
         self._folders += listing.folders
         yield from listing.files
 
@@ -201,8 +214,8 @@ class _Search:
         hint = "check the path and the pattern"
         if self.links_outside:
             hint = (
-                f"{len(self.links_outside)} symbolic links lead out of {self.root} and are not followed, the first is "
-                f"{self.links_outside[0]}: name the folder they lead to"
+                f"{len(self.links_outside)} symbolic links lead to folders outside {self.root} and are not followed, "
+                f"the first is {self.links_outside[0]}: name the folder it leads to"
             )
         elif self._folders:
             hint = f"folders match, the first is {self._folders[0]}: add /** for the files in them"
