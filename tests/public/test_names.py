@@ -60,6 +60,7 @@ ERRORS = {
     "BooksError": RuntimeError,
     "CorruptStreamError": ValueError,
     "DamagedDatasetError": RuntimeError,
+    "EmptyDatasetError": RuntimeError,
     "EndlessStreamError": TypeError,
     "FolderLockedError": RuntimeError,
     "GristmillError": Exception,
@@ -154,10 +155,11 @@ SIGNATURES = {
         "slice_bytes": 64 << 20,
         "identity": "mtime",
         "keep_dropped": None,
+        "allow_empty": False,
         "folder": None,
     },
 }
-RESULT = {"books", "dataset", "manifest", "output", "tokens", "was_up_to_date"}
+RESULT = {"books", "dataset", "manifest", "output", "tokens", "was_up_to_date", "warnings"}
 DATASET = {
     "decode",
     "folder",
