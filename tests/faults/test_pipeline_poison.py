@@ -6,11 +6,12 @@ import pytest
 
 from gristmill.core.errors import UsageError
 from gristmill.core.recipe import Recipe
+from gristmill.engine.events import EventLog
 from gristmill.pipeline.options import RunOptions
 from gristmill.pipeline.run import run_recipe
 from gristmill.shards.dataset import open_dataset
 from gristmill.shards.verify import verify
-from gristmill.steps import Map, Read, Write
+from gristmill.steps import Map, MapBatches, Read, Write
 
 FUNCTIONS = """
 import ctypes, time
@@ -81,3 +82,53 @@ def test_a_timeout_that_cannot_be_kept_is_refused(folder, backend):
     with pytest.raises(UsageError, match="timeout"):
         run(folder, "hangs", backend=backend, timeout=5.0)
     assert not (folder / "out").exists()
+
+
+def deaths(path):
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    return sum(event["event"] == "worker_died" for event in events)
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "most"), [("dies", {}, 16), ("hangs", {"timeout": 3.0}, 4)], ids=["dies", "hangs"]
+)
+def test_few_workers_are_lost_to_one_record(folder, function, options, most):
+    """Two records that kill, or one that never ends."""
+    write(folder)
+    log = folder / "events.jsonl"
+    result = run(folder, function, workers=2, events=EventLog(log), **options)
+    assert sum(result.manifest.quarantine.counts["web"].values()) == (2 if function == "dies" else 1)
+    assert deaths(log) <= most
+
+
+def test_a_worker_that_was_stopped_costs_no_record(folder):
+    """Somebody stopped a worker: it is late, but no record is. The task is run again."""
+    (folder / "functions.py").write_text(
+        "import os, pathlib, signal\n"
+        f"mark = pathlib.Path({str(folder)!r}, 'stopped')\n"
+        "def stops_once(record):\n"
+        "    if record['n'] == 170 and not mark.exists():\n"
+        "        mark.touch()\n"
+        "        os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "    return record\n"
+    )
+    write(folder)
+    result = run(folder, "stops_once", workers=2, timeout=5.0)
+    assert not result.manifest.quarantine.counts
+    assert len(open_dataset(folder / "out")) == 300
+
+
+def test_a_cell_whose_records_are_slow_only_together(folder):
+    """Each of its records is quick, all of them take longer than the timeout: they are run in pieces."""
+    (folder / "functions.py").write_text(
+        "import time\ndef slow(batch):\n    time.sleep(0.01 * batch.num_rows)\n    return batch\n"
+    )
+    (folder / "in/a.jsonl").write_text("\n".join(json.dumps({"text": f"text {n}"}) for n in range(640)))
+    recipe = Recipe(
+        sources={"web": Read(read=f"{folder}/in/*.jsonl")},
+        steps=[MapBatches(call=f"{folder}/functions.py:slow"), Write(format="jsonl")],
+        output=str(folder / "out"),
+    )
+    result = run_recipe(recipe, RunOptions(progress=False, workers=1, timeout=5.0))
+    assert not result.manifest.quarantine.counts
+    assert len(open_dataset(folder / "out")) == 640

@@ -273,7 +273,7 @@ def test_a_path_is_not_a_recipe(function):
 
 def test_failure_fields_are_pinned():
     names = [field.name for field in dataclasses.fields(gm.Failure)]
-    assert names == ["index", "kind", "error_type", "message", "traceback", "signal", "attempts"]
+    assert names == ["index", "kind", "error_type", "message", "traceback", "signal", "attempts", "position"]
 
 
 def test_errors_are_pinned_and_refine_a_builtin():

@@ -3,7 +3,8 @@
 An exception or a timeout uses a retry. A death does not, since it says little: the machine may have run out of memory
 for another's sake, or somebody killed the worker. Only an item that was there at three deaths is suspected; it is then
 run with no other worker around, and only three deaths more, alone, make it guilty. So no innocent item is ever blamed,
-and no guilty one can stop the job.
+and no guilty one can stop the job. Where the caller can take an item apart, its probe takes the place of these runs:
+one death or timeout ends each of its trials, and the probe itself decides how many it wants to see.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ class Court:
 
     def take_timeout(self, index: int, item: Any, position: int) -> None:
         record = self._record(index)
-        failed = verdict.of_timeout(index, item, self._timeout, record.attempts)
+        failed = verdict.of_timeout(index, item, self._timeout, record.attempts, position)
         if self._on_poison is not None and not self._is_probing(index):
             self._end_solo_run(index)
             self._start_probe(index, item, failed, position)
@@ -165,15 +166,17 @@ class Court:
         if run is not None and member.alone:
             run.member = None
             run.deaths += 1
-            if run.deaths == MAX_DEATHS:
-                failed = verdict.of_deaths(index, item, event, record.attempts, out_of_memory=out_of_memory)
-                self._convict(run, failed, event.position)
+            if run.deaths == MAX_DEATHS or run.probe is not None:
+                self.finish(index, verdict.of_deaths(index, item, event, record.attempts, out_of_memory=out_of_memory))
             return
         record.deaths += 1
         if record.deaths < MAX_DEATHS:
             self._supply.give_back([(index, item)], alone=True)
-        else:
+        elif self._on_poison is None:
             self._suspects.append(SoloRun(index, item))
+        else:
+            failed = verdict.of_deaths(index, item, event, record.attempts, out_of_memory=out_of_memory)
+            self._start_probe(index, item, failed, event.position)
 
     def forget_worker(self, member: Member) -> None:
         """The worker for the solo run died before it had the item."""
@@ -194,13 +197,6 @@ class Court:
         pause = min(_BACKOFF_SECONDS * 2 ** (record.tries - 1), _MAX_BACKOFF_SECONDS)
         heapq.heappush(self._retries, (monotonic() + pause, index, item))
         self._observer.event("item_retried", item=index, kind=failed.failure.kind, error=failed.failure.error_type)
-
-    def _convict(self, run: SoloRun, failed: Failed, position: int) -> None:
-        if self._on_poison is None or run.probe is not None:
-            self.finish(run.index, failed)
-        else:
-            self._end_solo_run(run.index)
-            self._start_probe(run.index, run.item, failed, position)
 
     def _is_probing(self, index: int) -> bool:
         return self._run is not None and self._run.index == index and self._run.probe is not None

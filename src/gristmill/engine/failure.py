@@ -28,3 +28,5 @@ class Failure:
     """Name of the signal that ended the worker, such as `SIGSEGV`."""
     attempts: int = 1
     """How often the item was run."""
+    position: int = -1
+    """How far a task had come, by its own account (`context.at`); -1: not known."""

@@ -64,15 +64,24 @@ def of_exception(index: int, item: Any, caught: Caught, attempts: int) -> Failed
     return Failed(failure, show(item), caught)
 
 
-def of_timeout(index: int, item: Any, timeout: float | None, attempts: int) -> Failed:
+def of_timeout(index: int, item: Any, timeout: float | None, attempts: int, position: int) -> Failed:
     """`timeout` None: the limit of CPU time was one that its worker had set itself."""
     message = "used up its CPU time" if timeout is None else f"took longer than its timeout of {timeout:g} s"
-    return Failed(Failure(index, "timeout", "ItemTimeoutError", message, attempts=attempts), show(item))
+    failure = Failure(index, "timeout", "ItemTimeoutError", message, attempts=attempts, position=position)
+    return Failed(failure, show(item))
 
 
 def of_growth(index: int, item: Any, event: Died, num_bytes: int, attempts: int) -> Failed:
     message = f"the worker had grown to {num_bytes / (1 << 30):.1f} GiB and was ended"
-    failure = Failure(index, "out_of_memory", "OutOfMemoryError", message, signal=event.signal, attempts=attempts)
+    failure = Failure(
+        index,
+        "out_of_memory",
+        "OutOfMemoryError",
+        message,
+        signal=event.signal,
+        attempts=attempts,
+        position=event.position,
+    )
     return Failed(failure, show(item))
 
 
@@ -87,6 +96,7 @@ def of_deaths(index: int, item: Any, event: Died, attempts: int, *, out_of_memor
         event.crash_text,
         event.signal,
         attempts,
+        event.position,
     )
     return Failed(failure, show(item))
 

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from gristmill.steps.write import Write
 
 MAX_BAD_IN_A_ROW = 100
+PIECE_ROWS = 64
+"""How many rows a task that ran into trouble sends through the steps at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +122,10 @@ class PartTask:
     """It is the whole unit, so that what it writes are shards."""
     excluded: frozenset[tuple[int, int, str]] = frozenset()
     """Records that end their workers: number of the cell in this task, row in it, and the reason."""
-    only: tuple[int, int, int] | None = None
-    """A trial: nothing but these rows of this cell, and no output."""
+    only: tuple[int, int, int, int] | None = None
+    """A trial: nothing but rows of one cell, so many at a time, and no output: cell, first row, stop, rows a piece."""
+    in_pieces: bool = False
+    """Send few rows at a time through the steps: a cell as a whole was too much for a worker."""
 
 
 class PartResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,10 +148,13 @@ def set_up(stage: Stage, *, loads: bool) -> Stage | LoadedStage:
     return stage.load() if loads else stage
 
 
-def run_part(task: Task, context: Context) -> PartResult | int:
+def run_part(task: Task, context: Context) -> PartResult | None:
     """The function of every leg's tasks; `context.state` is the `LoadedStage`."""
     run = _PartRun(context.state, task.payload, context)
-    return run.run() if task.payload.only is None else run.trial(*task.payload.only)
+    if task.payload.only is None:
+        return run.run()
+    run.trial(*task.payload.only)
+    return None
 
 
 class _PartRun:
@@ -176,7 +183,7 @@ class _PartRun:
     def run(self) -> PartResult:
         with self._files, self._open_sink() as sink:
             for cell in self._cells():
-                sink.add(self._through_steps(self._take(cell)))
+                sink.add(self._through_steps_in_pieces(self._take(cell)))
             written = sink.commit()
             if self._dropped is not None:
                 self._dropped.finish()
@@ -201,19 +208,20 @@ class _PartRun:
             return PackingSink(leg.pack, leg.pad_id, leg.write, place, holds_train=leg.holds_train)
         return Sink(None, leg.output_schema, place, complete=True)  # packed when the unit is joined
 
-    def trial(self, number: int, first: int, stop: int) -> int:
-        """Send some rows of one cell through the steps, to see whether that kills; gives the cell's number of rows."""
+    def trial(self, number: int, first: int, stop: int, num_rows: int) -> None:
+        """Send some rows of one cell through the steps, a few at a time, to see where that kills."""
         with self._files:
             for found, cell in enumerate(self._cells()):
                 if found == number:
-                    if stop > first:
-                        self._through_steps(cell.batch.slice(first, stop - first))
-                    return int(cell.batch.num_rows)
-        return 0
+                    for start in range(first, min(stop, cell.batch.num_rows), num_rows):
+                        self._context.at(start)
+                        self._through_steps(cell.batch.slice(start, num_rows))
+                    return
 
     def _cells(self) -> Iterator[CellBatch]:
         for cell in self._input_cells():
-            self._context.at(self._cell_number)
+            if self._part.only is None:  # positions of a trial are rows
+                self._context.at(self._cell_number)
             if self._part.excluded:
                 self._exclude(cell, self._cell_number)
             yield cell
@@ -285,6 +293,15 @@ class _PartRun:
         if self._stage.watch is not None:
             self._stage.watch.after_read(self._part.source, cell.batch, cell.bad)
         return cell.batch
+
+    def _through_steps_in_pieces(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if not self._part.in_pieces or batch.num_rows <= PIECE_ROWS:
+            return self._through_steps(batch)
+        pieces = []
+        for start in range(0, batch.num_rows, PIECE_ROWS):
+            self._context.at(self._cell_number)  # each piece has the whole timeout
+            pieces.append(self._through_steps(batch.slice(start, PIECE_ROWS)))
+        return pa.concat_batches(pieces)
 
     def _through_steps(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         for step, kernel, account in zip(self._leg.steps, self._kernels, self._accounts, strict=True):
