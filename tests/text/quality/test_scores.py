@@ -19,7 +19,8 @@ ALL = Counting(Needs.of(SCORES.values()), StopWords([["nothing"], STOP_WORDS]))
 PIECES = st.sampled_from(
     ["a", "b", "the", "The", "of,", "И", "Der", " ", " ", "  ", "\n", "\n\n", "\n \n", "\r\n", "\t", "\u2028", "\u3000",
      ".", "...", "…", "#", "-", "• ", "*", "!", "。", "，", "中", "文", "的", "ไ", "ท", "ั", "か", "カ", "x1", "9", "٣",
-     "{", ";", "(", "_", "e\u0301", "\u200b", "\ufeff", "🌾", "👩\u200d🌾", "אב", "है", "\x00", "\x1f", "ǅ", "don't"]
+     "{", ";", "(", "_", "=", " = ", "==", "[", ")", "]", "f(", "x.y", "aB", '"', "'", "`", "\\", "\n```\n", '"""', "\n~~~",
+     "://", " // ", " # ", "\n#if ", "\n--", "\n*/", "return ", "def ", ":", ",", "}", "$x", "e\u0301", "\u200b", "\ufeff", "🌾", "👩\u200d🌾", "אב", "है", "\x00", "\x1f", "ǅ", "don't"]
 )  # fmt: skip
 REPETITIVE = st.lists(PIECES, max_size=80).map("".join)
 UNICODE = st.text(max_size=60)

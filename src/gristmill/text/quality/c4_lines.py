@@ -77,12 +77,12 @@ def _code_point(data: NDArray[np.uint8], place: int, end: int) -> tuple[Any, int
 
 
 @kernel
-def _class_of(classes: NDArray[np.uint8], code: int) -> Any:
+def _class_of(classes: NDArray[np.uint16], code: int) -> Any:
     return np.int64(classes[code]) if code < len(classes) else 0
 
 
 @kernel
-def _strip(data: NDArray[np.uint8], start: int, end: int, classes: NDArray[np.uint8]) -> tuple[int, int]:
+def _strip(data: NDArray[np.uint8], start: int, end: int, classes: NDArray[np.uint16]) -> tuple[int, int]:
     """Where the text begins and ends without the space around it."""
     while start < end:
         code, size = _code_point(data, start, end)
@@ -100,7 +100,7 @@ def _strip(data: NDArray[np.uint8], start: int, end: int, classes: NDArray[np.ui
 
 
 @kernel
-def _words(data: NDArray[np.uint8], start: int, end: int, classes: NDArray[np.uint8]) -> tuple[int, int]:
+def _words(data: NDArray[np.uint8], start: int, end: int, classes: NDArray[np.uint16]) -> tuple[int, int]:
     """How many words, as in `scan`, and the characters of the longest."""
     num_words = longest = length = last = 0
     place = start
@@ -191,7 +191,7 @@ def _copy_without_citations(
 
 
 @kernel
-def _ends_well(data: NDArray[np.uint8], start: int, end: int, classes: NDArray[np.uint8]) -> bool:
+def _ends_well(data: NDArray[np.uint8], start: int, end: int, classes: NDArray[np.uint16]) -> bool:
     """Whether a line ends a sentence or a quotation, and not in dots."""
     last = end - 1
     while last > start and (data[last] & 0xC0) == 0x80:
@@ -205,7 +205,7 @@ def _ends_well(data: NDArray[np.uint8], start: int, end: int, classes: NDArray[n
 
 
 @kernel
-def _sentences(data: NDArray[np.uint8], start: int, end: int, classes: NDArray[np.uint8]) -> int:
+def _sentences(data: NDArray[np.uint8], start: int, end: int, classes: NDArray[np.uint16]) -> int:
     """Ends of sentences, and what stands behind the last one.
 
     An end is a mark before a space or the end of the line, with quotation marks and brackets between them left out of
@@ -237,7 +237,7 @@ def _sentences(data: NDArray[np.uint8], start: int, end: int, classes: NDArray[n
 def clean_pages(
     data: NDArray[np.uint8],
     offsets: NDArray[np.int64],
-    classes: NDArray[np.uint8],
+    classes: NDArray[np.uint16],
     parameters: NDArray[np.int64],
     table_of: NDArray[np.int64],
     phrases: NDArray[np.uint8],

@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow.compute as pc
 
 from gristmill.core.errors import GristmillError
-from gristmill.text.quality import character_runs, repeated_lines, repeated_words, scan
+from gristmill.text.quality import character_runs, code_lines, repeated_lines, repeated_words, scan
 from gristmill.text.quality.character_runs import count_character_runs
 from gristmill.text.quality.characters import character_classes
+from gristmill.text.quality.code_lines import count_code_lines, keyword_codes, pair_kinds
 from gristmill.text.quality.repeated_lines import count_repeated_lines
 from gristmill.text.quality.repeated_words import count_repeated_words
 
@@ -45,6 +46,7 @@ class Needs:
     longest_run: int = 0
     """Of words: 0 for none, 1 to number the words."""
     characters: bool = False
+    code: bool = False
 
     @classmethod
     def of(cls, scores: Iterable[Score]) -> Needs:
@@ -54,6 +56,7 @@ class Needs:
             lines=any(counter in repeated_lines.COUNTERS for counter in counters),
             longest_run=max(runs, default=0),
             characters=any(counter in character_runs.COUNTERS for counter in counters),
+            code=any(counter in code_lines.COUNTERS for counter in counters),
         )
 
 
@@ -78,7 +81,7 @@ class _Scratch:
         self.lines = np.empty((size, scan.LINE_COLUMNS), np.int32)
         self.line_hashes = np.empty(size, np.uint64)
         self.table = np.empty(4 * size, np.int32)
-        self.numbers = np.empty((4, size + 1), np.int32)
+        self.numbers = np.empty((6, size + 1), np.int32)
         self.keys = np.empty(size + 1, np.uint64)
         self.sums = np.empty((2, size + 1), np.int64)
 
@@ -141,11 +144,12 @@ class Counting:
         scanned = np.zeros((num_texts, len(scan.COUNTERS)), np.int64)
         lines = np.zeros((num_texts, len(repeated_lines.COUNTERS)), np.int64)
         words = np.zeros((num_texts, len(repeated_words.COUNTERS)), np.int64)
+        code = np.zeros((num_texts, len(code_lines.COUNTERS)), np.int64)
         word_stops, line_stops = np.zeros(num_texts, np.int64), np.zeros(num_texts, np.int64)
         room = self._scratch
         noted_words, noted_lines = (
             room.words[: None if needs.longest_run else 0],
-            room.lines[: None if needs.lines else 0],
+            room.lines[: None if needs.lines or needs.code else 0],
         )
         first = 0
         while first < num_texts:
@@ -167,6 +171,11 @@ class Counting:
                     room.numbers[0],
                     lines,
                 )
+            if needs.code:
+                count_code_lines(
+                    data, offsets, first, stop, room.lines, line_stops,
+                    character_classes(), pair_kinds(), keyword_codes(), code,
+                )  # fmt: skip
             if needs.longest_run:
                 count_repeated_words(
                     data, offsets, first, stop, needs.longest_run, room.words, room.word_hashes, word_stops,
@@ -176,6 +185,8 @@ class Counting:
         counts = dict(zip(scan.COUNTERS, scanned.T, strict=True))
         if needs.lines:
             counts |= zip(repeated_lines.COUNTERS, lines.T, strict=True)
+        if needs.code:
+            counts |= zip(code_lines.COUNTERS, code.T, strict=True)
         if needs.longest_run:
             # Only what was counted: a filter that asks for longer runs must not take zeros for counts.
             counts |= {
@@ -191,7 +202,7 @@ class Counting:
 
     def _make_room(self, offsets: NDArray[np.int64]) -> None:
         """For the document with most words that there can be."""
-        if not (self.needs.lines or self.needs.longest_run):
+        if not (self.needs.lines or self.needs.longest_run or self.needs.code):
             return
         num_bytes = int(np.diff(offsets).max(initial=0))
         if num_bytes >= 2**31:

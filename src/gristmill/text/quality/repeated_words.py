@@ -1,9 +1,13 @@
 """Runs of words that a document repeats: of each length, the most frequent one and how much all of them cover.
 
-A run of n words can only be repeated if both runs of n - 1 words in it are. So lengths are taken in order, and each
-looks only at the places that the last one left; a run is known by the numbers of its two parts, so equality is exact
-(words are compared by their bytes). English prose leaves 70 % of its places after single words, a tenth after four.
-About 25 ns a word for all lengths up to ten, in tables that are cleared in proportion to the document.
+A letter of a script without spaces is no word but a share of one: 2 Han letters, 3 of Kana, 4 of Thai say as much as a
+word of English does. So a run is made of pieces: a word, or as many such letters in a row as make up a word. A run may
+begin at any letter: in text without spaces a phrase may stand anywhere.
+
+A run of n pieces can only be repeated if its first n - 1 are and its last one is. So lengths are taken in order, and
+each looks only at the places that the last one left; a run is known by the numbers of its two parts, so equality is
+exact (pieces are compared by their bytes). English prose leaves 70 % of its places after single words, a tenth after
+four. About 25 ns a word for all lengths up to ten, in tables that are cleared in proportion to the document.
 
 What a run covers is counted in characters of words, each word once however many runs lie on it.
 """
@@ -28,7 +32,10 @@ COUNTERS = (
     *(f"duplicate_{length}_gram_characters" for length in (5, 6, 7, 8, 9, 10)),
 )
 
-_START, _END, _CHARACTERS = range(3)
+_START, _END, _CHARACTERS, _SHARE = range(4)
+_PIECE_WORDS = _SHARE
+"""In place of its share, once pieces are made: how many words the piece has that begins here."""
+_WHOLE_WORD = 12
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _LAST_TOP = 4
 _COLUMN_OF_LENGTH = 2
@@ -93,12 +100,40 @@ def _number_words(
 
 
 @kernel
-def _keep_repeated(places: NDArray[np.int32], numbers: NDArray[np.int32], times: NDArray[np.int32]) -> int:
-    """Keep the places (and their runs' numbers) that are not the only one of their run; gives how many."""
+def _make_pieces(words: NDArray[np.int32], hashes: NDArray[np.uint64]) -> bool:
+    """Make each word the piece that begins with it, in their place; gives whether any has become longer.
+
+    Words are taken in order and a piece looks only forward, so it is made of words that are still as they were.
+    """
+    has_longer = False
+    for word in range(len(words)):
+        share = words[word, _SHARE]
+        last = word
+        while (
+            share < _WHOLE_WORD
+            and last + 1 < len(words)
+            and words[last + 1, _SHARE] < _WHOLE_WORD
+            and words[last + 1, _START] == words[last, _END]
+        ):
+            last += 1
+            share += words[last, _SHARE]
+            hashes[word] = (hashes[word] ^ hashes[last]) * _SPREAD
+            has_longer = True
+        words[word, _END] = words[last, _END]
+        words[word, _PIECE_WORDS] = last + 1 - word
+    return has_longer
+
+
+@kernel
+def _keep_repeated(
+    places: NDArray[np.int32], stops: NDArray[np.int32], numbers: NDArray[np.int32], times: NDArray[np.int32]
+) -> int:
+    """Keep the places (and their runs' ends and numbers) that are not the only one of their run; gives how many."""
     kept = 0
     for index in range(len(places)):
         if times[numbers[index]] > 1:
             places[kept] = places[index]
+            stops[kept] = stops[index]
             numbers[kept] = numbers[index]
             kept += 1
     return kept
@@ -107,19 +142,26 @@ def _keep_repeated(places: NDArray[np.int32], numbers: NDArray[np.int32], times:
 @kernel
 def _lengthen(
     places: NDArray[np.int32],
+    stops: NDArray[np.int32],
     numbers: NDArray[np.int32],
+    words: NDArray[np.int32],
+    pieces: NDArray[np.int32],
     table: NDArray[np.int32],
     keys: NDArray[np.uint64],
     times: NDArray[np.int32],
 ) -> int:
-    """From places of repeated runs to places of runs that are one word longer, numbered; gives how many places."""
+    """From places of repeated runs to places of runs that are one piece longer, numbered; gives how many places.
+
+    `pieces` has the number of the piece that begins with each word, -1 if it is there only once.
+    """
     size = _table_size(len(places))
     table[:size] = 0
     kept = count = 0
-    for index in range(len(places) - 1):
-        if places[index + 1] != places[index] + 1:
+    for index in range(len(places)):
+        stop = stops[index]
+        if stop >= len(words) or pieces[stop] < 0:
             continue
-        key = (np.uint64(numbers[index]) << np.uint64(32)) | np.uint64(numbers[index + 1])
+        key = (np.uint64(numbers[index]) << np.uint64(32)) | np.uint64(pieces[stop])
         slot = _slot(key, size - 1)
         while table[slot] != 0 and keys[table[slot] - 1] != key:
             slot = (slot + 1) & (size - 1)
@@ -129,6 +171,7 @@ def _lengthen(
             count += 1
             table[slot] = count
         places[kept] = places[index]
+        stops[kept] = stop + words[stop, _PIECE_WORDS]
         numbers[kept] = table[slot] - 1
         times[numbers[kept]] += 1
         kept += 1
@@ -136,13 +179,16 @@ def _lengthen(
 
 
 @kernel
-def _covered(places: NDArray[np.int32], length: int, ends: NDArray[np.int64]) -> int:
-    """Characters of the words on which any of the runs lies; `ends[w]` are the characters up to word w and with it."""
+def _covered(places: NDArray[np.int32], stops: NDArray[np.int32], ends: NDArray[np.int64]) -> int:
+    """Characters of the words on which any of the runs lies; `ends[w]` are the characters up to word w and with it.
+
+    A run that begins later never ends earlier, so one look at each is enough.
+    """
     covered = 0
     reached = 0
-    for place in places:
-        first = max(place, reached)
-        reached = place + length
+    for index in range(len(places)):
+        first = max(places[index], reached)
+        reached = stops[index]
         covered += ends[reached] - ends[first]
     return covered
 
@@ -150,9 +196,9 @@ def _covered(places: NDArray[np.int32], length: int, ends: NDArray[np.int64]) ->
 @kernel
 def _covered_by_most_frequent(
     places: NDArray[np.int32],
+    stops: NDArray[np.int32],
     numbers: NDArray[np.int32],
     times: NDArray[np.int32],
-    length: int,
     ends: NDArray[np.int64],
     reached: NDArray[np.int32],
     covered: NDArray[np.int64],
@@ -167,7 +213,7 @@ def _covered_by_most_frequent(
         number = numbers[index]
         if times[number] == most:
             first = max(places[index], reached[number])
-            reached[number] = places[index] + length
+            reached[number] = stops[index]
             covered[number] += ends[reached[number]] - ends[first]
             best = max(best, covered[number])
     return best
@@ -175,33 +221,35 @@ def _covered_by_most_frequent(
 
 @kernel
 def _count_runs(
-    num_words: int,
+    words: NDArray[np.int32],
     longest: int,
     ends: NDArray[np.int64],
-    numbers: NDArray[np.int32],
-    places: NDArray[np.int32],
-    times: NDArray[np.int32],
+    pieces: NDArray[np.int32],
+    room: NDArray[np.int32],
     table: NDArray[np.int32],
     keys: NDArray[np.uint64],
-    reached: NDArray[np.int32],
     covered: NDArray[np.int64],
     row: NDArray[np.int64],
 ) -> None:
-    for word in range(num_words):
+    """Runs of 2 to `longest` pieces; `pieces` has the number of each, and `room[2]` how often it is there."""
+    numbers, places, times, reached, stops = room[0], room[1], room[2], room[3], room[4]
+    for word in range(len(words)):
         places[word] = word
-    kept = _keep_repeated(places[:num_words], numbers, times)
+        stops[word] = word + words[word, _PIECE_WORDS]
+        numbers[word] = pieces[word]
+        if times[pieces[word]] == 1:
+            pieces[word] = -1
+    kept = _keep_repeated(places[: len(words)], stops, numbers, times)
     for length in range(2, longest + 1):
-        kept = _lengthen(places[:kept], numbers, table, keys, times)
-        kept = _keep_repeated(places[:kept], numbers, times)
+        kept = _lengthen(places[:kept], stops, numbers, words, pieces, table, keys, times)
+        kept = _keep_repeated(places[:kept], stops, numbers, times)
         if kept == 0:
             return
         column = length + _COLUMN_OF_LENGTH
         if length <= _LAST_TOP:
-            row[column] = _covered_by_most_frequent(
-                places[:kept], numbers[:kept], times, length, ends, reached, covered
-            )
+            row[column] = _covered_by_most_frequent(places[:kept], stops, numbers[:kept], times, ends, reached, covered)
         else:
-            row[column] = _covered(places[:kept], length, ends)
+            row[column] = _covered(places[:kept], stops, ends)
 
 
 @kernel
@@ -220,13 +268,13 @@ def count_repeated_words(
     sums: NDArray[np.int64],
     counts: NDArray[np.int64],
 ) -> None:
-    """Documents `first` to `stop`, whose words `scan` has noted; runs of up to `longest` words.
+    """Documents `first` to `stop`, whose words `scan` has noted; runs of up to `longest` pieces.
 
-    `table` is room for four times as many numbers as one document has words; `keys`, each of the four rows of `room`
-    and of the two of `sums` for as many and one more.
+    `table` is room for four times as many numbers as one document has words; `keys`, each of the six rows of `room`
+    and of the two of `sums` for as many and one more. What is noted of the words becomes that of pieces.
     """
     begin = 0
-    numbers, places, times, reached = room[0], room[1], room[2], room[3]
+    places, times, numbers = room[1], room[2], room[5]
     ends, covered = sums[0], sums[1]
     for document in range(first, stop):
         own, own_hashes = words[begin : word_stops[document]], hashes[begin : word_stops[document]]
@@ -243,4 +291,6 @@ def count_repeated_words(
             row[3] = max(row[3], run)
         row[1] = ends[len(own)]
         if longest > 1:
-            _count_runs(len(own), longest, ends, numbers, places, times, table, keys, reached, covered, row)
+            if _make_pieces(own, own_hashes):
+                _number_words(data, offsets[document], own, own_hashes, table, numbers, places, times)
+            _count_runs(own, longest, ends, numbers, room, table, keys, covered, row)

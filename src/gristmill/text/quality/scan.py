@@ -1,7 +1,8 @@
 """The pass over the text itself: characters, words and lines are counted, and where they lie is noted for others.
 
 A word is a run of characters without space. In scripts that are written without spaces (Han, Kana, Thai, …) each
-letter begins a new word, and the punctuation behind a letter belongs to its word, as in English. A line is what stands
+letter begins a new word, and the punctuation behind a letter belongs to its word, as in English; what share of a word
+of other scripts it stands for is noted, for those who count runs of words (`repeated_words`). A line is what stands
 between line feeds, without the space at its ends; blank ones are no lines. Paragraphs are parted by blank lines.
 
 One look at each character, about 4 ns. Words are hashed by FNV-1a over their code points, begun anew at the first
@@ -39,25 +40,23 @@ COUNTERS = (
     "ellipsis_lines",
     "terminal_lines",
     "short_lines",
-    "code_characters",
 )
 """The columns of what is counted."""
 
 MAX_KEPT = 1 << 20
 """So many words and lines of a document are noted: more are counted, but not searched for repetition."""
 
-WORD_START, WORD_END, WORD_CHARACTERS = range(3)
-WORD_COLUMNS = 3
+WORD_START, WORD_END, WORD_CHARACTERS, WORD_SHARE = range(4)
+WORD_COLUMNS = 4
 LINE_START, LINE_END, LINE_CHARACTERS, LINE_OPENS_PARAGRAPH = range(4)
 LINE_COLUMNS = 4
 
-_SPACE, _LETTER, _CAPITAL, _SPACELESS, _TERMINAL, _BULLET, _CODE = 1, 2, 8, 16, 32, 64, 128
+_SPACE, _LETTER, _CAPITAL, _SPACELESS, _TERMINAL, _BULLET, _MARK = 1, 2, 8, 16, 32, 64, 128
 _LETTER_OR_DIGIT = 6
-_MARK = 16
+_SHARE_SHIFT = 8
+_WHOLE_WORD = 12
 _LINE_FEED, _HASH, _DOT, _ELLIPSIS = 0x0A, 0x23, 0x2E, 0x2026
-_CODE_ENDS = (0x3B, 0x7B, 0x7D)  # ; { }
 _SHORT_LINE = 30
-_CODE_SHARE = 10
 _SEED = np.uint64(0xCBF29CE484222325)
 _PRIME = np.uint64(0x100000001B3)
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
@@ -80,7 +79,7 @@ def _code_point(data: NDArray[np.uint8], place: int, end: int) -> tuple[Any, int
 
 
 @kernel
-def _class_of(classes: NDArray[np.uint8], code: int) -> Any:
+def _class_of(classes: NDArray[np.uint16], code: int) -> Any:
     return np.int64(classes[code]) if code < len(classes) else 0
 
 
@@ -101,7 +100,7 @@ def scan(
     data: NDArray[np.uint8],
     offsets: NDArray[np.int64],
     first: int,
-    classes: NDArray[np.uint8],
+    classes: NDArray[np.uint16],
     stop_keys: NDArray[np.uint64],
     stop_numbers: NDArray[np.int64],
     stop_list: NDArray[np.int64],
@@ -132,12 +131,12 @@ def scan(
         lines_end = num_lines_kept + most if keeps_lines else 0
         spaces = letters = digits = capitals = 0
         num_words = word_characters = longest_word = alphabetic = hash_words = ellipsis_words = stop_words = 0
-        num_lines = all_line_characters = longest_line = bullets = ellipsis_lines = terminals = short = code_like = 0
+        num_lines = all_line_characters = longest_line = bullets = ellipsis_lines = terminals = short = 0
         place = start
         gap, feeds = 0, 2
         gap_hash = _SEED
         line_start = line_end = start
-        line_words = line_characters = line_spaces = symbols = 0
+        line_words = line_characters = 0
         line_hash = _SEED
         opens_paragraph = True
         last_code = 0
@@ -163,8 +162,6 @@ def scan(
                     and data[line_end - 2] == _DOT
                     and data[line_end - 3] == _DOT
                 )
-                if symbols * _CODE_SHARE >= line_characters - line_spaces or last_code in _CODE_ENDS:
-                    code_like += line_characters
                 if num_lines_kept < lines_end:
                     lines[num_lines_kept, LINE_START] = line_start - start
                     lines[num_lines_kept, LINE_END] = line_end - start
@@ -179,12 +176,11 @@ def scan(
                 spaces += gap
             if line_words:
                 line_characters += gap
-                line_spaces += gap
                 # Lines that differ in their gaps alone would share a hash, and be searched in quadratic time.
                 line_hash = (line_hash ^ gap_hash) * _SPREAD
             else:
                 line_start = place
-                line_characters = line_spaces = symbols = 0
+                line_characters = 0
                 line_hash = _SEED
                 opens_paragraph = feeds >= 2
             gap = feeds = 0
@@ -213,8 +209,7 @@ def scan(
                     break
                 else:
                     hashed = (hashed ^ np.uint64(code)) * _PRIME
-                    symbols += kind >> 7
-                    if kind == _MARK and last_kind:
+                    if kind & _MARK and last_kind:
                         core = hashed
                     if code == _HASH:
                         has_hash = True
@@ -248,6 +243,7 @@ def scan(
                 words[num_words_kept, WORD_START] = word_start - start
                 words[num_words_kept, WORD_END] = place - start
                 words[num_words_kept, WORD_CHARACTERS] = length
+                words[num_words_kept, WORD_SHARE] = last_kind >> _SHARE_SHIFT or _WHOLE_WORD
                 word_hashes[num_words_kept] = hashed
                 num_words_kept += 1
 
@@ -273,5 +269,4 @@ def scan(
         row[16] = ellipsis_lines
         row[17] = terminals
         row[18] = short
-        row[19] = code_like
     return len(offsets) - 1

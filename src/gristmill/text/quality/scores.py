@@ -79,9 +79,9 @@ _LISTED = (
     Score("terminal_line_ratio", "Lines whose last character ends a sentence (. ! ? … and those of other scripts; "
           "quotation marks do not) / lines.", ("terminal_lines",), "lines"),
     Score("short_line_ratio", "Lines of at most 30 characters / lines.", ("short_lines",), "lines"),
-    Score("code_ratio", "Characters on lines that look like code / characters of all lines. A line does if it ends in "
-          "{ } or ; or if a tenth of its characters without spaces are among { } ( ) < > = ; _ & $ \\.",
-          ("code_characters",), "line_characters"),
+    Score("code_ratio", "Characters of lines of source code / characters of all lines: lines with more signs of code "
+          "than of prose, those between fences or triple quotes, and comments and other lines without signs that follow such ones.",
+          ("code_characters",), "judged_line_characters", version=2),
     Score("duplicate_line_ratio", "Lines that are equal to an earlier one / lines.",
           ("duplicate_lines",), "searched_lines"),
     Score("duplicate_line_character_ratio", "Characters of lines that are equal to an earlier one / characters of all "
@@ -92,15 +92,17 @@ _LISTED = (
           "one / characters of all lines.", ("duplicate_paragraph_characters",), "searched_line_characters"),
     Score("distinct_word_ratio", "Different words / words.", ("distinct_words",), "searched_words"),
     *(
-        Score(f"top_{length}_gram_ratio", f"Characters of the words on which the most frequent run of {length} words "
+        Score(f"top_{length}_gram_ratio", f"Characters of the words on which the most frequent run of {length} pieces "
               "lies, each word once / characters of all words; 0 if no run is there twice, and of equally frequent "
-              "ones the one that covers most.", (f"top_{length}_gram_characters",), "searched_word_characters")
+              "ones the one that covers most. A piece is a word, in scripts without spaces the letters of one.",
+              (f"top_{length}_gram_characters",), "searched_word_characters", version=2)
         for length in (2, 3, 4)
     ),
     *(
-        Score(f"duplicate_{length}_gram_ratio", f"Characters of the words on which any run of {length} words lies that "
-              "is there more than once, first occurrences too, each word once / characters of all words.",
-              (f"duplicate_{length}_gram_characters",), "searched_word_characters")
+        Score(f"duplicate_{length}_gram_ratio", f"Characters of the words on which any run of {length} pieces lies "
+              "that is there more than once, first occurrences too, each word once / characters of all words. A piece "
+              "is a word, in scripts without spaces the letters of one.",
+              (f"duplicate_{length}_gram_characters",), "searched_word_characters", version=2)
         for length in (5, 6, 7, 8, 9, 10)
     ),
 )  # fmt: skip
