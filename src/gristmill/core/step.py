@@ -102,6 +102,10 @@ class LocalStep(Step, frozen=True, kw_only=True):
         """What the user should know of it before the run: what was found and chosen."""
         return []
 
+    def sample_notes(self, sample: pa.RecordBatch) -> list[str]:  # noqa: ARG002
+        """What the user should know before the run, after a look at some real records that reach the step."""
+        return []
+
     def columns_made(self) -> tuple[str, ...]:
         """Columns that need not be in the files for later steps to find them."""
         return ()

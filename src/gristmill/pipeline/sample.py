@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from gristmill.engine.tasks import Context
     from gristmill.steps.read import Read
 
+Settled = tuple[tuple["LocalStep", ...], list[str]]
+"""Steps after a look at the sample, and notes for the user."""
+
 _MAX_RECORDS = 100
 _MAX_SECONDS = 60.0
 _MAX_CELLS = 64
@@ -60,23 +63,21 @@ class Sample:
         return next((cell.batch.slice(0, _MAX_RECORDS) for cell in cells), None)
 
 
-def try_sample(sample: Sample, *, apart: bool, timeout: float | None = None) -> tuple[tuple[LocalStep, ...], list[str]]:
+def try_sample(sample: Sample, *, apart: bool, timeout: float | None = None) -> Settled:
     """The steps settled, and what the user should know.
 
     `apart`: the user's own code in a process of its own. Foreign templates are there in any case.
     """
     if sample.templates:
         sample = replace(sample, batch=sample.first_records())
-        steps: tuple[LocalStep, ...] = run_limited(
-            settle, sample, sample.templates, steps=sample.steps, timeout=timeout
-        )
-        return steps, []
+        settled: Settled = run_limited(settle, sample, sample.templates, steps=sample.steps, timeout=timeout)
+        return settled
     if not (apart and runs_foreign_code(sample.steps)):
-        return settle(sample), []
+        return settle(sample)
     tasks = [Task(f"sample of {sample.file.path}", sample)]
     seconds = timeout or _MAX_SECONDS
     try:
-        [(_, steps)] = run_tasks(
+        [(_, settled)] = run_tasks(
             _run_sample, tasks, workers=1, timeout=seconds, retries=0, desc="sample", progress=False
         )
     except (WorkerDiedError, OutOfMemoryError) as error:
@@ -87,23 +88,25 @@ def try_sample(sample: Sample, *, apart: bool, timeout: float | None = None) -> 
     except ItemTimeoutError:
         note = f"the sample took more than {seconds:g} s and was not checked to the end: give the run a timeout"
         return sample.steps, [note]
-    return steps, []
+    return settled
 
 
-def settle(sample: Sample) -> tuple[LocalStep, ...]:
-    """Send the first records through the steps and give the steps back, settled."""
+def settle(sample: Sample) -> Settled:
+    """Send the first records through the steps; gives the steps back, settled, and what they have to say."""
     batch = sample.batch if sample.batch is not None else sample.first_records()
     if batch is None:
-        return sample.steps
+        return sample.steps, []
     settled: list[LocalStep] = []
+    notes: list[str] = []
     for step in sample.steps:
         settled.append(step.settled(batch))
+        notes += settled[-1].sample_notes(batch)
         batch = _apply(settled[-1], batch, sample)
     if not batch.schema.equals(sample.expected):
         raise UsageError(
             f"the steps give other columns than they should: {batch.schema.names}, not {sample.expected.names}"
         )
-    return tuple(settled)
+    return tuple(settled), notes
 
 
 def _apply(step: LocalStep, batch: pa.RecordBatch, sample: Sample) -> pa.RecordBatch:
@@ -121,7 +124,7 @@ def _apply(step: LocalStep, batch: pa.RecordBatch, sample: Sample) -> pa.RecordB
     return applied.batch
 
 
-def _run_sample(task: Task, context: Context) -> tuple[LocalStep, ...]:  # noqa: ARG001
+def _run_sample(task: Task, context: Context) -> Settled:  # noqa: ARG001
     return settle(task.payload)
 
 

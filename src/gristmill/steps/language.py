@@ -15,6 +15,7 @@ from gristmill.core.numbers import is_share
 from gristmill.core.records import TEXT, Applied, RuleValues
 from gristmill.core.step import Finding, LocalStep
 from gristmill.steps.put_columns import put_columns, with_fields
+from gristmill.text.language_codes import nearest_code
 from gristmill.text.language_id import find_model, identifier, model_hash
 from gristmill.text.quality.counting import text_buffers
 
@@ -62,8 +63,8 @@ class Language(LocalStep, tag="language", frozen=True, kw_only=True):
         known = identifier().labels
         for language in self.languages:
             if language not in known:
-                plain = language.lower().replace("_", "-").split("-")[0]
-                meant = plain if plain in known else nearest(language, known)
+                code = nearest_code(language)
+                meant = code if code in known else nearest(language, known)
                 raise UsageError(
                     f'language: "{language}" is none of the {len(known)} languages of the model',
                     help=f'did you mean "{meant}"?' if meant else "use codes such as en, de, zh",

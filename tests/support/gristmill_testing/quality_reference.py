@@ -10,7 +10,7 @@ from gristmill.text.quality.characters import (
     _SPACELESS_BLOCKS,
     _TERMINALS,
 )
-from gristmill.text.quality.code_lines import KEYWORDS
+from gristmill.text.quality.code_lines import _KEYWORDS
 
 OPERATORS = re.findall(
     r"\S+",
@@ -143,8 +143,8 @@ def next_word_state(state, char):
 def code_points_of_line(line, is_indented):
     """Above 0 for code, below 0 for prose."""
     keyword = re.match(r"#?([a-z]+)(?![a-zA-Z0-9_'-])", line)
-    has_keyword = bool(keyword) and keyword[1] in KEYWORDS
-    if line.startswith(("//", "/*", "*/", "#!")) or (has_keyword and line[0] == "#"):
+    has_keyword = bool(keyword) and keyword[1] in _KEYWORDS.split()
+    if line.startswith(("//", "/*", "*/", "#!", "#'")) or (has_keyword and line[0] == "#"):
         return 9
     if line.startswith(("#", "*", "%", ";", "--")):
         return 0

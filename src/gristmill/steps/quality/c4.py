@@ -12,7 +12,12 @@ from gristmill.core.errors import UsageError
 from gristmill.core.records import TEXT, Applied, RuleValues
 from gristmill.core.step import Finding, LocalStep
 from gristmill.steps.put_columns import put_columns
-from gristmill.steps.quality.languages import check_language_column, tables, tables_of
+from gristmill.steps.quality.languages import (
+    check_language_column,
+    note_languages_without_table,
+    tables,
+    tables_of,
+)
 from gristmill.text.quality.c4_lines import CITATIONS, LINE_REASONS, PAGE_REASONS, PARAMETERS, PHRASES, clean_pages
 from gristmill.text.quality.characters import character_classes
 from gristmill.text.quality.counting import text_buffers
@@ -63,6 +68,9 @@ class C4(LocalStep, tag="c4", frozen=True, kw_only=True):
         if self.by_language:
             check_language_column(schema, self.language_column)
         return schema
+
+    def sample_notes(self, sample: pa.RecordBatch) -> list[str]:
+        return note_languages_without_table(self, sample, self.language_column, self.by_language)
 
     def columns_needed(self) -> tuple[str, ...]:
         return (TEXT, self.language_column) if self.by_language else (TEXT,)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from gristmill.steps.quality.score_filter import ScoreFilter
 
 
@@ -13,6 +15,8 @@ class Fineweb(ScoreFilter, tag="fineweb", frozen=True, kw_only=True):
     >>> Fineweb().apply(documents(pages), seed=0).dropped
     {'min_terminal_line_ratio': 1}
     """
+
+    is_for_english: ClassVar[bool] = True
 
     min_terminal_line_ratio: float | None = 0.12
     max_short_line_ratio: float | None = 0.67

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
 from gristmill.core.errors import UsageError
@@ -22,6 +24,8 @@ class GopherQuality(ScoreFilter, tag="gopher_quality", frozen=True, kw_only=True
     >>> applied.dropped, applied.measures["failed:min_stop_words"]
     ({'empty': 1, 'min_words': 1}, 1)
     """
+
+    is_for_english: ClassVar[bool] = True
 
     min_words: int | None = 50
     max_words: int | None = 100_000

@@ -2,11 +2,13 @@
 
 `by_language: {zh: {min_mean_word_length: 1}}` changes some keys for records whose language is Chinese. What a table
 does not name stays as it is for all. A language is looked for as it stands, then without its region: `pt-BR`, `pt`.
+In the plan the languages of the sample that have no table are named, where a step's own thresholds are for English.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,6 +19,10 @@ import pyarrow.compute as pc
 from gristmill.core.errors import UsageError
 from gristmill.core.names import nearest
 from gristmill.core.numbers import MAX_COUNT
+from gristmill.core.records import TEXT
+from gristmill.text.language_codes import check_language_code
+from gristmill.text.language_id import identifier
+from gristmill.text.quality.counting import text_buffers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,6 +30,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gristmill.core.step import Step
+
+
+ENGLISH = "en"
+UNDETERMINED = "und"
+_PLAIN_LANGUAGE = 0.65
+"""How likely a language must be to be named in the plan: as in FineWeb."""
 
 
 def check_bounds(values: Mapping[str, Any], where: str = "") -> None:
@@ -63,6 +75,7 @@ def tables(step: Step, keys: Iterable[str], by_language: Mapping[str, Mapping[st
     found = [common]
     _check_value("by_language", by_language, dict[str, dict[str, Any]])
     for language, changes in by_language.items():
+        check_language_code(language, "by_language")
         where = f" for {language}"
         for key, value in changes.items():
             if key not in common:
@@ -88,6 +101,31 @@ def tables_of(batch: pa.RecordBatch, column: str, languages: Iterable[str]) -> N
     codes = pc.fill_null(names.indices, -1).to_numpy(zero_copy_only=False)
     chosen: NDArray[np.int64] = np.array(found, np.int64)[codes + 1]
     return chosen
+
+
+def note_languages_without_table(step: Step, batch: pa.RecordBatch, column: str, languages: Iterable[str]) -> list[str]:
+    """A note that names the languages of sample records that get the step's own thresholds, which are for English."""
+    names = _languages_of(batch, column)
+    with_table = {_plain(language) for language in (*languages, ENGLISH)}
+    times = Counter(name for name in names if not with_table & {_plain(name), _plain(name).split("-")[0]})
+    if not times:
+        return []
+    listed = ", ".join(f"{name} ({count} of {batch.num_rows} sample records)" for name, count in times.most_common())
+    example = times.most_common(1)[0][0]
+    return [f"{step.name} has no table for {listed}: its thresholds are for English; add by_language: {{{example}: …}}"]
+
+
+def _languages_of(batch: pa.RecordBatch, column: str) -> list[str]:
+    """Of all records that have one: by the column or, where there is none, by the text, as far as it is plain."""
+    if column in batch.schema.names and is_text(batch.schema.field(column).type):
+        names = batch.column(column).cast(pa.string()).to_pylist()
+        return [name for name in names if name and _plain(name) != UNDETERMINED]
+    texts = batch.column(TEXT)
+    if texts.type != pa.large_string() or not batch.num_rows:
+        return []
+    known = identifier()
+    labels, scores = known.identify(*text_buffers(texts))
+    return [known.labels[label] for label, score in zip(labels, scores, strict=True) if score >= _PLAIN_LANGUAGE]
 
 
 def check_language_column(schema: pa.Schema, column: str) -> None:

@@ -17,7 +17,12 @@ import pyarrow as pa
 from gristmill.core.records import TEXT, Applied, RuleValues
 from gristmill.core.step import Finding, LocalStep
 from gristmill.steps.put_columns import put_columns, with_fields
-from gristmill.steps.quality.languages import check_language_column, tables, tables_of
+from gristmill.steps.quality.languages import (
+    check_language_column,
+    note_languages_without_table,
+    tables,
+    tables_of,
+)
 from gristmill.text.quality.counting import Counting, Needs, StopWords
 from gristmill.text.quality.known_counts import OF_LISTS, recall, remember
 from gristmill.text.quality.scores import SCORES, Score
@@ -50,6 +55,9 @@ class ScoreFilter(LocalStep, frozen=True, kw_only=True):
     """Base of filters whose keys are thresholds. null switches a rule off."""
 
     needs: ClassVar[tuple[str, ...]] = (TEXT,)
+
+    is_for_english: ClassVar[bool] = False
+    """Its own thresholds suit English, and other languages need tables."""
 
     by_language: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
     """Other values of these keys for documents of a language."""
@@ -93,6 +101,11 @@ class ScoreFilter(LocalStep, frozen=True, kw_only=True):
 
     def _score_fields(self) -> list[pa.Field]:
         return [score_field(score) for score in self.load().scores] if self.keep_scores else []
+
+    def sample_notes(self, sample: pa.RecordBatch) -> list[str]:
+        if not (self.is_for_english or self.by_language):
+            return []
+        return note_languages_without_table(self, sample, self.language_column, self.by_language)
 
     def load(self) -> ScoreFilterKernel:
         return ScoreFilterKernel(self)

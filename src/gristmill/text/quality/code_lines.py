@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 COUNTERS = ("code_characters", "judged_line_characters")
 
-OPERATORS = (
+_OPERATORS = (
     "== != => -> :: && || += -= *= := <- </ /> () [] {} /* */ <= >= << >> $( ${ ++ #{ <% %> |> ); }, ], // "
     "(\" (' =\" ='"
-).split()
-KEYWORDS = """
+)
+_KEYWORDS = """
 abstract alias assert async await begin bool break case catch char class const continue data debug def default defer
 define defmodule defp del deriving do done double echo elif else elsif end endif enum esac except export extends extern
 fi final finally float fn for from fun func function global if ifdef ifndef impl import include init inline instance int
@@ -36,7 +36,7 @@ interface internal lambda let local long match mod module mut my namespace new n
 print printf private protected pub public puts raise require rescue return self setopt short source static struct sub
 super switch template then throw trait try type typedef typeset undef unless unset unsigned use using val var void where
 while with yield zstyle
-""".split()
+"""
 
 _OPERATOR, _GLUE, _DOT = 1, 2, 4
 """What two ASCII characters in a row are: an operator, inside a name or a call, inside a name if a letter follows."""
@@ -71,15 +71,17 @@ def pair_kinds() -> NDArray[np.uint8]:
         for first in firsts:
             for second in seconds:
                 kinds[_ASCII * ord(first) + ord(second)] |= kind
-    for first, second in OPERATORS:
-        kinds[_ASCII * ord(first) + ord(second)] |= _OPERATOR
+    for operator in _OPERATORS.split():
+        kinds[_ASCII * ord(operator[0]) + ord(operator[1])] |= _OPERATOR
     return kinds
 
 
 @cache
 def keyword_codes() -> NDArray[np.uint64]:
     """Each keyword as a number, 5 bits a letter, in order."""
-    codes = [sum(ord(char) - 96 << _LETTER_BITS * place for place, char in enumerate(word)) for word in KEYWORDS]
+    codes = [
+        sum(ord(char) - 96 << _LETTER_BITS * place for place, char in enumerate(word)) for word in _KEYWORDS.split()
+    ]
     return np.array(sorted(codes), np.uint64)
 
 
@@ -100,7 +102,7 @@ def _code_point(data: NDArray[np.uint8], place: int, end: int) -> tuple[Any, int
 
 
 @kernel
-def _byte_at(data: NDArray[np.uint8], place: int, end: int) -> int:
+def _byte_at(data: NDArray[np.uint8], place: int, end: int) -> Any:
     """0 behind the end of the line."""
     return data[place] if place < end else 0
 
@@ -133,16 +135,16 @@ def _points(
     data: NDArray[np.uint8],
     start: int,
     end: int,
-    is_indented: bool,
+    is_indented: bool,  # noqa: FBT001  (kernels take no keywords)
     classes: NDArray[np.uint16],
     pair_kinds: NDArray[np.uint8],
     keywords: NDArray[np.uint64],
-) -> int:
+) -> Any:
     """Of one line without the space at its ends, from byte `start` to `end`: more than 0 for code, less for prose."""
     first, second = data[start], _byte_at(data, start + 1, end)
     is_directive = first == 35
-    # // /* */ #!
-    if (first == 47 and second in (47, 42)) or (first == 42 and second == 47) or (is_directive and second == 33):
+    # // /* */ #! #'
+    if (first == 47 and second in (47, 42)) or (first == 42 and second == 47) or (is_directive and second in (33, 39)):
         return _CERTAIN
     has_keyword = _begins_with_keyword(data, start + is_directive, end, keywords)
     if is_directive and has_keyword:
@@ -153,11 +155,11 @@ def _points(
     has_letters = is_foreign = is_assignment = in_address = False
     word = _OPEN_WORD
     quote = 0
-    before, before_kind = 32, _SPACE
+    before, before_kind = np.int64(32), np.int64(_SPACE)
     place = start
     while place < end:
         code, size = _code_point(data, place, end)
-        kind = np.int64(classes[code]) if code < len(classes) else 0
+        kind = np.int64(classes[code]) if code < len(classes) else np.int64(0)
         following = _byte_at(data, place + size, end)
         here, earlier, earlier_kind = place, before, before_kind
         place += size
@@ -173,9 +175,9 @@ def _points(
             word = _OPEN_WORD
             in_address = False
             continue
-        if here > start and earlier_kind & _SPACE:
-            if (code == 35 and following == 32) or (code == 47 and following == 47):
-                break  # a comment behind the code
+        begins_comment = (code == 35 and following == 32) or (code == 47 and following == 47)
+        if begins_comment and here > start and earlier_kind & _SPACE:
+            break
         if in_address:
             continue
         has_letters = has_letters or kind & _LETTER_OR_DIGIT != 0
@@ -237,7 +239,7 @@ def _points(
 
 
 @kernel
-def _mark_of(data: NDArray[np.uint8], start: int, end: int) -> int:
+def _mark_of(data: NDArray[np.uint8], start: int, end: int) -> Any:
     """The character that a line has three of, if they open or close something: a fence, or quotes without a partner."""
     first = data[start]
     if first in (96, 126) and end - start >= 3 and data[start + 1] == first and data[start + 2] == first:

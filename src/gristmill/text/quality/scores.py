@@ -80,7 +80,8 @@ _LISTED = (
           "quotation marks do not) / lines.", ("terminal_lines",), "lines"),
     Score("short_line_ratio", "Lines of at most 30 characters / lines.", ("short_lines",), "lines"),
     Score("code_ratio", "Characters of lines of source code / characters of all lines: lines with more signs of code "
-          "than of prose, those between fences or triple quotes, and comments and other lines without signs that follow such ones.",
+          "than of prose, those between fences or triple quotes, and comments and other lines without signs that "
+          "follow such ones.",
           ("code_characters",), "judged_line_characters", version=2),
     Score("duplicate_line_ratio", "Lines that are equal to an earlier one / lines.",
           ("duplicate_lines",), "searched_lines"),
