@@ -18,7 +18,13 @@ from gristmill.core.numbers import is_share
 from gristmill.core.records import TEXT, Applied, RuleValues
 from gristmill.core.step import Finding, LocalStep
 from gristmill.steps.put_columns import put_columns, with_fields
-from gristmill.steps.quality.languages import check_language_column, is_text, tables_of
+from gristmill.steps.quality.languages import (
+    check_language_column,
+    is_text,
+    note_languages_without_table,
+    tables_of,
+)
+from gristmill.text.language_codes import check_language_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,6 +76,8 @@ class Toxicity(LocalStep, tag="toxicity", frozen=True, kw_only=True):
             raise UsageError(f"max_density must be from 0 to 1, not {self.max_density}")
         if not (self.words or self.by_language or self.lists):
             raise UsageError("toxicity needs a list of words", help="write words: list.txt, a word or phrase a line")
+        for language in filter(None, (*self.by_language, *self.lists)):
+            check_language_code(language, "by_language")
 
     def resolved(self, folder: str) -> Toxicity:
         files = {**({"": self.words} if self.words else {}), **self.by_language}
@@ -81,6 +89,12 @@ class Toxicity(LocalStep, tag="toxicity", frozen=True, kw_only=True):
     def columns_needed(self) -> tuple[str, ...]:
         by_language = self.by_language or any(self.lists)
         return (TEXT, self.language_column) if by_language else (TEXT,)
+
+    def sample_notes(self, sample: pa.RecordBatch) -> list[str]:
+        if "" in self.lists:
+            return []
+        what, consequence = f"{self.name} has no list", "none of their words count"
+        return note_languages_without_table(sample, self.language_column, self.lists, what, consequence)
 
     def columns_made(self) -> tuple[str, ...]:
         return (self.name,)

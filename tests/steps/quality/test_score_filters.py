@@ -1,12 +1,14 @@
 """Filters as tables of thresholds over scores."""
 
 import math
+import random
+from collections import defaultdict
 
 import msgspec
 import pyarrow as pa
 import pytest
 from gristmill_testing.quality_reference import scores_of
-from gristmill_testing.shared_data import corpus_texts
+from gristmill_testing.shared_data import corpus_records, corpus_texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -131,6 +133,9 @@ def test_null_switches_a_rule_off_and_its_pass_too():
         ({"by_language": {"de": 3}}, "by_language: Expected `object"),
         ({"stop_words": 3}, "stop_words: Expected `array"),
         ({"stop_words": ["of the"]}, "no single word"),
+        ({"by_language": {"german": {"min_words": 3}}}, '"german" is no code of a language'),
+        ({"by_language": {"xx": {}}}, '"xx" is no code'),
+        ({"by_language": {"": {}}}, "is no code"),
         ({"by_language": {"zh": {"stop_words": ["的是"]}}}, "no single word"),
     ],
 )
@@ -146,6 +151,9 @@ def test_senseless_tables_are_refused(parameters, message):
         ("gopher_quality: {max_hash_word_ratio: .nan}", "not a number"),
         ("gopher_quality: {by_language: {de: {min_word: 3}}}", 'did you mean "min_words"'),
         ("fineweb: {min_terminal_line_ratio: many}", "min_terminal_line_ratio"),
+        ("gopher_quality: {by_language: {german: {min_words: 3}}}", 'did you mean "de"'),
+        ("c4: {by_language: {Japanese: {}}}", 'did you mean "ja"'),
+        ("toxicity: {by_language: {jp: list.txt}}", 'did you mean "ja"'),
         ("gopher_qualty: {}", 'did you mean "gopher_quality"'),
     ],
 )
@@ -250,6 +258,73 @@ def test_counts_of_other_texts_are_not_used():
     Fineweb().apply(one, seed=0)
     assert known_counts.recall(documents(["a b c"]).column("text"), ["words"]) is None
     assert known_counts.recall(one.column("text"), ["words"]) is None  # it was dropped
+
+
+PHRASE_LENGTHS = {"th": 400, "my": 400, "km": 400, "lo": 400, "bo": 400, "zh": 200, "ii": 200, "ja": 300}
+FIRST_LETTERS = {
+    "th": 0xE01,
+    "my": 0x1000,
+    "km": 0x1780,
+    "lo": 0xE94,
+    "bo": 0xF40,
+    "zh": 0x4E00,
+    "ii": 0xA000,
+    "ja": 0x3042,
+}
+
+
+def letters_of(language, count, seed):
+    """Without a sense, but of as many different letters as the script has in common use."""
+    num_letters = 2000 if language == "zh" else 400 if language == "ii" else 30
+    alphabet = [chr(FIRST_LETTERS[language] + number) for number in range(num_letters)]
+    generator = random.Random(f"{language} {seed}")
+    return "".join(generator.choice([letter for letter in alphabet if letter.isalpha()]) for _ in range(count))
+
+
+@pytest.mark.parametrize("language", PHRASE_LENGTHS)
+def test_scripts_without_spaces_repeat_phrases_not_letters(language):
+    """A page of 100 words that differ is kept, one that says a phrase of 10 words again and again is dropped."""
+    length = PHRASE_LENGTHS[language]
+    page = letters_of(language, 10 * length, 0)
+    phrase = letters_of(language, length // 10, 1)
+    looping = "".join(phrase + letters_of(language, length // 20 + turn, 2 + turn) for turn in range(20))
+    assert not GopherRepetition().apply(documents([page]), seed=0).dropped
+    assert GopherRepetition().apply(documents([looping]), seed=0).dropped
+
+
+def test_translated_pages_are_dropped_as_often_as_english_ones():
+    pages = defaultdict(list)
+    for record in corpus_records("webdev_translations", 2000):
+        pages[record["lang"]].append(record["text"])
+    shares = {
+        language: sum(GopherRepetition().apply(documents(texts), seed=0).dropped.values()) / len(texts)
+        for language, texts in pages.items()
+        if len(texts) > 15
+    }
+    assert max(shares.values()) < shares["en"] + 0.1
+    assert sum(shares[language] for language in ("th", "my", "ja", "zh-CN")) / 4 < shares["en"] + 0.05
+
+
+THAI = "สวัสดีครับ วันนี้อากาศดีมาก เราจะไปเดินเล่นที่สวนสาธารณะกัน"
+
+
+def test_the_plan_names_languages_without_a_table():
+    thai, german = documents([THAI] * 3), documents(["Guten Tag, das ist ein ganz normaler deutscher Satz."])
+    [note] = GopherQuality().sample_notes(thai)
+    assert "th" in note
+    assert "3 of 3" in note
+    assert not GopherQuality().sample_notes(documents(["This is a plain English sentence, and that is that."]))
+    assert not GopherQuality(by_language={"th": {"min_words": 3}, "de-AT": {}}).sample_notes(thai)
+    assert C4().sample_notes(german)
+    assert not GopherRepetition().sample_notes(thai)  # the same for all languages
+    assert GopherRepetition(by_language={"de": {}}).sample_notes(thai)
+
+
+def test_the_column_says_which_languages_there_are():
+    batch = documents([THAI] * 4, language=["pt-BR", "en-GB", None, "und"])
+    [note] = GopherQuality().sample_notes(batch)
+    assert "pt-BR (1 of 4 sample records)" in note
+    assert not GopherQuality(by_language={"pt": {}}).sample_notes(batch)
 
 
 def test_every_score_has_rules():

@@ -14,7 +14,7 @@ from gristmill.core.step import Finding, LocalStep
 from gristmill.steps.put_columns import put_columns
 from gristmill.steps.quality.languages import (
     check_language_column,
-    note_languages_without_table,
+    note_english_thresholds,
     tables,
     tables_of,
 )
@@ -70,7 +70,7 @@ class C4(LocalStep, tag="c4", frozen=True, kw_only=True):
         return schema
 
     def sample_notes(self, sample: pa.RecordBatch) -> list[str]:
-        return note_languages_without_table(self, sample, self.language_column, self.by_language)
+        return note_english_thresholds(self, sample, self.language_column, self.by_language)
 
     def columns_needed(self) -> tuple[str, ...]:
         return (TEXT, self.language_column) if self.by_language else (TEXT,)

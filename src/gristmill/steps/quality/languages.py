@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 ENGLISH = "en"
 UNDETERMINED = "und"
+_MAX_NAMED = 5
 _PLAIN_LANGUAGE = 0.65
 """How likely a language must be to be named in the plan: as in FineWeb."""
 
@@ -103,16 +104,21 @@ def tables_of(batch: pa.RecordBatch, column: str, languages: Iterable[str]) -> N
     return chosen
 
 
-def note_languages_without_table(step: Step, batch: pa.RecordBatch, column: str, languages: Iterable[str]) -> list[str]:
-    """A note that names the languages of sample records that get the step's own thresholds, which are for English."""
-    names = _languages_of(batch, column)
-    with_table = {_plain(language) for language in (*languages, ENGLISH)}
-    times = Counter(name for name in names if not with_table & {_plain(name), _plain(name).split("-")[0]})
+def note_languages_without_table(
+    batch: pa.RecordBatch, column: str, languages: Iterable[str], what: str, consequence: str
+) -> list[str]:
+    """A note that names the languages of sample records that are none of `languages`, with what follows from it."""
+    known = set(map(_plain, languages))
+    times = Counter(
+        name for name in _languages_of(batch, column) if not known & {_plain(name), _plain(name).split("-")[0]}
+    )
     if not times:
         return []
-    listed = ", ".join(f"{name} ({count} of {batch.num_rows} sample records)" for name, count in times.most_common())
-    example = times.most_common(1)[0][0]
-    return [f"{step.name} has no table for {listed}: its thresholds are for English; add by_language: {{{example}: …}}"]
+    most_frequent = [name for name, _ in times.most_common(_MAX_NAMED)]
+    others = f" and {len(times) - _MAX_NAMED} more" if len(times) > _MAX_NAMED else ""
+    before = "" if column in batch.schema.names else "a language step before it and "
+    who = f"{', '.join(most_frequent)}{others} ({times.total()} of {batch.num_rows} sample records)"
+    return [f"{what} for {who}: {consequence}; add {before}by_language: {{{most_frequent[0]}: …}}"]
 
 
 def _languages_of(batch: pa.RecordBatch, column: str) -> list[str]:
@@ -126,6 +132,12 @@ def _languages_of(batch: pa.RecordBatch, column: str) -> list[str]:
     known = identifier()
     labels, scores = known.identify(*text_buffers(texts))
     return [known.labels[label] for label, score in zip(labels, scores, strict=True) if score >= _PLAIN_LANGUAGE]
+
+
+def note_english_thresholds(step: Step, batch: pa.RecordBatch, column: str, languages: Iterable[str]) -> list[str]:
+    """A note that names the languages of sample records that get the step's own thresholds, which are for English."""
+    what, consequence = f"{step.name} has no table", "its thresholds are for English"
+    return note_languages_without_table(batch, column, (*languages, ENGLISH), what, consequence)
 
 
 def check_language_column(schema: pa.Schema, column: str) -> None:

@@ -19,7 +19,7 @@ from gristmill.core.step import Finding, LocalStep
 from gristmill.steps.put_columns import put_columns, with_fields
 from gristmill.steps.quality.languages import (
     check_language_column,
-    note_languages_without_table,
+    note_english_thresholds,
     tables,
     tables_of,
 )
@@ -105,7 +105,7 @@ class ScoreFilter(LocalStep, frozen=True, kw_only=True):
     def sample_notes(self, sample: pa.RecordBatch) -> list[str]:
         if not (self.is_for_english or self.by_language):
             return []
-        return note_languages_without_table(self, sample, self.language_column, self.by_language)
+        return note_english_thresholds(self, sample, self.language_column, self.by_language)
 
     def load(self) -> ScoreFilterKernel:
         return ScoreFilterKernel(self)
