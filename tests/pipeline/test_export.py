@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from gristmill_testing.small_tokenizers import trained
 from gristmill_testing.streams import packed_rows, with_manifest, write_packed
 from gristmill_testing.token_datasets import write_tokens
 
@@ -177,6 +178,50 @@ def test_what_trainers_take(tmp_path, run, to, row_length, masked):
     expected = list(slow_training_rows(packed if row_length else [[row] for row in rows], masked=masked))
     found = lines(exported.files) if to == "jsonl" else pq.ParquetDataset(exported.files).read().to_pylist()
     assert found == expected
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("to", ["parquet", "jsonl"])
+@pytest.mark.parametrize("row_length", [12, None])
+def test_the_collators_of_transformers_take_rows_as_they_are(tmp_path, run, masked, to, row_length):
+    """Packed rows stack; rows of different lengths are padded; what is not trained is ignored by the model's loss."""
+    import datasets
+    import torch
+    from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerFast, default_data_collator
+
+    documents = [[[5, 6, 7], [8, 9]], [[10, 11]], [[12, 13, 14, 15], [16], [17, 18]], [[19] * 12]]
+    rows = documents if row_length else [document for row in documents for document in row]
+    folder = write_tokens(
+        tmp_path / "out", {("train", "web"): [rows]}, row_length=row_length, pad_id=3, loss_masks=masked
+    )
+    exported = run(folder, to, columns="transformers")
+    kind = "json" if to == "jsonl" else to
+    loaded = datasets.load_dataset(kind, data_files=[str(path) for path in exported.files], split="train",
+                                   cache_dir=str(tmp_path / "cache"))  # fmt: skip
+    assert loaded.column_names == ["input_ids", "attention_mask", "labels"]
+    expected = list(slow_training_rows(rows if row_length else [[row] for row in rows], masked=masked))
+    features = [loaded[index] for index in range(len(loaded))]
+    for feature, row in zip(features, expected, strict=True):
+        size = len(row["input_ids"])
+        padding = (row_length or size) - size
+        assert feature["input_ids"] == row["input_ids"] + [3] * padding
+        assert feature["labels"] == row["labels"] + [-100] * padding
+        assert feature["attention_mask"] == [1] * size + [0] * padding
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=trained(tmp_path / "tokenizer").path, pad_token="<|pad|>")
+    batches = [DataCollatorForSeq2Seq(tokenizer)(features)]
+    if row_length:
+        batches.append(default_data_collator(features))
+    for batch in batches:
+        longest = max(len(feature["input_ids"]) for feature in features)
+        assert {name: tuple(values.shape) for name, values in batch.items()} == dict.fromkeys(
+            ["input_ids", "attention_mask", "labels"], (len(features), longest)
+        )
+        assert all(values.dtype == torch.int64 for values in batch.values())
+        for index, feature in enumerate(features):
+            size = len(feature["input_ids"])
+            assert batch["labels"][index, :size].tolist() == feature["labels"]
+            assert (batch["labels"][index, size:] == -100).all()
+            assert batch["attention_mask"][index].sum() == sum(feature["attention_mask"])
 
 
 def test_which_columns_tables_get(tmp_path, packed, run):

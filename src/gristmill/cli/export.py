@@ -14,10 +14,14 @@ from gristmill.pipeline.outline import amount, counted
 @click.command(epilog="Example: gristmill export out --to megatron --path bin/corpus")
 @dataset_argument
 @click.option("--to", required=True, metavar="FORMAT", help=f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}.")
-@click.option("--path", help="How the files' names begin, such as bin/corpus. Default: OUT-FORMAT/OUT.")
+@click.option(
+    "--path", help="How the files' names begin, such as bin/corpus; for nanogpt a folder. Default: OUT-FORMAT/OUT."
+)
 @click.option("--split", help="Only this split. Default: each, in files of its own.")
 @click.option("--source", help="Only this source. Default: all, one after the other.")
-@click.option("--vocab-size", type=click.IntRange(min=1), help="For megatron, with added tokens: uint16 below 65500.")
+@click.option(
+    "--vocab-size", type=click.IntRange(min=1), help="With added tokens: decides how wide ids are in token files."
+)
 @click.option(
     "--columns",
     help=f"Of tokens in parquet, jsonl or webdataset: {', '.join(COLUMNS[:-1])} or {COLUMNS[-1]}. Default: training "
@@ -74,5 +78,7 @@ def command(
 
 
 def _default_path(out: str, to: str) -> Path:
+    """Beside the dataset: a folder, and in it the beginning of the files' names where they have one."""
     folder = Path(out).absolute()
-    return Path(out).parent / f"{folder.name}-{to}" / folder.name
+    exported = Path(out).parent / f"{folder.name}-{to}"
+    return exported if to == "nanogpt" else exported / folder.name

@@ -1,7 +1,8 @@
 """One stream of token ids without gaps: nanoGPT's `.bin` and, behind a header and cut into files, llm.c's.
 
-Both hold uint16 and nothing else: documents end where their end-of-document token says so. A document may go on in the
-next file.
+Both hold ids and nothing else, as uint16 or, for a vocabulary above 65536, as uint32: documents end where their
+end-of-document token says so. A document may go on in the next file. llm.c tells the two by the header: 20240520,
+version 1, as its GPT-2 reads them, and 20240801, version 7, as its Llama 3 does.
 """
 
 from __future__ import annotations
@@ -24,8 +25,19 @@ if TYPE_CHECKING:
 LLMC_TOKENS_A_FILE = 100_000_000
 """As llm.c's own scripts cut theirs; its header counts tokens in 31 bits."""
 _LLMC_HEADER_BYTES = 256 * 4
-_LLMC_MAGIC, _LLMC_VERSION = 20240520, 1
-_USE_WIDER = "these files hold uint16: use --to megatron or --to numpy, or a tokenizer of at most 65536 tokens"
+_LLMC_KINDS = {2: (20240520, 1), 4: (20240801, 7)}
+"""By bytes of an id: magic and version."""
+_WRONG_VOCABULARY = "the dataset holds ids that its tokenizer does not have, or --vocab-size is too small"
+_NANOGPT_NAMES = {"validation": "val"}
+
+
+def stream_id_type(vocab_size: int) -> np.dtype[np.integer]:
+    """The type of ids: as narrow as the vocabulary allows, whatever ids a split happens to hold.
+
+    >>> stream_id_type(65536), stream_id_type(65537)
+    (dtype('uint16'), dtype('uint32'))
+    """
+    return np.dtype(np.uint16 if vocab_size <= 65536 else np.uint32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +47,7 @@ class TokenStream:
     dtype: np.dtype[np.integer]
     tokens_a_file: int
     head_bytes: int = 0
-    help: str = _USE_WIDER
+    help: str = _WRONG_VOCABULARY
 
     def write(self, place: Place, targets: Targets) -> None:
         """Write the tokens of one shard."""
@@ -56,23 +68,30 @@ class TokenStream:
 
 @dataclass(frozen=True, slots=True)
 class NanogptLayout:
-    """One file of ids without a header."""
+    """One file of ids without a header, in a folder: `train.bin`, `val.bin`."""
 
     split: str
     num_tokens: int
+    vocab_size: int
 
     @property
     def files(self) -> Sequence[PlannedFile]:
-        return [PlannedFile(f"_{self.split}.bin", 2 * self.num_tokens)]
+        return [PlannedFile(self._name, stream_id_type(self.vocab_size).itemsize * self.num_tokens)]
 
     def later_names(self) -> Iterator[str]:
         return iter(())
 
     def fill(self, place: Place, targets: Targets) -> None:
-        TokenStream(np.dtype(np.uint16), self.num_tokens).write(place, targets)
+        TokenStream(stream_id_type(self.vocab_size), self.num_tokens).write(place, targets)
 
     def usage(self, prefix: str) -> str:
-        return f'np.memmap("{prefix}_{self.split}.bin", dtype=np.uint16, mode="r")'
+        kind = stream_id_type(self.vocab_size)
+        note = "  # nanoGPT's train.py says uint16: change it there" if kind.itemsize > 2 else ""
+        return f'np.memmap("{prefix}{self._name}", dtype=np.{kind}, mode="r"){note}'
+
+    @property
+    def _name(self) -> str:
+        return f"{_NANOGPT_NAMES.get(self.split, self.split)}.bin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,27 +100,33 @@ class LlmcLayout:
 
     split: str
     num_tokens: int
+    vocab_size: int
     tokens_a_file: int = LLMC_TOKENS_A_FILE
 
     @property
     def files(self) -> Sequence[PlannedFile]:
+        id_bytes = stream_id_type(self.vocab_size).itemsize
+        magic, version = _LLMC_KINDS[id_bytes]
         planned = []
         for number, first in enumerate(range(0, self.num_tokens, self.tokens_a_file)):
             count = min(self.tokens_a_file, self.num_tokens - first)
             header = np.zeros(256, dtype="<i4")
-            header[:3] = _LLMC_MAGIC, _LLMC_VERSION, count
-            planned.append(PlannedFile(self._name(number), _LLMC_HEADER_BYTES + 2 * count, header.tobytes()))
+            header[:3] = magic, version, count
+            planned.append(PlannedFile(self._name(number), _LLMC_HEADER_BYTES + id_bytes * count, header.tobytes()))
         return planned
 
     def later_names(self) -> Iterator[str]:
         return map(self._name, itertools.count(len(self.files)))
 
     def fill(self, place: Place, targets: Targets) -> None:
-        TokenStream(np.dtype(np.uint16), self.tokens_a_file, _LLMC_HEADER_BYTES).write(place, targets)
+        TokenStream(stream_id_type(self.vocab_size), self.tokens_a_file, _LLMC_HEADER_BYTES).write(place, targets)
 
     def usage(self, prefix: str) -> str:
-        option = "-i" if self.split == "train" else "-j"
-        return f'train_gpt2cu {option} "{prefix}_{self.split}_*.bin"'
+        program, of_training, of_others = "train_gpt2cu", "-i", "-j"
+        if stream_id_type(self.vocab_size).itemsize > 2:
+            program, of_training, of_others = "python train_llama3.py", "--input_bin", "--input_val_bin"
+        option = of_training if self.split == "train" else of_others
+        return f'{program} {option} "{prefix}_{self.split}_*.bin"'
 
     def _name(self, number: int) -> str:
         return f"_{self.split}_{number:06d}.bin"

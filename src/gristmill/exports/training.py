@@ -6,7 +6,10 @@
 | `labels` | the ids, and -100 where a token is not trained; the model shifts them |
 | `position_ids` | from 0 in each document |
 | `seq_lengths` | of the documents |
-| `attention_mask` | ones; for axolotl, which knows tokenized data by it. Elsewhere it would hide where documents end |
+| `attention_mask` | ones, and zeros on padding: axolotl knows tokenized data by it, collators of transformers pad it |
+
+Packed rows keep their padding where they are for the collators of transformers: `default_data_collator` stacks rows of
+one length and pads nothing. Elsewhere an attention mask would hide where documents end.
 
 The first token of a document is never a label: in a row it would be predicted from the end of another document.
 """
@@ -24,10 +27,11 @@ from gristmill.shards.token_rows import LENGTHS, tokens_in_rows
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-STORED, TRAINING, AXOLOTL = COLUMNS = ("stored", "training", "axolotl")
+STORED, TRAINING, TRANSFORMERS, AXOLOTL = COLUMNS = ("stored", "training", "transformers", "axolotl")
 """Which columns rows of tokens get: those of the dataset, or some of the above."""
 _NAMES = {
     TRAINING: (INPUT_IDS, "labels", "position_ids", "seq_lengths"),
+    TRANSFORMERS: (INPUT_IDS, "attention_mask", "labels"),
     AXOLOTL: (INPUT_IDS, "attention_mask", "labels"),
 }
 _IGNORED = -100
@@ -48,13 +52,20 @@ def training_rows(rows: pa.RecordBatch, columns: str) -> pa.RecordBatch:
     if LOSS_MASK in rows.schema.names:
         is_label &= _without_padding(rows.column(LOSS_MASK), filled)
     labels = np.where(is_label, ids, np.int32(_IGNORED))
+    attention = np.ones_like(ids)
+    if columns == TRANSFORMERS and pa.types.is_fixed_size_list(rows.column(INPUT_IDS).type):
+        row_length = rows.column(INPUT_IDS).type.list_size
+        is_filled = (np.arange(row_length) < filled[:, None]).ravel()
+        ids = rows.column(INPUT_IDS).flatten().to_numpy().astype(np.int32)
+        labels, attention = (_spread(values, is_filled, fill) for values, fill in ((labels, _IGNORED), (attention, 0)))
+        filled = np.full(rows.num_rows, row_length)
     ends = pa.array(np.concatenate([[0], np.cumsum(filled)]).astype(np.int32))
     document_ends = rows.column(LENGTHS).offsets.to_numpy()
     made = {
         INPUT_IDS: (ends, ids),
         "labels": (ends, labels),
         "position_ids": (ends, positions),
-        "attention_mask": (ends, np.ones_like(ids)),
+        "attention_mask": (ends, attention),
         "seq_lengths": (pa.array(document_ends - document_ends[0]), sizes),
     }
     lists = [pa.ListArray.from_arrays(made[name][0], pa.array(made[name][1])) for name in _NAMES[columns]]
@@ -68,3 +79,10 @@ def _without_padding(lists: pa.Array, filled: NDArray[np.int64]) -> NDArray[Any]
         return values
     row_length = lists.type.list_size
     return values.reshape(-1, row_length)[np.arange(row_length) < filled[:, None]]
+
+
+def _spread(values: NDArray[np.int32], is_filled: NDArray[np.bool_], fill: int) -> NDArray[np.int32]:
+    """Values at the places that are filled, and `fill` on padding."""
+    spread = np.full(len(is_filled), fill, dtype=np.int32)
+    spread[is_filled] = values
+    return spread

@@ -82,13 +82,16 @@ def export(
     Args:
         dataset: The output folder of a finished run.
         to: megatron, nanogpt, llmc, numpy, webdataset, parquet or jsonl.
-        path: How the files' names begin: "bin/corpus" gives bin/corpus_train.bin and so on, a set for each split.
+        path: How the files' names begin: "bin/corpus" gives bin/corpus_train.bin and so on, a set for each split. For
+            nanogpt the folder of its train.bin and val.bin.
         split: Only this split.
         source: Only this source; by default all, one after the other.
-        vocab_size: For megatron, with added tokens: decides between uint16 and int32. Default: the tokenizer's.
+        vocab_size: For megatron, nanogpt and llmc, with added tokens: decides between narrow and wide ids. Default: the
+            tokenizer's.
         columns: Of tokens in parquet, jsonl or webdataset: "stored", those of the dataset; "training": input_ids,
-            labels, position_ids and seq_lengths, without padding; "axolotl": input_ids, attention_mask and labels of a
-            dataset that is not packed. Default: "training" for chats in parquet and jsonl.
+            labels, position_ids and seq_lengths, without padding; "transformers": input_ids, attention_mask and labels,
+            packed rows with their padding, for the collators of transformers; "axolotl": the same columns, of a dataset
+            that is not packed. Default: "training" for chats in parquet and jsonl.
         overwrite: Replace files of these names.
         workers: How many; "auto": as many as this machine allows.
         backend: "processes", "threads" or "serial".
@@ -98,7 +101,7 @@ def export(
         The files, the rows of each split, how to use them, and notes on their order.
     """
     one_of("to", to, FORMATS)
-    prefix = _prefix(path)
+    prefix = _prefix(path, to)
     folder = Path(dataset)
     manifest = load_manifest(folder)
     check_fits(manifest, to, folder)
@@ -107,7 +110,7 @@ def export(
     run = partial(run_tasks, workers=workers, backend=backend, retries=0, progress=progress)
     if to in _STREAMS:
         known = _known_vocab_size(manifest, vocab_size)
-        places, max_id = _measured(places, run, with_max=to == "megatron" and known is None)
+        places, max_id = _measured(places, run, with_max=known is None)
         vocab_size = known or max_id + 1
     layouts = {
         name: _layout(to, name, of_split, manifest, vocab_size or 0, columns)
@@ -116,9 +119,9 @@ def export(
     }
     if not layouts:
         raise UsageError(f"there is nothing to export in {folder}", help="`gristmill inspect` shows what it holds")
-    files = _write(layouts, places, prefix, run, overwrite=overwrite)
+    files = _write(layouts, places, prefix, run, suffix=".bin" if to == "nanogpt" else "", overwrite=overwrite)
     rows = {name: sum(place.rows for place in places[name]) for name in layouts}
-    usage = [layout.usage(str(prefix)) for layout in layouts.values()]
+    usage = [layout.usage(prefix) for layout in layouts.values()]
     return Exported(files, rows, usage, _order_notes(manifest, to, list(layouts), source))
 
 
@@ -249,9 +252,9 @@ def _layout(to: str, split: str, places: list[Place], manifest: Manifest, vocab_
     if to == "megatron":
         return MegatronLayout(split, num_rows, num_tokens, vocab_size)
     if to == "nanogpt":
-        return NanogptLayout(split, num_tokens)
+        return NanogptLayout(split, num_tokens, vocab_size)
     if to == "llmc":
-        return LlmcLayout(split, num_tokens)
+        return LlmcLayout(split, num_tokens, vocab_size)
     if to == "numpy":
         ids = schema.field(INPUT_IDS).type
         return ArraysLayout(split, num_rows, ids.list_size, str(ids.value_type))
@@ -266,23 +269,33 @@ def _layout(to: str, split: str, places: list[Place], manifest: Manifest, vocab_
     )
 
 
-def _prefix(path: str | os.PathLike[str]) -> Path:
+def _prefix(path: str | os.PathLike[str], to: str) -> str:
+    """How the files' names begin; nanoGPT knows its files by their folder, and theirs end with a slash."""
     prefix = Path(path)
     if "://" in str(path):
         raise UsageError(f"files are written to a local disk, not to {path}", help="export, then copy them there")
+    if to == "nanogpt":
+        if prefix.exists() and not prefix.is_dir():
+            raise UsageError(
+                f"{path} is a file; nanogpt takes a folder, for its train.bin and val.bin", help="choose another path"
+            )
+        return f"{prefix}/"
     if str(path).endswith("/") or prefix.is_dir():
         raise UsageError(
             f"{path} is a folder; the path is how the files' names begin", help=f"for example {prefix / 'corpus'}"
         )
-    return prefix
+    return str(prefix)
 
 
 def _write(
-    layouts: dict[str, Layout], places: dict[str, list[Place]], prefix: Path, run: Run, *, overwrite: bool
+    layouts: dict[str, Layout], places: dict[str, list[Place]], prefix: str, run: Run, *, suffix: str, overwrite: bool
 ) -> list[Path]:
-    with FilesInPlace(prefix) as files:
-        planned = [file for layout in layouts.values() for file in layout.files]
-        existing = files.existing(file.name for file in planned)
+    planned = [file for layout in layouts.values() for file in layout.files]
+    names = [file.name for file in planned]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"two splits would be written to {prefix}{twice}", help="export them one by one, with split")
+    with FilesInPlace(prefix, suffix=suffix) as files:
+        existing = files.existing(names)
         for layout in layouts.values():
             existing += itertools.takewhile(Path.exists, map(files.path, layout.later_names()))
         if existing and not overwrite:

@@ -23,6 +23,7 @@ from gristmill.shards.canonical import canonical_schema
 from gristmill.steps.read import json_line
 from gristmill.storage.commit import PendingFile
 from gristmill.storage.remote_files import keep_in_memory
+from gristmill.storage.stored_paths import path_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +71,7 @@ def spooled_reads(recipe: Recipe, output: Path, run_id: str, *, keep: bool) -> I
             paths = []
             for part_name, part in read.read.parts(read.split).items():
                 place = f"{WORK}/records/{name}/{_file_name(part_name, part)}"
-                with _naming(name), PendingFile(output / place, run_id) as file:
+                with _naming(name), PendingFile(path_below(output, place), run_id) as file:
                     _write(part, file)
                     file.commit()
                 written.append(place)

@@ -32,17 +32,20 @@ if TYPE_CHECKING:
 class FilesInPlace:
     """The files whose names begin with a prefix, from `with` to `commit`; without it nothing stays. Locks the folder.
 
+    A prefix that ends with a slash is a folder, whose files have no more in common than the end of their names.
+
     >>> with FilesInPlace("bin/corpus") as files:   # doctest: +SKIP
     ...     temporary = files.add("_train.bin", num_bytes=1 << 30)
     ...     ...                                      # any process writes into `temporary`
     ...     files.commit()
     """
 
-    def __init__(self, prefix: str | os.PathLike[str]) -> None:
-        self._prefix = Path(prefix)
-        self._folder = self._prefix.parent
+    def __init__(self, prefix: str | os.PathLike[str], *, suffix: str = "") -> None:
+        folder, _, self._stem = os.fspath(prefix).rpartition("/")
+        self._folder = Path(folder or ("/" if os.fspath(prefix).startswith("/") else "."))
+        self._suffix = suffix
         # In the names of our temporary files: those of another prefix may be in use by another process.
-        self._run_id = f"files-{xxhash.xxh3_64_hexdigest(self._prefix.name.encode())}"
+        self._run_id = f"files-{xxhash.xxh3_64_hexdigest(self._stem.encode())}"
         self._note = self._folder / f".gristmill-{self._run_id}.json"
         self._lock = FolderLock(self._folder)
         self._temporaries: dict[Path, Path] = {}
@@ -104,7 +107,7 @@ class FilesInPlace:
 
     def path(self, name: str) -> Path:
         """Where the file will stand."""
-        return self._folder / f"{self._prefix.name}{name}"
+        return self._folder / f"{self._stem}{name}"
 
     def _remove_leftovers(self) -> None:
         """What we or a process that was killed did not commit: temporary files, and what was being renamed."""
@@ -112,7 +115,8 @@ class FilesInPlace:
             temporary.unlink(missing_ok=True)
         if self._note.exists():
             names = decode_stored(self._note.read_bytes(), list[StoredName], self._note)
-            for path in [path_below(self._folder, name) for name in names if name.startswith(self._prefix.name)]:
+            ours = [name for name in names if name.startswith(self._stem) and name.endswith(self._suffix)]
+            for path in [path_below(self._folder, name) for name in ours]:
                 path.unlink(missing_ok=True)
             self._note.unlink()
 
