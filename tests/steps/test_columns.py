@@ -2,6 +2,7 @@ import pyarrow as pa
 import pytest
 
 from gristmill.core.errors import UsageError
+from gristmill.core.records import SPLIT
 from gristmill.steps.columns import add_columns, arrow_type, path_in_record, require_column
 
 SCHEMA = pa.schema(
@@ -21,7 +22,7 @@ def test_a_new_type_keeps_the_place():
     assert path_in_record(changed.field("n")) == ("a", "n")
 
 
-@pytest.mark.parametrize("name", ["origin", "text", "record", "split"])
+@pytest.mark.parametrize("name", ["origin", "text", "record", SPLIT])
 def test_reserved_names(name):
     with pytest.raises(UsageError):
         add_columns("map", SCHEMA, {name: "string"})

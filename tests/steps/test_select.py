@@ -3,14 +3,16 @@ import pytest
 
 from gristmill.core.errors import UsageError
 from gristmill.core.examples import documents
-from gristmill.core.records import RECORD
+from gristmill.core.records import RECORD, SPLIT
 from gristmill.steps import Select
 
 
 def test_identity_and_split_stay_and_the_raw_record_goes():
-    batch = documents(["hi"], url=["a"], split=["train"]).append_column(RECORD, pa.array([b"{}"], pa.large_binary()))
+    batch = documents(["hi"], url=["a"], **{SPLIT: ["train"]}).append_column(
+        RECORD, pa.array([b"{}"], pa.large_binary())
+    )
     selected = Select(columns=["url", "text"]).apply(batch, seed=0).batch
-    assert selected.column_names == ["origin", "split", "url", "text"]
+    assert selected.column_names == ["origin", SPLIT, "url", "text"]
 
 
 @pytest.mark.parametrize("columns", [[], ["a", "a"], ["record"]])

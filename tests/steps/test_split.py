@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from gristmill.core.errors import UsageError
 from gristmill.core.examples import documents
+from gristmill.core.records import SPLIT
 from gristmill.steps import Split
 
 
 def splits(step, batch, seed=0):
-    return step.apply(batch, seed).batch.column("split").to_pylist()
+    return step.apply(batch, seed).batch.column(SPLIT).to_pylist()
 
 
 def test_fractions_are_met_and_copies_stay_together():
@@ -52,7 +53,7 @@ def test_numbers_are_exact_but_for_copies(values, validation, test, cut):
         with pytest.raises(UsageError):
             step.bounds(smallest, len(values))
         return
-    found = step.assign(batch, 0, step.bounds(smallest, len(values))).batch.column("split").to_pylist()
+    found = step.assign(batch, 0, step.bounds(smallest, len(values))).batch.column(SPLIT).to_pylist()
     sides = {}
     for value, split in zip(values, found, strict=True):
         assert sides.setdefault(value, split) == split
@@ -93,5 +94,13 @@ def test_columns_are_checked():
     assert "domain" in error.value.help
     with pytest.raises(UsageError):
         Split(validation=0.1, by="tags").output_schema(schema)
-    with pytest.raises(UsageError):
-        Split(validation=0.1).output_schema(schema.append(pa.field("split", pa.string())))
+    once = Split(validation=0.1).output_schema(schema)
+    assert Split(test=0.1).output_schema(once) == once
+
+
+def test_what_is_held_out_stays_there():
+    batch = documents([f"text {n}" for n in range(1000)])
+    before = [("train", "dev", "test")[n % 3] for n in range(1000)]
+    found = splits(Split(validation=0.5), batch.append_column(SPLIT, pa.array(before)))
+    alone = splits(Split(validation=0.5), batch)
+    assert found == [alone[n] if before[n] == "train" else before[n] for n in range(1000)]

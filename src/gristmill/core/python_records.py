@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from gristmill.core.errors import UsageError
-from gristmill.core.names import one_of
+from gristmill.core.splits import TRAIN
 
 ONLY_PART = "records"
 
@@ -21,16 +21,18 @@ class PythonRecords:
     """What `Read(read=...)` was given instead of paths.
 
     >>> records = PythonRecords.of({"text": text} for text in "abc")
-    >>> [part] = records.parts(None).values()
+    >>> [part] = records.parts.values()
     >>> part.first(1), list(part.take_all())
     ([{'text': 'a'}], [{'text': 'a'}, {'text': 'b'}, {'text': 'c'}])
     """
 
-    __slots__ = ("_kind", "_parts")
+    __slots__ = ("_kind", "has_splits", "parts")
 
-    def __init__(self, kind: str, parts: Mapping[str, RecordPart]) -> None:
+    def __init__(self, kind: str, parts: Mapping[str, RecordPart], *, has_splits: bool) -> None:
         self._kind = kind
-        self._parts = dict(parts)
+        self.parts = dict(parts)
+        """By name: the splits of a DatasetDict, or the one of a Dataset; else `records`."""
+        self.has_splits = has_splits
 
     @classmethod
     def of(cls, given: object) -> PythonRecords:
@@ -38,20 +40,14 @@ class PythonRecords:
         if isinstance(given, Mapping):
             if not given or not all(_is_dataset(split) for split in given.values()):
                 raise UsageError(f"read: a {kind} is one record or none, not a source", help="put records in a list")
-            return cls(kind, {str(split): RecordPart(dataset) for split, dataset in given.items()})
+            return cls(kind, {str(name): RecordPart(split) for name, split in given.items()}, has_splits=True)
         if not isinstance(given, Iterable) or isinstance(given, (bytes, bytearray, memoryview)):
             hint = "call it: read=my_records()" if callable(given) else "give paths, or an iterable of dicts"
             raise UsageError(f"read: {given!r:.100} is neither paths nor records", help=hint)
-        return cls(kind, {ONLY_PART: RecordPart(given)})
-
-    def parts(self, split: str | None) -> dict[str, RecordPart]:
-        """By name: the splits of a DatasetDict, or one of them; else `records`."""
-        if split is None:
-            return self._parts
-        if list(self._parts) == [ONLY_PART]:
-            raise UsageError("split: these records have no splits", help="leave it out")
-        one_of("split", split, list(self._parts))
-        return {split: self._parts[split]}
+        # `train[:10%]` is a part of a split, `train+test` is neither.
+        split = str(getattr(given, "split", None) or TRAIN).partition("[")[0] if _is_dataset(given) else TRAIN
+        has_splits = split != TRAIN
+        return cls(kind, {split if has_splits else ONLY_PART: RecordPart(given)}, has_splits=has_splits)
 
     def __str__(self) -> str:
         return f"<{self._kind} from Python>"

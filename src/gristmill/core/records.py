@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.core.splits import TRAIN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +25,8 @@ ORIGIN = "origin"
 TEXT = "text"
 RECORD = "record"
 """The record as it was read (a JSON line), carried along so that it can be written out again unchanged."""
-SPLIT = "split"
+SPLIT = "__split__"
+"""The split of each record, where some are held out; without it all are for training. No name that files would use."""
 INPUT_IDS = "input_ids"
 """A document's token ids: `list<uint16>` or `list<uint32>`."""
 LOSS_MASK = "loss_mask"
@@ -116,12 +120,16 @@ class SourceFile(msgspec.Struct, frozen=True, gc=False):
     is_array: bool = False
     """Of a JSON file of several units: it is one array, so where to cut it is found in one pass over it."""
     split: str = ""
-    """Of a shard: the split that its dataset has it in. `relative` says it too, so it is no part of the identity."""
+    """The split that its records are in; empty where the source has no splits."""
 
     @property
-    def identity(self) -> tuple[int, str, int, str]:
+    def is_held_out(self) -> bool:
+        return self.split not in ("", TRAIN)
+
+    @property
+    def identity(self) -> tuple[int, str, int, str, str]:
         """What decides whether work that was done on it still holds."""
-        return self.id, self.relative, self.num_bytes, self.content or self.version
+        return self.id, self.relative, self.num_bytes, self.content or self.version, self.split
 
 
 def origins(file: int | pa.Array, positions: pa.Array, parts: pa.Array | None = None) -> pa.StructArray:
@@ -131,6 +139,14 @@ def origins(file: int | pa.Array, positions: pa.Array, parts: pa.Array | None = 
     if parts is None:
         parts = pa.repeat(pa.scalar(0, pa.uint32()), count)
     return pa.StructArray.from_arrays([files, positions.cast(pa.uint64()), parts], fields=list(ORIGIN_TYPE))
+
+
+def is_for_training(batch: pa.RecordBatch) -> NDArray[np.bool_]:
+    """Whether each record is for training, and not held out."""
+    if SPLIT not in batch.schema.names:
+        return np.ones(batch.num_rows, dtype=np.bool_)
+    found: NDArray[np.bool_] = pc.equal(batch.column(SPLIT), TRAIN).to_numpy(zero_copy_only=False)
+    return found
 
 
 def span_of_values(column: pa.Array) -> int:

@@ -1,6 +1,7 @@
 """What happens between two legs, when all records of the first have been seen.
 
-`limit` shares its number out over the units in their order. `split` by numbers finds the smallest keys of all records.
+All of these act on what is for training; other splits pass as they are. `limit` shares its number out over the units in
+their order. `split` by numbers finds the smallest keys of all records.
 `shuffle` deals every unit's records into buckets by their keys and sorts each bucket, which is a unit of the next leg.
 """
 
@@ -13,6 +14,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from gristmill.core.splits import TRAIN
 from gristmill.engine.tasks import Task
 from gristmill.pipeline import fingerprint
 from gristmill.pipeline.legs import UnitWork
@@ -36,17 +38,29 @@ BUCKET_BYTES = 64 << 20
 
 def stored_inputs(result: PartResult) -> list[StoredInput]:
     """What a unit of an earlier leg left, as input."""
-    return [StoredInput(part.data.path, part.rows) for part in result.parts]
+    return [StoredInput(part.data.path, part.rows, part.split) for part in result.parts]
+
+
+def training_inputs(result: PartResult) -> list[StoredInput]:
+    """The part of it that is for training."""
+    return [stored for stored in stored_inputs(result) if stored.split == TRAIN]
 
 
 def after_limit(limit: Limit, units: Sequence[UnitWork], results: Iterable[PartResult]) -> list[UnitWork]:
-    """The same units, each with its share of the number."""
-    shares = limit.shares(sum(part.rows for part in result.parts) for result in results)
-    return [
-        replace(unit, fingerprint=fingerprint.of(unit.fingerprint, "limit", share), inputs=tuple(_first(result, share)))
-        for unit, result, share in zip(units, results, shares, strict=True)
-        if result.parts
-    ]
+    """The same units, each with its share of the number; splits that are not limited are as they were."""
+    splits = sorted({part.split for result in results for part in result.parts if limit.limits(part.split)})
+    shares = {split: iter(limit.shares(_rows_of(split, result) for result in results)) for split in splits}
+    limited = []
+    for unit, result in zip(units, results, strict=True):
+        left = {split: next(of_units) for split, of_units in shares.items()}
+        if result.parts:
+            name = fingerprint.of(unit.fingerprint, "limit", left)
+            limited.append(replace(unit, fingerprint=name, inputs=tuple(_first(result, left))))
+    return limited
+
+
+def _rows_of(split: str, result: PartResult) -> int:
+    return sum(part.rows for part in result.parts if part.split == split)
 
 
 def after_split(units: Sequence[UnitWork], results: Iterable[PartResult]) -> list[UnitWork]:
@@ -58,10 +72,14 @@ def after_split(units: Sequence[UnitWork], results: Iterable[PartResult]) -> lis
     ]
 
 
-def _first(result: PartResult, share: int) -> Iterator[StoredInput]:
-    for part in result.parts:
-        yield StoredInput(part.data.path, part.rows, min(share, part.rows))
-        share -= min(share, part.rows)
+def _first(result: PartResult, left: dict[str, int]) -> Iterator[StoredInput]:
+    """What a unit gives, if so many records of a limited split may still come."""
+    left = dict(left)
+    for stored in stored_inputs(result):
+        if stored.split in left:
+            stored = replace(stored, share=min(left[stored.split], stored.num_rows))  # noqa: PLW2901
+            left[stored.split] -= stored.share or 0
+        yield stored
 
 
 class Keys(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,10 +113,10 @@ def split_bounds(
     tasks = [
         Task(
             fingerprint.of(unit.fingerprint, "keys", msgspec.to_builtins(split)),
-            KeysTask(split, tuple(stored_inputs(result))),
+            KeysTask(split, inputs),
         )
         for unit, result in zip(units, results, strict=True)
-        if result.parts
+        if (inputs := tuple(training_inputs(result)))
     ]
     runner.run_all(run_keys, stage, [task for task in tasks if runner.receipt(task.id, Keys) is None], "split: keys")
     found = [keys for task in tasks if (keys := runner.receipt(task.id, Keys)) is not None]
@@ -145,25 +163,31 @@ def run_deal(task: Task, context: Context) -> Dealt:
 def after_shuffle(
     shuffle: Shuffle, runner: LegRunner, stage: Stage, units: Sequence[UnitWork], results: Iterable[PartResult]
 ) -> list[UnitWork]:
-    """Units of the next leg: one a bucket, in order, the copies that a `mix` has made behind the first epoch."""
+    """Units of the next leg: what is held out as it was, then one a bucket, in order.
+
+    Copies that a `mix` has made come behind the first epoch.
+    """
     epochs: dict[int, list[tuple[UnitWork, PartResult]]] = {}
     for unit, result in zip(units, results, strict=True):
-        if result.parts:
+        if training_inputs(result):
             epochs.setdefault(unit.epoch, []).append((unit, result))
-    return [bucket for epoch in sorted(epochs) for bucket in _shuffled(shuffle, runner, stage, epochs[epoch], epoch)]
+    held_out = [unit for pair in zip(units, results, strict=True) for unit in _held_out(*pair)]
+    return held_out + [
+        bucket for epoch in sorted(epochs) for bucket in _shuffled(shuffle, runner, stage, epochs[epoch], epoch)
+    ]
 
 
 def _shuffled(
     shuffle: Shuffle, runner: LegRunner, stage: Stage, filled: Sequence[tuple[UnitWork, PartResult]], epoch: int
 ) -> list[UnitWork]:
     # Of the blocks alone: how many files they lie in depends on the size of the tasks.
-    num_bytes = sum(sum(part.data_blocks) for _, result in filled for part in result.parts)
+    num_bytes = sum(sum(part.data_blocks) for _, result in filled for part in result.parts if part.split == TRAIN)
     num_buckets = -(-num_bytes // BUCKET_BYTES)
     whole = fingerprint.of([unit.fingerprint for unit, _ in filled], "shuffle", num_buckets)
     tasks = []
     for unit, result in filled:
         name = fingerprint.of(unit.fingerprint, "deal", num_buckets)
-        inputs = tuple(stored_inputs(result))
+        inputs = tuple(training_inputs(result))
         tasks.append(Task(name, DealTask(unit.source.name, shuffle, inputs, epoch, num_buckets, f"{WORK}/work/{name}")))
     runner.run_all(run_deal, stage, [task for task in tasks if runner.receipt(task.id, Dealt) is None], "shuffle")
     blocks: dict[int, list[StoredBlock]] = {}
@@ -183,6 +207,13 @@ def _shuffled(
         )
         for bucket in sorted(blocks)
     ]
+
+
+def _held_out(unit: UnitWork, result: PartResult) -> Iterator[UnitWork]:
+    """The part of a unit that is not for training, if it has one."""
+    inputs = tuple(stored for stored in stored_inputs(result) if stored.split != TRAIN)
+    if inputs:
+        yield replace(unit, fingerprint=fingerprint.of(unit.fingerprint, "held out"), inputs=inputs)
 
 
 def _blocks(part: Part) -> Iterator[StoredBlock]:

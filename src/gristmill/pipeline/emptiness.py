@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gristmill.core.books import Account
 from gristmill.core.errors import EmptyDatasetError
-from gristmill.pipeline.sink import ONLY_SPLIT
+from gristmill.core.splits import TRAIN
 from gristmill.steps.split import AssignSplit, Split
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def warn_of_emptiness(plan: Plan, manifest: Manifest) -> tuple[str, ...]:
         for name, states in manifest.books.items()
         if not states or Account.from_dict(states[-1]).given == 0
     ]
-    expected = {ONLY_SPLIT: None, **{split: None for source in plan.sources for split in _splits(source)}}
+    expected = {TRAIN: None, **{split: None for source in plan.sources for split in _splits(source)}}
     return (*sources, *(f"split {split} is empty" for split in expected if not rows.get(split)))
 
 

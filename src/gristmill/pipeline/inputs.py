@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gristmill.core.errors import UsageError
-from gristmill.steps.read import recognized, refuse_unfinished, source_files, source_tokenizer
+from gristmill.pipeline.spool import split_of_spooled
+from gristmill.steps.read import as_source_files, recognized, refuse_unfinished, source_tokenizer, split_files
 from gristmill.storage.checksums import file_checksum
 from gristmill.storage.paths import find_files, list_files
 from gristmill.storage.remote_files import local_path, protocol_of
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from gristmill.core.records import SourceFile
     from gristmill.shards.carried_tokenizer import CarriedTokenizer
     from gristmill.steps.read import Read
-    from gristmill.storage.paths import Listing
+    from gristmill.storage.paths import FoundFile, Listing
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,10 @@ def find_inputs(recipe: Recipe, name: str, read: Read, *, is_spooled: bool = Fal
     Files that the run has spooled itself lie in its output, and are known by their content.
     """
     if is_spooled:
-        return Inputs(read, _with_content(source_files(name, read, find_files(read.read))))
+        splits: dict[str, list[FoundFile]] = {}
+        for file in find_files(read.read):
+            splits.setdefault(split_of_spooled(read, file), []).append(file)
+        return Inputs(read, _with_content(as_source_files(name, splits)))
     patterns = [read.read] if isinstance(read.read, str) else read.read
     local = [local_path(pattern) for pattern in patterns if protocol_of(pattern) is None]
     refuse_own_output(recipe, map(recipe.path, local))
@@ -55,9 +59,9 @@ def find_inputs(recipe: Recipe, name: str, read: Read, *, is_spooled: bool = Fal
     folders |= {target.rpartition("/")[0] for target in listing.link_targets}
     refuse_own_output(recipe, folders)
     read = recognized(read, found)
-    files = source_files(name, read, found)
-    known = _with_content(files) if recipe.identity == "content" else tuple(files)
-    return Inputs(read, known, source_tokenizer(read, found), tuple(_link_notes(listing)))
+    chosen = split_files(name, read, found)
+    known = _with_content(chosen.files) if recipe.identity == "content" else tuple(chosen.files)
+    return Inputs(read, known, source_tokenizer(read, found), (*chosen.notes, *_link_notes(listing)))
 
 
 def _link_notes(listing: Listing) -> Iterator[str]:

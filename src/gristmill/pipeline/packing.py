@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from gristmill.core.books import Account
 from gristmill.core.errors import LowUtilisationError
-from gristmill.pipeline.sink import ONLY_SPLIT, PartWriter, Written, by_split
+from gristmill.core.splits import TRAIN
+from gristmill.pipeline.sink import PartWriter, Written, by_split
 from gristmill.shards.canonical import canonical_schema
 from gristmill.shards.token_rows import shard_schema
 from gristmill.steps.pack.documents import pack_documents
@@ -53,7 +54,7 @@ class PackingSink:
     def __exit__(self, *exc_info: object) -> None:
         self._documents.clear()
 
-    def add(self, batch: pa.RecordBatch, split: str = ONLY_SPLIT) -> None:
+    def add(self, batch: pa.RecordBatch, split: str = TRAIN) -> None:
         """Some documents; of this split, if they do not say it themselves."""
         for found, documents in by_split(batch, split):
             self._documents[found].append(documents)
@@ -80,7 +81,7 @@ class PackingSink:
                     leftovers.add(split, packed.leftover_documents())
                 self._take_down(packed, account)
             parts = rows.commit()
-            held = [part for part in parts if part.split == ONLY_SPLIT] if self._holds_train else []
+            held = [part for part in parts if part.split == TRAIN] if self._holds_train else []
             return Written([part for part in parts if part not in held], leftovers.commit(), [account], held)
 
     def _packed(self, documents: list[pa.RecordBatch]) -> PackedDocuments:

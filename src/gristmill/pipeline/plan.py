@@ -22,6 +22,7 @@ from gristmill.pipeline.leg import cut_into_legs, leg_schemas, sample_steps, sou
 from gristmill.pipeline.outline import Outline, SourceOutline, unpacked_bytes
 from gristmill.pipeline.output import check_writable
 from gristmill.pipeline.sample import Sample, find_no_records, try_sample
+from gristmill.pipeline.splits import check_split_steps
 from gristmill.pipeline.spool import sampled_reads
 from gristmill.pipeline.together import (
     check_lane,
@@ -31,14 +32,13 @@ from gristmill.pipeline.together import (
     joins_sources,
     order_note,
 )
-from gristmill.pipeline.token_source import check_token_source, token_source_notes
 from gristmill.pipeline.units import CELLS_PER_UNIT, UNIT_BYTES, Span, cut_for_tasks, make_units
 from gristmill.shards.token_rows import is_masked, shard_schema
 from gristmill.steps.columns import value_columns
 from gristmill.steps.deduplicate import DeduplicateAgainst
-from gristmill.steps.limit import Limit
+from gristmill.steps.limit import FirstRecords
 from gristmill.steps.pack.pack import Pack
-from gristmill.steps.read import JSON_FORMATS, file_format, is_array, open_reader, plan_schema
+from gristmill.steps.read import JSON_FORMATS, file_format, is_array, open_reader, plan_schema, refuse_text_keys
 from gristmill.steps.tokenize.encode import Encode
 from gristmill.steps.write import Write, open_encoder
 from gristmill.storage.commit import free_bytes
@@ -307,7 +307,7 @@ def _plan_source(
     timeout: float | None,
 ) -> SourcePlan:
     source = recipe.sources[name]
-    first = () if limit is None else (Limit(max_records=limit),)
+    first = () if limit is None else (FirstRecords(max_records=limit),)
     try:
         steps = (*first, *resolved_together([_resolved(step, recipe, resolved) for step in steps]))
         against = [step for step in steps if isinstance(step, DeduplicateAgainst)]
@@ -317,7 +317,8 @@ def _plan_source(
         read = _with_columns(inputs.read, steps) if tokenizer is None else inputs.read
         schema = plan_schema(read, files, keeps_record=_keeps_record(steps, write), has_text=not makes_text(steps))
         if tokenizer is not None:
-            schema = check_token_source(read, schema, steps)
+            refuse_text_keys(read)
+        check_split_steps(files, steps)
         no_records = find_no_records(read, files, schema)
         if no_records is not None and not recipe.allow_empty and limit is None:
             raise no_records
@@ -330,9 +331,11 @@ def _plan_source(
         settled, notes = try_sample(tried, apart=apart, timeout=timeout)
         legs = with_steps(legs, settled)
         code = fingerprint.of_steps(step for leg in legs for step in leg.all_steps)
-        notes += inputs.notes
+        notes = [*inputs.notes, *notes]
         notes += [no_records.message] if no_records is not None else []
-        notes += token_source_notes(tokenizer, files, schema) if tokenizer is not None else []
+        if tokenizer is not None:
+            made_by = tokenizer.identity
+            notes.append(f"tokens of tokenizer {made_by.name}: {made_by.vocab_size:,} tokens, not tokenized again")
         notes += [note for leg in legs for step in leg.steps for note in step.notes()]
         notes += source_column_notes(legs, schemas)
         return SourcePlan(name, read, files, schema, legs, schemas, code, tuple(notes), dataset_tokenizer=tokenizer)

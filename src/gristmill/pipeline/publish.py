@@ -12,13 +12,14 @@ import msgspec
 from gristmill.core.books import Account, unbalanced
 from gristmill.core.errors import BooksError, QuarantineError, SourceChangedError
 from gristmill.core.recipe import recipe_data
+from gristmill.core.splits import TRAIN
 from gristmill.pipeline.dropped import join_dropped
 from gristmill.pipeline.emptiness import refuse_empty
 from gristmill.pipeline.moves import files_of, manifest_in, swap
 from gristmill.pipeline.output import WORK
 from gristmill.pipeline.quarantine import ENVIRONMENT_REASONS, name_file, num_allowed
 from gristmill.pipeline.receipts import Receipt
-from gristmill.pipeline.sink import ONLY_SPLIT, Part
+from gristmill.pipeline.sink import Part
 from gristmill.shards.manifest import (
     MIXED,
     Deduplicated,
@@ -100,7 +101,7 @@ def publish(
     if not any(splits.values()):
         refuse_empty(plan, {name: source.books for name, source in finished.items()})
         name = plan.sources[0].name
-        splits = {ONLY_SPLIT: {name: [names.shard(_empty_part(plan, run_id), name, None)]}}
+        splits = {TRAIN: {name: [names.shard(_empty_part(plan, run_id), name, None)]}}
     quarantined = [
         names.lines(
             "quarantine", source.name, _join_quarantine(plan.output, source, finished[source.name].quarantine, run_id)
@@ -113,7 +114,7 @@ def publish(
     removed = [msgspec.structs.replace(step, file=names.duplicates(step.file)) for step in deduplicated]
     manifest = _manifest(plan, finished, _ordered(splits), quarantined, dropped, tokenizer, removed)
     if lane is not None and lane.shares:
-        manifest = msgspec.structs.replace(manifest, mixed={ONLY_SPLIT: lane.shares}).sealed()
+        manifest = msgspec.structs.replace(manifest, mixed={TRAIN: lane.shares}).sealed()
     swap(plan.output, manifest, names.moves, names.receipts(plan, finished), run_id)
     return manifest
 
@@ -212,7 +213,7 @@ def _moved_part(part: Part, places: Mapping[str, str]) -> Part:
 
 def _ordered(splits: dict[str, dict[str, list[Shard]]]) -> dict[str, dict[str, list[Shard]]]:
     """Training first, then the others by name."""
-    return {split: splits[split] for split in sorted(splits, key=lambda split: (split != ONLY_SPLIT, split))}
+    return {split: splits[split] for split in sorted(splits, key=lambda split: (split != TRAIN, split))}
 
 
 def _manifest(
@@ -326,4 +327,4 @@ def _empty_part(plan: Plan, run_id: str) -> Part:
         content = origins_header() + origins_footer()
         origins = StoredFile(path=place, bytes=len(content), xxh3=write_file(plan.output / place, content, run_id))
     data = StoredFile(path=path, bytes=file.num_bytes, xxh3=file.checksum)
-    return Part(split=ONLY_SPLIT, rows=0, data=data, data_blocks=[], row_blocks=[], origins=origins)
+    return Part(split=TRAIN, rows=0, data=data, data_blocks=[], row_blocks=[], origins=origins)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gristmill.core.books import Account
 from gristmill.core.errors import NotUpToDateError
+from gristmill.core.splits import TRAIN
 from gristmill.pipeline import barriers, fingerprint, moves, output, publish
 from gristmill.pipeline.claim import claimed
 from gristmill.pipeline.deduplicating.arrived import arrived
@@ -31,6 +32,7 @@ from gristmill.pipeline.publish import Finished
 from gristmill.pipeline.receipts import Receipts
 from gristmill.pipeline.spool import has_python_records, spooled_reads
 from gristmill.pipeline.tails import pack_leftovers
+from gristmill.pipeline.units import Span
 from gristmill.pipeline.work import PartResult, SourceLeg, Stage
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps.deduplicate import Deduplicate
@@ -41,7 +43,7 @@ from gristmill.steps.split import AssignSplit, Split
 from gristmill.storage.commit import remove_temporaries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from gristmill.core.recipe import Recipe
@@ -195,10 +197,7 @@ class _Execution:
         stage = self._stage([_Flow(source, []) for source in self._plan.sources])
         inputs = FirstUnits(self._plan, self._runner, stage, self._salt)
         inputs.unpack()
-        flows = [
-            _Flow(source, self._enough(inputs.units(source), stage, source.legs[0].barrier))
-            for source in self._plan.sources
-        ]
+        flows = [_Flow(source, self._enough(inputs.units(source), stage, source)) for source in self._plan.sources]
         # Sources with fewer barriers start later, so that all come to a common one together.
         num_rounds = max(len(source.legs) for source in self._plan.sources)
         for number in range(num_rounds):
@@ -215,19 +214,28 @@ class _Execution:
                 flow.number += 1
         return flows
 
-    def _enough(self, units: Iterator[UnitWork], stage: Stage, barrier: Step | None) -> list[UnitWork]:
+    def _enough(self, units: Iterator[UnitWork], stage: Stage, source: SourcePlan) -> list[UnitWork]:
         """All units; where the records come to a `limit` first, those that it needs. They are run to know that."""
-        if not isinstance(barrier, Limit):
+        leg = source.legs[0]
+        # Where records are dealt to splits on the way, any unit may hold some that no limit counts.
+        if not isinstance(leg.barrier, Limit) or any(isinstance(step, Split) for step in leg.steps):
             return list(units)
+        num_left = {
+            split: leg.barrier.max_records if leg.barrier.limits(split) else float("inf")
+            for split in {file.split or TRAIN for file in source.files}
+        }
         taken: list[UnitWork] = []
-        num_left = barrier.max_records
         wave_size = 1
-        while num_left > 0 and (wave := list(islice(units, wave_size))):
+        while any(left > 0 for left in num_left.values()):
+            wave = list(islice((unit for unit in units if _is_needed(unit, num_left)), wave_size))
+            if not wave:
+                break
             self._runner.run(stage, wave, "first records")
             for unit, result in zip(wave, UnitResults(self._runner, wave), strict=True):
-                if num_left > 0:
+                if _is_needed(unit, num_left):
                     taken.append(unit)
-                    num_left -= sum(part.rows for part in result.parts)
+                    for part in result.parts:
+                        num_left[part.split] -= part.rows
             wave_size *= 2
         return taken
 
@@ -359,6 +367,12 @@ class _Execution:
         if self._plan.pack is not None and flow.leg.barrier is None:
             accounts.append(empty_account(self._plan.pack))
         return [account.to_dict() for account in accounts]
+
+
+def _is_needed(unit: UnitWork, num_left: Mapping[str, float]) -> bool:
+    """Whether a unit of the first leg has records of a split of which there are not enough yet."""
+    spans = (span for span in unit.inputs if isinstance(span, Span))
+    return any(num_left[span.file.split or TRAIN] > 0 for span in spans)
 
 
 def _spooled_files(plan: Plan) -> set[str]:

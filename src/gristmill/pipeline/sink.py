@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.core.records import INPUT_IDS, ORIGIN, SPLIT
+from gristmill.core.splits import TRAIN
 from gristmill.shards.canonical import canonical_schema
 from gristmill.shards.manifest import StoredFile
 from gristmill.shards.token_rows import (
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
 
     from gristmill.core.books import Account
     from gristmill.steps.write import Encoder, Write
-
-ONLY_SPLIT = "train"
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,8 +64,9 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 class Sink:
     """Takes the batches of one task, cell by cell; `place` is where its files go.
 
-    Without `write` it keeps batches for a later leg: one Arrow stream, the split a column like others. `holds_train`:
-    what is for training waits in a file of its own to be interleaved with other sources, and the rest is written.
+    Without `write` it keeps batches for a later leg: for each split an Arrow stream, in which the split stays a column.
+    `holds_train`: what is for training waits in a file of its own to be interleaved with other sources, and the rest is
+    written.
     """
 
     def __init__(
@@ -98,8 +98,8 @@ class Sink:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """The records of one cell."""
-        for split, records in by_split(batch) if self._separates else _as_one(batch):
-            writer = self._held if self._held is not None and split == ONLY_SPLIT else self._parts
+        for split, records in by_split(batch, keep_column=not self._separates):
+            writer = self._held if self._held is not None and split == TRAIN else self._parts
             writer.add(split, one_document_a_row(records) if self._makes_rows else records)
 
     def commit(self) -> Written:
@@ -246,7 +246,9 @@ class _BlockFile:
         return StoredFile(path=self._path, bytes=self._file.num_bytes, xxh3=self._file.checksum)
 
 
-def by_split(batch: pa.RecordBatch, otherwise: str = ONLY_SPLIT) -> Iterator[tuple[str, pa.RecordBatch]]:
+def by_split(
+    batch: pa.RecordBatch, otherwise: str = TRAIN, *, keep_column: bool = False
+) -> Iterator[tuple[str, pa.RecordBatch]]:
     """The batch's records by the split they belong to, in their order; no empty batches."""
     if not batch.num_rows:
         return
@@ -254,11 +256,6 @@ def by_split(batch: pa.RecordBatch, otherwise: str = ONLY_SPLIT) -> Iterator[tup
         yield otherwise, batch
         return
     splits = batch.column(SPLIT)
-    rest = batch.drop_columns([SPLIT])
+    rest = batch if keep_column else batch.drop_columns([SPLIT])
     for split in sorted(pc.unique(splits).to_pylist()):
         yield split, rest.filter(pc.equal(splits, split))
-
-
-def _as_one(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    if batch.num_rows:
-        yield ONLY_SPLIT, batch

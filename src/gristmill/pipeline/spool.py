@@ -8,15 +8,18 @@ records. A plan writes nothing: it looks at the first records only, kept in memo
 from __future__ import annotations
 
 import io
+import posixpath
 from collections.abc import Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import quote, unquote
 
 import msgspec
 import xxhash
 
 from gristmill.core.errors import UsageError
 from gristmill.core.python_records import PythonRecords
+from gristmill.core.splits import ALL_AS_TRAIN, choose_splits
 from gristmill.pipeline.output import WORK, remove_files
 from gristmill.shards.arrow_stream import STREAM_END, stream_block, stream_header
 from gristmill.shards.canonical import canonical_schema
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from gristmill.core.python_records import RecordPart
     from gristmill.core.recipe import Recipe
     from gristmill.steps.read import Read
+    from gristmill.storage.paths import FoundFile
 
 _SAMPLE_RECORDS = 100
 _ROWS_A_BATCH = 100
@@ -50,14 +54,14 @@ def sampled_reads(recipe: Recipe) -> dict[str, Read]:
     reads = {}
     for name, read in _python_reads(recipe):
         urls = []
-        for part_name, part in read.read.parts(read.split).items():
+        for part_name, part in _chosen_parts(name, read).items():
             sink = io.BytesIO()
             with _naming(name):
                 _write(part, sink, _SAMPLE_RECORDS)
             content = sink.getvalue()
             digest = xxhash.xxh3_64_hexdigest(content)  # one place for equal samples, however often they are planned
             urls.append(keep_in_memory(f"{digest}/{_file_name(part_name, part)}", content))
-        reads[name] = _of_files(read, urls)
+        reads[name] = _of_files(name, read, urls)
     return reads
 
 
@@ -69,14 +73,14 @@ def spooled_reads(recipe: Recipe, output: Path, run_id: str, *, keep: bool) -> I
     try:
         for name, read in _python_reads(recipe):
             paths = []
-            for part_name, part in read.read.parts(read.split).items():
+            for part_name, part in _chosen_parts(name, read).items():
                 place = f"{WORK}/records/{name}/{_file_name(part_name, part)}"
                 with _naming(name), PendingFile(path_below(output, place), run_id) as file:
                     _write(part, file)
                     file.commit()
                 written.append(place)
                 paths.append(str(output / place))
-            reads[name] = _of_files(read, paths)
+            reads[name] = _of_files(name, read, paths)
         yield reads
     finally:
         if not keep:
@@ -98,12 +102,38 @@ def _naming(name: str) -> Iterator[None]:
         raise
 
 
-def _of_files(read: Read, paths: list[str]) -> Read:
-    return msgspec.structs.replace(read, read=paths, split=None)
+def _chosen_splits(name: str, read: Read) -> dict[str, str]:
+    """The splits that are read, with their names in the output; none where the records have no splits."""
+    records: PythonRecords = read.read
+    if not records.has_splits:
+        if read.split not in (None, ALL_AS_TRAIN):
+            raise UsageError("split: these records have no splits", help="leave it out")
+        return {}
+    return choose_splits(list(records.parts), read.split, f"{records} in source {name}")
+
+
+def _chosen_parts(name: str, read: Read) -> dict[str, RecordPart]:
+    splits = _chosen_splits(name, read)
+    return {part_name: part for part_name, part in read.read.parts.items() if part_name in splits or not splits}
+
+
+def split_of_spooled(read: Read, file: FoundFile) -> str:
+    """The split of a file that this module has written; empty where there are no splits."""
+    if not isinstance(read.split, Mapping):
+        return ""
+    stem = unquote(posixpath.splitext(posixpath.basename(file.relative))[0])
+    return next(name for name, split in read.split.items() if split == stem)
+
+
+def _of_files(name: str, read: Read, paths: list[str]) -> Read:
+    splits = _chosen_splits(name, read)
+    # Of `all_as_train` nothing is left to say; else names in the output, each with the name of its file.
+    choice = {new: old for old, new in splits.items()} if len(set(splits.values())) == len(splits) else None
+    return msgspec.structs.replace(read, read=paths, split=choice or None)
 
 
 def _file_name(part_name: str, part: RecordPart) -> str:
-    return f"{part_name}.{'jsonl' if part.table is None else 'arrow'}"
+    return f"{quote(part_name, safe=' ')}.{'jsonl' if part.table is None else 'arrow'}"
 
 
 def _write(part: RecordPart, sink: _Sink, count: int | None = None) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from gristmill.core.splits import TRAIN
 from gristmill.order.interleaving import Interleaving
 from gristmill.pipeline.interleave import RowCursor, interleaved_rows
 from gristmill.shards.arrow_stream import unchecked_batches
@@ -32,6 +33,7 @@ class StoredInput:
 
     path: str
     num_rows: int
+    split: str = TRAIN
     share: int | None = None
     """Of a `limit`: how many of the first rows go on."""
     removed: RemovedRows | None = None

@@ -10,7 +10,7 @@ import msgspec
 from gristmill.core.errors import UsageError
 from gristmill.core.records import INPUT_IDS, LOSS_MASK
 from gristmill.pipeline.trial import run_limited
-from gristmill.steps.read import open_reader, plan_schema, source_files
+from gristmill.steps.read import open_reader, plan_schema, source_files, training_files
 from gristmill.steps.record_functions import each_record
 from gristmill.steps.tokenize import Tokenize
 from gristmill.steps.tokenize.encode_chats import for_chats
@@ -70,7 +70,7 @@ def _check(arguments: tuple[Render, Read, int]) -> CheckedTemplate:
 
 
 def _first_batches(read: Read, max_records: int) -> Iterator[pa.RecordBatch]:
-    files = source_files("chats", read, find_files(read.read))
+    files = training_files(source_files("chats", read, find_files(read.read), needs_train=False))
     schema = plan_schema(read, files, keeps_record=True, has_text=False)
     num_left = max_records
     for file in islice(files, max_records):

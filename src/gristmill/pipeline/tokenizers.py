@@ -14,7 +14,7 @@ from gristmill.core.seeds import below, hash_origins
 from gristmill.engine.parallel_map import parallel_map
 from gristmill.pipeline.outline import unpacked_bytes
 from gristmill.steps.columns import require_column
-from gristmill.steps.read import Read, file_format, open_reader, plan_schema, source_files
+from gristmill.steps.read import Read, file_format, open_reader, plan_schema, source_files, training_files
 from gristmill.storage.compression import codec_of
 from gristmill.storage.paths import find_files
 from gristmill.text.tokenizers import check_tokenizer, find_tokenizer, save_tokenizer, train_tokenizer
@@ -82,7 +82,7 @@ def check(name: str, read: Read | None) -> TokenizerReport:
 
 
 def _sampled_texts(read: Read, max_bytes: int, trained: Trained) -> Iterator[str]:
-    files = source_files(_SOURCE, read, find_files(read.read))
+    files = training_files(source_files(_SOURCE, read, find_files(read.read), needs_train=False))
     size = sum(
         unpacked_bytes(file.num_bytes, file_format(file.path, read.format), compressed=codec_of(file.path) is not None)
         for file in files
@@ -102,7 +102,7 @@ def _sampled_texts(read: Read, max_bytes: int, trained: Trained) -> Iterator[str
 
 
 def _first_texts(read: Read) -> Iterator[str]:
-    files = source_files(_SOURCE, read, find_files(read.read))
+    files = training_files(source_files(_SOURCE, read, find_files(read.read), needs_train=False))
     taken = 0
     for cell in _cells(read, files):
         for text in cell.batch.column(TEXT).to_pylist():

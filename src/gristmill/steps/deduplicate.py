@@ -148,7 +148,8 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
         read = self._against_read()
         found = find_files(read.read, base=folder)
         read = recognized(read, found)
-        files = source_files(AGAINST, read, found)
+        chosen = source_files(AGAINST, read, found, needs_train=False)
+        files = [msgspec.structs.replace(file, split="") for file in chosen]
         require_column("deduplicate: against", TEXT, plan_schema(read, files, keeps_record=False))
         fields = msgspec.structs.asdict(self)
         return DeduplicateAgainst(**fields, read=read, files=files, content=[file.identity for file in files])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from gristmill.core.errors import UsageError
+from gristmill.core.splits import TRAIN
 from gristmill.core.step import GlobalStep
 
 if TYPE_CHECKING:
@@ -16,13 +17,21 @@ OVER_LIMIT = "over_limit"
 
 
 class Limit(GlobalStep, tag="limit", frozen=True, kw_only=True):
-    """Keep the first `max_records` records of each source, in path order; the others are dropped as `over_limit`.
+    """Keep the first `max_records` training records of each source, in path order; drop the others as `over_limit`.
+
+    Records of other splits than `train` all stay.
 
     >>> Limit(max_records=5).shares([3, 0, 4, 2])
     [3, 0, 2, 0]
     """
 
+    version: ClassVar[int] = 2
+
     max_records: int
+
+    def limits(self, split: str) -> bool:
+        """Whether it counts the records of a split."""
+        return split == TRAIN
 
     def __post_init__(self) -> None:
         if self.max_records < 0:
@@ -33,3 +42,10 @@ class Limit(GlobalStep, tag="limit", frozen=True, kw_only=True):
         ends = [0, *accumulate(counts)]
         bounded = [min(end, self.max_records) for end in ends]
         return [stop - start for start, stop in pairwise(bounded)]
+
+
+class FirstRecords(Limit, tag="limit", frozen=True, kw_only=True):
+    """A quick look at a recipe (`--limit`): the first records of each split."""
+
+    def limits(self, split: str) -> bool:  # noqa: ARG002
+        return True

@@ -14,11 +14,10 @@ import pyarrow.compute as pc
 from gristmill.core.errors import UsageError
 from gristmill.core.names import one_of
 from gristmill.core.numbers import positive_number, whole_number
-from gristmill.core.records import INPUT_IDS, ORIGIN, SPLIT
+from gristmill.core.records import INPUT_IDS, ORIGIN, is_for_training
 from gristmill.core.seeds import hash_origins
 from gristmill.core.step import GlobalStep
 from gristmill.steps.source_column import with_source_field
-from gristmill.steps.split import TRAIN
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,7 +86,4 @@ class Mix(GlobalStep, tag="mix", frozen=True, kw_only=True):
 
     def is_mixed(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
         """Whether each record is for training."""
-        if SPLIT not in batch.schema.names:
-            return np.ones(batch.num_rows, dtype=np.bool_)
-        found: NDArray[np.bool_] = pc.equal(batch.column(SPLIT), TRAIN).to_numpy(zero_copy_only=False)
-        return found
+        return is_for_training(batch)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import ORIGIN
+from gristmill.core.records import ORIGIN, is_for_training
 from gristmill.core.seeds import below, hash_origins
 from gristmill.core.step import FilterStep
 
@@ -17,16 +17,19 @@ if TYPE_CHECKING:
 
 
 class Sample(FilterStep, tag="sample", frozen=True, kw_only=True):
-    """Keep each record with the chance `fraction`, by a hash of the seed and its origin.
+    """Keep each record for training with the chance `fraction`, by a hash of the seed and its origin.
 
     Other files added or removed change no choice, and a smaller fraction keeps a part of what a larger one keeps. So
-    two samples in one recipe are not independent (0.5 and then 0.1 keep 0.1) unless their `salt` differs.
+    two samples in one recipe are not independent (0.5 and then 0.1 keep 0.1) unless their `salt` differs. Records of
+    other splits than `train` all stay.
 
     >>> from gristmill.core.examples import documents
     >>> applied = Sample(fraction=0.25).apply(documents(["text"] * 1000), seed=7)
     >>> applied.batch.num_rows, applied.dropped
     (251, {'not_sampled': 749})
     """
+
+    version: ClassVar[int] = 2
 
     fraction: float
     salt: str = ""
@@ -38,4 +41,5 @@ class Sample(FilterStep, tag="sample", frozen=True, kw_only=True):
 
     def drop_reasons(self, batch: pa.RecordBatch, seed: int) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
         hashes = hash_origins(seed, f"sample/{self.salt}", batch.column(ORIGIN))
-        return (hashes >= below(self.fraction)).astype(np.uint8), ("not_sampled",)
+        is_dropped = (hashes >= below(self.fraction)) & is_for_training(batch)
+        return is_dropped.astype(np.uint8), ("not_sampled",)

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import ORIGIN, SPLIT, TEXT, Applied
+from gristmill.core.records import ORIGIN, SPLIT, TEXT, Applied, is_for_training
 from gristmill.core.seeds import below, hash_origins, hash_texts
+from gristmill.core.splits import TRAIN
 from gristmill.core.step import LocalStep
 from gristmill.steps.columns import require_column
 
@@ -18,12 +20,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-TRAIN = "train"
 _NAMES = ("validation", "test", TRAIN)
 
 
 class Split(LocalStep, tag="split", frozen=True, kw_only=True):
-    """Set records apart for validation and test; the others are for training.
+    """Set training records apart for validation and test. Records that are held out already stay where they are.
 
     `validation` and `test` are fractions (0.005) or numbers of records (1000, over all sources). By default the text
     decides, so that copies of a text are on one side; `by: origin` treats each record on its own, and `by: domain`
@@ -32,10 +33,11 @@ class Split(LocalStep, tag="split", frozen=True, kw_only=True):
 
     >>> from gristmill.core.examples import documents
     >>> applied = Split(validation=0.4).apply(documents(["one", "two", "three", "one"]), seed=8)
-    >>> applied.batch.column("split").to_pylist()
+    >>> applied.batch.column("__split__").to_pylist()
     ['validation', 'train', 'train', 'validation']
     """
 
+    version: ClassVar[int] = 2
     keeps_text: ClassVar[bool] = True
 
     validation: int | float = 0
@@ -64,6 +66,11 @@ class Split(LocalStep, tag="split", frozen=True, kw_only=True):
         """By numbers it must have seen all hashes; by fractions each record is judged alone."""
         return not isinstance(self.validation or self.test, float)
 
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The splits that it makes."""
+        return tuple(name for name, amount in (("validation", self.validation), ("test", self.test)) if amount)
+
     def columns_needed(self) -> tuple[str, ...]:
         return (self.by,)
 
@@ -73,18 +80,18 @@ class Split(LocalStep, tag="split", frozen=True, kw_only=True):
             raise UsageError(
                 f'split: by needs a column of plain values, and "{self.by}" is {schema.field(self.by).type}'
             )
-        if SPLIT in schema.names:
-            raise UsageError('there is already a column "split"', help="rename it before this step, or split only once")
-        return schema.append(pa.field(SPLIT, pa.string()))
+        return schema if SPLIT in schema.names else schema.append(pa.field(SPLIT, pa.string()))
 
     def keys(self, batch: pa.RecordBatch, seed: int) -> NDArray[np.uint64]:
         """A uniform number for each record: the smallest are for validation, the next for test."""
+        # One that cuts for `test` alone may follow one for `validation`, which has all the smallest of its own keys.
+        purpose = "split" if self.validation else "split/test"
         if self.by == ORIGIN:
-            return hash_origins(seed, "split", batch.column(ORIGIN))
+            return hash_origins(seed, purpose, batch.column(ORIGIN))
         values = batch.column(self.by)
         if not (pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)):
             values = values.cast(pa.string()).cast(pa.large_string())
-        return hash_texts(seed, "split", values)
+        return hash_texts(seed, purpose, values)
 
     def smallest(self, keys: Iterable[NDArray[np.uint64]]) -> NDArray[np.uint64]:
         """As many of the smallest keys as the numbers of records can need, sorted. Parts of parts give the same."""
@@ -116,7 +123,11 @@ class Split(LocalStep, tag="split", frozen=True, kw_only=True):
         keys = self.keys(batch, seed)
         codes = np.where(keys < bounds[0], 0, np.where(keys < bounds[1], 1, 2)).astype(np.int8)
         splits = pa.DictionaryArray.from_arrays(codes, list(_NAMES)).cast(pa.string())
-        return Applied(batch.append_column(pa.field(SPLIT, pa.string()), splits))
+        index = batch.schema.get_field_index(SPLIT)
+        if index < 0:
+            return Applied(batch.append_column(pa.field(SPLIT, pa.string()), splits))
+        splits = pc.if_else(pa.array(is_for_training(batch)), splits, batch.column(index))
+        return Applied(batch.set_column(index, batch.schema.field(index), splits))
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:
         return self.assign(batch, seed, self.bounds())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gristmill.core.errors import GristmillError, ParityError, UsageError
 from gristmill.core.examples import documents
-from gristmill.core.records import INPUT_IDS, ORIGIN
+from gristmill.core.records import INPUT_IDS, ORIGIN, SPLIT
 from gristmill.pipeline import fingerprint
 from gristmill.steps import Tokenize
 from gristmill.steps.tokenize import kernel as kernels
@@ -63,10 +63,10 @@ def test_ids_of_the_reference_and_an_end(step):
 
 
 def test_only_origin_and_split_stay(step):
-    batch = documents(["a", "b"], url=["x", "y"]).append_column("split", pa.array(["train", "test"]))
+    batch = documents(["a", "b"], url=["x", "y"]).append_column(SPLIT, pa.array(["train", "test"]))
     made = step()
     applied = made.apply(batch, 0)
-    assert applied.batch.column_names == [ORIGIN, "split", INPUT_IDS]
+    assert applied.batch.column_names == [ORIGIN, SPLIT, INPUT_IDS]
     assert applied.batch.schema.equals(made.output_schema(batch.schema))
     assert applied.batch.schema.field(INPUT_IDS).type == pa.list_(pa.uint16())
     applied.batch.validate(full=True)

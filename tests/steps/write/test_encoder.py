@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gristmill.core.records import ORIGIN_TYPE
+from gristmill.core.records import ORIGIN_TYPE, SPLIT
 from gristmill.shards.readers import open_shard
 from gristmill.steps.write import Write, encode_whole, open_encoder
 
@@ -25,7 +25,7 @@ SCHEMA = pa.schema(
         ("text", pa.large_string()),
         ("score", pa.float64()),
         ("tags", pa.list_(pa.string())),
-        ("split", pa.string()),
+        (SPLIT, pa.string()),
     ]
 )
 TEXTS = st.text('a é\n\0{"\\', max_size=20)
@@ -34,7 +34,7 @@ ROWS = st.builds(
     text=TEXTS,
     score=st.none() | st.floats(allow_nan=False, allow_infinity=False),
     tags=st.none() | st.lists(st.none() | TEXTS, max_size=3),
-    split=st.just("train"),
+    **{SPLIT: st.just("train")},
 )
 BATCHES = st.lists(st.lists(ROWS, max_size=4), max_size=5)
 
@@ -77,7 +77,7 @@ def test_equal_records_give_equal_bytes(write, rows):
     whole = joined[0] if joined else batches[0]
     starts = [sum(len(batch) for batch in rows[:number]) for number in range(len(rows))]
     slices = [whole.slice(start, len(part)) for start, part in zip(starts, rows, strict=True)]
-    slices = [batch.select(["split", "tags", "score", "text", "origin"]) for batch in slices]
+    slices = [batch.select([SPLIT, "tags", "score", "text", "origin"]) for batch in slices]
     assert _whole(write, slices) == _whole(write, batches)
 
 

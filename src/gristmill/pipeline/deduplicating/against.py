@@ -45,4 +45,4 @@ def against_units(step: Deduplicate, plan: Plan, runner: LegRunner, stage: Stage
     )
     if num_bad:
         _log.warning("deduplicate: %s records of against could not be read, and are not compared", f"{num_bad:,}")
-    return arrived(units, results, is_fixed=True)
+    return arrived(units, results, is_against=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gristmill.core.splits import TRAIN
+from gristmill.pipeline import fingerprint
 from gristmill.pipeline.barriers import stored_inputs
 
 if TYPE_CHECKING:
@@ -21,15 +23,30 @@ class Arrived:
 
     unit: UnitWork
     inputs: tuple[StoredInput, ...]
-    is_fixed: bool = False
-    """It is of `against`."""
+    is_against: bool = False
+    is_held_out: bool = False
+    """Of a unit with both, documents for training and others, two arrive."""
+
+    @property
+    def is_fixed(self) -> bool:
+        """Its documents always stay."""
+        return self.is_against or self.is_held_out
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint.of(self.unit.fingerprint, "held out") if self.is_held_out else self.unit.fingerprint
 
     @property
     def num_rows(self) -> int:
         return sum(stored.num_rows for stored in self.inputs)
 
 
-def arrived(units: Sequence[UnitWork], results: Iterable[PartResult], *, is_fixed: bool = False) -> list[Arrived]:
+def arrived(units: Sequence[UnitWork], results: Iterable[PartResult], *, is_against: bool = False) -> list[Arrived]:
     """The units that have documents."""
-    found = [Arrived(unit, tuple(stored_inputs(result)), is_fixed) for unit, result in zip(units, results, strict=True)]
+    found = []
+    for unit, result in zip(units, results, strict=True):
+        stored = stored_inputs(result)
+        for is_held_out in (True, False):
+            inputs = tuple(one for one in stored if (one.split != TRAIN) == is_held_out)
+            found.append(Arrived(unit, inputs, is_against, is_held_out))
     return [some for some in found if some.num_rows]

@@ -74,7 +74,7 @@ class Deduplication:
         self._units = sorted(units, key=self._preference)  # stable: those of a source stay in order
         self._num_documents = sum(unit.num_rows for unit in units)
         self._code = fingerprint.of_steps([step])
-        self._whole = fingerprint.of([unit.unit.fingerprint for unit in self._units], self._code)
+        self._whole = fingerprint.of([unit.fingerprint for unit in self._units], self._code)
         self._stage = DedupStage(
             stage.root,
             stage.run_id,
@@ -123,7 +123,7 @@ class Deduplication:
             self._step.minhash.sign(pa.array(["warm"], TEXT_TYPE))
         tasks = []
         for unit in self._units:
-            name = fingerprint.of(unit.unit.fingerprint, "sign", described)
+            name = fingerprint.of(unit.fingerprint, "sign", described)
             tasks.append(Task(name, SignTask(unit.inputs, f"{WORK}/work/{name}", num_digests, num_keys)))
         return self._results(run_sign, tasks, SignedUnit, "signatures")
 

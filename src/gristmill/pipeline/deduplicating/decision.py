@@ -87,7 +87,7 @@ class Decision:
         counts_path = write_records(self.place, ".counts", records(COUNT, document=survivors, count=counts)).path
         found: dict[str, list[UnitWork]] = {}
         for arrived, start in zip(self.units, self.documents.starts, strict=False):
-            if arrived.is_fixed:
+            if arrived.is_against:
                 continue
             inputs = []
             first = int(start)
@@ -96,7 +96,7 @@ class Decision:
                 inputs.append(replace(stored, removed=removed))
                 first += stored.num_rows
             unit = arrived.unit
-            name = fingerprint.of(unit.fingerprint, "deduplicate", self._digest(int(start), first))
+            name = fingerprint.of(arrived.fingerprint, "deduplicate", self._digest(int(start), first))
             found.setdefault(unit.source.name, []).append(UnitWork(unit.source, name, tuple(inputs)))
         return found
 
@@ -130,7 +130,7 @@ class Decision:
         """By source: documents that came, and how many went for each reason."""
         found: dict[str, Counter[str]] = {}
         for arrived, start in zip(self.units, self.documents.starts, strict=False):
-            if not arrived.is_fixed:
+            if not arrived.is_against:
                 account = found.setdefault(arrived.unit.source.name, Counter({"in": 0}))
                 first, stop = np.searchsorted(self.removals.documents, [start, start + arrived.num_rows])
                 account.update({"in": arrived.num_rows, **self._dropped(int(first), int(stop))})
@@ -201,7 +201,7 @@ class Decision:
         paths = {file.id: file.path for file in unit.unit.source.files}
         return DuplicateCluster(
             size=size,
-            source="against" if unit.is_fixed else unit.unit.source.name,
+            source="against" if unit.is_against else unit.unit.source.name,
             path=paths.get(int(described["file"]), ""),
             position=int(described["position"]),
             samples=[(text or "")[:_SAMPLE_CHARS] for text in texts],
@@ -237,7 +237,7 @@ class Decision:
         return pa.StructArray.from_arrays(fields, fields=list(ORIGIN_TYPE))
 
     def _sources(self, documents: NDArray[np.int64]) -> pa.Array:
-        names = pa.array(["against" if unit.is_fixed else unit.unit.source.name for unit in self.units], pa.string())
+        names = pa.array(["against" if unit.is_against else unit.unit.source.name for unit in self.units], pa.string())
         return names.take(pa.array(self.documents.unit_numbers(documents)))
 
 

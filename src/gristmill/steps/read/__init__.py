@@ -12,12 +12,15 @@ from gristmill.steps.read.python_values import json_line
 from gristmill.steps.read.read import Read
 from gristmill.steps.read.schema import plan_schema
 from gristmill.steps.read.source import (
+    as_source_files,
     cells_to_unpack,
     is_array,
     open_reader,
     recognized,
     source_files,
     source_tokenizer,
+    split_files,
+    training_files,
 )
 from gristmill.steps.read.together import read_together
 from gristmill.steps.read.token_rows import refuse_text_keys
@@ -31,6 +34,7 @@ __all__ = [
     "Read",
     "StreamDamage",
     "UnpackedPiece",
+    "as_source_files",
     "cells_to_unpack",
     "file_format",
     "is_array",
@@ -43,4 +47,6 @@ __all__ = [
     "refuse_unfinished",
     "source_files",
     "source_tokenizer",
+    "split_files",
+    "training_files",
 ]

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from gristmill.core.errors import UsageError
 from gristmill.core.names import nearest
-from gristmill.core.records import CARRIES_ALL, ORIGIN, RECORD, TEXT, TEXT_TYPE, BadRecord
+from gristmill.core.records import CARRIES_ALL, ORIGIN, RECORD, SPLIT, TEXT, TEXT_TYPE, BadRecord
 from gristmill.steps.read.batches import build_batch, extra_columns
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def carried_columns(schema: pa.Schema, read: Read) -> list[str]:
 
     Who has named columns has chosen: of the others those are left out that would hide one of ours.
     """
-    hidden = (ORIGIN, TEXT, RECORD) if read.columns else (ORIGIN,)
+    hidden = (ORIGIN, SPLIT, TEXT, RECORD) if read.columns else (ORIGIN, SPLIT)
     return [name for name in schema.names if name != read.text and name not in hidden]
 
 

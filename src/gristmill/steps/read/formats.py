@@ -27,6 +27,11 @@ JSON_FORMATS = ("jsonl", "json")
 _COMPRESSED_INSIDE = ("parquet", "arrow", "hugging_face")
 
 
+def has_known_format(path: str) -> bool:
+    """Whether a file's name says its format."""
+    return posixpath.splitext(strip_codec(path))[1].lower() in _BY_SUFFIX
+
+
 def file_format(path: str, declared: str | None = None) -> str:
     """The format of a file: what the recipe says, else what its name says.
 

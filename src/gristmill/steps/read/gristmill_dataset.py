@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gristmill.core.errors import DamagedDatasetError, UsageError
-from gristmill.core.names import one_of
 from gristmill.shards.carried_tokenizer import CarriedFile, CarriedTokenizer
 from gristmill.shards.manifest import MANIFEST, Manifest, StoredFile, load_manifest, parse_manifest
 from gristmill.shards.token_rows import KINDS
@@ -76,16 +75,13 @@ def holds_datasets(found: Sequence[FoundFile]) -> bool:
     return bool(_manifests(found))
 
 
-def shard_files(found: Sequence[FoundFile], split: str | None) -> list[tuple[FoundFile, str]]:
-    """The shards of all datasets in a listing with their splits, by relative path; with `split` those of one split."""
-    chosen: list[tuple[FoundFile, str]] = []
+def shard_files(found: Sequence[FoundFile]) -> dict[str, list[FoundFile]]:
+    """The shards of all datasets in a listing, by split."""
+    shards: dict[str, list[FoundFile]] = {}
     for dataset in _datasets(found):
-        if split is not None:
-            one_of("split", split, list(dataset.manifest.splits))
-        for found_split, _, shard in dataset.manifest.shards():
-            if split in (None, found_split):
-                chosen.append((dataset.file(shard, "shard"), found_split))
-    return sorted(chosen, key=lambda shard: shard[0].relative)
+        for split, _, shard in dataset.manifest.shards():
+            shards.setdefault(split, []).append(dataset.file(shard, "shard"))
+    return shards
 
 
 def datasets_tokenizer(found: Sequence[FoundFile]) -> CarriedTokenizer | None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from gristmill.core.errors import UsageError
-from gristmill.core.names import one_of
 from gristmill.storage.files import open_input
 from gristmill.storage.stored_paths import StoredName, StoredPath  # noqa: TC001  (msgspec looks at types of fields)
 
@@ -44,23 +43,22 @@ def is_dataset_folder(found: Sequence[FoundFile]) -> bool:
     return any(file.relative in (_STATE, _SPLITS) for file in found)
 
 
-def data_files(found: Sequence[FoundFile], split: str | None = None) -> list[FoundFile]:
-    """The Arrow files of all datasets in a listing, by relative path; with `split` those of the folder of that name."""
+def data_files(found: Sequence[FoundFile]) -> dict[str, list[FoundFile]]:
+    """The Arrow files of all datasets in a listing by split; under an empty name those that no DatasetDict names."""
     by_relative = {file.relative: file for file in found}
     states = [file for file in found if posixpath.basename(file.relative) == _STATE]
-    for file in found:
-        if posixpath.basename(file.relative) == _SPLITS:
-            _check_splits(file, by_relative)
+    split_of = {
+        state: split
+        for file in found
+        if posixpath.basename(file.relative) == _SPLITS
+        for state, split in _split_states(file, by_relative).items()
+    }
     if not states:
         raise UsageError(
             f"no {_STATE} among {len(found)} files: not a folder written by save_to_disk",
             help="name the dataset's folder itself, without a pattern",
         )
-    if split is not None:
-        folders = [posixpath.basename(posixpath.dirname(state.relative)) for state in states]
-        one_of("split", split, sorted({folder for folder in folders if folder}))
-        states = [state for state, folder in zip(states, folders, strict=True) if folder == split]
-    chosen: dict[str, FoundFile] = {}
+    chosen: dict[str, dict[str, FoundFile]] = {}
     for state in states:
         folder = posixpath.dirname(state.relative)
         described = _load(state, _State)
@@ -69,16 +67,20 @@ def data_files(found: Sequence[FoundFile], split: str | None = None) -> list[Fou
                 f"{state.path}: the dataset is a selection of rows of other files",
                 help="save it again after flatten_indices()",
             )
+        files = chosen.setdefault(split_of.get(state.relative, ""), {})
         for entry in described.data_files:
             relative = posixpath.join(folder, entry.filename)
-            chosen[relative] = _named(by_relative, relative, state)
-    return [chosen[relative] for relative in sorted(chosen)]
+            files[relative] = _named(by_relative, relative, state)
+    return {split: list(files.values()) for split, files in chosen.items()}
 
 
-def _check_splits(file: FoundFile, by_relative: dict[str, FoundFile]) -> None:
+def _split_states(file: FoundFile, by_relative: dict[str, FoundFile]) -> dict[str, str]:
+    """The states of a DatasetDict's splits, with their names."""
     folder = posixpath.dirname(file.relative)
-    for split in _load(file, _Splits).splits:
-        _named(by_relative, posixpath.join(folder, split, _STATE), file)
+    states = {posixpath.join(folder, split, _STATE): split for split in _load(file, _Splits).splits}
+    for state in states:
+        _named(by_relative, state, file)
+    return states
 
 
 def _named(by_relative: dict[str, FoundFile], relative: str, describing: FoundFile) -> FoundFile:

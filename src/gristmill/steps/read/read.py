@@ -10,7 +10,7 @@ import msgspec
 from gristmill.core.errors import UsageError
 from gristmill.core.names import one_of
 from gristmill.core.python_records import PythonRecords
-from gristmill.core.records import ORIGIN, RECORD, TEXT
+from gristmill.core.records import ORIGIN, RECORD, SPLIT, TEXT
 from gristmill.core.step import Step
 
 FORMATS = ("jsonl", "json", "parquet", "arrow", "hugging_face", "text", "webdataset", "gristmill")
@@ -35,8 +35,11 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
     * `parquet`, `arrow` (file and stream), `hugging_face` (a folder written by `save_to_disk`).
     * `text`: a document a file, or one between each two `separator`s (`separator: "\n\n"`).
     * `gristmill`: the folder of a finished dataset of documents, whatever its shards are, or of tokens that are not
-      packed; found by its manifest. `split` names one split of it, or of a `hugging_face` folder.
+      packed; found by its manifest.
     * `webdataset`: tar files; `text: txt` names a member's extension, `text: json.content` a field of a JSON member.
+
+    Datasets with splits keep them. `split` says which are read, under which names (`{train: train_sft, validation:
+    test_sft}`), or `all_as_train`; `config` chooses one of several configs of a folder of the Hugging Face Hub.
     """
 
     read: Any
@@ -44,7 +47,10 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
     format: str | None = None
     text: str = TEXT
     columns: list[str] = msgspec.field(default_factory=list)
-    split: str | None = None
+    split: str | dict[str, str] | None = None
+    """Of a dataset with splits: one of them, new names for some of them, or `all_as_train`."""
+    config: str | None = None
+    """Of a folder of the Hub: which of the configs that its card describes."""
     field: str | None = None
     """Of a `.json` file that is one object: the field that holds the array of records."""
     separator: str | None = None
@@ -76,7 +82,7 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
         for index, name in enumerate(self.columns):
             if name in self.columns[:index]:
                 raise UsageError(f"columns: {name!r} is named twice")
-            if name in (ORIGIN, RECORD, TEXT):
+            if name in (ORIGIN, RECORD, SPLIT, TEXT):
                 hint = "the text is always there" if name == TEXT else "rename the field in the files"
                 raise UsageError(f"columns: {name!r} is a name that every source has already", help=hint)
 

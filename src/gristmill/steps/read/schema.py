@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from gristmill.core.errors import CorruptStreamError, UsageError
-from gristmill.core.records import CARRIES_ALL, ORIGIN, ORIGIN_TYPE, PATH, RECORD, RECORD_TYPE, TEXT, TEXT_TYPE
+from gristmill.core.records import CARRIES_ALL, ORIGIN, ORIGIN_TYPE, PATH, RECORD, RECORD_TYPE, SPLIT, TEXT, TEXT_TYPE
 from gristmill.steps.read.arrow import arrow_schema
 from gristmill.steps.read.cells import CELL_BYTES
 from gristmill.steps.read.columns import (
@@ -42,10 +42,16 @@ _MAX_SAMPLED = 16
 _MAX_LOCAL_FOOTERS = 256
 _SAMPLE_BYTES = 256 << 10
 _MAX_SAMPLES = 200
-_RESERVED = (ORIGIN, TEXT, RECORD)
+_RESERVED = (ORIGIN, TEXT, RECORD, SPLIT)
 
 
 def plan_schema(read: Read, files: Sequence[SourceFile], *, keeps_record: bool, has_text: bool = True) -> pa.Schema:
+    """The columns of a source: those of its files (see `_file_columns`), and where some are held out its split."""
+    schema = _file_columns(read, files, keeps_record=keeps_record, has_text=has_text)
+    return schema.append(pa.field(SPLIT, pa.string())) if any(file.is_held_out for file in files) else schema
+
+
+def _file_columns(read: Read, files: Sequence[SourceFile], *, keeps_record: bool, has_text: bool) -> pa.Schema:
     """The columns of a source: `origin`, `text`, what `columns` names, and with `keeps_record` all that was read.
 
     For JSON lines that is the line itself, as `record`; for Parquet and Arrow all columns. Types come from the files'

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 import xxhash
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import SourceFile
+from gristmill.core.records import SPLIT, SourceFile
+from gristmill.core.splits import ALL_AS_TRAIN, TRAIN, choose_splits, looks_held_out
 from gristmill.steps.read.arrow import ArrowReader
 from gristmill.steps.read.cells import CELL_BYTES, ElementRange, FileReader, UnpackedPiece
 from gristmill.steps.read.formats import JSON_FORMATS, file_format
 from gristmill.steps.read.gristmill_dataset import datasets_tokenizer, holds_datasets, shard_files
+from gristmill.steps.read.hub_folder import hub_files
 from gristmill.steps.read.hugging_face import data_files, is_dataset_folder
 from gristmill.steps.read.json_array import ElementFile, JsonArrayReader
 from gristmill.steps.read.json_layout import find_elements
 from gristmill.steps.read.json_lines import LINE_END, JsonLinesReader
 from gristmill.steps.read.parquet import ParquetReader
 from gristmill.steps.read.separated import SeparatedFile
+from gristmill.steps.read.split_column import WithSplit
 from gristmill.steps.read.text_files import SeparatedTextReader, WholeTextReader
 from gristmill.steps.read.webdataset import WebDatasetReader
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
@@ -39,27 +43,106 @@ def recognized(read: Read, found: Sequence[FoundFile]) -> Read:
     return read
 
 
-def source_files(source: str, read: Read, found: Sequence[FoundFile]) -> list[SourceFile]:
-    """The files of a source, from what its patterns found: the folder of a saved dataset becomes its data files."""
-    splits: dict[str, str] = {}
+@dataclass(frozen=True, slots=True)
+class SplitFiles:
+    """The files that a source reads, and what the user should know of its splits."""
+
+    files: list[SourceFile]
+    notes: list[str]
+
+
+def source_files(source: str, read: Read, found: Sequence[FoundFile], *, needs_train: bool = True) -> list[SourceFile]:
+    """Like `split_files`, without the notes."""
+    return split_files(source, read, found, needs_train=needs_train).files
+
+
+def split_files(source: str, read: Read, found: Sequence[FoundFile], *, needs_train: bool = True) -> SplitFiles:
+    """The files of a source, from what its patterns found: the folder of a saved dataset becomes its data files.
+
+    Where the splits of files are known (see `core.splits`) each file has the name that its split is to have.
+    """
+    hub = None
     if read.format == "gristmill":
-        shards = shard_files(found, read.split)
-        found = [file for file, _ in shards]
-        splits = {file.relative: split for file, split in shards}
+        splits = shard_files(found)
     elif read.format == "hugging_face" or (read.format is None and is_dataset_folder(found)):
-        found = data_files(found, read.split)
-    elif read.split is not None:
-        raise UsageError("split: only the folder of a saved dataset has splits", help="name the files you want in read")
+        splits = data_files(found)
+    elif (hub := hub_files(read, found)) is not None:
+        splits = hub.splits
+    else:
+        splits = {"": list(found)}
+    if read.config is not None and hub is None:
+        raise UsageError("config: only a folder of the Hugging Face Hub, with its README.md, has configs")
+    notes = hub.notes if hub is not None else []
+    if list(splits) == [""]:
+        if read.split not in (None, ALL_AS_TRAIN):
+            raise UsageError(
+                "split: only a dataset has splits, and these are files", help="name the files you want in read"
+            )
+        notes = [*notes, *_look_alike_notes(splits[""])] if read.split is None else notes
+        return SplitFiles(as_source_files(source, splits), notes)
+    if "" in splits:
+        splits[TRAIN] = [*splits.get(TRAIN, []), *splits.pop("")]
+    chosen = choose_splits(list(splits), read.split, _in_words(read, found), needs_train=needs_train)
+    files: dict[str, list[FoundFile]] = {}
+    for split, name in chosen.items():
+        if not splits[split]:
+            raise UsageError(f"split {split}: there is no file of it", help="leave it out: split: {train: …}")
+        files.setdefault(name, []).extend(splits[split])
+    return SplitFiles(as_source_files(source, files), [*_split_notes(splits, chosen), *notes])
+
+
+def as_source_files(source: str, splits: Mapping[str, Sequence[FoundFile]]) -> list[SourceFile]:
+    """Files with the splits that they are in, by relative path."""
+    files: dict[str, SourceFile] = {}
+    for split, some in splits.items():
+        for file in some:
+            other = files.get(file.relative)
+            if other is not None and other.split != split:
+                raise UsageError(
+                    f"{file.path} is in two splits, {other.split} and {split}",
+                    help="choose one of them: split: {train: …}, or name the files in read",
+                )
+            files[file.relative] = SourceFile(
+                path=file.path,
+                relative=file.relative,
+                num_bytes=file.num_bytes,
+                version=file.version,
+                id=xxhash.xxh3_64_intdigest(f"{source}\0{file.relative}".encode()),
+                split=split,
+            )
+    return [files[relative] for relative in sorted(files)]
+
+
+def training_files(files: Sequence[SourceFile]) -> list[SourceFile]:
+    """Those for training, or all where none is, without their splits: for what reads texts and writes no dataset."""
+    some = [file for file in files if not file.is_held_out] or files
+    return [msgspec.structs.replace(file, split="") for file in some]
+
+
+def _in_words(read: Read, found: Sequence[FoundFile]) -> str:
+    return read.read if isinstance(read.read, str) else found[0].path[: -len(found[0].relative)]
+
+
+def _split_notes(splits: Mapping[str, object], chosen: Mapping[str, str]) -> list[str]:
+    """What becomes of the splits of the source."""
+    if list(chosen.values()) == [TRAIN] and len(splits) == 1:
+        return []
+    kept = ", ".join(name if name == split else f"{split} as {name}" for split, name in chosen.items())
+    left_out = [split for split in splits if split not in chosen]
+    return [f"splits: {kept}" + (f"; not read: {', '.join(left_out)}" if left_out else "")]
+
+
+def _look_alike_notes(found: Sequence[FoundFile]) -> list[str]:
+    """All files are for training, which is a surprise if one is called `test.jsonl`."""
+    names = [file.relative for file in found if looks_held_out(file.relative)]
+    if not names:
+        return []
+    others = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return [
-        SourceFile(
-            path=file.path,
-            relative=file.relative,
-            num_bytes=file.num_bytes,
-            version=file.version,
-            id=xxhash.xxh3_64_intdigest(f"{source}\0{file.relative}".encode()),
-            split=splits.get(file.relative, ""),
+        (
+            f"all files are training data, also {names[0]}{others}: file names make no splits; leave such files out of "
+            f"read, or write split: {ALL_AS_TRAIN} if this is meant"
         )
-        for file in found
     ]
 
 
@@ -85,6 +168,10 @@ def open_reader(
         piece: The part to read instead of the file itself.
         cell_bytes: The size of a cell; part of the output's identity.
     """
+    if SPLIT in schema.names:
+        inner = schema.remove(schema.get_field_index(SPLIT))
+        reader = open_reader(read, file, inner, piece=piece, cell_bytes=cell_bytes)
+        return WithSplit(reader, schema, {file.id: file.split or TRAIN})
     kind = file_format(file.path, read.format)
     elements = _elements(read, file, piece, kind)
     if elements is not None:
@@ -96,8 +183,8 @@ def open_reader(
         return WholeTextReader(read, file, schema)
     if kind == "webdataset":
         return WebDatasetReader(read, file, schema, cell_bytes=cell_bytes)
-    reader = ParquetReader if kind == "parquet" else ArrowReader
-    return reader(read, file, schema, cell_bytes=cell_bytes)
+    columnar = ParquetReader if kind == "parquet" else ArrowReader
+    return columnar(read, file, schema, cell_bytes=cell_bytes)
 
 
 def is_array(read: Read, file: SourceFile) -> bool:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import pyarrow as pa
 
-from gristmill.core.records import ORIGIN, TEXT, TEXT_TYPE, origins
+from gristmill.core.records import ORIGIN, SPLIT, TEXT, TEXT_TYPE, origins
+from gristmill.core.splits import TRAIN
 from gristmill.steps.read.batches import build_batch
 from gristmill.steps.read.cells import CELL_BYTES, CellBatch
 from gristmill.steps.read.formats import JSON_FORMATS, file_format
@@ -24,6 +25,7 @@ from gristmill.steps.read.json_layout import find_elements_in
 from gristmill.steps.read.json_lines import LINE_END, JsonLinesReader
 from gristmill.steps.read.separated import BYTE_ORDER_MARK, RawCell, SeparatedFile, unpacked_chunks
 from gristmill.steps.read.source import open_reader
+from gristmill.steps.read.split_column import add_splits
 from gristmill.storage.compression import CorruptStreamError
 
 if TYPE_CHECKING:
@@ -43,6 +45,12 @@ def read_together(read: Read, files: Iterable[SourceFile], schema: pa.Schema) ->
         files: Each is opened right after it is taken from here.
         schema: The source's schema, from `plan_schema`.
     """
+    if SPLIT in schema.names:
+        splits: dict[int, str] = {}
+        inner = schema.remove(schema.get_field_index(SPLIT))
+        for cell in read_together(read, _note_splits(files, splits), inner):
+            yield add_splits(cell, schema, splits)
+        return
     gathered: list[CellBatch] = []
     num_bytes = 0
     for cell in _cells(read, files, schema):
@@ -53,6 +61,12 @@ def read_together(read: Read, files: Iterable[SourceFile], schema: pa.Schema) ->
         num_bytes += cell.batch.nbytes
     if gathered:
         yield _joined(gathered)
+
+
+def _note_splits(files: Iterable[SourceFile], splits: dict[int, str]) -> Iterator[SourceFile]:
+    for file in files:
+        splits[file.id] = file.split or TRAIN
+        yield file
 
 
 def _cells(read: Read, files: Iterable[SourceFile], schema: pa.Schema) -> Iterator[CellBatch]:

@@ -1,7 +1,6 @@
 """Rows of a token dataset that is not packed, read as documents again: each row is one.
 
-What a document still has is its ids, of a chat its loss mask, and the split that its dataset has it in: packing anew
-must not put documents that were kept for validation among those for training.
+What a document still has is its ids, and of a chat its loss mask.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.errors import DamagedDatasetError, UsageError
-from gristmill.core.records import INPUT_IDS, LOSS_MASK, ORIGIN, ORIGIN_TYPE, SPLIT
+from gristmill.core.records import INPUT_IDS, LOSS_MASK, ORIGIN, ORIGIN_TYPE
 from gristmill.shards.token_rows import CHATS, LENGTHS, ORIGINS, TOKENS, misfit, shard_schema
 from gristmill.steps.read.batches import build_batch
 from gristmill.steps.read.read import Read
@@ -49,7 +48,7 @@ def documents_schema(stored: pa.Schema, path: str) -> pa.Schema:
             help="read the documents that the tokens were made of",
         )
     kept = [stored.field(name) for name in (INPUT_IDS, LOSS_MASK) if name in stored.names]
-    return pa.schema([(ORIGIN, ORIGIN_TYPE), (SPLIT, pa.string()), *kept])
+    return pa.schema([(ORIGIN, ORIGIN_TYPE), *kept])
 
 
 class TokenRowMapper:
@@ -59,7 +58,7 @@ class TokenRowMapper:
         self._file = file
         self._planned = planned
         found = documents_schema(stored, file.path)
-        self.top_level = [name for name in planned.names if name not in (ORIGIN, SPLIT)]
+        self.top_level = [name for name in planned.names if name != ORIGIN]
         for name in self.top_level:
             if name not in found.names or found.field(name).type != planned.field(name).type:
                 raise UsageError(
@@ -72,6 +71,5 @@ class TokenRowMapper:
         columns = {name: rows.column(name) for name in self.top_level}
         if any(column.null_count or column.values.null_count for column in columns.values()):
             raise DamagedDatasetError(f"{self._file.path} holds nulls", help="run: gristmill verify, on its dataset")
-        columns[SPLIT] = pa.repeat(pa.scalar(self._file.split), len(rows))
         positions = np.arange(first_row, first_row + len(rows))
         return build_batch(self._planned, self._file.id, positions, columns), []
