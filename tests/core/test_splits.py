@@ -36,7 +36,7 @@ def test_a_mapping_reads_what_it_names_and_nothing_else(names, data):
 
 def test_a_name_alone_is_not_made_training_data():
     assert choose_splits(["train", "test"], "train", "x") == {"train": "train"}
-    with pytest.raises(UsageError, match="no split train"):
+    with pytest.raises(UsageError, match="leaves no split train"):
         choose_splits(["train", "test"], "test", "x")
     assert choose_splits(["train", "test"], {"test": "test"}, "x") == {"test": "test"}
 

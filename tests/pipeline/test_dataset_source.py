@@ -88,7 +88,8 @@ def test_steps_name_the_columns_of_tars_as_of_other_shards(first, mill):
 def test_one_split(first, mill, write):
     folder = first(write)
     expected = len(open_dataset(folder).split("validation"))
-    mill.run(mill.recipe({"old": Read(read=str(folder), split="validation")}, []))
+    mill.run(mill.recipe({"old": Read(read=str(folder), split={"validation": "validation"})}, []))
+    assert open_dataset(mill.output).splits == ["validation"]
     assert 0 < len(open_dataset(mill.output)) == expected < 100
     with pytest.raises(UsageError, match="did you mean"):
         mill.run(mill.recipe({"old": Read(read=str(folder), split="validaton")}, []))

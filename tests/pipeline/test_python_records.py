@@ -317,7 +317,7 @@ def test_dicts_of_datasets(mill, datasets):
     result = mill.run(mill.recipe(sources(both), []))
     assert sorted(file.relative for file in result.manifest.files.values()) == ["test.arrow", "train.arrow"]
     assert len(result.dataset()) == 257
-    assert len(mill.run(mill.recipe(sources(both, split="test"), []), overwrite=True).dataset()) == 7
+    assert len(mill.run(mill.recipe(sources(both, split={"train": "test"}), []), overwrite=True).dataset()) == 7
     with pytest.raises(UsageError, match="did you mean"):
         make_plan(mill.recipe(sources(both, split="tests"), []))
 

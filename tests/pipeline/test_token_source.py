@@ -104,19 +104,21 @@ def test_every_token_of_a_split_stays_in_it(mill, world):
 
 
 def test_one_split(mill, world):
-    dataset = run(mill, from_tokens(world, split="validation"), CONCAT)
+    dataset = run(mill, from_tokens(world, split={"validation": "validation"}), CONCAT)
     expected = list(documents_in(open_dataset(world / "tokens").split("validation")))
     assert dataset.splits == ["validation"]
     assert sum(map(len, documents_in(dataset))) == sum(map(len, expected))
 
 
-def test_a_split_step_makes_new_splits(mill, world):
-    dataset = run(mill, from_tokens(world), Split(validation=0.5, by="origin"))
+def test_a_split_step_cuts_train(mill, world):
+    with pytest.raises(UsageError, match="a split validation already"):
+        run(mill, from_tokens(world), Split(validation=0.5, by="origin"))
+    dataset = run(mill, from_tokens(world, split="all_as_train"), Split(validation=0.5, by="origin"))
     assert dataset.splits == ["train", "validation"]
     assert len(dataset) == 120
     assert 30 < len(dataset.split("validation")) < 90
     dataset = run_recipe(
-        mill.recipe({"web": from_tokens(world)}, [Split(test=7, by="origin"), CONCAT]),
+        mill.recipe({"web": from_tokens(world, split="all_as_train")}, [Split(test=7, by="origin"), CONCAT]),
         RunOptions(backend="serial", progress=False, overwrite=True),
     ).dataset()
     origins = {
@@ -140,7 +142,7 @@ def is_short(record):
 )
 def test_steps_that_need_no_text(mill, world, step, is_right):
     before = Counter(documents_in(open_dataset(world / "tokens")))
-    after = list(documents_in(run(mill, from_tokens(world), step)))
+    after = list(documents_in(run(mill, from_tokens(world, split="all_as_train"), step)))
     assert Counter(after) <= before
     assert is_right(after)
 
@@ -273,7 +275,7 @@ def test_what_cannot_be_done_with_tokens(mill, world, tmp_path):
         with pytest.raises(UsageError, match=message):
             run(mill, read, *steps)
     with pytest.raises(UsageError, match='no column "text"') as caught:
-        run(mill, Read(read=tokens), Split(validation=0.1))
+        run(mill, Read(read=tokens, split="train"), Split(validation=0.1))
     assert "by: origin" in caught.value.help
     with pytest.raises(UsageError, match='no column "text"'):
         train(
@@ -293,6 +295,4 @@ def test_a_damaged_tokenizer_is_found_before_the_run(mill, world, tmp_path):
 
 def test_the_plan_says_what_becomes_of_the_splits(mill, world):
     kept = str(make_plan(mill.recipe({"web": from_tokens(world)}, [CONCAT])))
-    assert "splits (test, train, validation) are kept" in kept
-    new = str(make_plan(mill.recipe({"web": from_tokens(world)}, [Split(test=0.1, by="origin")])))
-    assert "the step split makes new ones" in new
+    assert "splits: train, test, validation" in kept

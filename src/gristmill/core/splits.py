@@ -56,8 +56,13 @@ def choose_splits(
         if folders.setdefault(name.casefold(), name) != name:
             raise UsageError(f"{where}: two splits differ by capitals only: {name}", help="give one another name")
     if needs_train and TRAIN not in chosen.values() and not isinstance(choice, Mapping):
+        if choice is not None:
+            raise UsageError(
+                f"split: {choice} alone leaves no split train in {where}",
+                help=f"split: {{train: {choice}}} trains on it, split: {{{choice}: {choice}}} keeps it held out",
+            )
         raise UsageError(
-            f"{where} has no split train that is read: its splits are {', '.join(known)}",
+            f"{where} has no split train: its splits are {', '.join(known)}",
             help=f"say what each is for, as in {suggest_mapping(known)}; split: {ALL_AS_TRAIN} trains on all of them",
         )
     return chosen
