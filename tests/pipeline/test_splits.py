@@ -255,10 +255,10 @@ def test_a_held_out_document_stays_and_its_copy_in_train_goes(mill, tmp_path, ki
 
 
 def test_a_copy_in_the_training_data_of_another_source_goes_too(mill, tmp_path):
-    (tmp_path / "other.jsonl").write_text("".join(json.dumps({"text": page(n)}) + "\n" for n in range(5)))
+    pq.write_table(pa.table({"text": [page(n) for n in range(5)]}), tmp_path / "other.parquet")
     sources = {
         "bench": Read(read=hub_folder(tmp_path / "data", {"train": [page(9)], "test": [page(3)]})),
-        "web": Read(read=f"{tmp_path}/other.jsonl"),
+        "web": Read(read=f"{tmp_path}/other.parquet"),
     }
     mill.run(mill.recipe(sources, [Deduplicate(prefer=["web"], count=True), JSONL]))
     dataset = open_dataset(mill.output)
@@ -269,10 +269,10 @@ def test_a_copy_in_the_training_data_of_another_source_goes_too(mill, tmp_path):
 
 
 def test_a_source_with_splits_beside_one_without(mill, tmp_path):
-    (tmp_path / "other.jsonl").write_text('{"text": "plain"}\n')
+    pq.write_table(pa.table({"text": ["plain"]}), tmp_path / "other.parquet")
     sources = {
         "hub": Read(read=hub_folder(tmp_path / "data")),
-        "web": Source(Read(read=f"{tmp_path}/other.jsonl"), steps=[Length(min_chars=1)]),
+        "web": Source(Read(read=f"{tmp_path}/other.parquet"), steps=[Length(min_chars=1)]),
     }
     mill.run(mill.recipe(sources, [Shuffle(), JSONL]))
     found = texts_by_split(mill.output)
