@@ -6,7 +6,7 @@ import re
 
 import pytest
 from gristmill_testing import scripts
-from gristmill_testing.watching import meet, wait_for_file
+from gristmill_testing.watching import meet, wait_for_file, wait_until
 
 import gristmill as gm
 from gristmill.engine import progress
@@ -97,6 +97,42 @@ def test_counters_are_shown(clock, capsys):
     assert "12,500 records" in progress.summary(observer)
 
 
+def test_bytes_move_inside_items(clock, capsys):
+    observer = Observer("stage 1", 2, None, None, num_bytes=1000)
+    assert "starting workers" in progress.summary(observer)
+    observer.count({"bytes": 250, "records": 500})
+    clock.now += 10
+    line = progress.summary(observer)
+    for part in ("25%", "0/2", "50.0/s", "30 s left", "500 records"):
+        assert part in line
+    assert "bytes" not in line
+
+
+def test_activity_is_named_after_half_a_second(capfd):
+    with progress.Activity() as activity:
+        activity.tell("planning: one")
+        wait_until(lambda: activity._has_begun)
+        activity.tell("planning: two")
+        activity.tell("planning: two")
+    assert capfd.readouterr().err.splitlines() == ["planning: one", "planning: two"]
+
+
+def test_activity_on_a_terminal_leaves_nothing(monkeypatch):
+    terminal = _Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    with progress.Activity() as activity:
+        activity.tell("planning: one")
+        wait_until(lambda: activity._has_begun)
+    assert "planning: one" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\r\x1b[K")
+
+
+def test_a_short_activity_says_nothing(capfd):
+    with progress.Activity() as activity:
+        activity.tell("planning: one")
+    assert capfd.readouterr().err == ""
+
+
 def test_short_jobs_say_nothing(capfd):
     gm.parallel_map(abs, range(10), workers=1)
     assert capfd.readouterr().err == ""
@@ -116,7 +152,7 @@ def test_line_comes_while_the_job_runs(capfd, monkeypatch, folder):
     lines = capfd.readouterr().err.splitlines()
     assert lines
     assert all(line.startswith("my job: ") for line in lines)
-    assert "2/2 (100%)" in lines[-1]
+    assert "100%, 2/2" in lines[-1]
 
 
 def test_monitor_names_each_worker(capfd, monkeypatch, folder):

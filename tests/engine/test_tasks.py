@@ -175,6 +175,34 @@ def test_counting_costs_few_messages(tmp_path):
     assert end["counts"]["records"] == 200_000
 
 
+def test_nothing_is_counted_twice_after_a_death(tmp_path, folder):
+    """What a task had counted when its worker died is taken back; what trials count never stands."""
+    log = gm.EventLog(tmp_path / "events.jsonl")
+
+    def function(task, context):
+        for number, record in enumerate(task.payload):
+            context.at(number)
+            context.count(records=1)
+            context.flush()
+            if record == "poison":
+                os._exit(3)
+            if record == "raise once" and count_and_sign(folder, "raised") == 0:
+                raise ValueError(record)
+        return len(task.payload)
+
+    def on_poison(task, failure, position):
+        yield Task("trial", task.payload[:position])
+        return Task(task.id, task.payload[:position] + task.payload[position + 1 :])
+
+    given = [Task("a", ["x", "y", "poison", "z"]), Task("b", ["x", "raise once", "y"])]
+    assert sorted(result for _, result in run_tasks(function, given, workers=2, on_poison=on_poison, events=log)) == [
+        3,
+        3,
+    ]
+    end = json.loads((tmp_path / "events.jsonl").read_text().splitlines()[-1])
+    assert end["counts"] == {"records": 6}
+
+
 def bisecting(calls):
     """As the pipeline does it: halves, each run alone, until one record is left; then all without it."""
 

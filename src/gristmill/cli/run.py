@@ -13,6 +13,7 @@ from gristmill.cli.tables import print_books, print_duplicates, print_tokens
 from gristmill.core.pandas_free import keep_pandas_out
 from gristmill.core.recipe import runs_foreign_code
 from gristmill.engine.events import EventLog
+from gristmill.engine.progress import Activity
 from gristmill.pipeline.options import RunOptions
 from gristmill.pipeline.outline import amount, counted
 from gristmill.pipeline.plan import Plan, make_plan
@@ -78,7 +79,8 @@ def command(
     loaded = load_recipe(recipe, overrides)
     if not runs_foreign_code(step for _, step in loaded.all_steps()):
         keep_pandas_out()
-    plan = make_plan(loaded, limit=limit, backend=backend, timeout=timeout)
+    with Activity() as activity:
+        plan = make_plan(loaded, limit=limit, backend=backend, timeout=timeout, tell=activity.tell)
     _warn_of_space(plan)
     for note in dict.fromkeys(note for source in plan.sources for note in source.notes):
         click.echo(f"note: {note}", err=True)

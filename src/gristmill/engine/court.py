@@ -96,6 +96,10 @@ class Court:
     def has_work(self) -> bool:
         return bool(self._retries or self._suspects or self._run)
 
+    def is_trial(self, member: Member) -> bool:
+        """Whether the worker runs a part of an item, to find out what is wrong with it."""
+        return self._run is not None and self._run.member is member and self._run.probe is not None
+
     def seconds_to_next_retry(self) -> float:
         """Infinite while a suspect is to run alone: all others wait for that."""
         waits = not self._retries or self._run is not None or self._suspects

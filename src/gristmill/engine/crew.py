@@ -41,6 +41,8 @@ class Member:
     worn_out: bool = False
     """It has grown too large or is one too many; it goes when its chunks are done."""
     num_items: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    """What its current item has counted so far; taken back if the item does not end well."""
     timed_out_item: int | None = None
     bytes_after_setup: int = 0
     grown_to: int | None = None

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gristmill.engine.verdict import Failed
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gristmill.engine.crew import Crew
     from gristmill.engine.events import EventLog
 
@@ -29,9 +31,13 @@ class Display(Protocol):
 class Observer:
     """Keeps the counts of a job and passes on what happens."""
 
-    def __init__(self, desc: str, total: int | None, display: Display | None, events: EventLog | None) -> None:
+    def __init__(
+        self, desc: str, total: int | None, display: Display | None, events: EventLog | None, *, num_bytes: int = 0
+    ) -> None:
         self.desc = desc.encode(errors="backslashreplace").decode()  # file names need not be printable
         self.total = total
+        self.num_bytes = num_bytes
+        """What the counter `bytes` will come to; 0: not known."""
         self.num_done = 0
         self.num_failed = 0
         self.num_deaths = 0
@@ -67,6 +73,13 @@ class Observer:
     def seconds(self) -> float:
         return monotonic() - self._started
 
+    @property
+    def fraction(self) -> float | None:
+        """How much is done: by bytes, which also move inside an item, else by items. None: nobody knows."""
+        if self.num_bytes:
+            return min(self.counts.get("bytes", 0) / self.num_bytes, 1.0)
+        return self.num_done / self.total if self.total else None
+
     def advance(self, num_items: int) -> None:
         self.num_done += num_items
 
@@ -85,7 +98,7 @@ class Observer:
                 attempts=failure.attempts,
             )
 
-    def count(self, counts: dict[str, int]) -> None:
+    def count(self, counts: Mapping[str, int]) -> None:
         for name, amount in counts.items():
             self.counts[name] = self.counts.get(name, 0) + amount
 

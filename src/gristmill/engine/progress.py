@@ -1,23 +1,29 @@
 """Progress for a person: bars on a terminal, otherwise a plain line now and then.
 
-Nothing is shown, and rich is not imported, before a job has run for half a second.
+Nothing is shown, and rich is not imported, before a job has run for half a second. `Activity` is for what has no
+amount: it names what is being done, from the first half second on.
 """
 
 from __future__ import annotations
 
+import shutil
 import sys
+from threading import Timer
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from gristmill.engine import resources
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from rich.progress import Progress, TaskID
 
     from gristmill.engine.crew import Crew
     from gristmill.engine.observer import Display, Observer
 
 _QUIET_SECONDS = 0.5
+_ERASE = "\r\x1b[K"
 
 
 def choose(*, progress: bool | None, monitor: bool) -> Display | None:
@@ -27,6 +33,57 @@ def choose(*, progress: bool | None, monitor: bool) -> Display | None:
     if progress or sys.stderr.isatty():
         return Bars(monitor=monitor)
     return Lines(monitor=monitor)
+
+
+class Activity:
+    """What is being done now, in one line: on a terminal replaced by the next and removed at the end, else printed.
+
+    >>> with Activity(shows=False) as activity:
+    ...     activity.tell("planning: reading a sample")
+    """
+
+    def __init__(self, *, shows: bool = True) -> None:
+        self._shows = shows and sys.stderr is not None
+        self._is_terminal = self._shows and sys.stderr.isatty()
+        self._message = self._printed = ""
+        self._timer = Timer(_QUIET_SECONDS, self._begin)
+        self._timer.daemon = True
+        self._has_begun = False
+
+    def __enter__(self) -> Self:
+        if self._shows:
+            self._timer.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._timer.cancel()
+        if self._timer.is_alive():
+            self._timer.join()  # it may be printing
+        if self._printed and self._is_terminal:
+            sys.stderr.write(_ERASE)
+            sys.stderr.flush()
+
+    def tell(self, message: str) -> None:
+        """Say what begins now."""
+        self._message = message
+        if self._has_begun:
+            self._print()
+
+    def _begin(self) -> None:
+        """Half a second has passed: from now on every message is shown."""
+        self._has_begun = True
+        self._print()
+
+    def _print(self) -> None:
+        if not self._message or self._message == self._printed:
+            return
+        self._printed = self._message
+        if self._is_terminal:
+            width = shutil.get_terminal_size().columns - 1
+            sys.stderr.write(f"{_ERASE}{self._message[:width]}")
+            sys.stderr.flush()
+        else:
+            _say(self._message)
 
 
 class Lines:
@@ -64,22 +121,33 @@ class Bars:
             return
         if self._progress is None or self._bar is None:
             self._progress = _start_rich()
-            self._bar = self._progress.add_task(observer.desc, total=observer.total, details="")
-        self._progress.update(self._bar, completed=observer.num_done, details=_details(observer), refresh=True)
+            total = None if observer.fraction is None else 1.0
+            self._bar = self._progress.add_task(observer.desc, total=total, done="", details="")
+        self._update(self._progress, self._bar, observer, refresh=True)
         if self._monitor is not None:
             self._show_workers(self._progress, self._monitor.look(crew))
+
+    @staticmethod
+    def _update(progress: Progress, bar: TaskID, observer: Observer, *, refresh: bool) -> None:
+        progress.update(
+            bar,
+            completed=observer.fraction or 0.0,
+            done=_done(observer),
+            details=_details(observer),
+            refresh=refresh,
+        )
 
     def _show_workers(self, progress: Progress, lines: list[str]) -> None:
         for row, line in enumerate(lines):
             if row not in self._workers:
-                self._workers[row] = progress.add_task("", total=None, details="")
+                self._workers[row] = progress.add_task("", total=None, done="", details="")
             progress.update(self._workers[row], details=line, visible=True)
         for row in range(len(lines), len(self._workers)):
             progress.update(self._workers[row], visible=False)
 
     def close(self, observer: Observer) -> None:
         if self._progress is not None and self._bar is not None:
-            self._progress.update(self._bar, completed=observer.num_done, details=_details(observer))
+            self._update(self._progress, self._bar, observer, refresh=False)
             self._progress.stop()
             self._progress = None
 
@@ -107,19 +175,25 @@ class Monitor:
 
 
 def summary(observer: Observer) -> str:
-    """`words: 1,200/10,000 (12%), 120/s, 1 min 13 s left, 3 failed`."""
-    done = f"{observer.num_done:,}"
-    if observer.total:
-        done = f"{done}/{observer.total:,} ({observer.num_done / observer.total:.0%})"
-    return ", ".join([f"{observer.desc}: {done}", _details(observer)])
+    """`words: 12%, 1,200/10,000, 120/s, 1 min 13 s left, 3 failed`."""
+    share = [] if observer.fraction is None else [f"{observer.fraction:.0%}"]
+    return f"{observer.desc}: {', '.join([*share, _done(observer), _details(observer)])}"
+
+
+def _done(observer: Observer) -> str:
+    return f"{observer.num_done:,}/{observer.total:,}" if observer.total else f"{observer.num_done:,}"
 
 
 def _details(observer: Observer) -> str:
-    rate = observer.num_done / observer.seconds if observer.seconds else 0.0
+    seconds, fraction = observer.seconds, observer.fraction
+    if observer.num_bytes and not observer.counts:
+        return "starting workers"
+    counted = observer.counts.get("records", 0) if observer.num_bytes else observer.num_done
+    rate = counted / seconds if seconds else 0.0
     parts = [f"{rate:,.1f}/s" if rate < 100 else f"{rate:,.0f}/s"]
-    if observer.total is not None and rate and observer.num_done < observer.total:
-        parts.append(f"{duration((observer.total - observer.num_done) / rate)} left")
-    parts += [f"{amount:,} {name}" for name, amount in sorted(observer.counts.items())]
+    if fraction and fraction < 1:
+        parts.append(f"{duration(seconds * (1 - fraction) / fraction)} left")
+    parts += [f"{amount:,} {name}" for name, amount in sorted(observer.counts.items()) if name != "bytes"]
     if observer.num_failed:
         parts.append(f"{observer.num_failed:,} failed")
     if observer.num_deaths:
@@ -153,7 +227,8 @@ def _start_rich() -> Progress:
     columns = (
         progress.TextColumn("{task.description}", markup=False),
         progress.BarColumn(),
-        progress.MofNCompleteColumn(),
+        progress.TaskProgressColumn(),
+        progress.TextColumn("{task.fields[done]}", markup=False),
         progress.TextColumn("{task.fields[details]}", markup=False),
     )
     bars = progress.Progress(*columns, console=Console(stderr=True), auto_refresh=False)

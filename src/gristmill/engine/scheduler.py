@@ -210,11 +210,22 @@ class Scheduler:
             case backends.Ready():
                 self._welcome(self._crew[event.worker])
             case backends.Counts():
-                self._observer.count(event.counts)
+                self._count(self._crew[event.worker], event.counts)
             case backends.SetupFailed():
                 self._crew[event.worker].setup_error = event.caught
             case backends.Undecodable():
                 self._take_undecodable(event)
+
+    def _count(self, member: Member, counts: dict[str, int]) -> None:
+        for name, amount in counts.items():
+            member.counts[name] = member.counts.get(name, 0) + amount
+        self._observer.count(counts)
+
+    def _end_counts(self, member: Member, *, is_done: bool) -> None:
+        """An item ended. What it counted stands only if its result does: else it will be counted again."""
+        if not is_done:
+            self._observer.count({name: -amount for name, amount in member.counts.items()})
+        member.counts.clear()
 
     def _welcome(self, member: Member) -> None:
         self._crew.set_ready(member)
@@ -228,6 +239,7 @@ class Scheduler:
     def _take_results(self, event: Results) -> None:
         member = self._crew[event.worker]
         chunk, batch = member.chunks[event.chunk], event.batch
+        is_done = not (batch.caught or self._court.is_trial(member))
         if not chunk.dissolved:
             start, stop = chunk.done, chunk.done + len(batch.results)
             chunk.done = stop
@@ -240,6 +252,7 @@ class Scheduler:
                 self._finished.extend(_runs(chunk.indexes[start:stop], batch.results))
                 self._observer.advance(stop - start)
         if event.last:
+            self._end_counts(member, is_done=is_done)
             self._end_chunk(member, chunk)
 
     def _take_outcome(self, index: int, item: Any, batch: Batch, position: int) -> None:
@@ -254,6 +267,7 @@ class Scheduler:
     def _take_undecodable(self, event: Undecodable) -> None:
         member = self._crew[event.worker]
         chunk = member.chunks[event.chunk]
+        self._end_counts(member, is_done=False)
         if not chunk.dissolved:
             self._dissolve(chunk, event.caught, was_run=True)
         if event.last:
@@ -269,6 +283,7 @@ class Scheduler:
 
     def _take_death(self, event: Died) -> None:
         self._report_death(self._crew[event.worker], event)
+        self._end_counts(self._crew[event.worker], is_done=False)
         member = self._crew.remove(event)
         self._court.forget_worker(member)
         remaining = [entry for entry in member.unfinished() if not self._supply.is_past_end(entry[0])]

@@ -43,6 +43,7 @@ def run_tasks(
     max_growth_bytes: int | None = None,
     on_poison: Callable[[Task, Failure, int], Probe] | None = None,
     desc: str = "tasks",
+    num_bytes: int = 0,
     progress: bool | None = None,
     monitor: bool = False,
     events: EventLog | None = None,
@@ -55,6 +56,7 @@ def run_tasks(
     A task that kills its workers even when alone, or that runs into its timeout, can be taken apart: `on_poison(task,
     failure, position)` gives a generator that yields tasks to be tried alone, is sent the result or `Failure` of each,
     and returns a task to be run in place of the guilty one (without the record that kills), or None to let it fail.
+    `num_bytes` is what the tasks' counters called `bytes` will add up to: progress is then shown by bytes.
     A task that makes its worker grow by more than `max_growth_bytes` fails as `out_of_memory`.
 
     >>> def count_letters(task, context):
@@ -74,7 +76,8 @@ def run_tasks(
         max_growth_bytes=max_growth_bytes,
     )
     total = known_length(tasks)
-    observer = Observer(desc, total, displays.choose(progress=progress, monitor=monitor), events)
+    display = displays.choose(progress=progress, monitor=monitor)
+    observer = Observer(desc, total, display, events, num_bytes=num_bytes)
     in_work = _Ledger(tasks)
     run = Run(Job(function, setup, takes_context=True), in_work, options, observer, total=total, on_poison=on_poison)
     return _results(run, in_work, observer)

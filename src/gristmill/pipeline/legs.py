@@ -120,6 +120,7 @@ class LegRunner:
             timeout=options.timeout,
             on_poison=on_poison if options.backend == "processes" else None,
             desc=desc,
+            num_bytes=getattr(tasks, "num_bytes", 0) if function is run_part else 0,
             progress=options.progress,
             monitor=options.monitor,
             events=options.events,
@@ -165,7 +166,10 @@ class LazyTasks(Collection[Task]):
 
     def __init__(self, make: Callable[[], Iterator[Task]]) -> None:
         self._make = make
-        self._length = sum(1 for _ in make())
+        sizes = [getattr(task.payload, "size", 0) for task in make()]
+        self._length = len(sizes)
+        self.num_bytes = sum(sizes)
+        """What their progress will add up to; 0: not known."""
 
     def __iter__(self) -> Iterator[Task]:
         return self._make()

@@ -19,7 +19,7 @@ from gristmill.pipeline import fingerprint
 from gristmill.pipeline.chats import connected, makes_text, resolved_together
 from gristmill.pipeline.inputs import find_inputs, refuse_own_output
 from gristmill.pipeline.leg import cut_into_legs, leg_schemas, sample_steps, source_column_notes, with_steps
-from gristmill.pipeline.outline import Outline, SourceOutline, unpacked_bytes
+from gristmill.pipeline.outline import Outline, SourceOutline, counted, unpacked_bytes
 from gristmill.pipeline.output import check_writable
 from gristmill.pipeline.sample import Sample, find_no_records, try_sample
 from gristmill.pipeline.splits import check_split_steps
@@ -46,7 +46,7 @@ from gristmill.storage.compression import codec_of
 from gristmill.text.tokenizers import forget_engines
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -238,12 +238,13 @@ def make_plan(
     backend: str = "processes",
     timeout: float | None = None,
     spooled: Mapping[str, Read] | None = None,
+    tell: Callable[[str], object] = str,
 ) -> Plan:
     """Check a recipe against the files that it names. Raises `UsageError` for whatever would fail later.
 
     Where the run will use processes, so does the plan for the user's functions; `timeout` holds for them there, and for
     chat templates, which are tried in a worker in any case. Records from Python are read from where
-    a run has `spooled` them; without that, only the first of them.
+    a run has `spooled` them; without that, only the first of them. `tell` is called with what is being done.
     """
     if "://" in recipe.output:
         raise UsageError(f"the output must be a local folder, not {recipe.output}", help="copy it there afterwards")
@@ -266,6 +267,7 @@ def make_plan(
             # The first records from Python are in this process, where no worker finds them.
             apart=apart and not (spooled is None and name in reads),
             timeout=timeout,
+            tell=tell,
         )
         for name, source in recipe.sources.items()
     )
@@ -305,16 +307,19 @@ def _plan_source(
     *,
     apart: bool,
     timeout: float | None,
+    tell: Callable[[str], object],
 ) -> SourcePlan:
     source = recipe.sources[name]
     first = () if limit is None else (FirstRecords(max_records=limit),)
     try:
-        steps = (*first, *resolved_together([_resolved(step, recipe, resolved) for step in steps]))
+        steps = (*first, *resolved_together([_resolved(step, recipe, resolved, tell) for step in steps]))
         against = [step for step in steps if isinstance(step, DeduplicateAgainst)]
         refuse_own_output(recipe, {file.path.rpartition("/")[0] for step in against for file in step.files})
+        tell(f"planning: looking for the files of {name}")
         inputs = find_inputs(recipe, name, spooled or source.read, is_spooled=spooled is not None)
         files, tokenizer = tuple(_with_layout(inputs.read, file) for file in inputs.files), inputs.tokenizer
         read = _with_columns(inputs.read, steps) if tokenizer is None else inputs.read
+        tell(f"planning: reading a sample of {name} ({counted(len(files), 'file')})")
         schema = plan_schema(read, files, keeps_record=_keeps_record(steps, write), has_text=not makes_text(steps))
         if tokenizer is not None:
             refuse_text_keys(read)
@@ -328,6 +333,7 @@ def _plan_source(
             open_encoder(write, schemas[-1])
         file = min(files, key=lambda file: file.num_bytes or UNIT_BYTES)
         tried = Sample(read, file, schema, sample_steps(legs), schemas[-1], recipe.seed, recipe.max_quarantine)
+        tell(f"planning: trying the steps on records of {name}")
         settled, notes = try_sample(tried, apart=apart, timeout=timeout)
         legs = with_steps(legs, settled)
         code = fingerprint.of_steps(step for leg in legs for step in leg.all_steps)
@@ -351,9 +357,10 @@ def _with_layout(read: Read, file: SourceFile) -> SourceFile:
     return msgspec.structs.replace(file, is_array=True)
 
 
-def _resolved(step: Step, recipe: Recipe, known: list[tuple[Step, Step]]) -> Step:
+def _resolved(step: Step, recipe: Recipe, known: list[tuple[Step, Step]], tell: Callable[[str], object]) -> Step:
     found = next((result for given, result in known if given is step), None)
     if found is None:
+        tell(f"planning: preparing step {step.name}")
         found = step.resolved(recipe.path("."))
         known.append((step, found))
     return found

@@ -203,7 +203,8 @@ class _Execution:
         for number in range(num_rounds):
             going = [flow for flow in flows if num_rounds - number <= len(flow.plan.legs)]
             stage = self._stage(going)
-            self._runner.run(stage, [unit for flow in going for unit in flow.units], f"leg {number + 1}")
+            desc = f"stage {number + 1} of {num_rounds}" if num_rounds > 1 else "running"
+            self._runner.run(stage, [unit for flow in going for unit in flow.units], desc)
             for flow in going:
                 self._account(flow)
                 publish.check_quarantine(self._plan, flow.plan.name, flow.books)

@@ -116,6 +116,10 @@ class StoredBucket:
     is_copy: ClassVar[bool] = False
     measures: ClassVar[Mapping[str, int]] = {}
 
+    @property
+    def num_rows(self) -> int:
+        return sum(block.rows for block in self.blocks)
+
     def dropped(self, num_given: int) -> Mapping[str, int]:  # noqa: ARG002  (as of the others)
         """A shuffle drops nothing."""
         return {}
@@ -173,15 +177,18 @@ class StoredInterleaving:
     is_copy: ClassVar[bool] = False
     measures: ClassVar[Mapping[str, int]] = {}
 
+    @property
+    def num_rows(self) -> int:
+        return sum(rows.stop - rows.first for of_source in self.rows for rows in of_source)
+
     def dropped(self, num_given: int) -> Mapping[str, int]:  # noqa: ARG002  (as of the others)
         """Nothing is dropped."""
         return {}
 
     def batches(self, root: Path, seed: int) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  (as of the others)
-        num_rows = sum(rows.stop - rows.first for of_source in self.rows for rows in of_source)
-        sources = Interleaving(self.counts).sources(self.first, self.drawn, num_rows)
+        sources = Interleaving(self.counts).sources(self.first, self.drawn, self.num_rows)
         cursors = [RowCursor(_all_batches(root, of_source)) for of_source in self.rows]
-        for first in range(0, num_rows, self.block_rows):
+        for first in range(0, self.num_rows, self.block_rows):
             yield interleaved_rows(sources[first : first + self.block_rows], cursors)
 
 

@@ -27,7 +27,7 @@ from gristmill.pipeline.packing import PackingSink
 from gristmill.pipeline.sink import Part, Place, Sink
 from gristmill.pipeline.units import Span, clusters
 from gristmill.shards.manifest import StoredFile
-from gristmill.steps.read import CellBatch, open_reader, read_together
+from gristmill.steps.read import CELL_BYTES, CellBatch, open_reader, read_together
 from gristmill.steps.record_functions import bad_record
 from gristmill.storage.commit import PendingFile
 from gristmill.storage.files import current_version
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from gristmill.steps.write import Write
 
 MAX_BAD_IN_A_ROW = 100
+_BYTES_A_ROW = 1 << 10  # a guess, for progress only
 PIECE_ROWS = 64
 """How many rows a task that ran into trouble sends through the steps at a time."""
 
@@ -127,6 +128,11 @@ class PartTask:
     in_pieces: bool = False
     """Send few rows at a time through the steps: a cell as a whole was too much for a worker."""
 
+    @property
+    def size(self) -> int:
+        """How much there is to do, for progress: bytes of input, a guess where rows come from an earlier leg."""
+        return sum(map(_input_size, self.inputs))
+
 
 class PartResult(msgspec.Struct, frozen=True, kw_only=True):
     """A task's account of itself; becomes its receipt."""
@@ -171,6 +177,8 @@ class _PartRun:
         self._bad_in_a_row: Counter[int] = Counter()
         """By account."""
         self._paths: dict[int, str] = {}
+        self._progress = 0.0
+        """How much of the task's size is done."""
         self._cell_number = 0
         """Of the cell that is being read or has been read last."""
         self._files = ExitStack()
@@ -185,6 +193,7 @@ class _PartRun:
             for cell in self._cells():
                 sink.add(self._through_steps_in_pieces(self._take(cell)))
             written = sink.commit()
+            self._advance(self._part.size - self._progress)
             if self._dropped is not None:
                 self._dropped.finish()
             set_aside = self._committed(self._quarantine)
@@ -243,7 +252,10 @@ class _PartRun:
         if span.piece is None:
             _check_unchanged(span)
         reader = open_reader(self._leg.read, span.file, self._leg.schema, piece=span.piece)
-        yield from reader.read_cells(span.first, span.stop)
+        num_cells = span.num_bytes / CELL_BYTES if span.stop is None else span.stop - span.first
+        for cell in reader.read_cells(span.first, span.stop):
+            yield cell
+            self._advance(span.num_bytes / max(num_cells, 1))
 
     def _checked(self, cluster: Iterable[Span]) -> Iterator[SourceFile]:
         """Each file when its turn comes to be read."""
@@ -253,6 +265,7 @@ class _PartRun:
             self._count_empty(span)
             _check_unchanged(span)
             yield span.file
+            self._advance(span.num_bytes)
 
     def _count_empty(self, span: Span) -> None:
         if not span.file.num_bytes:
@@ -268,10 +281,16 @@ class _PartRun:
                 self._opening.taken -= batch.num_rows
                 self._opening.created += batch.num_rows
             yield CellBatch(number, batch)
+            self._advance(batch.num_rows * _BYTES_A_ROW)
         for reason, count in stored.dropped(num_given).items():
             self._opening.taken += count
             self._opening.dropped[reason] += count
         self._opening.measures.update(stored.measures)
+
+    def _advance(self, amount: float) -> None:
+        """Report that more of the task's size is done; never more than all of it."""
+        before, self._progress = self._progress, min(self._progress + amount, self._part.size)
+        self._context.count(bytes=int(self._progress) - int(before))
 
     def _exclude(self, cell: CellBatch, number: int) -> None:
         rows = {row: reason for found, row, reason in self._part.excluded if found == number}
@@ -289,7 +308,7 @@ class _PartRun:
             self._opening.measures["blank"] += cell.num_blank
         self._set_aside(self._opening, cell.bad, cell.batch)
         _take_amounts(self._opening, cell.batch)
-        self._context.count(records=cell.batch.num_rows, bytes=cell.batch.nbytes)
+        self._context.count(records=cell.batch.num_rows)
         if self._stage.watch is not None:
             self._stage.watch.after_read(self._part.source, cell.batch, cell.bad)
         return cell.batch
@@ -358,6 +377,10 @@ class _PartRun:
         file.commit()
         path = file.path.relative_to(self._stage.root).as_posix()
         return [StoredFile(path=path, bytes=file.num_bytes, xxh3=file.checksum)]
+
+
+def _input_size(source: Span | StoredInput | StoredChoice | StoredBucket | StoredInterleaving) -> int:
+    return source.num_bytes if isinstance(source, Span) else source.num_rows * _BYTES_A_ROW
 
 
 def _take_amounts(account: Account, batch: pa.RecordBatch) -> None:
