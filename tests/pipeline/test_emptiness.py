@@ -8,6 +8,7 @@ import pytest
 
 from gristmill.core.errors import EmptyDatasetError, UsageError
 from gristmill.pipeline.plan import make_plan
+from gristmill.pipeline.trace import trace
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps import Deduplicate, Length, Limit, Read, Shuffle, Split, Write
 
@@ -51,6 +52,32 @@ def test_an_array_in_one_line_is_read(mill, tmp_path):
     (tmp_path / "a.json").write_bytes(json.dumps(RECORDS).encode())
     mill.run(mill.recipe({"web": Read(read=f"{tmp_path}/a.json")}, [WRITE]))
     assert [record["text"] for record in open_dataset(mill.output)] == [record["text"] for record in RECORDS]
+
+
+def test_two_arrays_in_one_object_ask_for_the_field(mill, tmp_path):
+    (tmp_path / "a.json").write_bytes(json.dumps({"train": RECORDS, "test": RECORDS}).encode())
+    with pytest.raises(UsageError) as caught:
+        make_plan(mill.recipe({"web": Read(read=f"{tmp_path}/a.json")}, [WRITE]), backend="serial")
+    assert "field: te" in caught.value.help
+    mill.run(mill.recipe({"web": Read(read=f"{tmp_path}/a.json", field="train")}, [WRITE]))
+    assert len(open_dataset(mill.output)) == len(RECORDS)
+
+
+def test_an_array_of_several_units_is_cut_like_lines(mill, tmp_path):
+    """Where its units begin is found in one pass over it; slices never show."""
+    records = [{"id": number, "text": f"{number} {'x' * (1 << 20)}"} for number in range(70)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (tmp_path / "a.json").write_text(json.dumps(records))
+    write = Write(format="jsonl")
+    expected = mill.fresh_files(mill.recipe({"web": Read(read=f"{tmp_path}/a.jsonl")}, [write]))
+    shards = [content for name, content in sorted(expected.items()) if name.startswith("train/web/")]
+    for slice_bytes in (64 << 20, 10 << 20):
+        read = Read(read=f"{tmp_path}/a.json")
+        found = mill.fresh_files(mill.recipe({"web": read}, [write], slice_bytes=slice_bytes))
+        assert [content for name, content in sorted(found.items()) if name.startswith("train/web/")] == shards
+    assert len(shards) == 2
+    place = trace(open_dataset(mill.output), 65).places[0]
+    assert json.loads(place.original) == records[65]
 
 
 @pytest.mark.parametrize("barrier", [[], [Shuffle()], [Deduplicate()]], ids=["local", "shuffle", "deduplicate"])

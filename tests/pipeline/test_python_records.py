@@ -181,7 +181,7 @@ def test_values_that_it_cannot_are_set_aside_with_the_reason(mill, name):
 
 
 def test_other_bad_records(mill):
-    records = [{"text": "a"}, "text", 7, None, {"text": None}, {}, {"text": 5}, {"text": "\ud800"}, ["b"]]
+    records = [{"text": "a"}, b"text", 7, None, {"text": None}, {}, {"text": 5}, {"text": "\ud800"}, ["b"]]
     result = mill.run(mill.recipe(sources(records), JSONL))
     assert result.books["py"][0]["in"] == 9
     assert [entry["reason"] for entry in result.dataset().quarantine()] == [
@@ -229,7 +229,7 @@ def test_what_is_no_source(wrong, word):
 
 
 def test_what_only_the_plan_can_see(mill):
-    for wrong, word in [([1, 2], "dicts"), (iter("abc"), "dicts")]:
+    for wrong, word in [([1, 2], "dicts"), (iter([b"a"]), "dicts")]:
         with pytest.raises(UsageError, match=word):
             mill.run(mill.recipe(sources(wrong), JSONL))
     with pytest.raises(UsageError, match="split"):

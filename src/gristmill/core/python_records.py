@@ -1,4 +1,5 @@
-"""Records that a program holds, as a source: an iterable of dicts, or a dataset of `datasets`, told by its shape.
+"""Records that a program holds, as a source, told by their shape: an iterable of dicts or of texts, a table (a frame of
+pandas or polars, Arrow tables, whatever hands out Arrow streams), or a dataset of `datasets`.
 
 Looking at the first records does not consume them: what was taken from a generator is given again. Taken as a whole,
 a generator is spent; a second time is refused, since it would look like a source without records.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from gristmill.core.errors import UsageError
@@ -41,8 +42,13 @@ class PythonRecords:
             if not given or not all(_is_dataset(split) for split in given.values()):
                 raise UsageError(f"read: a {kind} is one record or none, not a source", help="put records in a list")
             return cls(kind, {str(name): RecordPart(split) for name, split in given.items()}, has_splits=True)
-        if not isinstance(given, Iterable) or isinstance(given, (bytes, bytearray, memoryview)):
-            hint = "call it: read=my_records()" if callable(given) else "give paths, or an iterable of dicts"
+        is_records = isinstance(given, Iterable) or is_table(given)
+        if not is_records or isinstance(given, (bytes, bytearray, memoryview)):
+            hint = "give paths, a table, or an iterable of dicts or texts"
+            if hasattr(type(given), "collect"):  # a lazy frame
+                hint = "collect it first: read=frame.collect()"
+            elif callable(given):
+                hint = "call it: read=my_records()"
             raise UsageError(f"read: {given!r:.100} is neither paths nor records", help=hint)
         # `train[:10%]` is a part of a split, `train+test` is neither.
         split = str(getattr(given, "split", None) or TRAIN).partition("[")[0] if _is_dataset(given) else TRAIN
@@ -58,19 +64,33 @@ class PythonRecords:
 class RecordPart:
     """One iterable of records."""
 
-    __slots__ = ("_ahead", "_given", "_is_spent", "_iterator")
+    __slots__ = ("_ahead", "_batches", "_given", "_is_spent", "_iterator")
 
-    def __init__(self, given: Iterable[Any]) -> None:
+    def __init__(self, given: Any) -> None:
         self._given = given
         self._iterator: Iterator[Any] | None = given if isinstance(given, Iterator) else None
         self._ahead: list[Any] = []
+        self._batches: RecordPart | None = None
         self._is_spent = inspect.isgenerator(given) and inspect.getgeneratorstate(given) == inspect.GEN_CLOSED
 
     @property
-    def table(self) -> Any | None:
+    def is_table(self) -> bool:
+        """Whether its records are rows of a table: they keep the types of its columns."""
+        return is_table(self._given)
+
+    @property
+    def dataset(self) -> Any | None:
         """The dataset, if it is one of `datasets` that holds an Arrow table."""
         is_table = _is_dataset(self._given) and hasattr(self._given, "data") and hasattr(self._given, "_indices")
         return self._given if is_table else None
+
+    def as_iterator(self, make: Callable[[Any], Iterator[Any]]) -> RecordPart:
+        """A part over what `make` makes of it, the batches of a table; of a one-time stream, always one."""
+        if not hasattr(self._given, "read_next_batch"):
+            return RecordPart(make(self._given))
+        if self._batches is None:
+            self._batches = RecordPart(make(self._given))
+        return self._batches
 
     def first(self, count: int) -> list[Any]:
         """The first records, which come again with `take_all`."""
@@ -91,9 +111,16 @@ class RecordPart:
     def _refuse_spent(self) -> None:
         if self._is_spent:
             raise UsageError(
-                "read: this generator has been read to its end already",
+                "read: this generator or stream has been read to its end already",
                 help="make a new one for each run; what an earlier run finished is kept",
             )
+
+
+def is_table(given: object) -> bool:
+    """Whether it hands out its rows as an Arrow stream: a frame of pandas or polars, neither of which is imported."""
+    kind = type(given)
+    has_columns = hasattr(kind, "columns") or hasattr(kind, "schema")  # a column alone hands out a stream, too
+    return hasattr(kind, "__arrow_c_stream__") and has_columns and not _is_dataset(given)
 
 
 def _is_dataset(given: object) -> bool:

@@ -1,6 +1,6 @@
 """Records from Python as files, so that they can be cut, read again and compared like any others.
 
-A run writes them to its work folder first, in one pass: dicts as JSON lines, a Dataset as an Arrow stream. They are
+A run writes them to its work folder first, in one pass: dicts or texts as JSON lines, tables as Arrow. They are
 known by their content, so an equal list is up to date and a stopped run goes on with a new generator of the same
 records. A plan writes nothing: it looks at the first records only, kept in memory.
 """
@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import io
 import posixpath
+import re
 from collections.abc import Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote, unquote
 
 import msgspec
+import pyarrow as pa
 import xxhash
 
 from gristmill.core.errors import UsageError
@@ -23,7 +25,7 @@ from gristmill.core.splits import ALL_AS_TRAIN, choose_splits
 from gristmill.pipeline.output import WORK, remove_files
 from gristmill.shards.arrow_stream import STREAM_END, stream_block, stream_header
 from gristmill.shards.canonical import canonical_schema
-from gristmill.steps.read import json_line
+from gristmill.steps.read import json_line, schema_without_views, without_views
 from gristmill.storage.commit import PendingFile
 from gristmill.storage.remote_files import keep_in_memory
 from gristmill.storage.stored_paths import path_below
@@ -57,7 +59,7 @@ def sampled_reads(recipe: Recipe) -> dict[str, Read]:
         for part_name, part in _chosen_parts(name, read).items():
             sink = io.BytesIO()
             with _naming(name):
-                _write(part, sink, _SAMPLE_RECORDS)
+                _write(part, read.text, sink, _SAMPLE_RECORDS)
             content = sink.getvalue()
             digest = xxhash.xxh3_64_hexdigest(content)  # one place for equal samples, however often they are planned
             urls.append(keep_in_memory(f"{digest}/{_file_name(part_name, part)}", content))
@@ -76,7 +78,7 @@ def spooled_reads(recipe: Recipe, output: Path, run_id: str, *, keep: bool) -> I
             for part_name, part in _chosen_parts(name, read).items():
                 place = f"{WORK}/records/{name}/{_file_name(part_name, part)}"
                 with _naming(name), PendingFile(path_below(output, place), run_id) as file:
-                    _write(part, file)
+                    _write(part, read.text, file)
                     file.commit()
                 written.append(place)
                 paths.append(str(output / place))
@@ -133,32 +135,87 @@ def _of_files(name: str, read: Read, paths: list[str]) -> Read:
 
 
 def _file_name(part_name: str, part: RecordPart) -> str:
-    return f"{quote(part_name, safe=' ')}.{'jsonl' if part.table is None else 'arrow'}"
+    kind = "arrow" if part.is_table or part.dataset is not None else "jsonl"
+    return f"{quote(part_name, safe=' ')}.{kind}"
 
 
-def _write(part: RecordPart, sink: _Sink, count: int | None = None) -> None:
-    if part.table is not None:
-        _write_table(part.table, sink, count)
+def _write(part: RecordPart, text: str, sink: _Sink, count: int | None = None) -> None:
+    """Write all records, or the first; `text` is the field of those that are texts alone."""
+    if part.dataset is not None:
+        _write_dataset(part.dataset, sink, count)
+    elif part.is_table:
+        _write_table(part.as_iterator(_table_batches), sink, count)
     elif count is None:
         for record in part.take_all():
-            sink.write(json_line(record))
+            sink.write(json_line(_as_record(record, text)))
     else:
         records = part.first(count)
-        _refuse_no_dicts(records)
+        _refuse_no_records(records)
         for record in records:
-            sink.write(json_line(record))
+            sink.write(json_line(_as_record(record, text)))
 
 
-def _refuse_no_dicts(records: list[Any]) -> None:
+def _as_record(record: Any, text: str) -> Any:
+    """A text as a record: `payload.body` is a field inside of an object."""
+    if isinstance(record, str):
+        for name in reversed(text.split(".")):
+            record = {name: record}
+    return record
+
+
+def _refuse_no_records(records: list[Any]) -> None:
     """One wrong record among others is set aside; if all are wrong, something else was meant."""
-    if records and not any(isinstance(record, Mapping) for record in records):
+    if records and not any(isinstance(record, (Mapping, str)) for record in records):
         raise UsageError(
-            f"read: the records must be dicts, but the first is {records[0]!r:.100}",
+            f"read: the records must be dicts or texts, but the first is {records[0]!r:.100}",
             help='make each one a dict: {"text": ...}',
         )
 
 
-def _write_table(dataset: Any, sink: _Sink, count: int | None) -> None:
+def _table_batches(table: Any) -> Iterator[pa.RecordBatch]:
+    """The rows of whatever hands out an Arrow stream, 100 at a time whatever its own batches: equal rows, equal bytes.
+
+    The first batch is empty: it tells the columns.
+    """
+    try:
+        stream = pa.RecordBatchReader.from_stream(table)
+        schema = schema_without_views(stream.schema)
+        yield pa.RecordBatch.from_pylist([], schema)
+        waiting = schema.empty_table()
+        for batch in stream:
+            waiting = pa.concat_tables([waiting, pa.Table.from_batches([without_views(batch)])])
+            num_full = len(waiting) // _ROWS_A_BATCH * _ROWS_A_BATCH
+            for start in range(0, num_full, _ROWS_A_BATCH):
+                yield _one_batch(waiting.slice(start, _ROWS_A_BATCH))
+            waiting = waiting.slice(num_full)
+        if len(waiting):
+            yield _one_batch(waiting)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        problem = " ".join(str(error).split())
+        raise UsageError(
+            f"read: the {type(table).__name__} cannot be read as an Arrow table: {problem:.300}",
+            help="give each column one type, or make a list of dicts of it",
+        ) from error
+
+
+def _one_batch(table: pa.Table) -> pa.RecordBatch:
+    [batch] = table.combine_chunks().to_batches()
+    return batch
+
+
+def _write_table(batches: RecordPart, sink: _Sink, count: int | None) -> None:
+    schema: pa.Schema | None = None
+    for batch in batches.take_all() if count is None else batches.first(1 + -(-count // _ROWS_A_BATCH)):
+        if schema is None:
+            # pandas keeps the numbers of chosen rows in a column; that is no field of theirs.
+            names = [name for name in batch.schema.names if not re.fullmatch(r"__index_level_\d+__", name)]
+            schema = canonical_schema(batch.select(names).schema)
+            sink.write(stream_header(schema))
+        sink.write(stream_block(batch, schema))
+    sink.write(STREAM_END)
+
+
+def _write_dataset(dataset: Any, sink: _Sink, count: int | None) -> None:
     """A Dataset of `datasets`, rows in its own order, in canonical batches: equal rows give equal bytes."""
     schema = canonical_schema(dataset.data.schema)
     sink.write(stream_header(schema))

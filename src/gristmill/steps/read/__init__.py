@@ -24,6 +24,7 @@ from gristmill.steps.read.source import (
 )
 from gristmill.steps.read.together import read_together
 from gristmill.steps.read.token_rows import refuse_text_keys
+from gristmill.steps.read.views import schema_without_views, without_views
 
 __all__ = [
     "CELL_BYTES",
@@ -45,8 +46,10 @@ __all__ = [
     "recognized",
     "refuse_text_keys",
     "refuse_unfinished",
+    "schema_without_views",
     "source_files",
     "source_tokenizer",
     "split_files",
     "training_files",
+    "without_views",
 ]

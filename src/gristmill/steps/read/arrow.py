@@ -1,4 +1,5 @@
-"""Arrow IPC, file and stream. A file is a stream between two marks, so both are read the same way.
+"""Arrow IPC, file and stream. A file is a stream between two marks, so both are read the same way; but for files of
+which only the footer tells the columns, as polars writes them: these are read by their footer.
 
 A cell is whole record batches until they hold about 4 MiB; a larger batch is cut into cells of equal numbers of rows.
 Local files are mapped into memory, so batches before a range cost nothing but their headers, and pages are given back
@@ -7,6 +8,7 @@ after each cell. Remote files are streams: a range costs all that comes before i
 
 from __future__ import annotations
 
+import itertools
 import mmap
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -19,6 +21,7 @@ from gristmill.core.records import INPUT_IDS, BadRecord
 from gristmill.steps.read.cells import CELL_BYTES, CellBatch
 from gristmill.steps.read.columns import ColumnMapper
 from gristmill.steps.read.token_rows import TokenRowMapper
+from gristmill.steps.read.views import schema_without_views, without_views
 from gristmill.storage.files import open_input
 from gristmill.storage.remote_files import protocol_of
 
@@ -135,34 +138,51 @@ class _Stream:
                 self._source = pa.BufferReader(pa.py_buffer(self._map))
             else:
                 self._source = stack.enter_context(pa.PythonFile(stream, mode="r"))
-            self._source.seek(len(_FILE_MARK) if self._source.read(len(_FILE_MARK)) == _FILE_MARK else 0)
-            self._reader = pa.ipc.open_stream(self._source)
+            self._has_mark = self._source.read(len(_FILE_MARK)) == _FILE_MARK
+            self._reader = self._open()
         except (pa.ArrowException, ValueError, OSError) as error:
             raise UsageError(f"{path}: not an Arrow file: {error}", help="remove it, or copy it again") from error
-        self.schema = self._reader.schema
+        self.schema = schema_without_views(self._reader.schema)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All batches until the end, or until `damage` says why there are no more."""
-        while True:
+        for number in itertools.count():
             self._start = self._source.tell()
             try:
-                batch = self._reader.read_next_batch()
+                batch = self._next(number)
+                if batch is None:
+                    return
                 batch.validate()  # that no buffer is too short for its rows: `nbytes` and slices rely on it
-            except StopIteration:
-                return
+                batch = without_views(batch)
             except (pa.ArrowException, OSError) as error:
                 self.damage = str(error)
                 return
             yield batch
 
+    def _open(self) -> pa.RecordBatchStreamReader | pa.RecordBatchFileReader:
+        """By the stream inside a file, which needs no footer, so that of a truncated file the beginning is read."""
+        self._source.seek(len(_FILE_MARK) if self._has_mark else 0)
+        try:
+            return pa.ipc.open_stream(self._source)
+        except (pa.ArrowException, OSError):
+            if not self._has_mark:
+                raise
+            return pa.ipc.open_file(self._source)
+
+    def _next(self, number: int) -> pa.RecordBatch | None:
+        if isinstance(self._reader, pa.RecordBatchFileReader):
+            return self._reader.get_batch(number) if number < self._reader.num_record_batches else None
+        return next(self._reader, None)
+
     def give_back(self) -> None:
         """Let go of the pages read so far. The batch in use may be read again: its pages then come back."""
         if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
-            end = self._source.tell()
+            by_footer = isinstance(self._reader, pa.RecordBatchFileReader)
+            end = len(self._map) if by_footer else self._source.tell()
             start = self._given_back // mmap.PAGESIZE * mmap.PAGESIZE
             if end > start:
                 self._map.madvise(mmap.MADV_DONTNEED, start, end - start)
-            self._given_back = min(self._start, end)
+            self._given_back = 0 if by_footer else min(self._start, end)
 
 
 def _damage(batch: pa.RecordBatch) -> str | None:

@@ -41,10 +41,19 @@ def values_at(path: str, records: Iterable[Any]) -> list[Any]:
 
 def no_such_field(what: str, path: str, records: Iterable[Any]) -> UsageError:
     """The error for a field that no record of the sample has."""
-    names = sorted({name for record in records if isinstance(record, dict) for name in record})
+    sample = [record for record in records if isinstance(record, dict)]
+    names = sorted({name for record in sample for name in record})
+    arrays = [name for name in names if all(_holds_objects(record.get(name)) for record in sample)]
     meant = nearest(path, names)
+    if arrays:
+        hint = f"if the records are inside of {' or '.join(arrays[:5])}: a .json file with `field: {arrays[0]}`"
+        return UsageError(f"{what}: no record of the sample has a field {path!r}", help=hint)
     hint = f'did you mean "{meant}"?' if meant else f"the fields there are {', '.join(names[:20])}"
     return UsageError(f"{what}: no record of the sample has a field {path!r}", help=hint if names else None)
+
+
+def _holds_objects(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(inner, dict) for inner in value)
 
 
 def _column_type(column: str, sample: Sequence[dict[str, Any]]) -> pa.DataType:

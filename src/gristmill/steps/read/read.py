@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 import msgspec
@@ -13,6 +14,10 @@ from gristmill.core.python_records import PythonRecords
 from gristmill.core.records import ORIGIN, RECORD, SPLIT, TEXT
 from gristmill.core.step import Step
 
+_DATA_NAME = re.compile(
+    r"(?:\.(?:jsonl?|ndjson|parquet|pq|arrow|feather|ipc|txt|text|md|tar|csv|tsv)(?:\.(?:gz|zstd?|bz2|xz|lz4))?|/\**)$",
+    re.IGNORECASE,
+)
 FORMATS = ("jsonl", "json", "parquet", "arrow", "hugging_face", "text", "webdataset", "gristmill")
 
 
@@ -22,7 +27,8 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
     `read` names the files: paths, globs (`data/*.jsonl.zst`), brace lists and ranges (`part-{0000..0099}.parquet`),
     folders, or a list of these. `text` names the field that holds the text; a dot steps into objects (`text:
     payload.body`). `columns` carries more fields along, typed by what the files hold when the run is planned. In Python
-    `read` may also be the records themselves: an iterable of dicts, or a dataset of `datasets`.
+    `read` may also be the records themselves: an iterable of dicts or of texts, a table (pandas, polars, Arrow), or a
+    dataset of `datasets`.
 
     >>> Read(read="data/*.parquet", text="content", columns=["url"]).text
     'content'
@@ -43,7 +49,7 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
     """
 
     read: Any
-    """Paths, or in Python records: an iterable of dicts, or a dataset of `datasets`."""
+    """Paths, or in Python records: an iterable of dicts or of texts, a table, or a dataset of `datasets`."""
     format: str | None = None
     text: str = TEXT
     columns: list[str] = msgspec.field(default_factory=list)
@@ -88,7 +94,7 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
 
 
 def _paths_or_records(given: Any) -> str | list[str] | PythonRecords:
-    """What `read` was given, told apart: text is a path, and a list that begins with text is of paths."""
+    """What `read` was given, told apart: text is a path, and a list of text is of paths unless it reads like texts."""
     if isinstance(given, PythonRecords):
         return given
     if isinstance(given, (str, os.PathLike)):
@@ -97,9 +103,33 @@ def _paths_or_records(given: Any) -> str | list[str] | PythonRecords:
         paths = list(given)
     else:
         return PythonRecords.of(given)
+    if any(isinstance(path, str) and _reads_like_text(path) for path in paths):
+        if any(not isinstance(path, str) or looks_like_path(path) for path in paths):
+            raise UsageError(
+                f"read: paths and texts stand in one list: {next(filter(_reads_like_text, paths))!r:.100}",
+                help='give paths, or records as dicts: {"text": ...}',
+            )
+        return PythonRecords.of(paths)
     for path in paths:
         if not isinstance(path, (str, os.PathLike)):
             raise UsageError(f"read: {path!r:.100} stands among paths", help="give paths or records, not both")
     if not any(map(os.fspath, paths)):
         raise UsageError("read: no files named", help="give a path, a glob or a list of them")
     return os.fspath(given) if isinstance(given, (str, os.PathLike)) else [os.fspath(path) for path in paths]
+
+
+def _reads_like_text(entry: object) -> bool:
+    """Whether a string of a list is a text and no path: white space or length that no name of a data file has."""
+    return isinstance(entry, str) and not looks_like_path(entry) and (len(entry) > 255 or any(map(str.isspace, entry)))
+
+
+def looks_like_path(entry: str) -> bool:
+    """Whether a string is a path by its shape: a URL, an absolute path, or a name that ends like a data file.
+
+    >>> looks_like_path("my data/*.jsonl.gz"), looks_like_path("One text. And/or two.")
+    (True, False)
+    """
+    if len(entry) > 4096 or "\n" in entry:
+        return False
+    is_placed = entry.startswith(("/", "./", "../", "~/")) or "://" in entry.partition(" ")[0]
+    return is_placed or _DATA_NAME.search(entry) is not None
