@@ -4,7 +4,7 @@ import json
 
 import pytest
 from click.testing import CliRunner
-from gristmill_testing.chat_templates import CHATML
+from gristmill_testing.chat_templates import CHATML, THINKING_PROMPT
 from gristmill_testing.small_tokenizers import trained
 
 from gristmill.cli.main import command_line
@@ -53,3 +53,28 @@ def test_a_syntax_error_is_told_with_its_line(folder):
     done = check(folder, "--template", str(folder / "wrong.jinja"))
     assert done.exception is not None
     assert "line 2" in str(done.exception)
+
+
+def test_prompts_that_differ_are_shown_beside_the_rendering(folder):
+    (folder / "thinks.jinja").write_text(THINKING_PROMPT)
+    done = check(folder, "--template", str(folder / "thinks.jinja"))
+    assert done.exit_code == 0, done.output
+    assert "prompt:   " in done.output
+    assert "rendered: " in done.output
+    assert "answers, plain: 1, of which 0 would not be trained" in done.output
+    refused = check(folder, "--template", str(folder / "thinks.jinja"), "--prompt", "refuse")
+    assert refused.exit_code == 1
+    assert "of which 1 would not be trained" in refused.output
+
+
+def test_tokens_that_only_the_config_knows_are_a_problem(folder):
+    path = folder / "tokenizer" / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    config["added_tokens_decoder"] = {"900": {"content": "<|turn_end|>", "special": True}}
+    path.write_text(json.dumps(config))
+    assert check(folder).exit_code == 0  # the template does not write it
+    (folder / "other.jinja").write_text(CHATML.replace("<|im_end|>", "<|turn_end|>"))
+    done = check(folder, "--template", str(folder / "other.jinja"))
+    assert done.exit_code == 1
+    assert "<|turn_end|>, which only tokenizer_config.json adds" in done.output
+    assert "'<|turn_end|>' (one token)" not in done.output

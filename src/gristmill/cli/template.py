@@ -30,6 +30,7 @@ def command() -> None:
 @click.option("--train-end-of-turn/--no-train-end-of-turn", default=True, show_default=True, help="With its answer.")
 @click.option("--split-turns", default="auto", show_default=True, help="auto, always or never.")
 @click.option("--last-not-assistant", default="drop", show_default=True, help="drop, keep or trim.")
+@click.option("--prompt", default="as_rendered", show_default=True, help="as_rendered, as_prompted or refuse.")
 @click.option("--date", help="What the template is told when it asks for today's date.")
 @click.option("--tool-arguments", help="as_given, or object for arguments that are JSON in a string.")
 @click.option("--format", "format_name", help="The files' format, if their names do not say it.")
@@ -45,6 +46,7 @@ def check_command(
     train_on: str,
     split_turns: str,
     last_not_assistant: str,
+    prompt: str,
     date: str | None,
     tool_arguments: str | None,
     format_name: str | None,
@@ -67,6 +69,7 @@ def check_command(
         train_end_of_turn=train_end_of_turn,
         split_turns=split_turns,
         last_not_assistant=last_not_assistant,
+        prompt=prompt,
         date=date,
         tool_arguments=tool_arguments,
     )
@@ -90,12 +93,18 @@ def _print(checked: CheckedTemplate) -> None:
     for name, counts in (("dropped", report.dropped), ("would be set aside", report.bad)):
         for reason, count in counts.items():
             click.echo(f"{name}: {reason} {count}")
+    for kind, found in report.answers.items():
+        click.echo(f"answers, {kind}: {found.num_answers}, of which {found.num_lost} would not be trained")
+    if report.prompt_difference is not None:
+        difference = report.prompt_difference
+        click.echo(f"prompt:   {difference.prompt!r}")
+        click.echo(f"rendered: {difference.rendered!r}")
     for note in report.notes:
         click.echo(f"note: {note}")
     for problem in report.problems:
         click.echo(click.style(f"problem: {problem.message}", fg="red"))
         click.echo(f"  help: {problem.help}")
-    if not report.problems:
+    if not report.problems and not report.num_lost:
         click.echo("no problems found")
 
 

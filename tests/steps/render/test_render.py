@@ -49,7 +49,7 @@ def test_every_record_is_somewhere_in_the_books():
     assert reasons == {
         1: "no_messages",
         2: "not_a_chat",
-        4: "message_not_rendered",
+        4: "calls_left_out",
         5: "invalid_json",
         6: "invalid_json",
     }
@@ -131,7 +131,7 @@ def test_columns_of_tables_are_chats_too(tokenizer):
     given = table.add_column(0, ORIGIN, origins(7, pa.array([0, 1, 2], pa.uint64())))
     applied = rendered(given, template="chatml")
     assert applied.batch.column("completion").to_pylist() == ["Hello<|im_end|>\n", "!<|im_end|>\n"]
-    assert [bad.reason for bad in applied.bad] == ["message_not_rendered"]
+    assert [bad.reason for bad in applied.bad] == ["calls_left_out"]
 
 
 @pytest.mark.parametrize(

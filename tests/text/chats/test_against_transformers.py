@@ -266,7 +266,9 @@ def test_answers_of_untagged_templates_are_found_to_the_character(name, chats):
         for example, stop in zip(made.examples, stops, strict=True):
             text, spans = slow_spans(source, record["messages"][:stop], record.get("tools"), ending, supplied)
             assert example.text == text
-            assert spans is not None
+            if spans is None:  # the prompt is not how the conversation begins, which is told
+                assert any(name == "prompt_differs" for name, _ in made.counts)
+                continue
             assert example.trained == (spans[-1:] if is_split else spans)
             assert all(start < end for start, end in example.trained)
             num_compared += len(example.trained)

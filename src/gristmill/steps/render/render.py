@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from datetime import date
 from importlib.metadata import version
+from typing import Any
+
+import msgspec
 
 from gristmill.core.errors import UsageError
 from gristmill.core.names import one_of
@@ -12,12 +15,15 @@ from gristmill.steps.render.render_chats import RenderChats
 from gristmill.text.chats import (
     AUTO,
     LAST_NOT_ASSISTANT,
+    PROMPT,
+    RESERVED_VARIABLES,
     SHAPES,
     SPLIT_TURNS,
     TOO_LONG,
     TRAIN_ON,
     ChatOptions,
     find_template,
+    find_unknown_tokens,
 )
 from gristmill.text.tokenizers import AUTO as CHOSEN
 from gristmill.text.tokenizers import TokenizerFiles, choose_engine, find_tokenizer, read_facts
@@ -43,6 +49,10 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
     A conversation of more than `max_tokens` (those of a packed row, if nothing else is said) loses its oldest exchanges
     (`too_long: drop_turns`), is dropped (`drop`) or cut (`cut`). Where a template writes history otherwise than it
     wrote it first, each answer becomes an example of its own (`split_turns: auto`).
+
+    Prompts of reasoning models often end with `<think>`, which rendered answers do not have. `prompt: as_rendered`
+    takes the text that transformers renders and trains the answer from where the two part; `as_prompted` puts the
+    answer behind the prompt, as the model will see it; `refuse` drops such conversations as `prompt_differs`.
     """
 
     template: str | None = None
@@ -57,6 +67,11 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
     too_long: str = TOO_LONG[0]
     date: str | None = None
     """The day that a template is told when it asks for today's, as `2026-01-31`."""
+    prompt: str = PROMPT[0]
+    """Where the prompt for an answer is not how its rendering begins: take the answer `as_rendered`, build it
+    `as_prompted`, or `refuse` it."""
+    chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
+    """What the template is told with every record (`enable_thinking: false`), unless the record says otherwise."""
     tool_arguments: str | None = None
     """Arguments of tool calls that are JSON in a string: `as_given`, or `object` for templates that write the JSON."""
 
@@ -66,6 +81,10 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
         one_of("last_not_assistant", self.last_not_assistant, LAST_NOT_ASSISTANT)
         one_of("split_turns", self.split_turns, SPLIT_TURNS)
         one_of("too_long", self.too_long, TOO_LONG)
+        one_of("prompt", self.prompt, PROMPT)
+        ours = [name for name in self.chat_template_kwargs if name in RESERVED_VARIABLES]
+        if ours:
+            raise UsageError(f"chat_template_kwargs: {ours[0]} cannot be set", help="it comes from the records")
         if self.tool_arguments is not None:
             one_of("tool_arguments", self.tool_arguments, _ARGUMENTS)
         if self.max_tokens is not None and self.max_tokens < 1:
@@ -94,6 +113,8 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
             max_tokens=self.max_tokens,
             too_long=self.too_long,
             parse_arguments=self.tool_arguments == _OBJECT,
+            prompt=self.prompt,
+            template_variables=self.chat_template_kwargs,
         )
         facts = read_facts(files) if files is not None else None
         return RenderChats(
@@ -102,7 +123,9 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
             today=_parsed_date(self.date) if self.date is not None else None,
             files=files,
             special_tokens=facts.special_tokens if facts is not None else {},
-            added_tokens=facts.added_tokens if facts is not None else {},
+            unknown_tokens=find_unknown_tokens(files, facts.added_tokens)
+            if files is not None and facts is not None
+            else (),
             accepts_quoted_arguments=self.tool_arguments == _AS_GIVEN,
             engine=self._counting_engine(files),
             renderer=f"jinja2 {version('jinja2')}",

@@ -17,10 +17,10 @@ from gristmill.steps.record_functions import each_record
 from gristmill.steps.render.kernel import COMPLETION, PROMPT, RenderKernel
 from gristmill.text.chats import ChatOptions, ExampleMaker, FoundTemplate, TemplateReport, check_template
 from gristmill.text.template_limits import TemplateLimits, TemplateTimeout
-from gristmill.text.tokenizers import TokenizerFiles, load_engine
+from gristmill.text.tokenizers import REFERENCE, TokenizerFiles, load_engine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from gristmill.core.records import Applied
 
@@ -38,14 +38,15 @@ class RenderChats(LocalStep, tag="render", frozen=True, kw_only=True):
 
     version: ClassVar[int] = 2
     whole_record: ClassVar[bool] = True
-    not_shaping: ClassVar[tuple[str, ...]] = ("files", "accepts_quoted_arguments", "report")
+    not_shaping: ClassVar[tuple[str, ...]] = ("files", "unknown_tokens", "accepts_quoted_arguments", "report")
 
     template: FoundTemplate
     options: ChatOptions
     today: date | None
     files: TokenizerFiles | None
     special_tokens: dict[str, int]
-    added_tokens: dict[str, int]
+    unknown_tokens: tuple[str, ...] = ()
+    """Which only `tokenizer_config.json` knows."""
     accepts_quoted_arguments: bool
     is_tokenized: bool = False
     """A `tokenize` step follows, which takes texts and which of their bytes are trained on."""
@@ -82,8 +83,9 @@ class RenderChats(LocalStep, tag="render", frozen=True, kw_only=True):
             return check_template(
                 maker,
                 records,
-                self.added_tokens,
                 self.template.variables,
+                unknown_tokens=self.unknown_tokens,
+                count_tokens=self._count_tokens(),
                 accepts_quoted_arguments=self.accepts_quoted_arguments,
             )
 
@@ -91,13 +93,7 @@ class RenderChats(LocalStep, tag="render", frozen=True, kw_only=True):
         return self.report.notes if self.report is not None else []
 
     def load(self) -> RenderKernel:
-        count = None
-        if self.options.max_tokens is not None and self.files is not None:
-            engine = load_engine(self.files, self.engine, specials_as_text=False)
-
-            def count(text: str) -> int:
-                return len(engine.encode([text])[0])
-
+        count = self._count_tokens(self.engine) if self.options.max_tokens is not None else None
         with self._limited() as limits:
             maker = ExampleMaker(
                 self.template,
@@ -107,6 +103,12 @@ class RenderChats(LocalStep, tag="render", frozen=True, kw_only=True):
                 count_tokens=count,
             )
         return RenderKernel(maker, self.output_schema, list(self.special_tokens), limits)
+
+    def _count_tokens(self, name: str = REFERENCE) -> Callable[[str], int] | None:
+        if self.files is None:
+            return None
+        engine = load_engine(self.files, name, specials_as_text=False)
+        return lambda text: len(engine.encode([text])[0])
 
     @contextmanager
     def _limited(self) -> Iterator[TemplateLimits | None]:

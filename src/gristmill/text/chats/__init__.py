@@ -4,6 +4,7 @@ from gristmill.text.chats.check import TemplateProblem, TemplateReport, check_te
 from gristmill.text.chats.examples import (
     CUT,
     LAST_NOT_ASSISTANT,
+    PROMPT,
     SPLIT_TURNS,
     TOO_LONG,
     TRAIN_ON,
@@ -12,13 +13,15 @@ from gristmill.text.chats.examples import (
     ExampleMaker,
     Made,
 )
-from gristmill.text.chats.find_template import FoundTemplate, find_template
-from gristmill.text.chats.shapes import AUTO, SHAPES, Conversation, NotAChat, conversation_of
+from gristmill.text.chats.find_template import FoundTemplate, find_template, find_unknown_tokens
+from gristmill.text.chats.shapes import AUTO, RESERVED_VARIABLES, SHAPES, Conversation, NotAChat, conversation_of
 
 __all__ = [
     "AUTO",
     "CUT",
     "LAST_NOT_ASSISTANT",
+    "PROMPT",
+    "RESERVED_VARIABLES",
     "SHAPES",
     "SPLIT_TURNS",
     "TOO_LONG",
@@ -35,4 +38,5 @@ __all__ = [
     "check_template",
     "conversation_of",
     "find_template",
+    "find_unknown_tokens",
 ]

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gristmill.text.chats.examples import TRAIN_ALL, TRAIN_MARKED, ExampleMaker
+from gristmill.text.chats.examples import AS_PROMPTED, TRAIN_ALL, TRAIN_MARKED, ExampleMaker
+from gristmill.text.chats.reasoning import open_tag, reasoning_of
 from gristmill.text.chats.shapes import NotAChat, conversation_of
+from gristmill.text.chats.tally import AnswerCounts, AnswerTally, PromptDifference
 from gristmill.text.templates import TemplateError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from gristmill.text.chats.examples import Example, Made
 
@@ -43,24 +45,36 @@ class TemplateReport(msgspec.Struct, frozen=True, kw_only=True):
     dropped: dict[str, int]
     bad: dict[str, int]
     end_of_turn: str
+    answers: dict[str, AnswerCounts]
+    """By kind: `plain`, `call` or `after_result`."""
+    prompt_difference: PromptDifference | None = None
+
+    @property
+    def num_lost(self) -> int:
+        """Answers that would not be trained though their record is a conversation."""
+        return sum(counts.num_lost for counts in self.answers.values())
 
 
 def check_template(
     maker: ExampleMaker,
     records: Sequence[Mapping[str, Any]],
-    added_tokens: Mapping[str, int],
     variables: Mapping[str, str],
     *,
+    unknown_tokens: Sequence[str] = (),
+    count_tokens: Callable[[str], int] | None = None,
     accepts_quoted_arguments: bool = False,
 ) -> TemplateReport:
     """Render some records and look at what came out."""
     made: list[Made] = []
+    tally = AnswerTally(maker)
     bad: Counter[str] = Counter()
     first_bad = ""
     for record in records:
         try:
             made.append(maker.make(record))
+            tally.add(record, made[-1])
         except NotAChat as problem:
+            tally.add(record, None)
             bad[problem.reason] += 1
             first_bad = first_bad or problem.message
         except MemoryError:  # of one record, as far as is known; the run sets it aside
@@ -74,6 +88,8 @@ def check_template(
     problems: list[TemplateProblem] = []
     if examples:
         problems += _problems(maker, examples, variables)
+        problems += _unknown_tokens(maker, examples, unknown_tokens)
+        problems += _lost_reasoning(maker, records)
         if not accepts_quoted_arguments:
             problems += _quoted_arguments(maker, records)
     elif records:
@@ -88,12 +104,14 @@ def check_template(
         )
     return TemplateReport(
         problems=problems,
-        notes=[*_notes(maker, measures, added_tokens, records), *_begin_notes(examples, variables)],
+        notes=[*_notes(maker, measures, count_tokens, records), *_begin_notes(examples, variables), *tally.notes()],
         num_records=len(records),
         num_examples=len(examples),
         dropped=dict(dropped),
         bad=dict(bad),
         end_of_turn=maker.usual_finder.turns.ending.token,
+        answers=tally.counts(),
+        prompt_difference=tally.difference,
     )
 
 
@@ -127,9 +145,47 @@ def _problems(
             )
 
 
+def _unknown_tokens(
+    maker: ExampleMaker, examples: Sequence[Example], unknown_tokens: Sequence[str]
+) -> Iterator[TemplateProblem]:
+    source = maker.usual_finder.template.source
+    used = [token for token in unknown_tokens if token in source or any(token in example.text for example in examples)]
+    if used:
+        yield TemplateProblem(
+            "unknown_tokens",
+            f"the template writes {', '.join(used[:5])}, which only tokenizer_config.json adds: tokenizer.json would "
+            "encode it letter by letter",
+            "save the tokenizer with all of its tokens: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)",
+        )
+
+
+def _lost_reasoning(maker: ExampleMaker, records: Sequence[Mapping[str, Any]]) -> Iterator[TemplateProblem]:
+    """The rendering of a last answer without the reasoning that its record has, though the template knows reasoning."""
+    if maker.options.prompt == AS_PROMPTED:
+        return
+    num_lost = 0
+    for record in records:
+        try:
+            conversation = conversation_of(record, maker.options.shape)
+            message = conversation.answers()[-1]
+            reasoning = reasoning_of(conversation.messages[message])
+            turns = maker.finder(conversation).turns
+            if reasoning and reasoning not in turns.render(conversation.first(message + 1)):
+                num_lost += open_tag(turns.prompt(conversation, message), turns.template.source) is not None
+        except (NotAChat, TemplateError, IndexError):
+            continue
+    if num_lost:
+        yield TemplateProblem(
+            "reasoning_lost",
+            f"the template leaves the reasoning out of the last answer of {num_lost} sample records, while its prompt "
+            "makes the model begin with it",
+            "prompt: as_prompted puts the reasoning where the model will write it",
+        )
+
+
 def _ends_with_token(example: Example, maker: ExampleMaker) -> bool:
     """Whether each trained span ends with what ends turns, or with another token, as of a call."""
-    usual = maker.usual_finder.turns.ending.token
+    usual = maker.usual_finder.turns.ending.last
     spans = (example.text[start:end] for start, end in example.trained)
     return all(span.endswith(usual) or _LAST_TOKEN.search(span) for span in spans)
 
@@ -169,16 +225,16 @@ def _quoted_arguments(maker: ExampleMaker, records: Sequence[Mapping[str, Any]])
 def _notes(
     maker: ExampleMaker,
     measures: Counter[str],
-    added_tokens: Mapping[str, int],
+    count_tokens: Callable[[str], int] | None,
     records: Sequence[Mapping[str, Any]],
 ) -> Iterator[str]:
     finder, options = maker.usual_finder, maker.options
     token = finder.turns.ending.token
-    if token:
-        kind = (
-            "one token" if token in added_tokens or not added_tokens else "several tokens: it is not in the vocabulary"
-        )
-        yield f"template: answers end with {token!r} ({kind})"
+    if token and count_tokens is not None:
+        num_tokens = count_tokens(token)
+        yield f"template: answers end with {token!r} ({'one token' if num_tokens == 1 else f'{num_tokens} tokens'})"
+    elif token:
+        yield f"template: answers end with {token!r}"
     found = ["{% generation %} tags" if finder.template.marks_generation else "sentinels"]
     if measures["found_by_prefixes"]:
         found.append(f"prefixes for {measures['found_by_prefixes']} of {len(records)} sample records (slower)")
@@ -192,6 +248,8 @@ def _notes(
         yield f"template: {measures['special_literals']} special tokens written in sample records are encoded as text"
     if measures["ignored_train_marks"] and options.train_on != TRAIN_MARKED:
         yield "template: records mark messages with `train`; train_on: marked would heed them"
+    if measures["answer_left_out"]:
+        yield f"template: it leaves out words of {measures['answer_left_out']} sample answers, as text beside calls"
     if measures["reasoning_left_out"]:
         yield f"template: it leaves out the reasoning of {measures['reasoning_left_out']} sample messages"
     if any(record.get("tools") for record in records) and "tools" not in maker.finder_with_tools.template.source:

@@ -6,30 +6,36 @@ its system message and never a part of a message.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gristmill.text.chats.left_out import count_lost_answers, find_lost_call
 from gristmill.text.chats.literals import ChatLiterals
+from gristmill.text.chats.reasoning import open_tag, reasoning_of
 from gristmill.text.chats.shapes import ASSISTANT, AUTO, SYSTEM, TOOL, USER, Conversation, NotAChat, conversation_of
 from gristmill.text.chats.skeletons import AnswerFinder
-from gristmill.text.chats.turns import HistoryRewritten, MessageNotRendered
+from gristmill.text.chats.turns import Answer, HistoryRewritten, MessageNotRendered
 from gristmill.text.templates import ChatTemplate, TemplateError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import date
 
     from gristmill.text.chats.find_template import FoundTemplate
-    from gristmill.text.chats.turns import Answer
 
 TRAIN_ON = TRAIN_ASSISTANT, TRAIN_LAST, TRAIN_ALL, TRAIN_MARKED = ("assistant", "last_assistant", "all", "marked")
 DROP, KEEP, TRIM = LAST_NOT_ASSISTANT = ("drop", "keep", "trim")
 SPLIT_AUTO, SPLIT_ALWAYS, SPLIT_NEVER = SPLIT_TURNS = ("auto", "always", "never")
 DROP_TURNS, DROP_CHAT, CUT = TOO_LONG = ("drop_turns", "drop", "cut")
+AS_RENDERED, AS_PROMPTED, REFUSE = PROMPT = ("as_rendered", "as_prompted", "refuse")
+PLAIN, CALL, AFTER_RESULT = KINDS = ("plain", "call", "after_result")
+"""Of answers: words, a call of tools, or what follows a tool's result."""
 _MAX_SPLIT_CHARS = 256 << 20
 """So much text may the turns of one conversation become."""
+_SHOWN_CHARS = 40
 
 
 class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +49,9 @@ class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
     too_long: str = DROP_TURNS
     parse_arguments: bool = False
+    prompt: str = AS_RENDERED
+    template_variables: dict[str, Any] = {}
+    """`chat_template_kwargs` of all records."""
 
 
 class DroppedChat(Exception):
@@ -85,15 +94,25 @@ class ExampleMaker:
         count_tokens: Callable[[str], int] | None = None,
     ) -> None:
         self.options = options
+        self._arguments = found, today, special_tokens, count_tokens
         tokens = list(special_tokens or ())
         self._literals = ChatLiterals(tokens)
         self._count_tokens = count_tokens
         sources = dict.fromkeys(found.sources.values())
         finders = {
-            source: AnswerFinder(ChatTemplate(source, found.variables, today=today, name=found.name), tokens)
+            source: AnswerFinder(
+                ChatTemplate(source, {**found.variables, **options.template_variables}, today=today, name=found.name),
+                tokens,
+            )
             for source in sources
         }
         self._finders = {with_tools: finders[found.source(with_tools=with_tools)] for with_tools in (False, True)}
+
+    def with_options(self, **changed: Any) -> ExampleMaker:
+        """One that differs in these options."""
+        found, today, special_tokens, count_tokens = self._arguments
+        options = msgspec.structs.replace(self.options, **changed)
+        return ExampleMaker(found, options, today=today, special_tokens=special_tokens, count_tokens=count_tokens)
 
     def finder(self, conversation: Conversation) -> AnswerFinder:
         """For the template that a conversation is rendered with."""
@@ -128,6 +147,24 @@ class ExampleMaker:
         except HistoryRewritten as error:
             raise NotAChat("history_rewritten", str(error)) from None
         return made
+
+    def show_difference(self, record: Mapping[str, Any]) -> tuple[str, str] | None:
+        """How the prompt for the first differing answer ends, and what its rendering has there; None without one."""
+        conversation = conversation_of(record, self.options.shape, parse_arguments=self.options.parse_arguments)
+        turns = self.finder(conversation).turns
+        for message in conversation.answers():
+            part = conversation.first(message + 1)
+            try:
+                text = turns.render(part)
+                answer = turns.last_borders(part, text)
+                prompt = turns.prompt(part, message)
+            except (TemplateError, HistoryRewritten):
+                continue
+            if answer.differs:
+                header = len(prompt) - len(answer.missing)
+                shown = max(0, header - _SHOWN_CHARS)
+                return prompt[shown:], text[max(0, answer.start - header + shown) : answer.start + _SHOWN_CHARS]
+        return None
 
     def _checked(self, conversation: Conversation, made: Made) -> Conversation:
         """With its last turn the assistant's, or kept as it is; refused where nothing could be trained on."""
@@ -171,6 +208,13 @@ class ExampleMaker:
             answers, way = finder.answers_as_rendered(shortened, text), "as_rendered"
         made.counts.append((f"found_by_{way}", 1))
         chosen = self._chosen(shortened, answers)
+        if self.options.prompt == AS_PROMPTED and (
+            any(answer.differs for answer in chosen) or _loses_reasoning(shortened, text, chosen)
+        ):
+            return self._split(conversation, made, may_hold_literals=may_hold_literals)
+        if self.options.prompt == REFUSE and any(answer.differs for answer in chosen):
+            self._lose(made, "prompt_differs", shortened, [answer.message for answer in chosen])
+            return None
         self._add(made, shortened, text, answers, chosen, may_hold_literals=may_hold_literals)
         return None
 
@@ -186,16 +230,64 @@ class ExampleMaker:
         for message in wanted:
             try:
                 part, text = self._fitted(conversation.first(message + 1), made)
-            except DroppedChat as dropped:
-                made.dropped.append(str(dropped))
-                continue
-            try:
                 answers = self.finder(part).last_answer(part, text)
-            except HistoryRewritten:  # not even the prompt is how the conversation begins
-                made.dropped.append("no_borders")
+                if self.options.prompt == REFUSE and any(answer.differs for answer in answers):
+                    raise DroppedChat("prompt_differs")
+                if self.options.prompt == AS_PROMPTED and (
+                    any(answer.differs for answer in answers) or _loses_reasoning(part, text, answers)
+                ):
+                    self._add_prompted(made, part, text, may_hold_literals=may_hold_literals)
+                else:
+                    self._add(made, part, text, answers, answers, may_hold_literals=may_hold_literals)
+            except DroppedChat as dropped:
+                self._lose(made, str(dropped), conversation, [message])
+                continue
+            except HistoryRewritten:  # not even the message before the answer is where the prompt has it
+                self._lose(made, "no_borders", conversation, [message])
                 continue
             made.counts.append(("split_turns", 1))
-            self._add(made, part, text, answers, answers, may_hold_literals=may_hold_literals)
+
+    @staticmethod
+    def _lose(made: Made, reason: str, conversation: Conversation, messages: Sequence[int]) -> None:
+        """Drop an example, and count its answers by their kind."""
+        made.dropped.append(reason)
+        made.counts += [(f"lost_{answer_kind(conversation, message)}", 1) for message in messages]
+
+    def _add_prompted(self, made: Made, conversation: Conversation, text: str, *, may_hold_literals: bool) -> None:
+        """The last answer as the model will see it: its prompt, and then what the template writes of the answer."""
+        finder = self.finder(conversation)
+        answer = finder.turns.last_borders(conversation, text)
+        prompt = finder.turns.prompt(conversation, answer.message)
+        tags = open_tag(prompt, finder.template.source)
+        rendered = text[answer.start :]
+        reasoning = reasoning_of(conversation.messages[-1])
+        thought = ""
+        if tags is None:
+            if reasoning and reasoning in rendered:  # the prompt has ended the thought: no model would have written one
+                rendered = _behind_thought(rendered, reasoning)
+        elif tags[1] not in rendered:
+            if not reasoning:
+                raise DroppedChat("unclosed_reasoning")
+            thought = f"{reasoning}\n{tags[1]}\n\n"
+            rendered = rendered.lstrip("\n")
+        elif rendered.lstrip().startswith(tags[0]):
+            rendered = rendered.lstrip()[len(tags[0]) :].lstrip("\n")
+        shift = len(prompt) + len(thought) + len(rendered) - len(text)
+        literals = self._prompted_literals(conversation, text, prompt, answer, shift) if may_hold_literals else []
+        moved = [Answer(answer.message, len(prompt), answer.words_end + shift, answer.end + shift)]
+        made.counts.append(("prompted_answers", 1))
+        self._add_example(made, conversation, prompt + thought + rendered, moved, moved, literals)
+
+    def _prompted_literals(
+        self, conversation: Conversation, text: str, prompt: str, answer: Answer, shift: int
+    ) -> list[tuple[int, int]]:
+        template = self.finder(conversation).template
+        before = conversation.first(answer.message)
+        asked = Conversation(before.messages, before.tools, {**before.variables, "add_generation_prompt": True})
+        literals = self._literals.find(template, asked, prompt)
+        found = self._literals.find(template, conversation, text)
+        behind = ((begin + shift, end + shift) for begin, end in found)
+        return [*literals, *((begin, end) for begin, end in behind if begin >= len(prompt))]
 
     def _add(
         self,
@@ -207,8 +299,31 @@ class ExampleMaker:
         *,
         may_hold_literals: bool,
     ) -> None:
-        _refuse_lost_calls(conversation, text, answers)
+        template = self.finder(conversation).template
+        literals = self._literals.find(template, conversation, text) if may_hold_literals else []
+        self._add_example(made, conversation, text, answers, chosen, literals)
+
+    def _add_example(
+        self,
+        made: Made,
+        conversation: Conversation,
+        text: str,
+        answers: list[Answer],
+        chosen: list[Answer],
+        literals: list[tuple[int, int]],
+    ) -> None:
+        lost_call = find_lost_call(
+            self.finder(conversation).template, conversation, text, {answer.message for answer in answers}
+        )
+        if lost_call:
+            raise NotAChat("calls_left_out", lost_call)
         _count_lost_words(conversation, text, made)
+        num_lost = count_lost_answers(conversation, text, chosen)
+        if num_lost:
+            made.counts.append(("answer_left_out", num_lost))
+        num_differing = sum(answer.differs for answer in chosen)
+        if num_differing:
+            made.counts.append(("prompt_differs", num_differing))
         ends = "end" if self.options.train_end_of_turn else "words_end"
         spans = [(answer.start, getattr(answer, ends)) for answer in chosen]
         if self.options.train_on == TRAIN_ALL:
@@ -217,8 +332,6 @@ class ExampleMaker:
         if not spans:
             made.dropped.append("nothing_to_train_on")
             return
-        template = self.finder(conversation).template
-        literals = self._literals.find(template, conversation, text) if may_hold_literals else []
         if literals:
             made.counts.append(("special_literals", len(literals)))
         made.examples.append(Example(text, spans, literals, answers[-1].start if answers else len(text)))
@@ -277,6 +390,25 @@ class ExampleMaker:
         return template.render(conversation.messages, conversation.tools, conversation.variables)
 
 
+def answer_kind(conversation: Conversation, message: int) -> str:
+    """What kind of answer it is."""
+    if conversation.messages[message].get("tool_calls"):
+        return CALL
+    return AFTER_RESULT if message and conversation.messages[message - 1]["role"] == TOOL else PLAIN
+
+
+def _behind_thought(text: str, reasoning: str) -> str:
+    """A text without its reasoning and the tag that closes it."""
+    behind = text.partition(reasoning)[2]
+    tag = re.match(r"\s*[<\[][^<>\[\]\s]{1,40}[>\]]\s*", behind)
+    return behind[tag.end() :] if tag else behind
+
+
+def _loses_reasoning(conversation: Conversation, text: str, answers: Sequence[Answer]) -> bool:
+    reasonings = (reasoning_of(conversation.messages[answer.message]) for answer in answers)
+    return any(reasoning not in text for reasoning in reasonings if reasoning)
+
+
 def _exchanges(conversation: Conversation) -> list[int]:
     """Where exchanges begin: at a question, or the first of several, that has an answer behind it."""
     roles = [message["role"] for message in conversation.messages]
@@ -288,16 +420,6 @@ def _said_between(conversation: Conversation, start: int, stop: int) -> set[int]
     """Messages of these exchanges. What the system says holds for those that follow."""
     standing = (SYSTEM, "developer")
     return {index for index in range(start, stop) if conversation.messages[index]["role"] not in standing}
-
-
-def _refuse_lost_calls(conversation: Conversation, text: str, answers: list[Answer]) -> None:
-    """A template that knows no tools passes over calls of them without a word."""
-    for answer in answers:
-        for call in conversation.messages[answer.message].get("tool_calls") or ():
-            name = call.get("function", call)["name"]
-            spans = [text[other.start : other.end] for other in answers if other.message == answer.message]
-            if not any(name in span for span in spans):
-                raise MessageNotRendered(f"message {answer.message} calls {name!r}, which is not in the text")
 
 
 def _count_lost_words(conversation: Conversation, text: str, made: Made) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from gristmill.core.errors import UsageError
 from gristmill.core.names import nearest
 from gristmill.text.tokenizers.files import CONFIG, TokenizerFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 BUILT_IN = {
     "chatml": (
@@ -72,6 +75,17 @@ def find_template(template: str | None, files: TokenizerFiles | None, folder: st
             help=f'did you mean "{meant}"?' if meant else f"built in: {', '.join(BUILT_IN)}",
         )
     return FoundTemplate(name=template, sources={DEFAULT: _text(path)}, variables=variables)
+
+
+def find_unknown_tokens(files: TokenizerFiles, added_tokens: Collection[str]) -> tuple[str, ...]:
+    """Tokens that only `tokenizer_config.json` adds. `tokenizer.json` would encode them letter by letter."""
+    config = _config(files)
+    named: list[object] = []
+    for key in ("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens"):
+        value = config.get(key)
+        named += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    tokens = dict.fromkeys(token for value in named if (token := _token(value)))
+    return tuple(token for token in tokens if token not in added_tokens)
 
 
 def _own(files: TokenizerFiles, config: dict[str, Any]) -> dict[str, str]:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 OPEN, CLOSE = "\ufdd2", "\ufdd3"
 """Around the number of a replaced text. Whatever records hold, what is found is checked against the real rendering."""
 SENTINEL = re.compile(f"{OPEN}([0-9]+){CLOSE}")
+TOOL_DEFINITION = {
+    "type": "function",
+    "function": {"name": "call", "description": "a tool", "parameters": {"type": "object", "properties": {}}},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +41,19 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptTail:
+    """What stands between a message and the answer to it."""
+
+    text: str
+    missing: str
+    """What a prompt holds there, too, and the rendering does not."""
+
+
+@dataclass(frozen=True, slots=True)
 class Surroundings:
     """What a template writes around answers."""
 
-    tails: dict[str, str | None] = field(default_factory=dict)
+    tails: dict[str, PromptTail | None] = field(default_factory=dict)
     """What follows a role's message in a prompt; None if the prompt is not how the conversation begins."""
     behind: dict[str | None, str | None] = field(default_factory=dict)
     """What stands between an answer and a role's message; None if the answer was written otherwise when it was last."""
@@ -80,8 +93,7 @@ class Kind:
                 messages.append({"role": ASSISTANT, "content": "call it", "tool_calls": [call]})
                 messages.append({"role": TOOL, "name": "call", "tool_call_id": "call00000", "content": "result"})
             messages.append(answer)
-        tool = {"name": "call", "description": "a tool", "parameters": {"type": "object", "properties": {}}}
-        return Conversation(messages, [{"type": "function", "function": tool}] if self.has_tools else None)
+        return Conversation(messages, [TOOL_DEFINITION] if self.has_tools else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +143,8 @@ class Replaced:
         for number, piece in enumerate(pieces[::2]):
             if number:
                 value = next(
-                    (form for form in _forms(self.values[number - 1]) if text.startswith(form + piece, place)), None
+                    (form for form in written_forms(self.values[number - 1]) if text.startswith(form + piece, place)),
+                    None,
                 )
                 if value is None:
                     return None
@@ -148,7 +161,7 @@ class Replaced:
         return regions if place == len(text) else None
 
 
-def _forms(value: str) -> Iterator[str]:
+def written_forms(value: str) -> Iterator[str]:
     """How a template may write a text."""
     yield value
     yield value.strip()

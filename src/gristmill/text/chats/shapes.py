@@ -112,7 +112,7 @@ def conversation_of(record: Mapping[str, Any], shape: str = AUTO, *, parse_argum
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
         raise NotAChat("invalid_tools", f"tools must be a list of objects, not {tools!r:.80}")
     variables = record.get("chat_template_kwargs") or {}
-    if not isinstance(variables, dict) or any(name in _OURS for name in variables):
+    if not isinstance(variables, dict) or any(name in RESERVED_VARIABLES for name in variables):
         raise NotAChat("invalid_variables", f"chat_template_kwargs cannot be {variables!r:.80}")
     if not raw:
         raise NotAChat("no_messages", "the conversation is empty")
@@ -125,7 +125,7 @@ def conversation_of(record: Mapping[str, Any], shape: str = AUTO, *, parse_argum
     return Conversation(messages, tools or None, variables, marks)
 
 
-_OURS = ("messages", "tools", "documents", "add_generation_prompt")
+RESERVED_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
 
 
 def _message(given: Any, index: int, marks: dict[int, bool]) -> Message:

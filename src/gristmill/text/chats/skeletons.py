@@ -45,13 +45,13 @@ class AnswerFinder:
             return self.turns.answers(conversation, text)
         if skeleton.answers is None:
             raise HistoryRewritten("the template writes earlier turns otherwise than it wrote them at first")
-        return [answer.at(starts) for answer in skeleton.answers], skeleton.way
+        return [answer.at(starts).settled(text) for answer in skeleton.answers], skeleton.way
 
     def last_answer(self, conversation: Conversation, text: str) -> list[Answer]:
         """What is trained on of a conversation's last message alone."""
         skeleton, starts = self._fitting(conversation, text)
         if skeleton is not None:
-            return [answer.at(starts) for answer in skeleton.last]
+            return [answer.at(starts).settled(text) for answer in skeleton.last]
         return self.turns.last_answer(conversation, text)
 
     def answers_as_rendered(self, conversation: Conversation, text: str) -> list[Answer]:
@@ -81,7 +81,10 @@ class AnswerFinder:
             pieces = _Pieces(text)
             if pieces.numbers != list(range(len(roles))):
                 return None
-            last = [pieces.located(answer) for answer in self._last(conversation, text)]
+            last_answers = self._last(conversation, text)
+            if any(answer.has_other_history for answer in last_answers):
+                return None
+            last = [pieces.located(answer) for answer in last_answers]
             try:
                 answers, way = self.turns.answers(conversation, text)
                 located = [pieces.located(answer) for answer in answers]
@@ -105,10 +108,11 @@ class _Located:
     start: tuple[int, int]
     words_end: tuple[int, int]
     end: tuple[int, int]
+    missing: str
 
     def at(self, starts: Sequence[int]) -> Answer:
         start, words_end, end = (starts[piece] + place for piece, place in (self.start, self.words_end, self.end))
-        return Answer(self.message, start, words_end, end)
+        return Answer(self.message, start, words_end, end, self.missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +162,7 @@ class _Pieces:
             self._place(answer.start, before),
             self._place(answer.words_end, behind),
             self._place(answer.end, behind),
+            answer.missing,
         )
 
     def _place(self, place: int, piece: int) -> tuple[int, int]:

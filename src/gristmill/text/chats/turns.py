@@ -1,7 +1,9 @@
 """Where in a rendered conversation the assistant speaks, to the character.
 
 An answer begins where the prompt for it would end, whatever else the template writes there (a channel, a tool call),
-and ends with its end-of-turn token. Three ways lead to it, the first that is open is taken:
+and ends with its end of turn, which may be several tokens. A prompt can hold more than the rendered turn (`<think>`
+that the model is made to begin with): then the answer begins behind what both have in common (`Answer.missing` is the
+rest of the prompt). Three ways lead to it, the first that is open is taken:
 
 * *tags*: the template says it itself, with `{% generation %}`.
 * *sentinels*: all other messages are replaced by short marks and rendered once more. Putting the messages back must
@@ -20,9 +22,21 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gristmill.text.chats.sentinels import CLOSE, OPEN, SENTINEL, Kind, Look, Region, Replaced, Surroundings
+from gristmill.text.chats.sentinels import (
+    CLOSE,
+    OPEN,
+    SENTINEL,
+    TOOL_DEFINITION,
+    Kind,
+    Look,
+    PromptTail,
+    Region,
+    Replaced,
+    Surroundings,
+)
 from gristmill.text.chats.shapes import ASSISTANT, USER, Conversation
 from gristmill.text.templates import GENERATION_END, GENERATION_START, TemplateError
 
@@ -34,9 +48,10 @@ if TYPE_CHECKING:
 TAGS, SENTINELS, PREFIXES = WAYS = ("tags", "sentinels", "prefixes")
 
 _MARK = re.compile(f"[{GENERATION_START}{GENERATION_END}]")
-_TOKEN_LIKE = re.compile(r"<[^<>\s]{1,40}>|\[[A-Z_/]{1,40}\]")
+_TOKEN_LIKE = r"<[^<>\s]{1,40}>|\[[A-Z_/]{1,40}\]"
+_MAX_HEADER_SHIFT = 64
 _PLAIN_KEYS = frozenset(("role", "content"))
-_SWITCHES = ("enable_thinking", "thinking")
+SWITCHES = ("enable_thinking", "thinking")
 """Variables with which templates put a finished or an empty reasoning into the prompt."""
 
 
@@ -57,14 +72,32 @@ class Answer:
     words_end: int
     """Without its end of turn."""
     end: int
+    missing: str = ""
+    """What the prompt holds before the answer and the rendering does not."""
+    has_other_history: bool = False
+    """The prompt writes the messages before otherwise than the rendering does."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether the rendering does not begin with the prompt."""
+        return bool(self.missing) or self.has_other_history
+
+    def settled(self, text: str) -> Answer:
+        """Without what was only missing where its surroundings were seen: some answers begin with it themselves."""
+        if not self.missing or not text.startswith(self.missing, self.start):
+            return self
+        return Answer(self.message, self.start + len(self.missing), self.words_end, self.end)
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What a template writes behind the last answer: the token that ends the turn, and the rest."""
+    """What a template writes behind the last answer: what ends the turn, and the rest."""
 
     token: str
+    """All of it: `<|END_RESPONSE|><|END_OF_TURN_TOKEN|>`."""
     rest: str
+    last: str
+    """The last of its tokens, with which turns of other kinds (calls) end as well."""
 
 
 class TurnFinder:
@@ -73,7 +106,8 @@ class TurnFinder:
     def __init__(self, template: ChatTemplate, special_tokens: Sequence[str] = ()) -> None:
         """Nothing is rendered yet: a template may never end, and who makes a finder has no limit of time."""
         self.template = template
-        self._special_tokens = special_tokens
+        longest_first = sorted((token for token in special_tokens if token), key=lambda token: (-len(token), token))
+        self._specials = re.compile("|".join([*map(re.escape, longest_first), _TOKEN_LIKE]))
         self._made_up = lru_cache(maxsize=None)(self._see_surroundings)  # there are 48 kinds
 
     def answers(self, conversation: Conversation, text: str) -> tuple[list[Answer], str]:
@@ -100,13 +134,31 @@ class TurnFinder:
 
     def last_answer(self, conversation: Conversation, text: str) -> list[Answer]:
         """What is trained on of the answer that ends a conversation; needs nothing of the history but the prompt."""
-        message = len(conversation.messages) - 1
-        if self.template.marks_generation and (tagged := self._tagged(conversation, text)) is not None:
-            return [answer for answer in tagged if answer.message == message]
-        return [self._last_answer(conversation, text, message)]
+        last = self.last_borders(conversation, text)
+        if self.template.marks_generation and (spans := self._tagged_spans(conversation, text)) is not None:
+            return self._by_owner(text, spans, [last])
+        return [last]
+
+    def last_borders(self, conversation: Conversation, text: str) -> Answer:
+        """Like `last_answer`, whatever tags say."""
+        return self._last_answer(conversation, text, len(conversation.messages) - 1, any_history=True)
 
     def _tagged(self, conversation: Conversation, text: str) -> list[Answer] | None:
         """From `{% generation %}`; None if its marks change what the template writes."""
+        spans = self._tagged_spans(conversation, text)
+        if spans is None:
+            return None
+        messages = conversation.answers()
+        are_plain = all(conversation.messages[message].keys() <= _PLAIN_KEYS for message in messages)
+        if len(spans) != len(messages) or not are_plain:  # reasoning and calls may have tags of their own, or none
+            return self._by_message(conversation, text, spans)
+        missing = self._missing(conversation)
+        return [
+            self._with_ending(text, message, *span, missing.get(message, ""))
+            for message, span in zip(messages, spans, strict=True)
+        ]
+
+    def _tagged_spans(self, conversation: Conversation, text: str) -> list[tuple[int, int]] | None:
         marked = self.template.render_marked(conversation.messages, conversation.tools, conversation.variables)
         if _MARK.sub("", marked) != text:
             return None
@@ -118,37 +170,48 @@ class TurnFinder:
             elif open_at is not None:
                 spans.append((open_at, place))
                 open_at = None
-        messages = conversation.answers()
-        are_plain = all(conversation.messages[message].keys() <= _PLAIN_KEYS for message in messages)
-        if len(spans) != len(messages) or not are_plain:  # reasoning and calls may have tags of their own, or none
-            return self._by_message(conversation, text, spans)
-        return [self._with_ending(text, message, *span) for message, span in zip(messages, spans, strict=True)]
+        return spans
+
+    def _missing(self, conversation: Conversation) -> dict[int, str]:
+        """What the prompt holds more, by the number of the answer; as far as a made-up conversation shows it."""
+        usual = self._usual_surroundings(conversation)
+        tails = usual.tails if usual is not None else {}
+        roles = [message["role"] for message in conversation.messages]
+        found = {message: tails.get(roles[message - 1]) for message in conversation.answers() if message}
+        return {message: tail.missing for message, tail in found.items() if tail is not None and tail.missing}
 
     def _by_message(self, conversation: Conversation, text: str, spans: Sequence[tuple[int, int]]) -> list[Answer]:
         """Spans that are not one a message, each to the message in whose borders it lies."""
         borders = self._between_sentinels(conversation, text, as_rendered=False)
         if borders is None:
             borders = self._by_prefixes(conversation, text)
+        return self._by_owner(text, spans, borders)
+
+    def _by_owner(self, text: str, spans: Sequence[tuple[int, int]], borders: Sequence[Answer]) -> list[Answer]:
         answers = []
         for start, end in spans:
             owner = next((answer for answer in borders if answer.start <= end and start < answer.end), None)
             if owner is not None:
-                answers.append(self._with_ending(text, owner.message, start, end))
+                answers.append(self._with_ending(text, owner.message, start, end, owner.missing))
         return answers
 
-    def _with_ending(self, text: str, message: int, start: int, end: int) -> Answer:
-        token = self.ending.token
+    def _with_ending(self, text: str, message: int, start: int, end: int, missing: str) -> Answer:
+        """Tags may hold the end of turn, a part of it, or leave it out."""
         inside = text[start:end].rstrip()
-        if token and inside.endswith(token):
-            words_end = start + len(inside) - len(token)
-            return Answer(message, start, words_end, words_end + len(token))
-        follows = bool(token) and text.startswith(token, end)
-        return Answer(message, start, end, end + len(token) if follows else end)
+        inside_end = start + len(inside)
+        for token in (self.ending.token, self.ending.last):
+            for length in range(len(token), 0, -1):
+                if inside.endswith(token[:length]) and text.startswith(token[length:], inside_end):
+                    words_end = inside_end - length
+                    return Answer(message, start, words_end, words_end + len(token), missing).settled(text)
+            if token and text.startswith(token, end):
+                return Answer(message, start, end, end + len(token), missing).settled(text)
+        return Answer(message, start, end, end, missing).settled(text)
 
     def _between_sentinels(self, conversation: Conversation, text: str, *, as_rendered: bool) -> list[Answer] | None:
         """None where the text is not the marks with their messages put back, or what is between them is not clear."""
         replaced = Replaced(conversation)
-        marked = self._render(replaced.conversation)
+        marked = self.render(replaced.conversation)
         regions = replaced.regions(marked, text)
         if regions is None:
             return None
@@ -173,19 +236,23 @@ class TurnFinder:
                 behind = self._behind_last_token(look.text, region)
             else:
                 behind = self._behind(look, message, region)
-            if tail is None or behind is None or not region.is_between(look.text, tail, self.ending.token + behind):
+            if tail is None or behind is None or not region.is_between(look.text, tail.text, self.ending.last + behind):
                 return None
-            start = self._after_supplied(look.text, region.start + len(tail))
-            answers.append(self._answer(message, start, region.end - len(behind), look.text))
+            header = Answer(message, region.start + len(tail.text), 0, 0, tail.missing).settled(look.text)
+            answers.append(self._answer(header, region.end - len(behind), look.text))
         return answers
 
-    def _prompt_tail(self, look: Look, message: int) -> str | None:
+    def _prompt_tail(self, look: Look, message: int) -> PromptTail | None:
         """What the template writes between the message before an answer and the answer; seen once a role."""
         tails = look.surroundings.tails
         role = look.conversation.messages[message - 1]["role"] if message else ""
         if message and role not in tails and look.replaced is not None:
-            prompt = self._render(look.replaced.conversation.first(message), add_generation_prompt=True)
-            tails[role] = prompt.rpartition(CLOSE)[2] if look.marked.startswith(prompt) else None
+            try:
+                header = self._header(look.replaced.conversation, message, look.marked)
+                start = look.marked.rfind(CLOSE, 0, header.start) + 1
+                tails[role] = PromptTail(look.marked[start : header.start], header.missing)
+            except HistoryRewritten:
+                tails[role] = None
         return tails.get(role)
 
     def _behind(self, look: Look, message: int, region: Region) -> str | None:
@@ -208,7 +275,7 @@ class TurnFinder:
         surroundings = Surroundings()
         replaced = Replaced(conversation)
         try:
-            text, marked = self._render(conversation), self._render(replaced.conversation)
+            text, marked = self.render(conversation), self.render(replaced.conversation)
             regions = replaced.regions(marked, text)
             if regions is None:
                 return None
@@ -219,8 +286,8 @@ class TurnFinder:
 
     def _behind_last_token(self, text: str, region: Region) -> str | None:
         """The same, for who does not ask how the answer was written when it was the last."""
-        place = text.rfind(self.ending.token, region.start, region.end) if self.ending.token else -1
-        return text[place + len(self.ending.token) : region.end] if place >= 0 else None
+        place = text.rfind(self.ending.last, region.start, region.end) if self.ending.last else -1
+        return text[place + len(self.ending.last) : region.end] if place >= 0 else None
 
     def _is_rewritten(self, conversation: Conversation, text: str) -> bool:
         """Whether an earlier answer is written otherwise than when it was the last."""
@@ -232,7 +299,7 @@ class TurnFinder:
 
     def _so_far(self, conversation: Conversation, message: int) -> str:
         """The rendering up to an answer's end of turn."""
-        return self._render(conversation.first(message + 1)).removesuffix(self.ending.rest)
+        return self.render(conversation.first(message + 1)).removesuffix(self.ending.rest)
 
     def _by_prefixes(self, conversation: Conversation, text: str) -> list[Answer]:
         self.refuse_left_out(conversation)
@@ -244,62 +311,127 @@ class TurnFinder:
             so_far = self._so_far(conversation, message)
             if not text.startswith(so_far):
                 raise HistoryRewritten(f"message {message} is written otherwise when others follow it")
-            prompt = self._prompt(conversation, message, text)
-            answers.append(self._answer(message, self._after_supplied(text, len(prompt)), len(so_far), text))
+            answers.append(self._answer(self._header(conversation, message, text), len(so_far), text))
         return answers
 
-    def _last_answer(self, conversation: Conversation, text: str, message: int) -> Answer:
-        prompt = self._prompt(conversation, message, text)
+    def _last_answer(self, conversation: Conversation, text: str, message: int, *, any_history: bool = False) -> Answer:
+        header = self._header(conversation, message, text, any_history=any_history)
         end = len(text) - len(self.ending.rest) if text.endswith(self.ending.rest) else len(text)
-        return self._answer(message, self._after_supplied(text, len(prompt)), max(end, len(prompt)), text)
+        return self._answer(header, max(end, header.start), text)
 
-    def _prompt(self, conversation: Conversation, message: int, text: str) -> str:
+    def prompt(self, conversation: Conversation, message: int) -> str:
         """What the model sees before it writes a message."""
+        return self.render(conversation.first(message), add_generation_prompt=True)
+
+    def _header(self, conversation: Conversation, message: int, text: str, *, any_history: bool = False) -> Answer:
+        """An answer of which the start is known: behind the prompt, or what the rendering has of it.
+
+        `any_history`: also where the prompt writes earlier messages otherwise than the rendering.
+        """
         before = conversation.first(message)
         if not before.messages:  # the conversation begins with an answer: what comes before it is all of the template's
             raise HistoryRewritten("the conversation begins with the assistant")
-        prompt = self._render(before, add_generation_prompt=True)
-        if not text.startswith(prompt):
+        prompt = self.prompt(conversation, message)
+        if text.startswith(prompt):
+            return Answer(message, len(prompt), 0, 0)
+        common = _Common(prompt, text, self._specials)
+        history = self._history_end(before, prompt)
+        if common.length < history and not any_history:
             raise HistoryRewritten(f"the prompt for message {message} is not how the conversation begins")
-        return prompt
+        if common.length < history:
+            return self._header_behind_history(conversation, message, text)
+        generation_prompt = prompt.removeprefix(self.render(before))
+        header = common.header(history, generation_prompt)
+        if conversation.messages[message].keys() <= _PLAIN_KEYS:
+            # Words may begin as the prompt goes on, by chance; a mark never does.
+            words = {"role": ASSISTANT, "content": f"{OPEN}0{CLOSE}"}
+            plain = Conversation([*before.messages, words], conversation.tools, conversation.variables)
+            other = _Common(prompt, self.render(plain), self._specials)
+            if other.length >= history:
+                header = min(header, other.header(history, generation_prompt))
+        return Answer(message, header.start, 0, 0, header.missing)
+
+    def _header_behind_history(self, conversation: Conversation, message: int, text: str) -> Answer:
+        """The same where a prompt writes earlier messages otherwise: seen behind the message before the answer."""
+        replaced = Replaced(conversation)
+        regions = replaced.regions(self.render(replaced.conversation), text) or []
+        region = next((region for region in regions if region.answers == [message]), None)
+        if region is None:
+            raise HistoryRewritten(f"the prompt for message {message} is not how the conversation begins")
+        tail = self.prompt(replaced.conversation, message).rpartition(CLOSE)[2]
+        common = _Common(tail, text[region.start : region.end], self._specials)
+        if not common.length and tail:
+            raise HistoryRewritten(f"the prompt for message {message} ends otherwise than the conversation has it")
+        header = common.header(0, tail)
+        return Answer(message, region.start + header.start, 0, 0, header.missing, has_other_history=True)
+
+    def _history_end(self, before: Conversation, prompt: str) -> int:
+        """Where in a prompt the last message ends; what follows is the template's."""
+        marked = self.prompt(Replaced(before).conversation, len(before.messages))
+        return len(prompt) - len(marked.rpartition(CLOSE)[2])
 
     def refuse_left_out(self, conversation: Conversation) -> None:
         """A message that the template passes over would be lost without a word."""
         replaced = Replaced(conversation)
-        written = {int(found.group(1)) for found in SENTINEL.finditer(self._render(replaced.conversation))}
+        written = {int(found.group(1)) for found in SENTINEL.finditer(self.render(replaced.conversation))}
         for number, value in enumerate(replaced.values):
             if number not in written:
                 message = replaced.owners[number]
                 role = conversation.messages[message]["role"]
                 raise MessageNotRendered(f"message {message} ({role}) is not in the text: {value[:60]!r}")
 
-    def _answer(self, message: int, start: int, end: int, text: str) -> Answer:
-        token = self.ending.token
-        has_token = bool(token) and text.endswith(token, start, end) if end - start >= len(token) else False
-        return Answer(message, start, end - len(token) if has_token else end, end)
+    def _answer(self, header: Answer, end: int, text: str) -> Answer:
+        start = self._after_supplied(text, header.start)
+        tokens = (self.ending.token, self.ending.last)
+        length = max((len(token) for token in tokens if text.endswith(token, start, max(start, end))), default=0)
+        return Answer(header.message, start, end - length, end, header.missing, header.has_other_history)
 
     def _after_supplied(self, text: str, place: int) -> int:
         """Behind an empty reasoning that the template's prompt can hold: nobody but the template writes it."""
         return place + max((len(part) for part in self._supplied if text.startswith(part, place)), default=0)
 
-    def _render(self, conversation: Conversation, **variables: Any) -> str:
+    def render(self, conversation: Conversation, **variables: Any) -> str:
+        """Its text; with `add_generation_prompt` as a prompt."""
         return self.template.render(conversation.messages, conversation.tools, {**conversation.variables, **variables})
 
     @cached_property
     def ending(self) -> Ending:
         """What ends an answer, from a conversation with a mark as its answer."""
         mark = f"{OPEN}0{CLOSE}"
+        chat = [_user("?"), {"role": ASSISTANT, "content": mark}]
+        for tools in (None, [TOOL_DEFINITION]):  # some templates are for conversations with tools only
+            try:
+                opening, found, tail = self.template.render(chat, tools).rpartition(mark)
+            except TemplateError:
+                continue
+            if found:
+                break
+        else:
+            return Ending("", "", "")
+        tokens = self._end_tokens(chat, tools, opening, tail) or list(islice(self._specials.finditer(tail), 1))
+        if not tokens:
+            return Ending(tail.rstrip(), tail[len(tail.rstrip()) :], tail.rstrip())
+        end = tokens[-1].end()
+        return Ending(tail[:end].lstrip(), tail[end:], tokens[-1].group())
+
+    def _end_tokens(
+        self, chat: list[Message], tools: Sequence[Any] | None, opening: str, tail: str
+    ) -> list[re.Match[str]]:
+        """Tokens behind an answer that stand there whether or not another message follows.
+
+        None of those that begin a message: some templates begin the next one in any case.
+        """
         try:
-            text = self.template.render([_user("?"), {"role": ASSISTANT, "content": mark}])
+            behind = self.template.render([*chat, _user("?")], tools).partition(chat[1]["content"])[2]
+            asked = self.template.render(chat[:1], tools)
+            prompt = self.template.render(chat[:1], tools, {"add_generation_prompt": True})
         except TemplateError:
-            return Ending("", "")
-        _, found, tail = text.rpartition(mark)
-        if not found:
-            return Ending("", "")
-        known = [token for token in self._special_tokens if tail.startswith(token)]
-        like = _TOKEN_LIKE.match(tail)
-        token = max(known, key=len) if known else like.group() if like else tail.rstrip()
-        return Ending(token, tail[len(token) :])
+            return []
+        generation_prompt = prompt.removeprefix(asked) or opening.partition("?")[0]
+        begins = {token.group() for token in self._specials.finditer(generation_prompt)}
+        length = _common_length(tail, behind)
+        tokens = [token for token in self._specials.finditer(tail) if token.end() <= length]
+        return list(takewhile(lambda token: token.group() not in begins, tokens))
 
     @cached_property
     def _supplied(self) -> tuple[str, ...]:
@@ -309,7 +441,9 @@ class TurnFinder:
         except TemplateError:
             return ()
         tail = usual.rpartition("?")[2]
-        switches = [{name: value} for name in _SWITCHES for value in (False, True) if name in self.template.source]
+        mark = f"{OPEN}0{CLOSE}"
+        written = self._between(tail, mark)
+        switches = [{name: value} for name in SWITCHES for value in (False, True) if name in self.template.source]
         found = set()
         for variables in switches if tail else ():
             try:
@@ -317,7 +451,73 @@ class TurnFinder:
             except TemplateError:
                 continue
             found.add(other.rpartition(tail)[2] if tail in other else "")
-        return tuple(sorted(found - {""}))
+        # Only what the template itself writes before an answer without reasoning; `<think>` before one is the model's.
+        return tuple(sorted(part for part in found - {""} if written.startswith(part)))
+
+    def _between(self, tail: str, mark: str) -> str:
+        """What stands between the end of the usual prompt and an answer without reasoning."""
+        try:
+            text = self.template.render([_user("?"), {"role": ASSISTANT, "content": mark}])
+        except TemplateError:
+            return ""
+        return text.partition(mark)[0].rpartition(tail)[2] if tail and tail in text else ""
+
+
+class _Header(NamedTuple):
+    """Where an answer begins in a rendering, and what the prompt holds beyond that."""
+
+    start: int
+    missing: str
+
+
+class _Common:
+    """What a prompt and a rendering begin with."""
+
+    def __init__(self, prompt: str, text: str, specials: re.Pattern[str]) -> None:
+        self._prompt = prompt
+        self._text = text
+        self._specials = specials
+        self.length = _common_length(prompt, text)
+
+    def header(self, history: int, generation_prompt: str) -> _Header:
+        """The end of what the rendering has of the prompt's own words behind the last message.
+
+        With the same words a little later in the rendering (a line's end more behind the last message), from there.
+        """
+        begin = len(self._prompt) - len(generation_prompt)
+        place = self.length if self.length < begin else begin
+        header = self._snapped(self.length, self.length)
+        if self.length < begin and generation_prompt:
+            window = self._text[place : place + _MAX_HEADER_SHIFT]
+            first = self._specials.match(generation_prompt)
+            shift = window.find(first.group() if first else generation_prompt[:1])
+            if shift >= 0 and not self._specials.sub("", window[:shift]).strip():
+                rest = self._text[place + shift : place + shift + len(generation_prompt)]
+                length = _common_length(generation_prompt, rest)
+                header = self._snapped(begin + length, place + shift + length)
+        return header if header.start >= history else _Header(history, self._prompt[history:])
+
+    def _snapped(self, in_prompt: int, in_text: int) -> _Header:
+        """Back to the start of a token that one of the two has there."""
+        back = 0
+        for text, place in ((self._prompt, in_prompt), (self._text, in_text)):
+            near = max(0, place - _MAX_HEADER_SHIFT)
+            for token in self._specials.finditer(text, near, place + _MAX_HEADER_SHIFT):
+                if token.start() < place < token.end():
+                    back = max(back, place - token.start())
+        return _Header(in_text - back, self._prompt[in_prompt - back :])
+
+
+def _common_length(first: str, second: str) -> int:
+    """How many characters two texts begin with in common."""
+    low, high = 0, min(len(first), len(second))
+    while low < high:  # comparing slices is faster than going character by character
+        middle = (low + high + 1) // 2
+        if first[low:middle] == second[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _holds_words(conversation: Conversation, region: Region, text: str) -> bool:
