@@ -61,7 +61,7 @@ def test_a_dataset_of_nothing(mill, tmp_path, format, content, barrier):
     dataset = open_dataset(mill.output)
     assert (len(dataset), list(dataset)) == (0, [])
     assert "text" in dataset.schema.names
-    assert [account["step"] for account in result.books["web"]] == [
+    assert [account["step"] for account in result.books["web"] if account["step"] != "columns"] == [
         "read",
         "length",
         *(step.name for step in barrier),

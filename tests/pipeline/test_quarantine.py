@@ -264,7 +264,7 @@ def test_books_balance_whatever_comes(mill, tmp_path_factory, calls, steps, file
     assert accounts[0].taken == num_lines
     for source in reads:
         assert not unbalanced(manifest.accounts(source))
-        steps_done = [account.step for account in manifest.accounts(source)]
+        steps_done = [account.step for account in manifest.accounts(source) if account.step != "columns"]
         assert steps_done == [
             "read",
             *(["length"] if source == "one" else []),

@@ -37,7 +37,7 @@ from gristmill.steps.write import Write
 @click.option("--against-text", metavar="FIELD", help="The field that holds the text there. Default: text.")
 @click.option("--text", default="text", show_default=True, help="The field that holds the text.")
 @click.option("--format", default="jsonl", show_default=True, help="Of the output: jsonl, parquet, arrow, webdataset.")
-@click.option("--columns", help="Fields to keep in parquet and arrow, with commas between them. JSON lines keep all.")
+@click.option("--columns", help="Fields to keep in parquet and arrow, with commas between them, instead of all.")
 @click.option("--count", is_flag=True, help="Say in duplicate_count how many documents each stands for.")
 @click.option("--max-source-loss", type=float, default=0.5, show_default=True, help="Stop where more would go.")
 @click.option("--max-cluster", type=int, default=100_000, show_default=True, help="Stop where more would be one.")

@@ -64,13 +64,21 @@ def command(
     )
     sizes = {str(file): file.stat().st_size for file in exported.files}
     if as_json:
-        facts = {"files": sizes, "rows": exported.rows, "usage": exported.usage, "notes": exported.notes}
+        facts = {
+            "files": sizes,
+            "rows": exported.rows,
+            "usage": exported.usage,
+            "notes": exported.notes,
+            "nan_as_null": exported.nan_as_null,
+        }
         click.echo(json.dumps(facts, indent=2))
         return
     for name, num_bytes in sizes.items():
         click.echo(f"{name}  {amount(num_bytes)}")
     rows = ", ".join(f"{split} {count:,}" for split, count in exported.rows.items())
     click.echo(f"done: rows {rows}; {counted(len(sizes), 'file')}, {amount(sum(sizes.values()))}")
+    if exported.nan_as_null:
+        click.echo(f"nan_as_null: {exported.nan_as_null:,} NaN or infinite, which JSON has not, are null")
     for usage in exported.usage:
         click.echo(f"use it: {usage}")
     for note in exported.notes:

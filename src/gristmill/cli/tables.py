@@ -43,6 +43,14 @@ def print_books(books: Mapping[str, Sequence[Mapping[str, object]]]) -> None:
             click.echo(f"skipped in {name}: {num_blank:,} blank, which are no records")
         if num_empty := measures["empty_files"]:
             click.echo(f"skipped in {name}: {num_empty:,} files without a byte")
+        if count := measures["nan_as_null"]:
+            click.echo(f"nan_as_null in {name}: {count:,} NaN or infinite, which JSON has not, are null")
+        if count := measures["other_fields"]:
+            click.echo(f"other_fields in {name}: {count:,} records have fields or values that fit no column")
+        if count := measures["members_too_large"]:
+            click.echo(
+                f"members_too_large in {name}: {count:,} members of tars are left out, larger than max_record_bytes"
+            )
 
 
 def print_tokens(manifest: Manifest) -> None:

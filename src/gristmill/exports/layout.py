@@ -59,8 +59,8 @@ class Layout(Protocol):
     def later_names(self) -> Iterator[str]:
         """Names that would come next, where files are numbered: an older and longer set may hold them."""
 
-    def fill(self, place: Place, targets: Targets) -> None:
-        """Write one shard into the files."""
+    def fill(self, place: Place, targets: Targets) -> int | None:
+        """Write one shard into the files; gives how many numbers JSON could not hold, where that is counted."""
 
     def usage(self, prefix: str) -> str:
         """How to use what was written at the prefix, in a line."""

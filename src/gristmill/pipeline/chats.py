@@ -10,6 +10,7 @@ from gristmill.core.errors import UsageError
 from gristmill.steps.render import Render, RenderChats
 from gristmill.steps.tokenize import Tokenize
 from gristmill.steps.tokenize.encode_chats import EncodeChats, for_chats
+from gristmill.steps.write import Write
 from gristmill.text.chats import CUT
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ def connected(steps: Sequence[Step], pack: Pack | None) -> tuple[Step, ...]:
     found = next((index for index, step in enumerate(steps) if isinstance(step, Tokenize)), None)
     render, connected_steps = steps[place], list(steps)
     assert isinstance(render, Render)
+    if render.keep is not None:
+        _check_kept(render, steps[place + 1 :])
     if found is None:
         return tuple(steps)
     changing = [step.name for step in steps[place + 1 : found] if not step.keeps_text]
@@ -48,6 +51,21 @@ def connected(steps: Sequence[Step], pack: Pack | None) -> tuple[Step, ...]:
     return tuple(connected_steps)
 
 
+def _check_kept(render: Render, following: Sequence[Step]) -> None:
+    """What is written is the chat as it was read, so nothing may change it behind its text's back."""
+    for step in following:
+        if isinstance(step, Tokenize):
+            raise UsageError(
+                f"render: keep: {render.keep} is for chats to be written as chats, but tokenize makes tokens of them",
+                help="leave out keep, or tokenize",
+            )
+        if not step.keeps_text and not isinstance(step, Write):
+            raise UsageError(
+                f"render: with keep: {render.keep} only steps that drop or order chats may follow, not {step.name}",
+                help="put it before render",
+            )
+
+
 def resolved_together(steps: Sequence[Step]) -> tuple[Step, ...]:
     """Resolved steps, `render` giving what `tokenize` takes."""
     has_tokens = any(isinstance(step, EncodeChats) for step in steps)
@@ -60,3 +78,8 @@ def resolved_together(steps: Sequence[Step]) -> tuple[Step, ...]:
 def makes_text(steps: Sequence[Step]) -> bool:
     """Whether records need no text of their own, because they are chats."""
     return any(isinstance(step, RenderChats) for step in steps)
+
+
+def opens_chats(steps: Sequence[Step]) -> bool:
+    """Whether chats become texts that are written, so that nothing is left of their records but columns."""
+    return any(isinstance(step, RenderChats) and not step.keeps_chat for step in steps)

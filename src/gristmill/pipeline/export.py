@@ -25,7 +25,7 @@ from gristmill.exports.megatron import MegatronLayout
 from gristmill.exports.streams import LlmcLayout, NanogptLayout
 from gristmill.exports.tokens import measure
 from gristmill.exports.training import AXOLOTL, COLUMNS, STORED, TRAINING
-from gristmill.pipeline.export_tables import TablesLayout
+from gristmill.pipeline.export_tables import JSON_FORMATS, TablesLayout, sampled_schema
 from gristmill.shards.manifest import load_manifest
 from gristmill.shards.token_rows import CHATS
 from gristmill.steps.write import Write
@@ -58,6 +58,8 @@ class Exported:
     """How to use it, a line for each split."""
     notes: list[str]
     """What else to know: sources that stand one after the other in files that are read in order."""
+    nan_as_null: int = 0
+    """Numbers that JSON has not (NaN, infinity), and that were written as null."""
 
 
 def export(
@@ -119,10 +121,10 @@ def export(
     }
     if not layouts:
         raise UsageError(f"there is nothing to export in {folder}", help="`gristmill inspect` shows what it holds")
-    files = _write(layouts, places, prefix, run, suffix=".bin" if to == "nanogpt" else "", overwrite=overwrite)
+    files, num_nan = _write(layouts, places, prefix, run, suffix=".bin" if to == "nanogpt" else "", overwrite=overwrite)
     rows = {name: sum(place.rows for place in places[name]) for name in layouts}
     usage = [layout.usage(prefix) for layout in layouts.values()]
-    return Exported(files, rows, usage, _order_notes(manifest, to, list(layouts), source))
+    return Exported(files, rows, usage, _order_notes(manifest, to, list(layouts), source), num_nan)
 
 
 def _order_notes(manifest: Manifest, to: str, splits: list[str], source: str | None) -> list[str]:
@@ -258,6 +260,8 @@ def _layout(to: str, split: str, places: list[Place], manifest: Manifest, vocab_
     if to == "numpy":
         ids = schema.field(INPUT_IDS).type
         return ArraysLayout(split, num_rows, ids.list_size, str(ids.value_type))
+    if manifest.format in JSON_FORMATS and to == "parquet":
+        schema = sampled_schema(places, manifest.format)
     return TablesLayout(
         split,
         Write(format=to),
@@ -289,7 +293,8 @@ def _prefix(path: str | os.PathLike[str], to: str) -> str:
 
 def _write(
     layouts: dict[str, Layout], places: dict[str, list[Place]], prefix: str, run: Run, *, suffix: str, overwrite: bool
-) -> list[Path]:
+) -> tuple[list[Path], int]:
+    """The files, and how many numbers became null."""
     planned = [file for layout in layouts.values() for file in layout.files]
     names = [file.name for file in planned]
     if twice := next((name for name in names if names.count(name) > 1), None):
@@ -308,9 +313,8 @@ def _write(
             for split, layout in layouts.items()
         }
         tasks = [Task(place.path, (split, place)) for split in layouts for place in places[split]]
-        for _ in run(_fill, tasks, setup=_prepared(layouts, paths), desc="exporting"):
-            pass
-        return files.commit(replaced=existing)
+        num_nan = sum(count for _, count in run(_fill, tasks, setup=_prepared(layouts, paths), desc="exporting"))
+        return files.commit(replaced=existing), num_nan
 
 
 def _prepared(layouts: dict[str, Layout], paths: dict[str, list[str]]) -> Callable[[], Any]:
@@ -318,9 +322,10 @@ def _prepared(layouts: dict[str, Layout], paths: dict[str, list[str]]) -> Callab
     return partial(dict, {split: (layout, paths[split]) for split, layout in layouts.items()})
 
 
-def _fill(task: Task, context: Context) -> None:
+def _fill(task: Task, context: Context) -> int:
     split, place = task.payload
     layout, paths = context.state[split]
     with Targets(paths) as targets:
-        layout.fill(place, targets)
+        num_nan = layout.fill(place, targets)
     context.count(rows=place.rows)
+    return num_nan or 0

@@ -1,7 +1,7 @@
 """Export of rows as they are: Parquet, JSON lines and WebDataset, one file for each shard.
 
-Documents are written as the `write` step writes them. Token rows keep all columns in Parquet; in JSON lines and
-WebDataset, which have no good place for them, origins are left out.
+Documents are written as the `write` step writes them, with all their columns. Token rows keep all columns in Parquet;
+in JSON lines and WebDataset, which have no good place for them, origins are left out.
 
 | token rows | a row is |
 |---|---|
@@ -17,23 +17,37 @@ from __future__ import annotations
 import io
 import itertools
 import os
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import ORIGIN, ORIGIN_TYPE, RECORD, RECORD_TYPE, TEXT
+from gristmill.core.json_values import encode_json
+from gristmill.core.records import (
+    ORIGIN,
+    ORIGIN_TYPE,
+    OTHER_FIELDS,
+    RECORD,
+    RECORD_TYPE,
+    TEXT,
+    TEXT_TYPE,
+    SourceFile,
+)
 from gristmill.exports.layout import PlannedFile
 from gristmill.exports.tokens import counted, damaged, shard_batches
 from gristmill.exports.training import STORED, training_rows, training_schema
 from gristmill.shards.arrow_stream import ORIGINS_SCHEMA, mapped_batches
 from gristmill.shards.readers import line_chunks, open_shard
 from gristmill.shards.token_rows import ORIGINS
+from gristmill.steps.read import Read, sampled_record_types
+from gristmill.steps.unite.field_types import without_nulls
+from gristmill.steps.unite.json_text import JSON_TYPE, NAN_AS_NULL, count_not_finite, is_json, make_field
+from gristmill.steps.unite.record_columns import RecordColumns
 from gristmill.steps.write import Write, encode_whole
 from gristmill.steps.write.tar import BLOCK, member
 
@@ -43,6 +57,8 @@ if TYPE_CHECKING:
     from gristmill.exports.layout import Place, Targets
     from gristmill.steps.write.encoder import Sink
 
+JSON_FORMATS = ("jsonl", "webdataset")
+"""Shards of these hold JSON records."""
 _PIECE_BYTES = 1 << 20
 """So much of a batch becomes Python objects at a time."""
 
@@ -68,15 +84,20 @@ class TablesLayout:
     def later_names(self) -> Iterator[str]:
         return map(self._name, itertools.count(self.num_files))
 
-    def fill(self, place: Place, targets: Targets) -> None:
+    def fill(self, place: Place, targets: Targets) -> int:
+        """The file of a shard; gives how many numbers JSON could not hold."""
+        counts: Counter[str] = Counter()
         with Path(targets.paths[place.number]).open("wb") as file:
             if self.is_tokens:
                 self._write_tokens(place, file)
             else:
                 batches = counted(_document_batches(place, self.stored, self._batch_schema), place.path, place.rows)
+                if self.write.keeps_record:
+                    batches = _counting_nan(batches, counts)
                 encode_whole(self.write, self._batch_schema, batches, file)
             file.flush()
             os.fsync(file.fileno())
+        return counts[NAN_AS_NULL]
 
     def usage(self, prefix: str) -> str:
         last = f"00000..{self.num_files - 1:05d}"
@@ -93,10 +114,10 @@ class TablesLayout:
         """Of documents in flight: their columns, or where they come from JSON and become JSON, what they were."""
         if self.stored in {"arrow", "parquet"}:
             return self.schema
-        columns = [field for field in self.schema if field.name != ORIGIN]
-        if self.write.keeps_record:
-            columns = [field for field in columns if field.name == TEXT] + [pa.field(RECORD, RECORD_TYPE)]
-        return pa.schema([pa.field(ORIGIN, ORIGIN_TYPE), *columns])
+        if not self.write.keeps_record:
+            return self.schema
+        text = [field for field in self.schema if field.name == TEXT]
+        return pa.schema([pa.field(ORIGIN, ORIGIN_TYPE), *text, pa.field(RECORD, RECORD_TYPE)])
 
     def _write_tokens(self, place: Place, file: Sink) -> None:
         batches, schema = shard_batches(place), self.schema
@@ -149,31 +170,43 @@ def _parquet_batches(place: Place) -> Iterator[pa.RecordBatch]:
         yield from file.iter_batches(1024)
 
 
+def _counting_nan(batches: Iterable[pa.RecordBatch], counts: Counter[str]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        counts[NAN_AS_NULL] += sum(map(count_not_finite, batch.columns))
+        yield batch
+
+
+def sampled_schema(places: Sequence[Place], stored: str) -> pa.Schema:
+    """The columns of a split of JSON records: all keys of a sample of them, and `other_fields` if that is not all."""
+    shards = [SourceFile(place.path, place.path, Path(place.path).stat().st_size, "", 0) for place in places]
+    read = Read(read=[place.path for place in places], format="gristmill")
+    types, sees_all = sampled_record_types(read, shards)
+    columns = [pa.field(ORIGIN, ORIGIN_TYPE), pa.field(TEXT, TEXT_TYPE)]
+    columns += [make_field(name, without_nulls(kind), why) for name, (kind, why) in types.items()]
+    if not sees_all or stored != "jsonl":
+        columns.append(make_field(OTHER_FIELDS, JSON_TYPE))
+    return pa.schema(columns)
+
+
 def _records(place: Place, stored: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Records of JSON lines or tars. Their origins are in the side file; its batches set the pace."""
     lines: Iterator[bytes]
     if stored == "jsonl":
         lines = (line for chunk in line_chunks(Path(place.path)) for line in chunk)
     else:
-        lines = map(msgspec.json.encode, open_shard(Path(place.path), stored).rows())
-    decode = msgspec.json.Decoder(dict).decode
+        lines = map(encode_json, open_shard(Path(place.path), stored).rows())
+    fields = [field for field in schema if field.name not in (ORIGIN, RECORD, OTHER_FIELDS)]
+    decoder = RecordColumns({field.name: JSON_TYPE if is_json(field) else field.type for field in fields})
     for side in mapped_batches(Path(str(place.origins)), ORIGINS_SCHEMA):
         raw = list(itertools.islice(lines, side.num_rows))
         if len(raw) < side.num_rows:
             raise damaged(place.path, "holds fewer records than there are origins")
-        records = [decode(line) for line in raw]
-        known = {ORIGIN: side.column(ORIGIN), RECORD: pa.array(raw, RECORD_TYPE)}
-        arrays = [known[field.name] if field.name in known else _column(field, records, place.path) for field in schema]
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        columns = {ORIGIN: side.column(ORIGIN), RECORD: pa.array(raw, RECORD_TYPE), **decoder.decode(raw)}
+        if not {OTHER_FIELDS, RECORD} & {*schema.names} and columns[OTHER_FIELDS].null_count < side.num_rows:
+            raise UsageError(
+                f"{place.path} has records that fit no column: {columns[OTHER_FIELDS].drop_null()[0]}",
+                help="export to jsonl, or make the dataset with `write: {format: parquet}`",
+            )
+        yield pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
     if next(lines, None) is not None:
         raise damaged(place.path, "holds more records than there are origins")
-
-
-def _column(field: pa.Field, records: list[dict[str, object]], path: str) -> pa.Array:
-    try:
-        return pa.array([record.get(field.name) for record in records], field.type)
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        raise UsageError(
-            f'column "{field.name}" is {field.type}, which cannot be made of the JSON in {path}: {error}',
-            help="export to jsonl, or make the dataset with `write: {format: arrow}`",
-        ) from error

@@ -13,7 +13,7 @@ from gristmill.steps.source_column import SOURCE, NameSource
 from gristmill.steps.split import AssignSplit, Split
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
@@ -79,6 +79,15 @@ def with_steps(legs: Sequence[Leg], steps: Sequence[LocalStep]) -> tuple[Leg, ..
     found = iter(steps)
     given = [[next(found) for _ in _sample_steps(leg)] for leg in legs]
     return tuple(replace(leg, steps=tuple(some[: len(leg.steps)])) for leg, some in zip(legs, given, strict=True))
+
+
+def stored_columns(legs: Sequence[Leg], sizes: Sequence[Mapping[str, float]]) -> tuple[dict[str, float], ...]:
+    """What each barrier stores, from the sizes of columns before the first and after each of the `sample_steps`."""
+    stored, place = [], 0
+    for leg in legs[:-1] if sizes else ():
+        stored.append(dict(sizes[place + len(leg.steps)]))
+        place += len(_sample_steps(leg))
+    return tuple(stored)
 
 
 def _sample_steps(leg: Leg) -> tuple[LocalStep, ...]:

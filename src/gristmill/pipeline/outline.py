@@ -6,7 +6,7 @@ above: nothing is filtered, text unpacks to four times its size.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -40,6 +40,9 @@ class SourceOutline:
     num_tasks: int
     """Of the first pass."""
     columns: dict[str, str]
+    """Those that are written, with their types."""
+    stored_columns: list[dict[str, int]] = field(default_factory=list)
+    """Estimated: bytes in the work folder at the end of each pass but the last, by column."""
     notes: tuple[str, ...] = ()
     is_sample: bool = False
     """All numbers are of the first records of a Python object, which only the run reads to its end."""
@@ -49,8 +52,12 @@ class SourceOutline:
         written = written_bytes(self.unpacked_bytes, write_format, compressed=compressed)
         if write_format == "parquet" or self.num_tasks > self.num_units:
             written *= 2  # parts are joined
-        stored = sum(_STORED_BY.get(stage[-1], 1) for stage in self.stages[:-1]) * self.unpacked_bytes
-        return written + stored + self.pieces_bytes
+        return written + sum(map(self.stored_bytes, range(len(self.stages) - 1))) + self.pieces_bytes
+
+    def stored_bytes(self, stage: int) -> int:
+        """Disk space at the barrier that ends a pass."""
+        columns = self.stored_columns[stage].values() if self.stored_columns else ()
+        return _STORED_BY.get(self.stages[stage][-1], 1) * max(self.unpacked_bytes, sum(columns))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +144,10 @@ def _source_lines(source: SourceOutline) -> Iterator[str]:
         is_last = number == len(source.stages)
         note = f"  ({work})" if number == 1 else "  (from the work folder)"
         yield f"{'└──' if is_last else '├──'} stage {number}: {' → '.join(steps)}{note}"
+        if not is_last and source.stored_columns:
+            stored = source.stored_columns[number - 1]
+            sizes = ", ".join(f"{name} {amount(size)}" for name, size in stored.items())
+            yield f"│   └── on disk until stage {number + 1}: about {amount(source.stored_bytes(number - 1))} ({sizes})"
 
 
 def _branch(lines: Iterator[str] | Sequence[str], *, is_last: bool) -> Iterator[str]:

@@ -5,6 +5,7 @@ Cost: one listing of the inputs, the metadata of large files, and a few records 
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +17,16 @@ from gristmill.core.recipe import step_parameters
 from gristmill.core.records import INPUT_IDS, LITERALS, ORIGIN, RECORD, SPLIT, TEXT, TRAINED
 from gristmill.core.step import GlobalStep, LocalStep
 from gristmill.pipeline import fingerprint
-from gristmill.pipeline.chats import connected, makes_text, resolved_together
+from gristmill.pipeline.chats import connected, makes_text, opens_chats, resolved_together
 from gristmill.pipeline.inputs import find_inputs, refuse_own_output
-from gristmill.pipeline.leg import cut_into_legs, leg_schemas, sample_steps, source_column_notes, with_steps
+from gristmill.pipeline.leg import (
+    cut_into_legs,
+    leg_schemas,
+    sample_steps,
+    source_column_notes,
+    stored_columns,
+    with_steps,
+)
 from gristmill.pipeline.outline import Outline, SourceOutline, counted, unpacked_bytes
 from gristmill.pipeline.output import check_writable
 from gristmill.pipeline.sample import Sample, find_no_records, try_sample
@@ -32,27 +40,39 @@ from gristmill.pipeline.together import (
     joins_sources,
     order_note,
 )
+from gristmill.pipeline.uniting import Strand, unite
 from gristmill.pipeline.units import CELLS_PER_UNIT, UNIT_BYTES, Span, cut_for_tasks, make_units
 from gristmill.shards.token_rows import is_masked, shard_schema
 from gristmill.steps.columns import value_columns
 from gristmill.steps.deduplicate import DeduplicateAgainst
 from gristmill.steps.limit import FirstRecords
 from gristmill.steps.pack.pack import Pack
-from gristmill.steps.read import JSON_FORMATS, file_format, is_array, open_reader, plan_schema, refuse_text_keys
+from gristmill.steps.read import (
+    JSON_FORMATS,
+    file_format,
+    is_array,
+    open_reader,
+    plan_schema,
+    refuse_text_keys,
+    sampled_record_types,
+)
+from gristmill.steps.select import Select
 from gristmill.steps.tokenize.encode import Encode
+from gristmill.steps.unite.json_text import is_json, reason_for_json
 from gristmill.steps.write import Write, open_encoder
 from gristmill.storage.commit import free_bytes
 from gristmill.storage.compression import codec_of
 from gristmill.text.tokenizers import forget_engines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
     from gristmill.core.recipe import Recipe
     from gristmill.core.records import SourceFile
     from gristmill.core.step import Step
+    from gristmill.pipeline.inputs import Inputs
     from gristmill.pipeline.leg import Leg
     from gristmill.shards.carried_tokenizer import CarriedTokenizer
     from gristmill.steps.read import Read
@@ -80,6 +100,10 @@ class SourcePlan:
     """Only the first records of a Python object were looked at."""
     dataset_tokenizer: CarriedTokenizer | None = None
     """What made the ids of a dataset of tokens that is read."""
+    record_bytes: float = 0.0
+    """Of a sample of its records, as they are in the files; 0: not known."""
+    stored_record_bytes: tuple[dict[str, float], ...] = ()
+    """What each barrier stores of such a record, by column."""
 
     @property
     def num_bytes(self) -> int:
@@ -136,10 +160,18 @@ class SourcePlan:
             stages=[["read", *stages[0]], *stages[1:]],
             num_units=len(units),
             num_tasks=sum(len(cut_for_tasks(unit, slice_bytes, self.cell_sizes)) for unit in units),
-            columns={field.name: str(field.type) for field in value_columns(self.output_schema)},
+            columns=_described_columns(self.output_schema),
+            stored_columns=self._stored_columns(sum(sizes.values())),
             notes=self.notes,
             is_sample=self.is_sample,
         )
+
+    def _stored_columns(self, unpacked: int) -> list[dict[str, int]]:
+        """What each barrier stores, by column, if nothing is filtered."""
+        num_records = unpacked / self.record_bytes if self.record_bytes else 0
+        return [
+            {name: round(num_records * size) for name, size in stored.items()} for stored in self.stored_record_bytes
+        ]
 
     def _unpacked_bytes(self, file: SourceFile) -> int:
         kind = file_format(file.relative, self.read.format)
@@ -231,6 +263,17 @@ class Plan:
         return str(self.outline())
 
 
+def _described_columns(schema: pa.Schema) -> dict[str, str]:
+    """The columns that are written, with their types; JSON text with the reason for it."""
+    columns = {each.name: str(each.type) for each in value_columns(schema)}
+    for each in schema:
+        if is_json(each):
+            columns[each.name] = f"json ({reason_for_json(each)})" if reason_for_json(each) else "json"
+        elif each.name == RECORD:
+            columns[RECORD] = "json (the whole record, written as it was read)"
+    return columns
+
+
 def make_plan(
     recipe: Recipe,
     *,
@@ -255,21 +298,26 @@ def make_plan(
     resolved: list[tuple[Step, Step]] = []  # steps that all sources share are looked up once
     reads = sampled_reads(recipe) if spooled is None else spooled
     apart = backend == "processes"
+    drafts = [
+        _draft_source(
+            recipe, name, connected((*source.steps, *steps), pack), resolved, write, limit, reads.get(name), tell
+        )
+        for name, source in recipe.sources.items()
+    ]
+    if all(draft.writes_documents for draft in drafts):
+        united = unite([draft.strand for draft in drafts], write)
+        drafts = [replace(draft, strand=strand) for draft, strand in zip(drafts, united, strict=True)]
+    # The first records from Python are in this process, where no worker finds them.
     sources = tuple(
         _plan_source(
             recipe,
-            name,
-            connected((*source.steps, *steps), pack),
-            resolved,
+            draft,
             write,
-            limit,
-            reads.get(name),
-            # The first records from Python are in this process, where no worker finds them.
-            apart=apart and not (spooled is None and name in reads),
+            apart=apart and not (spooled is None and draft.strand.name in reads),
             timeout=timeout,
             tell=tell,
         )
-        for name, source in recipe.sources.items()
+        for draft in drafts
     )
     if spooled is None:
         sources = tuple(replace(source, is_sample=source.name in reads) for source in sources)
@@ -296,7 +344,24 @@ def _output_steps(recipe: Recipe) -> tuple[tuple[Step, ...], Pack | None, Write]
     return tuple(steps), pack, write  # type: ignore[return-value]
 
 
-def _plan_source(
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A source whose files are known, before it is united with the others."""
+
+    strand: Strand
+    inputs: Inputs
+    read: Read
+    files: tuple[SourceFile, ...]
+    notes: tuple[str, ...]
+    """What the user should know of the files."""
+
+    @property
+    def writes_documents(self) -> bool:
+        has_ids = any(isinstance(step, Encode) for step in self.strand.steps)
+        return self.inputs.tokenizer is None and not has_ids
+
+
+def _draft_source(
     recipe: Recipe,
     name: str,
     steps: Sequence[Step],
@@ -304,14 +369,11 @@ def _plan_source(
     write: Write,
     limit: int | None,
     spooled: Read | None,
-    *,
-    apart: bool,
-    timeout: float | None,
     tell: Callable[[str], object],
-) -> SourcePlan:
+) -> _Draft:
     source = recipe.sources[name]
     first = () if limit is None else (FirstRecords(max_records=limit),)
-    try:
+    with _naming_source(name):
         steps = (*first, *resolved_together([_resolved(step, recipe, resolved, tell) for step in steps]))
         against = [step for step in steps if isinstance(step, DeduplicateAgainst)]
         refuse_own_output(recipe, {file.path.rpartition("/")[0] for step in against for file in step.files})
@@ -320,31 +382,78 @@ def _plan_source(
         files, tokenizer = tuple(_with_layout(inputs.read, file) for file in inputs.files), inputs.tokenizer
         read = _with_columns(inputs.read, steps) if tokenizer is None else inputs.read
         tell(f"planning: reading a sample of {name} ({counted(len(files), 'file')})")
-        schema = plan_schema(read, files, keeps_record=_keeps_record(steps, write), has_text=not makes_text(steps))
+        keeps_all = _keeps_all(inputs.read, steps)
+        schema = plan_schema(
+            read,
+            files,
+            keeps_record=keeps_all or _keeps_record(steps, write),
+            has_text=not makes_text(steps),
+            carries_members=keeps_all,
+        )
         if tokenizer is not None:
             refuse_text_keys(read)
         check_split_steps(files, steps)
         no_records = find_no_records(read, files, schema)
         if no_records is not None and not recipe.allow_empty and limit is None:
             raise no_records
-        legs = cut_into_legs(steps)
+        opens_record = RECORD in schema.names and keeps_all and (not write.keeps_record or opens_chats(steps))
+        has_text = TEXT in schema.names
+        types, sees_all = sampled_record_types(read, files, has_text=has_text) if opens_record else ({}, False)
+        names_columns = bool(inputs.read.columns)
+        num_own = len(first) + len(source.steps)
+        text = read.text if has_text else ""
+        strand = Strand(name, schema, steps, num_own, text, types, sees_all, names_columns)
+        notes = (*inputs.notes, *([no_records.message] if no_records is not None else []))
+        return _Draft(strand, inputs, read, files, notes)
+
+
+def _plan_source(
+    recipe: Recipe,
+    draft: _Draft,
+    write: Write,
+    *,
+    apart: bool,
+    timeout: float | None,
+    tell: Callable[[str], object],
+) -> SourcePlan:
+    strand, read = draft.strand, draft.read
+    files, tokenizer, schema = draft.files, draft.inputs.tokenizer, strand.schema
+    with _naming_source(strand.name):
+        legs = cut_into_legs(strand.steps)
         schemas = leg_schemas(schema, legs)
         if INPUT_IDS not in schemas[-1].names:
             open_encoder(write, schemas[-1])
         file = min(files, key=lambda file: file.num_bytes or UNIT_BYTES)
         tried = Sample(read, file, schema, sample_steps(legs), schemas[-1], recipe.seed, recipe.max_quarantine)
-        tell(f"planning: trying the steps on records of {name}")
-        settled, notes = try_sample(tried, apart=apart, timeout=timeout)
-        legs = with_steps(legs, settled)
+        tell(f"planning: trying the steps on records of {strand.name}")
+        outcome, notes = try_sample(tried, apart=apart, timeout=timeout)
+        legs = with_steps(legs, outcome.steps)
         code = fingerprint.of_steps(step for leg in legs for step in leg.all_steps)
-        notes = [*inputs.notes, *notes]
-        notes += [no_records.message] if no_records is not None else []
+        notes = [*draft.notes, *notes]
         if tokenizer is not None:
             made_by = tokenizer.identity
             notes.append(f"tokens of tokenizer {made_by.name}: {made_by.vocab_size:,} tokens, not tokenized again")
         notes += [note for leg in legs for step in leg.steps for note in step.notes()]
         notes += source_column_notes(legs, schemas)
-        return SourcePlan(name, read, files, schema, legs, schemas, code, tuple(notes), dataset_tokenizer=tokenizer)
+        return SourcePlan(
+            strand.name,
+            read,
+            files,
+            schema,
+            legs,
+            schemas,
+            code,
+            tuple(notes),
+            dataset_tokenizer=tokenizer,
+            record_bytes=outcome.record_bytes,
+            stored_record_bytes=stored_columns(legs, outcome.column_bytes),
+        )
+
+
+@contextmanager
+def _naming_source(name: str) -> Iterator[None]:
+    try:
+        yield
     except GristmillError as error:
         error.add_note(f"in source {name}")
         raise
@@ -376,6 +485,11 @@ def _with_columns(read: Read, steps: Sequence[Step]) -> Read:
         made.update(getattr(step, "columns", {}) if not isinstance(step, Write) else ())
         made.update(step.columns_made() if isinstance(step, LocalStep) else ())
     return msgspec.structs.replace(read, columns=needed)
+
+
+def _keeps_all(read: Read, steps: Sequence[Step]) -> bool:
+    """Documents are written with all their columns, unless the recipe names or selects them. Tokens have none."""
+    return not read.columns and not any(isinstance(step, (Encode, Select)) for step in steps)
 
 
 def _keeps_record(steps: Sequence[Step], write: Write) -> bool:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from gristmill.core.errors import ItemTimeoutError, OutOfMemoryError, UsageError, WorkerDiedError
 from gristmill.core.recipe import runs_foreign_code
+from gristmill.core.records import ORIGIN
 from gristmill.engine.tasks import Task, run_tasks
 from gristmill.pipeline.quarantine import num_allowed
 from gristmill.pipeline.trial import run_limited
-from gristmill.steps.read import file_format, open_reader
+from gristmill.steps.read import JSON_FORMATS, file_format, open_reader
 from gristmill.steps.render import RenderChats
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from gristmill.engine.tasks import Context
     from gristmill.steps.read import Read
 
-Settled = tuple[tuple["LocalStep", ...], list[str]]
+Settled = tuple["Tried", list[str]]
 """Steps after a look at the sample, and notes for the user."""
 
 _MAX_RECORDS = 100
@@ -63,6 +64,18 @@ class Sample:
         return next((cell.batch.slice(0, _MAX_RECORDS) for cell in cells), None)
 
 
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What became of the sample."""
+
+    steps: tuple[LocalStep, ...]
+    """Settled."""
+    record_bytes: float = 0.0
+    """Of input, on average; 0 where it is not known."""
+    column_bytes: tuple[dict[str, float], ...] = ()
+    """Of a record, on average: as it is read, and after each step."""
+
+
 def try_sample(sample: Sample, *, apart: bool, timeout: float | None = None) -> Settled:
     """The steps settled, and what the user should know.
 
@@ -82,12 +95,12 @@ def try_sample(sample: Sample, *, apart: bool, timeout: float | None = None) -> 
         )
     except (WorkerDiedError, OutOfMemoryError) as error:
         note = f"a sample record ends its worker: the run will find it and set it aside ({error.message})"
-        return sample.steps, [note]
+        return Tried(sample.steps), [note]
     except UsageError as error:  # without the notes of the engine: it is about the recipe
         raise UsageError(error.message, help=error.help, **error.context) from None
     except ItemTimeoutError:
         note = f"the sample took more than {seconds:g} s and was not checked to the end: give the run a timeout"
-        return sample.steps, [note]
+        return Tried(sample.steps), [note]
     return settled
 
 
@@ -95,18 +108,34 @@ def settle(sample: Sample) -> Settled:
     """Send the first records through the steps; gives the steps back, settled, and what they have to say."""
     batch = sample.batch if sample.batch is not None else sample.first_records()
     if batch is None:
-        return sample.steps, []
+        return Tried(sample.steps), []
     settled: list[LocalStep] = []
     notes: list[str] = []
+    record_bytes, column_bytes = _input_bytes(batch, sample), [_column_bytes(batch)]
     for step in sample.steps:
         settled.append(step.settled(batch))
         notes += settled[-1].sample_notes(batch)
         batch = _apply(settled[-1], batch, sample)
+        column_bytes.append(_column_bytes(batch))
     if not batch.schema.equals(sample.expected):
         raise UsageError(
             f"the steps give other columns than they should: {batch.schema.names}, not {sample.expected.names}"
         )
-    return tuple(settled), notes
+    return Tried(tuple(settled), record_bytes, tuple(column_bytes)), notes
+
+
+def _input_bytes(batch: pa.RecordBatch, sample: Sample) -> float:
+    """What a record takes in the input: by the places of lines, else by what was read of it."""
+    if not batch.num_rows:
+        return 0.0
+    if file_format(sample.file.path, sample.read.format) in JSON_FORMATS and batch.num_rows > 1:
+        positions = batch.column(ORIGIN).field("position")
+        return float(positions[-1].as_py() - positions[0].as_py()) / float(batch.num_rows - 1)
+    return float(batch.nbytes / batch.num_rows)
+
+
+def _column_bytes(batch: pa.RecordBatch) -> dict[str, float]:
+    return {name: float(batch.column(name).nbytes) / max(1, batch.num_rows) for name in batch.schema.names}
 
 
 def _apply(step: LocalStep, batch: pa.RecordBatch, sample: Sample) -> pa.RecordBatch:

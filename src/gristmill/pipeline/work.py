@@ -306,6 +306,7 @@ class _PartRun:
         self._opening.given += cell.batch.num_rows
         if cell.num_blank:
             self._opening.measures["blank"] += cell.num_blank
+        self._opening.measures.update(+cell.measures)
         self._set_aside(self._opening, cell.bad, cell.batch)
         _take_amounts(self._opening, cell.batch)
         self._context.count(records=cell.batch.num_rows)

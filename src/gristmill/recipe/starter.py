@@ -15,7 +15,7 @@ sources:
   sample:                         # a name for these files; add as many sources as you like
     read: sample.jsonl            # also folders, "data/**/*.jsonl.zst", "part-{0000..0099}.parquet", s3://…, lists
     text: text                    # the field that holds the text; "payload.body" for one inside another
-    # columns: [url, date]        # carry these along as columns
+    # columns: [url, date]        # only these; without it documents keep all their columns
     # steps: [sample: {fraction: 0.1}]     # only for this source, before the common steps
 
 steps:

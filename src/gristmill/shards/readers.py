@@ -20,6 +20,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gristmill.core.json_values import decode_json
 from gristmill.core.names import one_of
 from gristmill.core.records import ORIGIN, TEXT
 from gristmill.shards.arrow_stream import mapped_batches, unchecked_batches
@@ -61,7 +62,7 @@ def open_shard(path: Path, format: str, kind: str = "documents", schema: pa.Sche
     if format == "parquet":
         return ParquetShard(path, schema)
     if format == "jsonl":
-        return SequentialShard(lambda: line_chunks(path), msgspec.json.Decoder(Record).decode)
+        return SequentialShard(lambda: line_chunks(path), _record)
     return SequentialShard(lambda: _samples(path), _sample_record)
 
 
@@ -257,8 +258,15 @@ def _members(path: Path) -> Iterator[tuple[str, bytes]]:
             raise EOFError("the tar ends before its end mark")
 
 
+def _record(content: bytes) -> Record:
+    record = decode_json(content)
+    if not isinstance(record, dict):
+        raise msgspec.ValidationError(f"a record must be an object, not {type(record).__name__}")
+    return record
+
+
 def _sample_record(sample: dict[str, bytes]) -> Record:
-    record: Record = msgspec.json.decode(sample["json"], type=Record) if "json" in sample else {}
+    record = _record(sample["json"]) if "json" in sample else {}
     if "txt" in sample:
         record[TEXT] = sample["txt"].decode()
     return record

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from gristmill.core.errors import UsageError
 from gristmill.core.names import nearest
-from gristmill.core.records import INPUT_IDS, ORIGIN, PATH, RECORD, SPLIT, TEXT
+from gristmill.core.records import BESIDE, INPUT_IDS, ORIGIN, PATH, RECORD, SPLIT, TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,6 +37,11 @@ def path_in_record(field: pa.Field) -> tuple[str, ...]:
     """
     path = (field.metadata or {}).get(PATH, field.name.encode())
     return tuple(path.decode().split("."))
+
+
+def has_text_beside(schema: pa.Schema) -> bool:
+    """Whether records are chats that are kept as they are: columns that steps make stand beside them, not in them."""
+    return TEXT in schema.names and BESIDE in (schema.field(TEXT).metadata or {})
 
 
 def value_columns(schema: pa.Schema) -> list[pa.Field]:

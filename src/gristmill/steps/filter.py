@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import pyarrow as pa
 
@@ -22,6 +24,8 @@ class Filter(FunctionStep, tag="filter", frozen=True, kw_only=True):
     >>> texts(applied.batch), applied.dropped
     (['hello'], {'rejected': 1})
     """
+
+    keeps_text: ClassVar[bool] = True
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:  # noqa: ARG002
         keep = np.zeros(batch.num_rows, dtype=bool)

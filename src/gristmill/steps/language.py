@@ -45,6 +45,7 @@ class Language(LocalStep, tag="language", frozen=True, kw_only=True):
     """
 
     needs: ClassVar[tuple[str, ...]] = (TEXT,)
+    keeps_text: ClassVar[bool] = True
 
     languages: list[str] = msgspec.field(default_factory=list)
     """Those to keep; none: all."""

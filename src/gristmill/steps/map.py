@@ -8,10 +8,12 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from gristmill.core.json_values import count_not_finite_values, encode_json
 from gristmill.core.records import ORIGIN, RECORD, SPLIT, TEXT, Applied, BadRecord
 from gristmill.steps.columns import add_columns, path_in_record, value_columns
 from gristmill.steps.function_step import FunctionStep
 from gristmill.steps.record_functions import Refused, call_each
+from gristmill.steps.unite.json_text import NAN_AS_NULL
 
 _STRING_TYPES = (pa.large_string(), pa.string())
 
@@ -40,7 +42,8 @@ class Map(FunctionStep, tag="map", frozen=True, kw_only=True):
         results = _Results(schema)
         bad: list[BadRecord] = []
         call_each(self.function.resolve(), batch, results.add, bad)
-        return Applied(results.to_batch(batch), bad=bad)
+        measures = {NAN_AS_NULL: results.num_not_finite} if results.num_not_finite else {}
+        return Applied(results.to_batch(batch), bad=bad, measures=measures)
 
 
 class _Results:
@@ -50,6 +53,8 @@ class _Results:
         self._schema = schema
         self._fields = [(field, path_in_record(field)) for field in value_columns(schema)]
         self._keeps_json = RECORD in schema.names
+        self.num_not_finite = 0
+        """NaN and infinities without a column of their own, which are null in JSON records."""
         self._rows: list[int] = []
         self._records: list[bytes] = []
         self._values: list[list[Any]] = [[] for _ in self._fields]
@@ -61,6 +66,8 @@ class _Results:
         values = [self._value(field, path, result) for field, path in self._fields]
         if self._keeps_json:
             self._records.append(_encoded(result))
+            undeclared = [value for key, value in result.items() if key not in self._schema.names]
+            self.num_not_finite += count_not_finite_values(undeclared)
         else:
             self._refuse_undeclared(result)
         self._rows.append(row)
@@ -108,7 +115,7 @@ class _Results:
 
 def _encoded(result: Mapping[str, Any]) -> bytes:
     try:
-        return msgspec.json.encode(result)
+        return encode_json(result)
     except UnicodeEncodeError as error:
         raise Refused("lone_surrogate", str(error)) from None
     except (TypeError, ValueError, OverflowError, RecursionError) as error:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from gristmill.core.records import RECORD, BadRecord
-from gristmill.steps.columns import path_in_record
+from gristmill.steps.columns import has_text_beside, path_in_record
 from gristmill.steps.json_records import with_values
 from gristmill.steps.record_functions import bad_record
 
@@ -30,12 +30,12 @@ def put_columns(
 ) -> tuple[pa.RecordBatch, list[BadRecord]]:
     """The batch with these columns in the step's schema, and the records whose JSON could not take them.
 
-    A JSON record that already says the same keeps its bytes.
+    A JSON record that already says the same keeps its bytes, and so does a chat that is kept as it is.
     """
     schema = step.output_schema(batch.schema)
     values = {name: columns[name] if name in columns else batch.column(name) for name in schema.names}
     bad: list[BadRecord] = []
-    if RECORD in schema.names:
+    if RECORD in schema.names and not has_text_beside(schema):
         records, bad, kept = _records(batch, schema, columns)
         values[RECORD] = pa.array(records, schema.field(RECORD).type)
         if bad:

@@ -57,6 +57,7 @@ class Toxicity(LocalStep, tag="toxicity", frozen=True, kw_only=True):
     """
 
     needs: ClassVar[tuple[str, ...]] = (TEXT,)
+    keeps_text: ClassVar[bool] = True
     not_shaping: ClassVar[tuple[str, ...]] = ("words", "by_language")
 
     words: str | None = None

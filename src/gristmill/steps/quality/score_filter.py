@@ -55,6 +55,7 @@ class ScoreFilter(LocalStep, frozen=True, kw_only=True):
     """Base of filters whose keys are thresholds. null switches a rule off."""
 
     needs: ClassVar[tuple[str, ...]] = (TEXT,)
+    keeps_text: ClassVar[bool] = True
 
     is_for_english: ClassVar[bool] = False
     """Its own thresholds suit English, and other languages need tables."""

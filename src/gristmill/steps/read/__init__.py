@@ -10,7 +10,7 @@ from gristmill.steps.read.formats import JSON_FORMATS, file_format
 from gristmill.steps.read.gristmill_dataset import refuse_unfinished
 from gristmill.steps.read.python_values import json_line
 from gristmill.steps.read.read import Read
-from gristmill.steps.read.schema import plan_schema
+from gristmill.steps.read.schema import plan_schema, sampled_record_types
 from gristmill.steps.read.source import (
     as_source_files,
     cells_to_unpack,
@@ -46,6 +46,7 @@ __all__ = [
     "recognized",
     "refuse_text_keys",
     "refuse_unfinished",
+    "sampled_record_types",
     "schema_without_views",
     "source_files",
     "source_tokenizer",

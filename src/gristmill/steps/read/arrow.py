@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import mmap
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -100,23 +101,25 @@ class ArrowReader:
             yield cell
 
     def _mapped(self, number: int, cell: _RowCell, found: pa.Schema) -> CellBatch:
-        wanted = [found.names.index(name) for name in self._columns.top_level]
+        wanted = [place for place, name in enumerate(found.names) if name in self._columns.top_level]
         empty = pa.RecordBatch.from_pylist([], pa.schema([found.field(index) for index in wanted]))
-        batches, bad = [], list[BadRecord]()
+        batches, bad, measures = [], list[BadRecord](), Counter[str]()
         first_row = cell.first_row
         for part in [part.select(wanted) for part in cell.parts] or [empty]:
             damage = _damage(part)
             if damage is not None:
                 message = f"rows {first_row} to {first_row + len(part) - 1} cannot be read: {damage}"
                 bad.append(BadRecord(self._file.id, first_row, 0, "damaged", message, num_records=len(part)))
-            batch, bad_rows = self._columns.batch(part if damage is None else empty, first_row)
+            batch, bad_rows, counted = self._columns.batch(part if damage is None else empty, first_row)
             batches.append(batch)
             bad += bad_rows
+            measures.update(counted)
             first_row += len(part)
         if cell.damage:
             bad.append(BadRecord(self._file.id, first_row, 0, "truncated_stream", cell.damage))
         # Copied out of the map, at the latest here: a file that shrinks under a map ends the process.
-        return CellBatch(number, pa.concat_batches(batches) if len(batches) > 1 else _copy(batches[0]), 0, bad)
+        joined = pa.concat_batches(batches) if len(batches) > 1 else _copy(batches[0])
+        return CellBatch(number, joined, 0, bad, measures)
 
 
 def _mapper(read: Read, file: SourceFile, stored: pa.Schema, planned: pa.Schema) -> ColumnMapper | TokenRowMapper:

@@ -6,6 +6,7 @@ works cell by cell, so any way to deal the cells to workers gives the same bytes
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -43,6 +44,8 @@ class CellBatch:
     num_blank: int = 0
     """Blank lines or documents: skipped and counted."""
     bad: list[BadRecord] = field(default_factory=list)
+    measures: Counter[str] = field(default_factory=Counter)
+    """What else was counted: records with `other_fields`."""
 
 
 class FileReader(Protocol):

@@ -2,43 +2,47 @@
 
 Types are those of the files, without encodings: dictionaries and views become plain values. The text becomes
 `large_string`; a null, too large or not UTF-8 text is set aside.
+
+A column that the recipe names must be of its type in every file. Of the others, those that the plan has seen are
+columns, of JSON text where files disagree; the rest goes to `other_fields`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.core.errors import UsageError
 from gristmill.core.names import nearest
-from gristmill.core.records import CARRIES_ALL, ORIGIN, RECORD, SPLIT, TEXT, TEXT_TYPE, BadRecord
+from gristmill.core.records import CARRIES_ALL, ORIGIN, ORIGIN_TYPE, OTHER_FIELDS, TEXT, TEXT_TYPE, BadRecord
 from gristmill.steps.read.batches import build_batch, extra_columns
+from gristmill.steps.unite.field_types import (
+    FieldType,
+    is_column_name,
+    is_storable,
+    joined_type,
+    plain_type,
+    united_type,
+)
+from gristmill.steps.unite.json_text import (
+    JSON_TYPE,
+    NAN_AS_NULL,
+    count_not_finite,
+    is_json,
+    json_values,
+    to_json_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gristmill.core.records import SourceFile
     from gristmill.steps.read.read import Read
-
-
-def plain_type(arrow_type: pa.DataType) -> pa.DataType:
-    """A type without its encoding. Texts have one type, wherever they come from: sources must go together."""
-    if pa.types.is_dictionary(arrow_type) or pa.types.is_run_end_encoded(arrow_type):
-        return plain_type(arrow_type.value_type)
-    if pa.types.is_string(arrow_type) or pa.types.is_string_view(arrow_type):
-        return pa.large_string()
-    if pa.types.is_binary(arrow_type) or pa.types.is_binary_view(arrow_type):
-        return pa.large_binary()
-    if pa.types.is_list(arrow_type):
-        return pa.list_(plain_type(arrow_type.value_type))
-    if pa.types.is_large_list(arrow_type):
-        return pa.large_list(plain_type(arrow_type.value_type))
-    if pa.types.is_struct(arrow_type):
-        return pa.struct([(field.name, plain_type(field.type)) for field in arrow_type])
-    return arrow_type
 
 
 def is_textual(arrow_type: pa.DataType) -> bool:
@@ -50,6 +54,8 @@ def is_textual(arrow_type: pa.DataType) -> bool:
 def find_type(schema: pa.Schema, path: str) -> pa.DataType | None:
     """The type of a column, or of a field in it: `payload.body`. A column may also have dots in its own name."""
     if path in schema.names:
+        if len(schema.get_all_field_indices(path)) > 1:
+            raise UsageError(f"two columns are called {path!r}", help="give one of them another name")
         return plain_type(schema.field(path).type)
     name, *inner = path.split(".")
     if name not in schema.names:
@@ -78,13 +84,30 @@ def check_text_column(schema: pa.Schema, path: str, where: str) -> None:
         )
 
 
-def carried_columns(schema: pa.Schema, read: Read) -> list[str]:
-    """All columns of a file but its text; `origin` is left out because records get a new one.
+def loose_columns(schema: pa.Schema, read: Read, *, has_text: bool) -> dict[str, pa.DataType | None]:
+    """The columns of a file that nobody named, with their types; None for what can be no column of its own."""
+    found: dict[str, pa.DataType | None] = {}
+    for field in schema:
+        name = field.name
+        if (has_text and name == read.text) or name in read.columns or is_own_origin(field) or is_own_rest(field):
+            continue
+        if not is_column_name(name) or len(schema.get_all_field_indices(name)) > 1:
+            found[name] = None
+        elif is_json(field) or not is_storable(plain_type(field.type)):
+            found[name] = JSON_TYPE
+        else:
+            found[name] = plain_type(field.type)
+    return found
 
-    Who has named columns has chosen: of the others those are left out that would hide one of ours.
-    """
-    hidden = (ORIGIN, SPLIT, TEXT, RECORD) if read.columns else (ORIGIN, SPLIT)
-    return [name for name in schema.names if name != read.text and name not in hidden]
+
+def is_own_origin(field: pa.Field) -> bool:
+    """A dataset of ours has origins, which are left out because its records get new ones."""
+    return bool(field.name == ORIGIN and field.type.equals(ORIGIN_TYPE))
+
+
+def is_own_rest(field: pa.Field) -> bool:
+    """What had no column in a dataset of ours has none here."""
+    return bool(field.name == OTHER_FIELDS and is_json(field))
 
 
 class ColumnMapper:
@@ -98,79 +121,137 @@ class ColumnMapper:
         self._has_text = TEXT in planned.names
         if self._has_text:
             check_text_column(found, read.text, file.path)
-        carries_all = CARRIES_ALL in (planned.metadata or {})
-        if carries_all and (surplus := set(carried_columns(found, read)) - set(self._extra)):
-            raise UsageError(
-                f"{file.path}: columns {', '.join(sorted(surplus))} are not in the files that the plan was made from",
-                help="name the columns you want: `columns: [...]`",
-            )
-        kinds = {name: find_type(found, name) for name in self._extra}
-        self._absent = {name for name, kind in kinds.items() if kind is None}
-        """They are null in this file, as a field that a JSON record lacks."""
+        named = [name for name in self._extra if name in read.columns]
+        kinds = {name: find_type(found, name) for name in named}
         for name, kind in kinds.items():
             if kind is not None and joined_type(kind, self._extra[name]) != self._extra[name]:
                 raise UsageError(
                     f"{file.path}: column {name!r} holds {kind}, but {self._extra[name]} in other files",
                     help="give it one type in all files, or read them as two sources",
                 )
-        paths = [*([read.text] if self._has_text else []), *sorted(set(self._extra) - self._absent)]
+        self._present = {name for name, kind in kinds.items() if kind is not None}
+        """The others are null in this file, as a field that a JSON record lacks."""
+        self._rest: list[str] = []
+        """What goes to `other_fields`."""
+        self._has_own_rest = False
+        if CARRIES_ALL in (planned.metadata or {}):
+            self._sort_loose(found)
+        paths = [*([read.text] if self._has_text else []), *sorted(self._present), *self._rest]
+        paths += [OTHER_FIELDS] if self._has_own_rest else []
         self.top_level = [name for name in found.names if any(_lies_in(path, name) for path in paths)]
         """The file's columns that must be read."""
 
-    def batch(self, rows: pa.RecordBatch, first_row: int) -> tuple[pa.RecordBatch, list[BadRecord]]:
+    def _sort_loose(self, found: pa.Schema) -> None:
+        for name, kind in loose_columns(found, self._read, has_text=self._has_text).items():
+            if kind is not None and name in self._extra and self._takes(name, kind):
+                self._present.add(name)
+            else:
+                self._rest.append(name)
+        self._has_own_rest = any(map(is_own_rest, found))
+        if (self._rest or self._has_own_rest) and OTHER_FIELDS not in self._extra:
+            raise UsageError(
+                f"{self._file.path}: its columns {', '.join(self._rest)} were not there when the run was planned",
+                help="run the same command again: it plans anew",
+            )
+
+    def _takes(self, name: str, kind: pa.DataType) -> bool:
+        planned = self._extra[name]
+        if is_json(self.planned.field(name)):
+            return True
+        return not kind.equals(JSON_TYPE) and united_type(kind, planned) == planned
+
+    def batch(self, rows: pa.RecordBatch, first_row: int) -> tuple[pa.RecordBatch, list[BadRecord], Counter[str]]:
+        """The batch, the rows that cannot be in it, and what was counted: see `UniteColumns`."""
         arrays: dict[str, pa.Array] = {}
         reasons: Reasons = {}
+        measures: Counter[str] = Counter()
         if self._has_text:
             raw = _column(rows, self._read.text)
             arrays[TEXT], reasons = _checked_text(raw, self._read.max_record_bytes)
         for name, planned in self._extra.items():
-            is_absent = name in self._absent
-            arrays[name] = pa.nulls(len(rows), planned) if is_absent else _column(rows, name).cast(planned)
+            if name == OTHER_FIELDS:
+                arrays[name] = self._other_fields(rows, measures)
+            elif name not in self._present:
+                arrays[name] = pa.nulls(len(rows), planned)
+            elif is_json(self.planned.field(name)):
+                arrays[name] = _json_texts(rows, name, measures)
+            else:
+                arrays[name] = _column(rows, name).cast(planned)
         positions = np.arange(first_row, first_row + len(rows))
         if not reasons:
-            return build_batch(self.planned, self._file.id, positions, arrays), []
+            return build_batch(self.planned, self._file.id, positions, arrays), [], measures
         kept = np.setdiff1d(np.arange(len(rows)), list(reasons))
         bad = [
             BadRecord(self._file.id, first_row + row, 0, reason, message, raw_text, num_bytes)
             for row, (reason, message, raw_text, num_bytes) in sorted(reasons.items())
         ]
         arrays = {name: array.take(pa.array(kept)) for name, array in arrays.items()}
-        return build_batch(self.planned, self._file.id, positions[kept], arrays), bad
+        return build_batch(self.planned, self._file.id, positions[kept], arrays), bad, measures
+
+    def _other_fields(self, rows: pa.RecordBatch, measures: Counter[str]) -> pa.Array:
+        begun = _json_texts(rows, OTHER_FIELDS, measures) if self._has_own_rest else None
+        if not self._rest:
+            return pa.nulls(len(rows), TEXT_TYPE) if begun is None else begun
+        others: list[dict[str, Any]] = [{} for _ in range(len(rows))]
+        for name in dict.fromkeys(self._rest):
+            for other, value in zip(others, _values_called(rows, name, measures), strict=True):
+                if value is not None:
+                    other[name] = value
+        if begun is not None:
+            others = [_joined_objects(text, other) for text, other in zip(begun.to_pylist(), others, strict=True)]
+        measures[OTHER_FIELDS] += sum(map(bool, others))
+        return to_json_text([other or None for other in others])
 
 
-def joined_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The type that holds every value of both exactly; None if there is none.
+def _values_called(rows: pa.RecordBatch, name: str, measures: Counter[str]) -> list[Any]:
+    """The values of the column of this name; if several have it, those that are not null."""
+    columns = []
+    for index in rows.schema.get_all_field_indices(name):
+        array = _plain_array(rows.column(index))
+        measures[NAN_AS_NULL] += count_not_finite(array)
+        columns.append(json_values(array, holds_json=is_json(rows.schema.field(index))))
+    if len(columns) == 1:
+        return columns[0]
+    lists = [[value for value in row if value is not None] for row in zip(*columns, strict=True)]
+    return [values or None for values in lists]
 
-    >>> joined_type(pa.int32(), pa.int64()), joined_type(pa.uint32(), pa.int32()), joined_type(pa.int64(), pa.float64())
-    (DataType(int64), DataType(int64), None)
-    """
-    if one == other or pa.types.is_null(other):
-        return one
-    if pa.types.is_null(one):
+
+def _json_texts(rows: pa.RecordBatch, name: str, measures: Counter[str]) -> pa.Array:
+    array = _plain_array(rows.column(name))
+    measures[NAN_AS_NULL] += count_not_finite(array)
+    return to_json_text(json_values(array, holds_json=is_json(rows.schema.field(name))))
+
+
+def _joined_objects(begun: str | None, other: dict[str, Any]) -> dict[str, Any]:
+    if begun is None:
         return other
-    for wider in _WIDER:
-        if one in wider and other in wider:
-            return max(one, other, key=wider.index)
-    types = pa.types
-    if types.is_integer(one) and types.is_integer(other):  # one with a sign, one without
-        signed, unsigned = (one, other) if types.is_signed_integer(one) else (other, one)
-        width = max(signed.bit_width, 2 * unsigned.bit_width)
-        return {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}.get(width)
-    for test, make in ((types.is_list, pa.list_), (types.is_large_list, pa.large_list)):
-        if test(one) and test(other):
-            inner = joined_type(one.value_type, other.value_type)
-            return None if inner is None else make(inner)
-    return None
+    fields: dict[str, Any]
+    try:
+        fields = msgspec.json.decode(begun, type=dict[str, msgspec.Raw])
+    except msgspec.DecodeError:
+        fields = {OTHER_FIELDS: begun}
+    return {OTHER_FIELDS: msgspec.Raw(begun.encode()), **other} if fields.keys() & other.keys() else {**fields, **other}
 
 
-_WIDER = (
-    (pa.string(), pa.large_string()),
-    (pa.binary(), pa.large_binary()),
-    (pa.int8(), pa.int16(), pa.int32(), pa.int64()),
-    (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
-    (pa.float16(), pa.float32(), pa.float64()),
-)
-"""Each holds the values of those before it."""
+def united_columns(files: Iterable[dict[str, pa.DataType]]) -> dict[str, FieldType]:
+    """The columns of several files that nobody named; JSON text where no type holds the values of all."""
+    united: dict[str, FieldType] = {}
+    for columns in files:
+        for name, kind in columns.items():
+            known = united.get(name, FieldType(kind, _why_json(kind)))
+            both = united_type(known.type, kind)
+            united[name] = known if both == known.type else _either(known, kind, both)
+    return united
+
+
+def _why_json(kind: pa.DataType) -> str:
+    return "JSON in the files" if kind.equals(JSON_TYPE) else ""
+
+
+def _either(known: FieldType, kind: pa.DataType, both: pa.DataType | None) -> FieldType:
+    if both is not None:
+        return FieldType(both)
+    return known if known.type.equals(JSON_TYPE) else FieldType(JSON_TYPE, f"{known.type} and {kind}")
 
 
 def joined_schema(schemas: Iterable[tuple[str, dict[str, pa.DataType]]]) -> dict[str, pa.DataType]:
@@ -199,6 +280,12 @@ def _column(rows: pa.RecordBatch, path: str) -> pa.Array:
     array = rows.column(name)
     for step in inner:
         array = pc.struct_field(array, step)
+    return _plain_array(array)
+
+
+def _plain_array(array: pa.Array) -> pa.Array:
+    if isinstance(array.type, pa.JsonType):
+        array = array.storage
     kind = plain_type(array.type)
     if pa.types.is_run_end_encoded(array.type):
         array = pc.run_end_decode(array)

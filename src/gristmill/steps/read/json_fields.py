@@ -15,9 +15,10 @@ import msgspec
 import pyarrow as pa
 
 from gristmill.core.errors import UsageError
+from gristmill.core.json_values import decode_json, is_huge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 REFUSED = "\0refused"
 """The key of an object that stands for a record which could not become JSON: reason and message."""
@@ -84,13 +85,13 @@ class JsonFields:
         if isinstance(error, RecursionError):
             return "invalid_json", "objects or arrays nest too deeply"
         try:
-            msgspec.json.decode(line)
-        except msgspec.ValidationError:
-            pass  # a number out of range: the grammar holds
+            record = decode_json(line)
+            if not isinstance(error, msgspec.ValidationError):
+                raise error
         except _REFUSALS as fault:
             lone = isinstance(fault, msgspec.DecodeError) and _has_lone_surrogate(line)
             return ("lone_surrogate", "a surrogate without its partner") if lone else ("invalid_json", str(fault))
-        return self._mismatch(json.loads(line), str(error))
+        return self._mismatch(record, str(error))
 
     def _mismatch(self, value: Any, message: str) -> tuple[str, str]:
         if not isinstance(value, dict):
@@ -98,8 +99,9 @@ class JsonFields:
         if REFUSED in value:
             reason, told = value[REFUSED]
             return str(reason), str(told)
+        record = value
         if self.text is None:
-            return "column_type", message
+            return self._column_mismatch(record, message)
         for name in self.text.split("."):
             if not isinstance(value, dict) or name not in value:
                 return "missing_text", f"no field {self.text!r}"
@@ -108,6 +110,16 @@ class JsonFields:
             return "null_text", f"{self.text!r} is null"
         if not isinstance(value, str):
             return "text_not_a_string", message
+        return self._column_mismatch(record, message)
+
+    def _column_mismatch(self, record: dict[str, Any], message: str) -> tuple[str, str]:
+        """A column of another type, or a number in it that its type cannot hold."""
+        for path in self._columns:
+            value: Any = record
+            for name in path.split("."):
+                value = value.get(name) if isinstance(value, dict) else None
+            if any(map(is_huge, _leaves(value))):
+                return "number_out_of_range", f"{path!r} holds a number outside int64 and float64"
         return "column_type", message
 
     def _struct(self, tree: Mapping[str, Any], path: str, attribute: str) -> type[msgspec.Struct]:
@@ -141,6 +153,14 @@ def _insert(tree: dict[str, Any], path: str, leaf: Any) -> None:
     if last in tree:
         raise UsageError(f"{path!r} is read twice", help="name a field once")
     tree[last] = leaf
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, list):
+        for inner in value:
+            yield from _leaves(inner)
+    else:
+        yield value
 
 
 def _outcome(decode: Callable[[bytes | memoryview], Any], line: bytes) -> Any:

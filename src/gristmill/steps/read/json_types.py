@@ -8,11 +8,14 @@ refused. A record that later does not fit is set aside as `column_type`.
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 
 from gristmill.core.errors import UsageError
+from gristmill.core.json_values import decode_json
 from gristmill.core.names import nearest
 
 if TYPE_CHECKING:
@@ -29,6 +32,14 @@ def column_types(columns: Sequence[str], records: Iterable[Any]) -> dict[str, pa
     """
     sample = [record for record in records if isinstance(record, dict)]
     return {column: _column_type(column, sample) for column in columns}
+
+
+def decode_sample(content: bytes) -> Any:
+    """A record of a sample; None if it is not valid."""
+    try:
+        return decode_json(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def values_at(path: str, records: Iterable[Any]) -> list[Any]:
@@ -67,6 +78,7 @@ def _type_of(column: str, values: Sequence[Any]) -> pa.DataType:
     kinds = {type(value) for value in values if value is not None}
     if kinds == {list}:
         return pa.large_list(_type_of(column, [inner for value in values if value is not None for inner in value]))
+    kinds.discard(Decimal)  # set aside in the run, as a number out of range
     if dict in kinds:
         raise UsageError(f"columns: {column!r} holds objects", help=f"name a field in it: {column}.<field>")
     if kinds == {int, float}:

@@ -43,6 +43,11 @@ class MemberPath(NamedTuple):
         return cls(match[1].lower(), match[2]) if match else cls(path.lower(), None)
 
 
+def is_json_member(extension: str) -> bool:
+    """Whether a member is JSON, by its extension: `json`, `meta.json`."""
+    return extension.rpartition(".")[2] == JSON
+
+
 def member_path(read: Read, column: str) -> MemberPath:
     """Where a column of a source comes from. Tars of ours hold the text as `.txt` and the other columns in `.json`."""
     if read.format != "gristmill":
@@ -72,9 +77,12 @@ class Stray:
 
 
 class SampleWalk:
-    """Walks through a tar stream. After the last sample, `num_members`, `cell` and `unfinished` say where it ended."""
+    """Walks through a tar stream; without `needed` all members are taken.
 
-    def __init__(self, stream: TarStream, file: int, needed: frozenset[str], most: int, cell_bytes: int) -> None:
+    After the last sample, `num_members`, `cell` and `unfinished` say where it ended.
+    """
+
+    def __init__(self, stream: TarStream, file: int, needed: frozenset[str] | None, most: int, cell_bytes: int) -> None:
         self.num_members = 0
         self.cell = 0
         self.unfinished: Sample | None = None
@@ -104,11 +112,12 @@ class SampleWalk:
                     fault = "duplicate_member", f"{member.name} is there twice"
                 if fault is not None:
                     yield Stray(self.cell, BadRecord(self._file, position, 0, *fault, None, member.size))
-                elif sample is not None and extension in self._needed:
+                elif sample is not None and (self._needed is None or extension in self._needed):
                     self._take(member, extension, sample)
             self._seen_bytes += member.size
         if sample is not None:
-            if self._stream.damage is None or self._needed <= {KEY, *sample.members, *sample.too_large}:
+            has_all = self._needed is not None and self._needed <= {KEY, *sample.members, *sample.too_large}
+            if self._stream.damage is None or has_all:
                 yield sample
             else:
                 self.unfinished = sample

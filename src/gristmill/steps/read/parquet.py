@@ -10,6 +10,7 @@ since batches are counted from the start of each group.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -90,18 +91,20 @@ class ParquetReader:
     def _cell(self, number: int, runs: list[_Run]) -> CellBatch:
         batches: list[pa.RecordBatch] = []
         bad: list[BadRecord] = []
+        measures: Counter[str] = Counter()
         for run in runs:
             if run.rows is None:
                 message = f"rows {run.first_row} to {run.first_row + run.num_rows - 1} cannot be read: {run.damage}"
                 lost = BadRecord(self._file.id, run.first_row, 0, "damaged", message, num_records=run.num_rows)
                 bad.append(lost)
             else:
-                batch, bad_rows = self._columns.batch(run.rows, run.first_row)
+                batch, bad_rows, counted = self._columns.batch(run.rows, run.first_row)
                 batches.append(batch)
                 bad += bad_rows
+                measures.update(counted)
         if len(batches) != 1:
             batches = [pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], self._columns.planned)]
-        return CellBatch(number, batches[0], 0, bad)
+        return CellBatch(number, batches[0], 0, bad, measures)
 
     def _runs(self, start: int, stop: int) -> Iterator[_Run]:
         """The rows from `start` to `stop`, in runs of one row group each."""

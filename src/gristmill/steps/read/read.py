@@ -26,9 +26,9 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
 
     `read` names the files: paths, globs (`data/*.jsonl.zst`), brace lists and ranges (`part-{0000..0099}.parquet`),
     folders, or a list of these. `text` names the field that holds the text; a dot steps into objects (`text:
-    payload.body`). `columns` carries more fields along, typed by what the files hold when the run is planned. In Python
-    `read` may also be the records themselves: an iterable of dicts or of texts, a table (pandas, polars, Arrow), or a
-    dataset of `datasets`.
+    payload.body`). Where documents are written, all other fields come along; `columns` names some instead, each of one
+    type. In Python `read` may also be the records themselves: an iterable of dicts or of texts, a table (pandas,
+    polars, Arrow), or a dataset of `datasets`.
 
     >>> Read(read="data/*.parquet", text="content", columns=["url"]).text
     'content'

@@ -6,33 +6,49 @@ import itertools
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pyarrow as pa
 
 from gristmill.core.errors import CorruptStreamError, UsageError
-from gristmill.core.records import CARRIES_ALL, ORIGIN, ORIGIN_TYPE, PATH, RECORD, RECORD_TYPE, SPLIT, TEXT, TEXT_TYPE
+from gristmill.core.records import (
+    CARRIES_ALL,
+    ORIGIN,
+    ORIGIN_TYPE,
+    OTHER_FIELDS,
+    PATH,
+    RECORD,
+    RECORD_TYPE,
+    SPLIT,
+    TEXT,
+    TEXT_TYPE,
+)
 from gristmill.steps.read.arrow import arrow_schema
 from gristmill.steps.read.cells import CELL_BYTES
 from gristmill.steps.read.columns import (
-    carried_columns,
     check_text_column,
     find_type,
+    is_own_rest,
     joined_schema,
+    loose_columns,
     no_such_column,
+    united_columns,
 )
 from gristmill.steps.read.formats import JSON_FORMATS, file_format
 from gristmill.steps.read.json_elements import ElementScanner
 from gristmill.steps.read.json_layout import find_elements
-from gristmill.steps.read.json_types import column_types, no_such_field, values_at
-from gristmill.steps.read.members import KEY, Sample, SampleWalk, member_path
+from gristmill.steps.read.json_types import column_types, decode_sample, no_such_field, values_at
+from gristmill.steps.read.member_columns import loose_member_types
+from gristmill.steps.read.members import JSON, KEY, Sample, SampleWalk, member_path
 from gristmill.steps.read.parquet import check_ends, parquet_schema
 from gristmill.steps.read.separated import BYTE_ORDER_MARK, unpacked_chunks
 from gristmill.steps.read.tar import TarStream
 from gristmill.steps.read.token_rows import documents_schema, holds_token_rows
+from gristmill.steps.unite.field_types import FieldType, json_field_types
+from gristmill.steps.unite.json_text import JSON_TYPE, make_field
+from gristmill.storage.compression import codec_of
 from gristmill.storage.remote_files import protocol_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from gristmill.core.records import SourceFile
     from gristmill.steps.read.cells import ElementRange
@@ -41,23 +57,34 @@ if TYPE_CHECKING:
 _MAX_SAMPLED = 16
 _MAX_LOCAL_FOOTERS = 256
 _SAMPLE_BYTES = 256 << 10
+_ALL_SAMPLES_BYTES = 4 << 20
 _MAX_SAMPLES = 200
-_RESERVED = (ORIGIN, TEXT, RECORD, SPLIT)
+REST = FieldType(JSON_TYPE, "what has no column")
 
 
-def plan_schema(read: Read, files: Sequence[SourceFile], *, keeps_record: bool, has_text: bool = True) -> pa.Schema:
+def plan_schema(
+    read: Read,
+    files: Sequence[SourceFile],
+    *,
+    keeps_record: bool,
+    has_text: bool = True,
+    carries_members: bool = False,
+) -> pa.Schema:
     """The columns of a source: those of its files (see `_file_columns`), and where some are held out its split."""
-    schema = _file_columns(read, files, keeps_record=keeps_record, has_text=has_text)
+    schema = _file_columns(read, files, keeps_record=keeps_record, has_text=has_text, carries_members=carries_members)
     return schema.append(pa.field(SPLIT, pa.string())) if any(file.is_held_out for file in files) else schema
 
 
-def _file_columns(read: Read, files: Sequence[SourceFile], *, keeps_record: bool, has_text: bool) -> pa.Schema:
+def _file_columns(
+    read: Read, files: Sequence[SourceFile], *, keeps_record: bool, has_text: bool, carries_members: bool
+) -> pa.Schema:
     """The columns of a source: `origin`, `text`, what `columns` names, and with `keeps_record` all that was read.
 
-    For JSON lines that is the line itself, as `record`; for Parquet and Arrow all columns. Types come from the files'
-    metadata (of up to 256 local files or 16 remote ones, spread evenly), or from a sample of the records of 16 files
-    (see `json_types`). A file that turns out different stops the run by name. Rows of tokens have no text (see
-    `token_rows`), and records that are to be rendered need none: without `has_text` they are taken as they are.
+    For JSON lines that is the line itself, as `record`; for Parquet and Arrow all columns; for tars all members if
+    `carries_members` says so. Types come from the files' metadata (of up to 256 local files or 16 remote ones,
+    spread evenly), or from a sample of the records of 16 files (see `json_types`). A file in which a named column is
+    different stops the run by name. Rows of tokens have no text (see `token_rows`), and records that are to be rendered
+    need none: without `has_text` they are taken as they are.
     """
     kind = source_format(read, files)
     is_stored, is_local = kind in ("parquet", "arrow"), protocol_of(files[0].path) is None
@@ -71,27 +98,29 @@ def _file_columns(read: Read, files: Sequence[SourceFile], *, keeps_record: bool
             help="leave out the render step if these are documents",
         )
     sampled = _spread(files, _MAX_LOCAL_FOOTERS if is_stored and is_local else _MAX_SAMPLED)
-    columns: dict[str, pa.DataType]
+    columns: dict[str, FieldType]
     if kind == "jsonl":
         columns = _json_columns(read, sampled, has_text=has_text)
         if keeps_record:
-            columns[RECORD] = RECORD_TYPE
+            columns[RECORD] = FieldType(RECORD_TYPE)
     elif kind == "text":
         if read.columns:
             raise UsageError("columns: plain text has none", help="leave `columns` out")
         columns = {}
     elif kind == "webdataset":
-        columns = _member_columns(read, sampled)
+        columns = _member_columns(read, sampled, carries_all=carries_members and read.format != "gristmill")
         if keeps_record and read.format == "gristmill":
-            columns[RECORD] = RECORD_TYPE
+            columns[RECORD] = FieldType(RECORD_TYPE)
     else:
-        columns = _stored_columns(read, sampled, kind, carries_all=keeps_record, has_text=has_text)
+        sees_all = len(sampled) == len(files)
+        columns = _stored_columns(read, sampled, kind, carries_all=keeps_record, has_text=has_text, sees_all=sees_all)
     text = pa.field(TEXT, TEXT_TYPE)
     if RECORD in columns and read.text != TEXT:
         text = text.with_metadata({PATH: read.text})
     first = [pa.field(ORIGIN, ORIGIN_TYPE), text] if has_text else [pa.field(ORIGIN, ORIGIN_TYPE)]
-    schema = pa.schema([*first, *(pa.field(*column) for column in columns.items())])
-    return schema.with_metadata({CARRIES_ALL: b""}) if is_stored and keeps_record else schema
+    schema = pa.schema([*first, *(make_field(name, *found) for name, found in columns.items())])
+    carries_all = (is_stored and keeps_record) or OTHER_FIELDS in columns
+    return schema.with_metadata({CARRIES_ALL: b""}) if carries_all else schema
 
 
 def source_format(read: Read, files: Sequence[SourceFile]) -> str:
@@ -121,87 +150,118 @@ def _spread(files: Sequence[SourceFile], most: int) -> list[SourceFile]:
 
 
 def _stored_columns(
-    read: Read, files: Sequence[SourceFile], kind: str, *, carries_all: bool, has_text: bool
-) -> dict[str, pa.DataType]:
-    """The columns of Parquet or Arrow files. One that some of them lack is null there; one that all lack is refused."""
-    found = []
+    read: Read, files: Sequence[SourceFile], kind: str, *, carries_all: bool, has_text: bool, sees_all: bool
+) -> dict[str, FieldType]:
+    """The columns of Parquet or Arrow files; one that some of them lack is null there, one that all lack is refused."""
+    named, loose = [], []
+    needs_rest = not sees_all
     schema = pa.schema([])
     for file in files:
         schema = parquet_schema(file.path) if kind == "parquet" else arrow_schema(file.path)
         if has_text:
             check_text_column(schema, read.text, file.path)
-        names = list(read.columns)
+        types = {name: find_type(schema, name) for name in read.columns}
+        named.append((file.path, {name: each for name, each in types.items() if each is not None}))
         if carries_all:
-            names += [name for name in carried_columns(schema, read) if name not in names]
-        for name in names:
-            if name in _RESERVED:
-                raise UsageError(
-                    f"{file.path}: column {name!r} has a name that every source has already",
-                    help="name the columns you want in `columns`, or rename it in the files",
-                )
-        types = {name: find_type(schema, name) for name in names}
-        found.append((file.path, {name: each for name, each in types.items() if each is not None}))
-    joined = joined_schema(found)
+            others = loose_columns(schema, read, has_text=has_text)
+            loose.append({name: each for name, each in others.items() if each is not None})
+            needs_rest = needs_rest or None in others.values() or any(map(is_own_rest, schema))
+    joined = joined_schema(named)
     for name in read.columns:
         if name not in joined:
             raise no_such_column(schema, name, files[-1].path)
-    return {name: joined[name] for name in (*read.columns, *(name for name in joined if name not in read.columns))}
+    columns = {name: FieldType(joined[name]) for name in read.columns} | united_columns(loose)
+    return columns | {OTHER_FIELDS: REST} if carries_all and needs_rest else columns
 
 
-def _json_columns(read: Read, files: Sequence[SourceFile], *, has_text: bool) -> dict[str, pa.DataType]:
+def _json_columns(read: Read, files: Sequence[SourceFile], *, has_text: bool) -> dict[str, FieldType]:
     records = [record for file in files for record in _sampled_objects(read, file)]
     if has_text and records and not values_at(read.text, records):
         raise no_such_field("text", read.text, records)
-    return column_types(read.columns, records)
+    return {name: FieldType(kind) for name, kind in column_types(read.columns, records).items()}
+
+
+def sampled_record_types(
+    read: Read, files: Sequence[SourceFile], *, has_text: bool = True
+) -> tuple[dict[str, FieldType], bool]:
+    """The types of the keys of a source of JSON records, and whether every record has been looked at.
+
+    Of up to 16 files spread over the source, the records in the first 4 MiB are the sample, shared between the files.
+    """
+    sampled = _spread(files, _MAX_SAMPLED)
+    most = max(_SAMPLE_BYTES, _ALL_SAMPLES_BYTES // len(sampled))
+    sees_all = len(sampled) == len(files) and source_format(read, files) in JSON_FORMATS
+    sees_all = sees_all and all(file.num_bytes <= most and codec_of(file.path) is None for file in files)
+    records: list[dict[str, Any]] = []
+    for file in sampled:
+        for content in _sampled_records(read, file, most):
+            record = decode_sample(content)
+            if isinstance(record, dict):
+                records.append(record)
+            elif content.strip():
+                sees_all = False
+    types = json_field_types(records)
+    seen = {key for record in records for key in record}
+    return types, sees_all and seen <= {*types, *([read.text] if has_text else [])}
+
+
+def _sampled_records(read: Read, file: SourceFile, most: int) -> Iterator[bytes]:
+    if file_format(file.path, read.format) != "webdataset":
+        yield from _sampled_json(read, file, most)
+    else:
+        for sample in _sampled_members(file, read, frozenset((JSON,))):
+            yield sample.members.get(JSON, b"{}")
 
 
 def _sampled_objects(read: Read, file: SourceFile) -> Iterator[dict[str, Any]]:
     """The valid objects in the first 256 KiB of a file, or the first one if it is no longer than a cell."""
-    elements = find_elements(read, file.path) if file_format(file.path, read.format) == "json" else None
-    for record in _sampled_lines(file) if elements is None else _sampled_elements(file, elements):
-        try:
-            value = msgspec.json.decode(record)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            continue
+    for record in _sampled_json(read, file, _SAMPLE_BYTES):
+        value = decode_sample(record)
         if isinstance(value, dict):
             yield value
 
 
-def _sampled_lines(file: SourceFile) -> list[bytes]:
-    data = _head(file, 0, b"\n")
-    end = data.find(b"\n", _SAMPLE_BYTES)
+def _sampled_json(read: Read, file: SourceFile, most: int) -> Iterable[bytes]:
+    """The records in the first bytes of a file, whether they are lines or elements of an array."""
+    elements = find_elements(read, file.path) if file_format(file.path, read.format) == "json" else None
+    return _sampled_lines(file, most) if elements is None else _sampled_elements(file, elements, most)
+
+
+def _sampled_lines(file: SourceFile, most: int) -> list[bytes]:
+    data = _head(file, 0, b"\n", most)
+    end = data.find(b"\n", most)
     return data[: end if end >= 0 else len(data)].removeprefix(BYTE_ORDER_MARK).split(b"\n")
 
 
-def _sampled_elements(file: SourceFile, elements: ElementRange) -> Iterator[bytes]:
-    data = _head(file, elements.start, b"")
+def _sampled_elements(file: SourceFile, elements: ElementRange, most: int) -> Iterator[bytes]:
+    data = _head(file, elements.start, b"", most)
     found = ElementScanner(is_open=not elements.is_array).split(data)
     for start, stop in zip(found.starts.tolist(), found.stops.tolist(), strict=True):
         yield data[start:stop]
-        if stop >= _SAMPLE_BYTES:
+        if stop >= most:
             return
     if found.unfinished is not None:
         yield data[found.unfinished :]
 
 
-def _head(file: SourceFile, start: int, separator: bytes) -> bytes:
-    """The bytes from a place on: those that the sample needs, at most a cell; with separators from 256 KiB on."""
+def _head(file: SourceFile, start: int, separator: bytes, most: int) -> bytes:
+    """The bytes from a place on: those that the sample needs, at most a cell; with separators from `most` on."""
     data = bytearray()
     with closing(unpacked_chunks(file.path)) as chunks:
         try:
             for chunk in chunks:
                 data += chunk[start:]
                 start = max(0, start - len(chunk))
-                if len(data) >= CELL_BYTES or (len(data) >= _SAMPLE_BYTES and separator and separator in data):
+                if len(data) >= CELL_BYTES or (len(data) >= most and separator and separator in data):
                     break
         except CorruptStreamError:
             pass  # what was readable is the sample; the run reports the damage
     return bytes(data)
 
 
-def _member_columns(read: Read, files: Sequence[SourceFile]) -> dict[str, pa.DataType]:
+def _member_columns(read: Read, files: Sequence[SourceFile], *, carries_all: bool) -> dict[str, FieldType]:
     text, paths = member_path(read, read.text), {name: member_path(read, name) for name in read.columns}
-    needed = frozenset(path.member for path in (text, *paths.values()))
+    needed = None if carries_all else frozenset(path.member for path in (text, *paths.values()))
     samples = [sample for file in files for sample in _sampled_members(file, read, needed)]
     if samples and not any(text.member in (*sample.members, *sample.too_large) for sample in samples):
         raise UsageError(
@@ -213,22 +273,17 @@ def _member_columns(read: Read, files: Sequence[SourceFile]) -> dict[str, pa.Dat
         if path.member != KEY and not any(path.member in sample.members for sample in samples):
             raise UsageError(f"columns: no sample of {files[0].path} has a member {path.member!r}")
         if path.field is None:
-            types[name] = TEXT_TYPE
+            types[name] = FieldType(TEXT_TYPE)
         else:
             contents = (sample.members[path.member] for sample in samples if path.member in sample.members)
-            types[name] = column_types([path.field], _decoded(contents))[path.field]
-    return types
+            types[name] = FieldType(column_types([path.field], map(decode_sample, contents))[path.field])
+    if not carries_all:
+        return types
+    known = {path.member for path in (text, *paths.values()) if path.field is None}
+    return types | loose_member_types(samples, known) | {OTHER_FIELDS: REST}
 
 
-def _sampled_members(file: SourceFile, read: Read, needed: frozenset[str]) -> list[Sample]:
+def _sampled_members(file: SourceFile, read: Read, needed: frozenset[str] | None) -> list[Sample]:
     with closing(unpacked_chunks(file.path)) as chunks:
         walk = SampleWalk(TarStream(chunks), file.id, needed, read.max_record_bytes, cell_bytes=1 << 62)
         return [found for found in itertools.islice(walk.walk(), _MAX_SAMPLES) if isinstance(found, Sample)]
-
-
-def _decoded(contents: Iterator[bytes]) -> Iterator[Any]:
-    for content in contents:
-        try:
-            yield msgspec.json.decode(content)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            continue

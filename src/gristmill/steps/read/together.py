@@ -9,6 +9,7 @@ those around it.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
@@ -92,7 +93,8 @@ def _joined(cells: list[CellBatch]) -> CellBatch:
         return cells[0]
     bad = [record for cell in cells for record in cell.bad]
     batch = pa.concat_batches([cell.batch for cell in cells])
-    return CellBatch(cells[0].cell, batch, sum(cell.num_blank for cell in cells), bad)
+    measures = sum((cell.measures for cell in cells), Counter[str]())
+    return CellBatch(cells[0].cell, batch, sum(cell.num_blank for cell in cells), bad, measures)
 
 
 def _small_content(file: SourceFile) -> bytes | None:

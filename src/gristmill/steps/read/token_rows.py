@@ -5,6 +5,7 @@ What a document still has is its ids, and of a chat its loss mask.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -67,9 +68,9 @@ class TokenRowMapper:
                     help="read datasets of one tokenizer only",
                 )
 
-    def batch(self, rows: pa.RecordBatch, first_row: int) -> tuple[pa.RecordBatch, list[BadRecord]]:
+    def batch(self, rows: pa.RecordBatch, first_row: int) -> tuple[pa.RecordBatch, list[BadRecord], Counter[str]]:
         columns = {name: rows.column(name) for name in self.top_level}
         if any(column.null_count or column.values.null_count for column in columns.values()):
             raise DamagedDatasetError(f"{self._file.path} holds nulls", help="run: gristmill verify, on its dataset")
         positions = np.arange(first_row, first_row + len(rows))
-        return build_batch(self._planned, self._file.id, positions, columns), []
+        return build_batch(self._planned, self._file.id, positions, columns), [], Counter()

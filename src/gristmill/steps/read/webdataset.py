@@ -6,6 +6,7 @@ it.
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,12 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from gristmill.core.records import RECORD, RECORD_TYPE, TEXT, TEXT_TYPE, BadRecord
+from gristmill.core.records import CARRIES_ALL, ORIGIN, OTHER_FIELDS, RECORD, RECORD_TYPE, TEXT, TEXT_TYPE, BadRecord
 from gristmill.steps.json_records import with_text
 from gristmill.steps.read.batches import build_batch, extra_columns
 from gristmill.steps.read.cells import CELL_BYTES, CellBatch
 from gristmill.steps.read.json_fields import JsonFields
+from gristmill.steps.read.member_columns import MemberColumns
 from gristmill.steps.read.members import JSON, KEY, MemberPath, Sample, SampleWalk, Stray, member_path
 from gristmill.steps.read.separated import unpacked_chunks
 from gristmill.steps.read.tar import TarStream
@@ -40,11 +42,16 @@ class WebDatasetReader:
         self._max_record_bytes = read.max_record_bytes
         self._cell_bytes = cell_bytes
         self._text = member_path(read, read.text)
-        self._columns = {name: member_path(read, name) for name in extra_columns(schema)}
+        is_loose = CARRIES_ALL in (schema.metadata or {})
+        extra = extra_columns(schema)
+        self._columns = {name: member_path(read, name) for name in extra if not is_loose or name in read.columns}
         self._keeps_record = RECORD in schema.names
-        needed = [path.member for path in (self._text, *self._columns.values())]
-        self._needed = frozenset([*needed, JSON] if self._keeps_record else needed)
-        self._fields = self._json_fields(extra_columns(schema))
+        paths = [self._text, *self._columns.values()]
+        self._named = frozenset([*(path.member for path in paths), *([JSON] if self._keeps_record else [])])
+        self._needed = None if is_loose else self._named
+        self._fields = self._json_fields(extra)
+        known = {path.member for path in paths if path.field is None} | {ORIGIN, TEXT, *self._columns}
+        self._loose = MemberColumns(schema, known) if is_loose else None
 
     def cell_sizes(self) -> list[int]:
         raise NotImplementedError("a tar file's cells are not known before it is read")
@@ -107,10 +114,13 @@ class WebDatasetReader:
         building.texts.append(text)
         building.values.append(values)
         building.records.append(record)
+        if self._loose is not None:
+            building.samples.append(sample)
+            building.measures["members_too_large"] += len(sample.too_large)
 
     def _values(self, sample: Sample) -> tuple[str, list[Any]]:
-        for member, size in sample.too_large.items():
-            most = self._max_record_bytes
+        for member in sorted(self._named & sample.too_large.keys()):
+            size, most = sample.too_large[member], self._max_record_bytes
             raise _BadSample(member, "too_large", f"{member} has {size} bytes, more than max_record_bytes ({most})")
         if self._text.member not in sample.members:
             raise _BadSample(self._text.member, "missing_text", f"no member {self._text.member!r}")
@@ -150,13 +160,19 @@ class WebDatasetReader:
 
     def _built(self, building: _CellBuilder) -> CellBatch:
         arrays = {TEXT: pa.array(building.texts, TEXT_TYPE)}
-        for index, (name, kind) in enumerate(extra_columns(self._schema).items()):
+        for index, name in enumerate(self._columns):
+            kind = self._schema.field(name).type
             arrays[name] = pa.array([values[index] for values in building.values], kind)
+        if self._loose is not None:
+            arrays |= self._loose.arrays(building.samples)
+            rest = arrays[OTHER_FIELDS]
+            building.measures[OTHER_FIELDS] += len(rest) - rest.null_count
         if self._keeps_record:
             arrays[RECORD] = pa.array(building.records, RECORD_TYPE)
         positions = np.array(building.positions, np.int64)
         building.bad.sort(key=lambda bad: bad.position)
-        return CellBatch(building.cell, build_batch(self._schema, self._file.id, positions, arrays), 0, building.bad)
+        batch = build_batch(self._schema, self._file.id, positions, arrays)
+        return CellBatch(building.cell, batch, 0, building.bad, +building.measures)
 
 
 class _CellBuilder:
@@ -166,6 +182,8 @@ class _CellBuilder:
         self.texts: list[str] = []
         self.values: list[list[Any]] = []
         self.records: list[bytes] = []
+        self.samples: list[Sample] = []
+        self.measures: Counter[str] = Counter()
         self.bad: list[BadRecord] = []
 
 

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from gristmill.core.records import (
     LITERALS,
+    NUM_TOKENS,
     ORIGIN,
     ORIGIN_TYPE,
     RECORD,
@@ -49,10 +50,12 @@ class RenderKernel:
         output_schema: Callable[[pa.Schema], pa.Schema],
         special_tokens: Sequence[str],
         limits: TemplateLimits | None = None,
+        count_tokens: Callable[[pa.Array], NDArray[np.int64]] | None = None,
     ) -> None:
         self.maker = maker
         self._limits = limits
         self._output_schema = output_schema
+        self._count_tokens = count_tokens
         self._literals = SpecialLiterals(special_tokens)
         # Ways in which a line may hold a token without its letters: escapes, and parts that are written together.
         has_odd = any(character < " " or character in '\\"' for token in special_tokens for character in token)
@@ -97,7 +100,8 @@ class RenderKernel:
             dropped.update(made.dropped)
             for name, count in made.counts:
                 measures[name] += count
-        return Applied(rows.to_batch(batch), dict(dropped), created=created, bad=bad, measures=dict(measures))
+        counted = rows.to_batch(batch, self._count_tokens)
+        return Applied(counted, dict(dropped), created=created, bad=bad, measures=dict(measures))
 
     def _may_hold_literals(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
         """Rows in which a special token may be written; seen in the raw line, or hidden by escapes in it."""
@@ -131,7 +135,9 @@ class _Rows:
             self._places[LITERALS].append(literals)
             self._prompts.append(answer)
 
-    def to_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def to_batch(
+        self, batch: pa.RecordBatch, count_tokens: Callable[[pa.Array], NDArray[np.int64]] | None = None
+    ) -> pa.RecordBatch:
         rows = pa.array(self._sources, pa.int64())
         columns: dict[str, pa.Array] = {}
         for name in self._schema.names:
@@ -139,6 +145,8 @@ class _Rows:
                 columns[name] = pa.array(self._places[name], self._schema.field(name).type)
             elif name == TEXT:
                 columns[name] = _strings(self._texts)
+            elif name == NUM_TOKENS and count_tokens is not None:
+                columns[name] = pa.array(count_tokens(_strings(self._texts)), pa.int64())
             elif name == PROMPT:
                 columns[name] = _strings([text[:end] for text, end in zip(self._texts, self._prompts, strict=True)])
             elif name == COMPLETION:

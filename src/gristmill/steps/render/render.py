@@ -14,10 +14,12 @@ from gristmill.core.step import Step
 from gristmill.steps.render.render_chats import RenderChats
 from gristmill.text.chats import (
     AUTO,
+    DROP_CHAT,
     LAST_NOT_ASSISTANT,
     PROMPT,
     RESERVED_VARIABLES,
     SHAPES,
+    SPLIT_NEVER,
     SPLIT_TURNS,
     TOO_LONG,
     TRAIN_ON,
@@ -28,6 +30,7 @@ from gristmill.text.chats import (
 from gristmill.text.tokenizers import AUTO as CHOSEN
 from gristmill.text.tokenizers import TokenizerFiles, choose_engine, find_tokenizer, read_facts
 
+_KEEP = ("messages",)
 _AS_GIVEN, _OBJECT = _ARGUMENTS = ("as_given", "object")
 
 
@@ -53,6 +56,9 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
     Prompts of reasoning models often end with `<think>`, which rendered answers do not have. `prompt: as_rendered`
     takes the text that transformers renders and trains the answer from where the two part; `as_prompted` puts the
     answer behind the prompt, as the model will see it; `refuse` drops such conversations as `prompt_differs`.
+
+    `keep: messages` is for chats that are to be filtered and deduplicated by their text, and written as chats: the text
+    serves the steps that follow, and `write` gives back the records as they were read.
     """
 
     template: str | None = None
@@ -72,6 +78,9 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
     `as_prompted`, or `refuse` it."""
     chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
     """What the template is told with every record (`enable_thinking: false`), unless the record says otherwise."""
+    keep: str | None = None
+    """`messages`: what is written is the chat as it was read. Its `text` and, with a tokenizer, `num_tokens` are
+    columns for the steps in between."""
     tool_arguments: str | None = None
     """Arguments of tool calls that are JSON in a string: `as_given`, or `object` for templates that write the JSON."""
 
@@ -85,6 +94,14 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
         ours = [name for name in self.chat_template_kwargs if name in RESERVED_VARIABLES]
         if ours:
             raise UsageError(f"chat_template_kwargs: {ours[0]} cannot be set", help="it comes from the records")
+        if self.keep is not None:
+            one_of("keep", self.keep, _KEEP)
+            if self.max_tokens is not None and self.too_long != DROP_CHAT:
+                raise UsageError(
+                    f"render: with keep: {self.keep} chats are given back whole, so one that is too long can only be "
+                    "dropped",
+                    help="add too_long: drop",
+                )
         if self.tool_arguments is not None:
             one_of("tool_arguments", self.tool_arguments, _ARGUMENTS)
         if self.max_tokens is not None and self.max_tokens < 1:
@@ -109,7 +126,7 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
             train_on=self.train_on,
             train_end_of_turn=self.train_end_of_turn,
             last_not_assistant=self.last_not_assistant,
-            split_turns=self.split_turns,
+            split_turns=self.split_turns if self.keep is None else SPLIT_NEVER,
             max_tokens=self.max_tokens,
             too_long=self.too_long,
             parse_arguments=self.tool_arguments == _OBJECT,
@@ -128,11 +145,12 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
             else (),
             accepts_quoted_arguments=self.tool_arguments == _AS_GIVEN,
             engine=self._counting_engine(files),
+            keeps_chat=self.keep is not None,
             renderer=f"jinja2 {version('jinja2')}",
         )
 
     def _counting_engine(self, files: TokenizerFiles | None) -> str:
-        if self.max_tokens is None or files is None:
+        if (self.max_tokens is None and self.keep is None) or files is None:
             return ""
         return choose_engine(files, CHOSEN, specials_as_text=False).engine
 

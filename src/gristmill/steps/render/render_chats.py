@@ -7,10 +7,11 @@ from datetime import date  # noqa: TC003  (msgspec looks at the types of fields)
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import LITERALS, ORIGIN, SPLIT, TEXT, TEXT_TYPE, TRAINED
+from gristmill.core.records import BESIDE, LITERALS, NUM_TOKENS, ORIGIN, RECORD, SPLIT, TEXT, TEXT_TYPE, TRAINED
 from gristmill.core.step import LocalStep
 from gristmill.steps.columns import value_columns
 from gristmill.steps.record_functions import each_record
@@ -22,10 +23,12 @@ from gristmill.text.tokenizers import REFERENCE, TokenizerFiles, load_engine
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from gristmill.core.records import Applied
 
 PLACES_TYPE = pa.list_(pa.int64())
-_CHAT_FIELDS = frozenset(
+CHAT_FIELDS = frozenset(
     (
         *("messages", "conversations", "conversation", "instruction", "input", "output", "prompt", "completion"),
         *("system", "tools", "chat_template_kwargs", TEXT),
@@ -50,6 +53,8 @@ class RenderChats(LocalStep, tag="render", frozen=True, kw_only=True):
     accepts_quoted_arguments: bool
     is_tokenized: bool = False
     """A `tokenize` step follows, which takes texts and which of their bytes are trained on."""
+    keeps_chat: bool = False
+    """Records stay as they are, each with its text beside it."""
     engine: str = ""
     """With which tokens are counted, if there is a most of them."""
     renderer: str
@@ -61,13 +66,25 @@ class RenderChats(LocalStep, tag="render", frozen=True, kw_only=True):
         return not self.template.is_built_in
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        if self.keeps_chat:
+            return self._schema_beside(schema)
         kept = [schema.field(name) for name in (ORIGIN, SPLIT) if name in schema.names]
         if self.is_tokenized:
             added = [(TEXT, TEXT_TYPE), (TRAINED, PLACES_TYPE), (LITERALS, PLACES_TYPE)]
         else:
             added = [(TEXT, TEXT_TYPE), (PROMPT, TEXT_TYPE), (COMPLETION, TEXT_TYPE)]
-            kept += [field for field in value_columns(schema) if field.name not in _CHAT_FIELDS]
+            kept += [field for field in value_columns(schema) if field.name not in CHAT_FIELDS]
+            kept += [schema.field(RECORD)] if RECORD in schema.names else []
         return pa.schema([*kept, *(pa.field(*column) for column in added)])
+
+    def _schema_beside(self, schema: pa.Schema) -> pa.Schema:
+        added = [pa.field(TEXT, TEXT_TYPE, metadata={BESIDE: b"text"})]
+        added += [pa.field(NUM_TOKENS, pa.int64())] if self.files is not None else []
+        names = {field.name for field in added}
+        return pa.schema([*(field for field in schema if field.name not in names), *added], schema.metadata)
+
+    def columns_made(self) -> tuple[str, ...]:
+        return (NUM_TOKENS,) if self.keeps_chat else (PROMPT, COMPLETION)
 
     def settled(self, sample: pa.RecordBatch) -> Self:
         """Checked on some real records; raises `UsageError` for what would be trained wrongly."""
@@ -94,6 +111,7 @@ class RenderChats(LocalStep, tag="render", frozen=True, kw_only=True):
 
     def load(self) -> RenderKernel:
         count = self._count_tokens(self.engine) if self.options.max_tokens is not None else None
+        count_all = self._count_all() if self.keeps_chat else None
         with self._limited() as limits:
             maker = ExampleMaker(
                 self.template,
@@ -102,13 +120,19 @@ class RenderChats(LocalStep, tag="render", frozen=True, kw_only=True):
                 special_tokens=self.special_tokens,
                 count_tokens=count,
             )
-        return RenderKernel(maker, self.output_schema, list(self.special_tokens), limits)
+        return RenderKernel(maker, self.output_schema, list(self.special_tokens), limits, count_all)
 
     def _count_tokens(self, name: str = REFERENCE) -> Callable[[str], int] | None:
         if self.files is None:
             return None
         engine = load_engine(self.files, name, specials_as_text=False)
         return lambda text: len(engine.encode([text])[0])
+
+    def _count_all(self) -> Callable[[pa.Array], NDArray[np.int64]] | None:
+        if self.files is None:
+            return None
+        engine = load_engine(self.files, self.engine, specials_as_text=False)
+        return lambda texts: np.diff(engine.encode(texts)[1])
 
     @contextmanager
     def _limited(self) -> Iterator[TemplateLimits | None]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import pyarrow as pa
 
-from gristmill.core.records import CARRIES_ALL, PATH, RECORD, SPLIT
+from gristmill.core.records import CARRIES_ALL, PATH, RECORD, SPLIT, WHY
 from gristmill.shards.canonical import canonical_schema
 from gristmill.steps.write.arrow import ArrowEncoder
 from gristmill.steps.write.jsonl import JsonlEncoder
@@ -90,9 +90,9 @@ def _without(schema: pa.Schema, name: str) -> pa.Schema:
 
 def _without_notes(schema: pa.Schema) -> pa.Schema:
     """What the plan noted of the files that were read says nothing of the shard."""
-    fields = [field.with_metadata(_without_key(field.metadata, PATH)) for field in schema]
-    return pa.schema(fields, _without_key(schema.metadata, CARRIES_ALL))
+    fields = [field.with_metadata(_without_keys(field.metadata, PATH, WHY)) for field in schema]
+    return pa.schema(fields, _without_keys(schema.metadata, CARRIES_ALL))
 
 
-def _without_key(metadata: Mapping[bytes, bytes] | None, key: bytes) -> dict[bytes, bytes] | None:
-    return {name: value for name, value in (metadata or {}).items() if name != key} or None
+def _without_keys(metadata: Mapping[bytes, bytes] | None, *keys: bytes) -> dict[bytes, bytes] | None:
+    return {name: value for name, value in (metadata or {}).items() if name not in keys} or None

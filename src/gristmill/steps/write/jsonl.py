@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from gristmill.core.errors import UsageError
 from gristmill.core.records import ORIGIN, RECORD
+from gristmill.steps.unite.json_text import is_json, json_values
 from gristmill.storage.compression import compress_frame
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def json_rows(batch: pa.RecordBatch, names: Iterable[str]) -> Iterator[dict[str,
     names = list(names)
     if not names:
         return iter([{} for _ in range(batch.num_rows)])
-    columns = [_for_json(batch.column(name)).to_pylist() for name in names]
+    columns = [json_values(batch.column(name), holds_json=is_json(batch.schema.field(name))) for name in names]
     return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
 
 
@@ -78,29 +79,3 @@ def _record_lines(records: pa.LargeBinaryArray) -> bytes | memoryview:
     if np.count_nonzero(np.frombuffer(lines, np.uint8) == _LINE_END) == len(records):
         return lines
     return b"".join(one_line(record) + b"\n" for record in records.to_pylist())
-
-
-def _for_json(array: pa.Array) -> pa.Array:
-    kind = _json_type(array.type)
-    return array if kind.equals(array.type) else array.cast(kind)
-
-
-def _json_type(kind: pa.DataType) -> pa.DataType:
-    """Times as text (as Python objects they need pandas below microseconds), half floats as floats."""
-    if isinstance(kind, pa.BaseExtensionType):
-        return _json_type(kind.storage_type)
-    if pa.types.is_timestamp(kind) or pa.types.is_time(kind) or pa.types.is_duration(kind) or pa.types.is_date(kind):
-        return pa.string()
-    if pa.types.is_float16(kind):
-        return pa.float32()
-    if pa.types.is_map(kind):
-        return pa.map_(_json_type(kind.key_type), _json_type(kind.item_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_json_type(field.type)) for field in kind])
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(_json_type(kind.value_type), kind.list_size)
-    if pa.types.is_list(kind):
-        return pa.list_(_json_type(kind.value_type))
-    if pa.types.is_large_list(kind):
-        return pa.large_list(_json_type(kind.value_type))
-    return kind

@@ -3,8 +3,10 @@
 from gristmill.text.chats.check import TemplateProblem, TemplateReport, check_template
 from gristmill.text.chats.examples import (
     CUT,
+    DROP_CHAT,
     LAST_NOT_ASSISTANT,
     PROMPT,
+    SPLIT_NEVER,
     SPLIT_TURNS,
     TOO_LONG,
     TRAIN_ON,
@@ -19,10 +21,12 @@ from gristmill.text.chats.shapes import AUTO, RESERVED_VARIABLES, SHAPES, Conver
 __all__ = [
     "AUTO",
     "CUT",
+    "DROP_CHAT",
     "LAST_NOT_ASSISTANT",
     "PROMPT",
     "RESERVED_VARIABLES",
     "SHAPES",
+    "SPLIT_NEVER",
     "SPLIT_TURNS",
     "TOO_LONG",
     "TRAIN_ON",

@@ -1,0 +1,124 @@
+"""Values as JSON: columns of JSON text, and what Arrow values become in JSON.
+
+Bytes become base64, times text, and numbers that JSON has not (NaN, infinity) null.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.core.json_values import count_not_finite_values
+from gristmill.core.records import JSON_TEXT, TEXT_TYPE, WHY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+JSON_TYPE = pa.json_(TEXT_TYPE)
+"""Stands for JSON text among types while columns are planned; the column itself is text with a note."""
+NAN_AS_NULL = "nan_as_null"
+"""The measure that counts numbers which JSON has not."""
+
+
+def make_field(name: str, kind: pa.DataType, why: str = "") -> pa.Field:
+    """The field of a column of this type, or of JSON text."""
+    if not kind.equals(JSON_TYPE):
+        return pa.field(name, kind)
+    return pa.field(name, TEXT_TYPE, metadata={JSON_TEXT: b"text", **({WHY: why.encode()} if why else {})})
+
+
+def is_json(field: pa.Field) -> bool:
+    """Whether a column holds JSON text, of ours or as Arrow's own type for it."""
+    if isinstance(field.type, pa.JsonType):
+        return True
+    return JSON_TEXT in (field.metadata or {}) and field.type in (pa.string(), pa.large_string())
+
+
+def reason_for_json(field: pa.Field) -> str:
+    return str((field.metadata or {}).get(WHY, b"").decode())
+
+
+def json_values(array: pa.Array, *, holds_json: bool = False) -> list[Any]:
+    """Values that `msgspec.json.encode` takes. JSON text becomes the value that it says; if it says none, a string."""
+    values: list[Any] = _for_json(array).to_pylist()
+    return [_json_value(value) for value in values] if holds_json else values
+
+
+def to_json_text(values: Iterable[Any]) -> pa.Array:
+    """A column of JSON text; null stays null."""
+    texts = [None if value is None else msgspec.json.encode(value) for value in values]
+    return pa.array([None if text == b"null" else text for text in texts], pa.large_binary()).cast(TEXT_TYPE)
+
+
+def count_not_finite(array: pa.Array) -> int:
+    """How many NaN and infinities an array holds, at any depth.
+
+    >>> count_not_finite(pa.array([[1.0, float("nan")], None, [float("inf")]]))
+    2
+    """
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    kind = array.type
+    if pa.types.is_floating(kind):
+        values = (array.cast(pa.float32()) if pa.types.is_float16(kind) else array).drop_null()
+        return int(np.count_nonzero(~np.isfinite(values.to_numpy(zero_copy_only=False))))
+    if not has_floats(kind):
+        return 0
+    if pa.types.is_struct(kind):
+        return sum(count_not_finite(pc.struct_field(array, index)) for index in range(kind.num_fields))
+    if pa.types.is_dictionary(kind):
+        return count_not_finite(array.dictionary_decode())
+    if pa.types.is_map(kind) or not hasattr(array, "flatten"):
+        return count_not_finite_values(array.to_pylist())
+    return count_not_finite(array.flatten())
+
+
+def has_floats(kind: pa.DataType) -> bool:
+    """Whether values of a type may hold NaN."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return has_floats(kind.storage_type)
+    if pa.types.is_floating(kind):
+        return True
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return has_floats(kind.value_type)
+    return any(has_floats(kind.field(index).type) for index in range(kind.num_fields))
+
+
+def _json_value(text: str | None) -> Any:
+    if text is None:
+        return None
+    try:
+        value = msgspec.json.decode(text.encode(), type=msgspec.Raw)
+    except (msgspec.DecodeError, RecursionError):
+        return text
+    return msgspec.Raw(msgspec.json.format(bytes(value), indent=-1)) if "\n" in text else value
+
+
+def _for_json(array: pa.Array) -> pa.Array:
+    kind = _json_type(array.type)
+    return array if kind.equals(array.type) else array.cast(kind)
+
+
+def _json_type(kind: pa.DataType) -> pa.DataType:
+    """Times as text (as Python objects they need pandas below microseconds), half floats as floats."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _json_type(kind.storage_type)
+    if pa.types.is_timestamp(kind) or pa.types.is_time(kind) or pa.types.is_duration(kind) or pa.types.is_date(kind):
+        return pa.string()
+    if pa.types.is_float16(kind):
+        return pa.float32()
+    if pa.types.is_map(kind):
+        return pa.map_(_json_type(kind.key_type), _json_type(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_json_type(field.type)) for field in kind])
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_json_type(kind.value_type), kind.list_size)
+    if pa.types.is_list(kind):
+        return pa.list_(_json_type(kind.value_type))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(_json_type(kind.value_type))
+    return kind
