@@ -52,3 +52,42 @@ def test_before_the_first_batch(tmp_path):
     stream = Stream(write_packed(tmp_path / "out", {"web": [3]}))
     assert stream.accounting.as_dict()["data/rows_per_second"] == 0
     assert stream.accounting.log_line().startswith("row 0: web 0.0%")
+
+
+@pytest.mark.parametrize(("num_workers", "method"), [(0, None), (2, "fork"), (2, "spawn")])
+def test_a_data_loader_is_counted(packed, num_workers, method):
+    data = pytest.importorskip("torch.utils.data")
+    from gristmill.stream.torch import TorchDataset
+
+    stream = Stream(packed, epochs=1)
+    dataset = TorchDataset(stream, 8, rank=0, world_size=1)
+    loader = data.DataLoader(dataset, batch_size=None, num_workers=num_workers, multiprocessing_context=method)
+    tokens = sum(int(batch.tokens.sum()) for batch in loader)
+    account = stream.accounting.account()
+    assert (account.row, account.rows, account.tokens) == (53, 53, tokens)
+    assert [source.rows for source in account.sources] == [30, 23]
+    assert account.padding_share == pytest.approx(1 - tokens / (56 * 12))
+    assert account.wait_seconds is None
+    assert account.rows_per_second > 0
+    assert "waited" not in stream.accounting.log_line()
+    assert "data/wait_seconds" not in stream.accounting.as_dict()
+    stream.accounting.restart(0)
+    assert stream.accounting.account().rows == 0
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_rows_of_a_sampler_are_counted(packed, num_workers):
+    data = pytest.importorskip("torch.utils.data")
+    from gristmill.stream.torch import TorchRows
+
+    stream = Stream(packed, epochs=1)
+    method = "fork" if num_workers else None
+    loader = data.DataLoader(
+        TorchRows(stream), batch_size=4, shuffle=True, num_workers=num_workers, multiprocessing_context=method
+    )
+    for _ in loader:
+        pass
+    account = stream.accounting.account()
+    assert (account.row, account.rows) == (53, 53)
+    assert [source.rows for source in account.sources] == [30, 23]
+    assert account.tokens == int(Stream(packed).rows(0, 53).tokens.sum())

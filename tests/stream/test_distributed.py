@@ -1,13 +1,9 @@
 """Real ranks: two processes of `torch.distributed` with gloo, and those who shard by themselves."""
 
-import json
-import os
 import pickle
-import socket
-import subprocess
-import sys
 
 import pytest
+from gristmill_testing.ranks import run_ranks
 from gristmill_testing.streams import ids_of
 
 from gristmill.core.errors import UsageError
@@ -36,53 +32,13 @@ print(json.dumps(rows))
 torch.distributed.destroy_process_group()
 """
 
-ACCELERATE = """
-import json, sys
-from accelerate import Accelerator
-from torch.utils.data import DataLoader
-from gristmill.stream import Stream
-from gristmill.stream.torch import TorchRows
-
-accelerator = Accelerator(cpu=True)
-assert accelerator.num_processes == 2
-loader = accelerator.prepare(DataLoader(TorchRows(Stream(sys.argv[1], seed=7, rows=48)), batch_size=4))
-print(json.dumps([batch["input_ids"].tolist() for batch in loader]))
-accelerator.end_training()
-"""
-
-
-def run_ranks(script, folder):
-    """What each of two ranks has printed."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    ranks = []
-    for rank in range(2):
-        environment = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        ranks.append(
-            subprocess.Popen(
-                [sys.executable, "-W", "ignore", "-c", script, str(folder)],
-                env={**os.environ, **environment, **address},
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-        )
-    outputs = [rank.communicate(timeout=240)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0]
-    return [json.loads(output.splitlines()[-1]) for output in outputs]
-
 
 def test_two_ranks_of_a_process_group_read_every_row_once(packed, oracle):
-    first, second = run_ranks(TRAIN, packed)
+    ranks = run_ranks(TRAIN, packed)
+    assert [rank.returncode for rank in ranks] == [0, 0], ranks
+    first, second = (rank.output for rank in ranks)
     assert len(first) == len(second) == 7
     assert [row for step in zip(first, second, strict=True) for batch in step for row in batch] == oracle[:53]
-
-
-def test_accelerate_gives_every_row_once(packed, oracle):
-    pytest.importorskip("accelerate")
-    ranks = run_ranks(ACCELERATE, packed)
-    assert sorted(row for rank in ranks for batch in rank for row in batch) == sorted(oracle[:48])
 
 
 def test_transformers_trainer_takes_rows(packed, tmp_path):

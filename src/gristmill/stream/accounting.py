@@ -2,7 +2,8 @@
 
 Counts and shares are of this process (one rank); planned shares and epochs are of all ranks together, since they follow
 from the number of the row alone. A rank's share need not be the planned one: the mixture holds over the global batches.
-Batches are noted as they are handed out and added up 64 at a time: about 1 µs a batch.
+Batches are noted as they are handed out and added up 64 at a time: about 1 µs a batch. Those that the workers of a
+DataLoader make are counted there, when they are made (`worker_counts`); how long was waited for them is not known.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from gristmill.stream.worker_counts import WorkerCounts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,7 +51,8 @@ class Account:
     tokens: int
     padding_share: float
     seconds: float
-    wait_seconds: float
+    wait_seconds: float | None
+    """None: batches came through a DataLoader, which does not tell."""
     sources: list[SourceAccount]
     left_out: dict[str, str]
     """Sources that the dataset's mixture leaves out, and why."""
@@ -70,24 +74,38 @@ class Accounting:
         self._order = order
         self._sources = sources
         self._left_out = left_out
+        self.workers: WorkerCounts | None = None
+        """Shared with worker processes; None: there are none."""
         self.restart(0)
 
     def restart(self, row: int) -> None:
         """Count from here."""
+        if self.workers is not None:
+            self.workers.clear()
         self._first_row = self._row = row
         self._rows = np.zeros(len(self._sources) + 1, dtype=np.int64)
         self._tokens = np.zeros(len(self._sources) + 1, dtype=np.int64)
         self._places = 0
-        self._wait_seconds = 0.0
+        self._wait_seconds: float | None = 0.0
         self._started: float | None = None
         self._noted: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
 
-    def add(self, batch: Batch, wait_seconds: float = 0.0) -> None:
-        """A batch that was handed out, after a wait for it."""
+    def share(self) -> None:
+        """From now on what workers make is counted, too."""
+        if self.workers is None:
+            self.workers = WorkerCounts(len(self._sources))
+
+    def add_rows(self, batch: Batch) -> None:
+        """Rows in an order that is not the stream's: they count as if they were the first ones."""
+        self.add(batch, None, self._row + len(batch.sources))
+
+    def add(self, batch: Batch, wait_seconds: float | None = 0.0, next_row: int | None = None) -> None:
+        """A batch that was handed out, after a wait for it (None: not known)."""
         if self._started is None:
-            self._started = time.perf_counter() - wait_seconds
-        self._row = batch.next_row
-        self._wait_seconds += wait_seconds
+            self._started = time.perf_counter() - (wait_seconds or 0.0)
+        self._row = batch.next_row if next_row is None else next_row
+        if self._wait_seconds is not None:
+            self._wait_seconds = None if wait_seconds is None else self._wait_seconds + wait_seconds
         self._places += batch.num_places
         self._noted.append((batch.sources, batch.tokens))
         if len(self._noted) >= _BATCHES_AT_A_TIME:
@@ -96,18 +114,23 @@ class Accounting:
     def account(self) -> Account:
         """All so far."""
         self._add_up()
-        rows, tokens = self._rows[:-1], self._tokens[:-1]
+        rows, tokens, places, row, started = self._rows, self._tokens, self._places, self._row, self._started
+        wait_seconds = self._wait_seconds
+        if self.workers is not None and (made := self.workers.made()).started is not None:
+            rows, tokens, places = rows + made.rows, tokens + made.tokens, places + made.places
+            row, started, wait_seconds = max(row, made.row), min(started or made.started, made.started), None
+        rows, tokens = rows[:-1], tokens[:-1]
         total = max(int(rows.sum()), 1)
         return Account(
-            row=self._row,
+            row=row,
             rows=int(rows.sum()),
             tokens=int(tokens.sum()),
-            padding_share=1 - int(tokens.sum()) / self._places if self._places else 0.0,
-            seconds=time.perf_counter() - self._started if self._started is not None else 0.0,
-            wait_seconds=self._wait_seconds,
+            padding_share=1 - int(tokens.sum()) / places if places else 0.0,
+            seconds=time.perf_counter() - started if started is not None else 0.0,
+            wait_seconds=wait_seconds,
             sources=[
                 SourceAccount(source, int(rows[number]), int(tokens[number]), rows[number] / total, share, epochs)
-                for number, (source, (share, epochs)) in enumerate(self._planned().items())
+                for number, (source, (share, epochs)) in enumerate(self._planned(row).items())
             ],
             left_out=self._left_out,
         )
@@ -127,7 +150,7 @@ class Accounting:
         for of_source in account.sources:
             for name in ("rows", "tokens", "share", "planned_share", "epochs"):
                 values[f"{of_source.source}/{name}"] = getattr(of_source, name)
-        return {prefix + name: float(value) for name, value in values.items()}
+        return {prefix + name: float(value) for name, value in values.items() if value is not None}
 
     def log_line(self) -> str:
         """One line for a log."""
@@ -138,9 +161,11 @@ class Accounting:
             for of_source in account.sources
         )
         sources += "".join(f", {source} left out ({why})" for source, why in account.left_out.items())
-        waited = account.wait_seconds / account.seconds if account.seconds else 0.0
+        waited = ""
+        if account.wait_seconds is not None:
+            waited = f"waited {account.wait_seconds / account.seconds if account.seconds else 0.0:.1%}, "
         return (
-            f"row {account.row:,}: {sources}; padding {account.padding_share:.1%}, waited {waited:.1%}, "
+            f"row {account.row:,}: {sources}; padding {account.padding_share:.1%}, {waited}"
             f"{account.rows_per_second:,.0f} rows/s, {account.tokens_per_second:,.0f} tokens/s"
         )
 
@@ -154,10 +179,10 @@ class Accounting:
         np.add.at(self._tokens, sources, tokens)
         self._noted.clear()
 
-    def _planned(self) -> dict[str, tuple[float, float]]:
-        """Source -> its share of the rows since the start, and its epochs."""
-        before, now = self._order.draws_before(self._first_row), self._order.draws_before(self._row)
-        total = max(self._row - self._first_row, 1)
+    def _planned(self, row: int) -> dict[str, tuple[float, float]]:
+        """Source -> its share of the rows from the start to `row`, and its epochs."""
+        before, now = self._order.draws_before(self._first_row), self._order.draws_before(row)
+        total = max(row - self._first_row, 1)
         shares = dict.fromkeys(self._sources, 0.0)
         epochs = dict.fromkeys(self._sources, 0.0)
         for lane, first, last in zip(self._lanes, before, now, strict=True):

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from gristmill.stream.sources import StreamData
     from gristmill.stream.state import StreamState
     from gristmill.stream.where import RowOrigins
+    from gristmill.stream.worker_counts import WorkerCounts
 
 
 class Stream:
@@ -292,10 +293,13 @@ class Stream:
         return state_at(row, self.order, seed=given.seed, shuffle=given.shuffle, dataset_hash=self.dataset_hash)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (self.arguments, self.dataset_hash, self.first_row, self.position)
+        counts = self.accounting.workers
+        return _reopened, (self.arguments, self.dataset_hash, self.first_row, self.position, counts)
 
 
-def _reopened(arguments: StreamArguments, dataset_hash: str, first_row: int, position: Position) -> Stream:
+def _reopened(
+    arguments: StreamArguments, dataset_hash: str, first_row: int, position: Position, counts: WorkerCounts | None
+) -> Stream:
     """A stream in another process: opened again from paths and numbers, and still of the same data."""
     stream = Stream.__new__(Stream)
     stream.arguments = arguments
@@ -304,6 +308,7 @@ def _reopened(arguments: StreamArguments, dataset_hash: str, first_row: int, pos
         raise UsageError("the dataset was changed while it was streamed", help="start again, or resume from a state")
     stream.first_row, stream.position = first_row, position
     stream.accounting.restart(position.row)
+    stream.accounting.workers = counts
     return stream
 
 

@@ -16,8 +16,9 @@ from torch.utils.data import IterableDataset, get_worker_info
 from gristmill.core.errors import NoStateError, UsageError
 from gristmill.stream.arguments import check_ranks
 from gristmill.stream.collate import Batch
-from gristmill.stream.torch.ranks import find_ranks
+from gristmill.stream.torch.ranks import Ranks
 from gristmill.stream.torch.tensors import as_tensors
+from gristmill.stream.torch.wrappers import refuse_second_sharding
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -38,12 +39,27 @@ class TorchDataset(IterableDataset[Batch]):
         self, stream: Stream, batch_size: int, *, rank: int | None = None, world_size: int | None = None
     ) -> None:
         self.stream = stream
-        self.batch_size, self.rank, self.world_size = check_ranks(batch_size, *find_ranks(rank, world_size))
+        self.batch_size, _, _ = check_ranks(batch_size, 0, 1)
+        self._ranks = Ranks(rank, world_size)
         self.stream.position.share()
+        self.stream.accounting.share()
         self._num_passes = 0
         """In this process: persistent workers begin each with the seed of the first."""
 
+    @property
+    def rank(self) -> int:
+        return self._ranks.rank
+
+    @property
+    def world_size(self) -> int:
+        return self._ranks.world_size
+
+    def set_epoch(self, epoch: int) -> None:  # noqa: ARG002
+        """What trainers call before a pass."""
+        refuse_second_sharding(self.world_size)
+
     def __iter__(self) -> Pass:
+        refuse_second_sharding(self.world_size)
         worker = _worker()
         reader = secrets.randbits(62) if worker.pass_seed is None else worker.pass_seed + self._num_passes
         self._num_passes += 1
@@ -94,16 +110,25 @@ class Pass(Iterator[Batch]):
         self._first_row = first_row
         self._step = worker.number
         self._worker = worker
+        self._rank, self._world_size = dataset.rank, dataset.world_size
 
     def __next__(self) -> Batch:
         dataset = self._dataset
-        global_size = dataset.batch_size * dataset.world_size
+        global_size = dataset.batch_size * self._world_size
         row = self._first_row + self._step * global_size
         if not dataset.stream.has_batch(row, global_size):
             raise StopIteration
-        batch = dataset.stream.batch_at(row, dataset.batch_size, dataset.rank, dataset.world_size)
+        batch = dataset.stream.batch_at(row, dataset.batch_size, self._rank, self._world_size)
+        self._count(batch)
         self._step += max(self._worker.num_workers, 1)
         return as_tensors(batch)
+
+    def _count(self, batch: Batch) -> None:
+        accounting = self._dataset.stream.accounting
+        if not self._worker.num_workers:
+            accounting.add(batch, None)
+        elif accounting.workers is not None:
+            accounting.workers.add(batch, self._worker.number, batch.next_row)
 
     def state_dict(self) -> dict[str, Any]:
         """Of what this worker has made."""
@@ -129,5 +154,5 @@ class Pass(Iterator[Batch]):
             "num_workers": self._worker.num_workers,
             "next_step": self._step,
             "batch_size": self._dataset.batch_size,
-            "world_size": self._dataset.world_size,
+            "world_size": self._world_size,
         }

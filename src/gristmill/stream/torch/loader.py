@@ -17,7 +17,7 @@ import torch
 
 from gristmill.core.numbers import true_or_false, whole_number
 from gristmill.stream.arguments import check_ranks
-from gristmill.stream.torch.ranks import find_ranks
+from gristmill.stream.torch.ranks import Ranks
 from gristmill.stream.torch.tensors import as_tensors, pinned_array
 
 if TYPE_CHECKING:
@@ -57,11 +57,20 @@ class TorchLoader:
         pin_memory: bool | None = None,
     ) -> None:
         self.stream = stream
-        self.batch_size, self.rank, self.world_size = check_ranks(batch_size, *find_ranks(rank, world_size))
+        self.batch_size, _, _ = check_ranks(batch_size, 0, 1)
+        self._ranks = Ranks(rank, world_size)
         self._num_threads = whole_number("num_threads", num_threads, most=_MOST)
         self._prefetch = whole_number("prefetch", prefetch, least=1, most=_MOST)
         pins = torch.cuda.is_available() if pin_memory is None else true_or_false("pin_memory", pin_memory)
         self._new: Any = pinned_array if pins else np.empty
+
+    @property
+    def rank(self) -> int:
+        return self._ranks.rank
+
+    @property
+    def world_size(self) -> int:
+        return self._ranks.world_size
 
     @property
     def accounting(self) -> Accounting:

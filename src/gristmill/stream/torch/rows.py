@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, get_worker_info
 
 from gristmill.core.errors import OutOfRangeError, UsageError
 from gristmill.core.numbers import MAX_COUNT, whole_number
 from gristmill.order.arrays import whole_numbers
+from gristmill.stream.torch.ranks import find_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gristmill.stream.collate import Batch
     from gristmill.stream.stream import Stream
 
 Row = dict[str, torch.Tensor]
@@ -32,9 +35,19 @@ class TorchRows(Dataset[Row]):
             raise UsageError("cu_seqlens is of a batch, not of a row", help="use TorchDataset or TorchLoader")
         len(stream)
         self.stream = stream
+        self.stream.accounting.share()
+        self._has_warned = False
 
     def __len__(self) -> int:
-        return len(self.stream)
+        num_rows, (_, world_size) = len(self.stream), find_ranks()
+        if num_rows % world_size and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"{num_rows} rows are not the same number for each of {world_size} ranks: samplers repeat or leave out "
+                f"some; Stream(…, rows={num_rows - num_rows % world_size}) is divisible",
+                stacklevel=2,
+            )
+        return num_rows
 
     def __getitem__(self, index: int) -> Row:
         return self.__getitems__([whole_number("row", index, least=-MAX_COUNT)])[0]
@@ -42,10 +55,12 @@ class TorchRows(Dataset[Row]):
     def __getitems__(self, indices: Sequence[int]) -> list[Row]:
         """Several at once, as a DataLoader asks for them: one kernel for all."""
         rows = np.atleast_1d(whole_numbers("rows", indices))
-        rows = np.where(rows < 0, rows + len(self), rows)
-        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self):
-            raise OutOfRangeError(f"rows {list(indices)} of {len(self)}")
+        num_rows = len(self.stream)
+        rows = np.where(rows < 0, rows + num_rows, rows)
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < num_rows:
+            raise OutOfRangeError(f"rows {list(indices)} of {num_rows}")
         batch = self.stream.take(rows, first_row=0, next_row=0)
+        self._count(batch)
         tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
         if self.stream.row_length is None:
             lengths = batch.tokens.tolist()
@@ -57,3 +72,11 @@ class TorchRows(Dataset[Row]):
                 for number, length in enumerate(lengths)
             ]
         return [{name: tensor[number] for name, tensor in tensors.items()} for number in range(len(rows))]
+
+    def _count(self, batch: Batch) -> None:
+        """Rows that were read, in whatever order a sampler wants them."""
+        accounting, worker = self.stream.accounting, get_worker_info()
+        if worker is None:
+            accounting.add_rows(batch)
+        elif accounting.workers is not None:
+            accounting.workers.add(batch, worker.id, None)

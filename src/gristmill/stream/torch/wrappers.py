@@ -1,0 +1,33 @@
+"""Those who share out among ranks what a dataset gives, though it gives each rank its own already.
+
+accelerate does so to any IterableDataset of a DataLoader that is passed to `prepare`: process 0 reads for all, or each
+keeps every second batch. A `TorchDataset` has the batches of one rank, so the others' rows would never be read.
+Lightning and Ray Train leave such datasets alone, and torch itself refuses a `DistributedSampler` for them.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from gristmill.core.errors import UsageError
+
+_SHARDING = {"accelerate.data_loader": ("DataLoaderDispatcher", "IterableDatasetShard")}
+"""Module -> its classes that share out what they read. They are on the stack when they ask for an iterator or set an
+epoch; by then they have wrapped the dataset, which has no other way to know of it."""
+
+
+def refuse_second_sharding(world_size: int) -> None:
+    """Raise `UsageError` if somebody on the stack shares out what a dataset of one of several ranks gives."""
+    if world_size == 1:
+        return
+    frame = sys._getframe(1)
+    while frame is not None:
+        classes = _SHARDING.get(frame.f_globals.get("__name__", ""), ())
+        if classes and type(frame.f_locals.get("self")).__name__ in classes:
+            raise UsageError(
+                f"accelerate shares out this DataLoader among the ranks, and its TorchDataset is already the part of "
+                f"one rank of {world_size}: rows would be left out",
+                help="do not pass the DataLoader to prepare, or use TorchLoader, which needs none; for accelerate and "
+                "transformers.Trainer to share out rows, give them TorchRows",
+            )
+        frame = frame.f_back  # type: ignore[assignment]
