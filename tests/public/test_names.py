@@ -159,7 +159,7 @@ SIGNATURES = {
         "folder": None,
     },
 }
-RESULT = {"books", "dataset", "manifest", "output", "tokens", "was_up_to_date", "warnings"}
+RESULT = {"books", "dataset", "manifest", "output", "tokens", "was_up_to_date", "warnings", "work_seconds"}
 DATASET = {
     "decode",
     "folder",

@@ -52,8 +52,12 @@ def command(folder: Path, workers: int | None, *, as_json: bool) -> None:
     _print_result(result, seconds)
     _print_rows(dataset)
     _print_batches(dataset)
-    click.echo(f"Next: edit {prepared.recipe}, then gristmill run {prepared.recipe} --update")
-    click.echo(f"      gristmill inspect {result.output}; gristmill export {result.output} --to numpy")
+    click.echo("Next, with your own data:")
+    click.echo("   gristmill init my-corpus           # a commented recipe to start from")
+    click.echo("   gristmill plan my-corpus/recipe.yaml --set sources.sample.read='/data/*.jsonl'")
+    click.echo("   gristmill run my-corpus/recipe.yaml --debug    # a few records, step by step")
+    click.echo(f"Or with this demo: edit {prepared.recipe}, then gristmill run {prepared.recipe} --update")
+    click.echo(f"   gristmill inspect {result.output}; gristmill export {result.output} --to numpy")
 
 
 def _say(as_json: bool, line: str) -> None:  # noqa: FBT001
@@ -80,9 +84,15 @@ def _print_result(result: RunResult, seconds: float) -> None:
     print_books(result.books)
     print_tokens(result.manifest)
     num_bytes = _num_bytes(result)
-    done = "up to date" if result.was_up_to_date else f"{amount(num_bytes)} of text in {seconds:.1f} s"
-    speed = "" if result.was_up_to_date else f" ({num_bytes / 1e6 / seconds:.0f} MB/s, planning and start included)"
-    click.echo(f"3. {done}{speed}; every checksum, row and token verified; the books balance")
+    done = "up to date" if result.was_up_to_date else f"{amount(num_bytes)} of text, {_speed(result, seconds)}"
+    click.echo(f"3. {done}; every checksum, row and token verified; the books balance")
+
+
+def _speed(result: RunResult, seconds: float) -> str:
+    """The work apart from planning, start-up and compilation, which do not grow with the text."""
+    working = result.work_seconds
+    rate = _num_bytes(result) / 1e6 / working if working else 0.0
+    return f"{rate:.1f} MB/s at work ({working:.1f} s; planning, start-up and compilation {seconds - working:.1f} s)"
 
 
 def _print_rows(dataset: Dataset) -> None:

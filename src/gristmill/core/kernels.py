@@ -19,20 +19,24 @@ makes arrays takes several times as long to compile.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import logging
 import pickle
+import platform
 import secrets
 import sys
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-_log = logging.getLogger("gristmill")
+_log = logging.getLogger("gristmill.kernels")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -90,12 +94,36 @@ def kernel(function: Callable[P, R]) -> Kernel[P, R]:
     return Kernel(function)
 
 
+def are_compiled(modules: Iterable[str]) -> bool:
+    """Whether `note_compiled` was called for the kernels of these modules as they are now, on this machine."""
+    return _note(modules).exists()
+
+
+def note_compiled(modules: Iterable[str]) -> None:
+    """Remember that the kernels of these modules are in the cache folder, unless it cannot be written."""
+    note = _note(modules)
+    with contextlib.suppress(OSError):
+        note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        note.touch()
+
+
+def _note(modules: Iterable[str]) -> Path:
+    """An empty file, named by all that can be known without numba: loading that takes as long as a small job."""
+    sources = [Path(spec.origin).read_bytes() for name in modules if (spec := find_spec(name)) and spec.origin]
+    shape = (version("numba"), sys.implementation.cache_tag, platform.machine())
+    return _default_folder() / f"compiled-{_digest(b''.join([*sources, repr(shape).encode()])).hex()}"
+
+
 def cache_folder() -> Path:
     """Where compiled kernels are kept: below `NUMBA_CACHE_DIR` if it is set, else where the system has its caches."""
     import numba  # noqa: PLC0415
 
     if numba.config.CACHE_DIR:
         return Path(numba.config.CACHE_DIR, "gristmill")
+    return _default_folder()
+
+
+def _default_folder() -> Path:
     caches = "Library/Caches" if sys.platform == "darwin" else ".cache"
     return Path.home() / caches / "gristmill" / "kernels"
 

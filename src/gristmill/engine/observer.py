@@ -43,6 +43,7 @@ class Observer:
         self.num_deaths = 0
         self.counts: dict[str, int] = {}
         self._started = self._shown = monotonic()
+        self._ready: float | None = None
         self._display = display
         self._events = events
 
@@ -74,6 +75,11 @@ class Observer:
         return monotonic() - self._started
 
     @property
+    def seconds_since_ready(self) -> float:
+        """Since the first worker was ready; 0: none ever was."""
+        return 0.0 if self._ready is None else monotonic() - self._ready
+
+    @property
     def fraction(self) -> float | None:
         """How much is done: by bytes, which also move inside an item, else by items. None: nobody knows."""
         if self.num_bytes:
@@ -103,6 +109,8 @@ class Observer:
             self.counts[name] = self.counts.get(name, 0) + amount
 
     def event(self, event: str, **fields: object) -> None:
+        if event == "worker_ready" and self._ready is None:
+            self._ready = monotonic()
         if event == "worker_died":
             self.num_deaths += 1
             _log.warning("%s: %s %s", self.desc, fields["worker"], fields["cause"])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gristmill.engine.events import EventLog
     from gristmill.engine.failure import Failure
 
-__all__ = ["Context", "Task", "run_tasks"]
+__all__ = ["Context", "Stopwatch", "Task", "run_tasks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,13 @@ class Task:
 
     id: str
     payload: Any
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Seconds in which workers were ready to work, added up over jobs."""
+
+    seconds: float = 0.0
 
 
 def run_tasks(
@@ -47,6 +54,7 @@ def run_tasks(
     progress: bool | None = None,
     monitor: bool = False,
     events: EventLog | None = None,
+    stopwatch: Stopwatch | None = None,
 ) -> Iterator[tuple[Task, Any]]:
     """Run `function(task, context)` on every task; yield `(task, result)` as they are done.
 
@@ -80,7 +88,7 @@ def run_tasks(
     observer = Observer(desc, total, display, events, num_bytes=num_bytes)
     in_work = _Ledger(tasks)
     run = Run(Job(function, setup, takes_context=True), in_work, options, observer, total=total, on_poison=on_poison)
-    return _results(run, in_work, observer)
+    return _results(run, in_work, observer, stopwatch or Stopwatch())
 
 
 class _Ledger:
@@ -99,7 +107,7 @@ class _Ledger:
         return self._out.pop(index)
 
 
-def _results(run: Run, in_work: _Ledger, observer: Observer) -> Iterator[tuple[Task, Any]]:
+def _results(run: Run, in_work: _Ledger, observer: Observer, stopwatch: Stopwatch) -> Iterator[tuple[Task, Any]]:
     with observer, closing(run.outcomes()) as outcomes:
         for index, (value,) in outcomes:
             task = in_work.take(index)
@@ -108,3 +116,4 @@ def _results(run: Run, in_work: _Ledger, observer: Observer) -> Iterator[tuple[T
                 add_note(error, f"gristmill: task {task.id}")
                 raise error
             yield task, value
+    stopwatch.seconds += observer.seconds_since_ready

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gristmill.core.errors import GristmillError
-from gristmill.engine.tasks import Task, run_tasks
+from gristmill.engine.tasks import Stopwatch, Task, run_tasks
 from gristmill.pipeline import fingerprint
 from gristmill.pipeline.join import JoinTask, merge_results, run_join
 from gristmill.pipeline.output import WORK
@@ -64,6 +64,7 @@ class LegRunner:
         self._receipts = receipts
         self._finished = finished
         """Of the dataset that is there: what of it still fits is used again."""
+        self.stopwatch = Stopwatch()
 
     def run(self, stage: Stage, units: Sequence[UnitWork], desc: str) -> None:
         """See that each unit has its receipt."""
@@ -123,6 +124,7 @@ class LegRunner:
             num_bytes=getattr(tasks, "num_bytes", 0) if function is run_part else 0,
             progress=options.progress,
             monitor=options.monitor,
+            stopwatch=self.stopwatch,
             events=options.events,
         )
         for task, result in done:

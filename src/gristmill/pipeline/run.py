@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 from gristmill.core.books import Account
 from gristmill.core.errors import NotUpToDateError
 from gristmill.core.splits import TRAIN
+from gristmill.engine.progress import Activity
 from gristmill.pipeline import barriers, fingerprint, moves, output, publish
 from gristmill.pipeline.claim import claimed
+from gristmill.pipeline.compile_ahead import compile_ahead
 from gristmill.pipeline.deduplicating.arrived import arrived
 from gristmill.pipeline.deduplicating.barrier import deduplicate
 from gristmill.pipeline.emptiness import warn_of_emptiness
@@ -67,6 +69,8 @@ class RunResult:
     was_up_to_date: bool
     warnings: tuple[str, ...] = ()
     """What the user should know: sources and splits that are empty."""
+    work_seconds: float = 0.0
+    """From each stage's first ready worker to the stage's end: without planning, start-up and compilation."""
 
     @property
     def books(self) -> dict[str, list[dict[str, object]]]:
@@ -106,9 +110,19 @@ def run_plan(plan: Plan, options: RunOptions) -> RunResult:
 
 def _run_claimed(plan: Plan, options: RunOptions, run_id: str) -> RunResult:
     finished = _finished(plan, options)
-    manifest = finished or _Execution(plan, options, run_id).run()
-    warnings = warn_of_emptiness(plan, manifest)
-    return RunResult(manifest, plan.output, was_up_to_date=finished is not None, warnings=warnings)
+    if finished is not None:
+        return RunResult(finished, plan.output, was_up_to_date=True, warnings=warn_of_emptiness(plan, finished))
+    with Activity(shows=options.progress is not False) as activity:
+        compile_ahead(plan, activity.tell)
+    execution = _Execution(plan, options, run_id)
+    manifest = execution.run()
+    return RunResult(
+        manifest,
+        plan.output,
+        was_up_to_date=False,
+        warnings=warn_of_emptiness(plan, manifest),
+        work_seconds=execution.work_seconds,
+    )
 
 
 def _finished(plan: Plan, options: RunOptions) -> Manifest | None:
@@ -172,6 +186,10 @@ class _Execution:
         self._finished = Receipts(plan.output / output.UNITS)
         self._runner = LegRunner(plan, options, self._receipts, self._finished)
         self._deduplicated: list[Deduplicated] = []
+
+    @property
+    def work_seconds(self) -> float:
+        return self._runner.stopwatch.seconds
 
     def run(self) -> Manifest:
         if self._salt:

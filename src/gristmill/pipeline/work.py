@@ -5,6 +5,7 @@ One cell is in memory at a time (about 4 MiB of input), whatever the size of the
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -149,6 +150,8 @@ class PartResult(msgspec.Struct, frozen=True, kw_only=True):
 
 def set_up(stage: Stage, *, loads: bool) -> Stage | LoadedStage:
     """What a worker does before its first task; `loads` where it will run the steps."""
+    if nesting.is_worker_process():
+        logging.getLogger("gristmill.kernels").setLevel(logging.ERROR)  # the parent has said what there is to say
     if nesting.is_worker_process() and not any(runs_foreign_code(leg.steps) for leg in stage.legs.values()):
         keep_pandas_out()
     return stage.load() if loads else stage
