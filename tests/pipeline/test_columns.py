@@ -322,3 +322,15 @@ def test_export_counts_nan(mill, tmp_path):
     run(mill, {"web": tmp_path / "in.parquet"}, [Write(format="arrow")])
     assert export(mill.output, to="jsonl", path=tmp_path / "x", backend="serial", progress=False).nan_as_null == 1
     assert export(mill.output, to="parquet", path=tmp_path / "x", backend="serial", progress=False).nan_as_null == 0
+
+
+@pytest.mark.parametrize("to", ["jsonl", "arrow"])
+def test_records_from_python_with_numbers_that_json_has_not(mill, to):
+    records = [{"text": "a", "v": float("nan")}, {"text": "b", "v": 1.5, "w": 10**5000}]
+    result = run(mill, {"py": Read(read=records)}, [Write(format=to)])
+    assert measures(result, "py")["nan_as_null"] == 1
+    [first, second] = open_dataset(mill.output)
+    assert (first["text"], first["v"], second["v"]) == ("a", None, 1.5)
+    assert "\0nan" not in first
+    assert "other_fields" not in first
+    assert str(second["w"]) == "1" + "0" * 5000

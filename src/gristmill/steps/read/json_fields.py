@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 REFUSED = "\0refused"
 """The key of an object that stands for a record which could not become JSON: reason and message."""
+NUM_NAN = "\0nan"
+"""The last key of an object from Python in which numbers became null: how many."""
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _SCALARS: dict[pa.DataType, Any] = {
     pa.large_string(): str,

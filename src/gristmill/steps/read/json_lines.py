@@ -5,6 +5,8 @@ Only "\n" ends a line; a "\r" before it is part of the line end. Blank lines are
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,8 @@ from gristmill.steps.read.batches import build_batch, extra_columns, is_utf8
 from gristmill.steps.read.cells import CellBatch
 from gristmill.steps.read.json_fields import JsonFields
 from gristmill.steps.read.records import CutRecords, cut_records
+from gristmill.steps.unite.json_text import NAN_AS_NULL
+from gristmill.storage.remote_files import protocol_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +31,10 @@ if TYPE_CHECKING:
 LINE_END = b"\n"
 _BLANK = b" \t\r"
 _RETURN = ord("\r")
+_FROM_PYTHON = "/.gristmill/records/"
+"""Where a run keeps the records of a program; a plan keeps some in memory."""
+_NUM_NAN = re.compile(rb',"\\u0000nan":([0-9]+)(?=}\r?(?:\n|$))')
+"""`NUM_NAN` as it stands in a line that `json_line` has made."""
 
 
 class JsonLinesReader:
@@ -40,6 +48,7 @@ class JsonLinesReader:
         self._keeps_record = RECORD in schema.names
         self._columns = extra_columns(schema)
         self._has_text = TEXT in schema.names
+        self._is_from_python = _FROM_PYTHON in cells.file.path or protocol_of(cells.file.path) == "memory"
         self._fields = JsonFields(read.text if self._has_text else None, self._columns)
 
     def cell_sizes(self) -> list[int]:
@@ -57,13 +66,19 @@ class JsonLinesReader:
         if rows is None:
             rows = self._decode_each(cut, refused)
         num_blank = self._set_aside(cut, refused)
-        columns = self._columns_of(rows, self._records(cut) if self._keeps_record else None)
+        records = self._records(cut) if self._keeps_record else None
+        measures: Counter[str] = Counter()
+        if self._is_from_python:
+            measures[NAN_AS_NULL] = sum(map(int, _NUM_NAN.findall(raw.data)))
+            if measures[NAN_AS_NULL] and records is not None:
+                records = pa.array([_NUM_NAN.sub(b"", line) for line in records.to_pylist()], RECORD_TYPE)
+        columns = self._columns_of(rows, records)
         batch = build_batch(self._schema, self._cells.file.id, cut.positions, columns)
         if raw.rest is not None:
             batch, num_more = self._with_rest(raw.rest, batch, cut.bad)
             num_blank += num_more
         cut.bad.sort(key=lambda bad: bad.position)
-        return CellBatch(raw.cell, batch, num_blank, cut.bad)
+        return CellBatch(raw.cell, batch, num_blank, cut.bad, +measures)
 
     def _cut(self, raw: RawCell) -> CutRecords:
         return cut_records(raw, self._cells.file.id, LINE_END, self._read.max_record_bytes)

@@ -17,6 +17,7 @@ import pyarrow as pa
 from gristmill.core.errors import UsageError
 from gristmill.core.json_values import decode_json
 from gristmill.core.names import nearest
+from gristmill.steps.read.json_fields import NUM_NAN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -37,9 +38,12 @@ def column_types(columns: Sequence[str], records: Iterable[Any]) -> dict[str, pa
 def decode_sample(content: bytes) -> Any:
     """A record of a sample; None if it is not valid."""
     try:
-        return decode_json(content)
+        record = decode_json(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+    if isinstance(record, dict):
+        record.pop(NUM_NAN, None)
+    return record
 
 
 def values_at(path: str, records: Iterable[Any]) -> list[Any]:
