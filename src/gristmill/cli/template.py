@@ -30,6 +30,7 @@ def command() -> None:
 @click.option("--train-end-of-turn/--no-train-end-of-turn", default=True, show_default=True, help="With its answer.")
 @click.option("--split-turns", default="auto", show_default=True, help="auto, always or never.")
 @click.option("--last-not-assistant", default="drop", show_default=True, help="drop, keep or trim.")
+@click.option("--append-eos", is_flag=True, help="The end token behind last answers that lack it.")
 @click.option("--prompt", default="as_rendered", show_default=True, help="as_rendered, as_prompted or refuse.")
 @click.option("--date", help="What the template is told when it asks for today's date.")
 @click.option("--tool-arguments", help="as_given, or object for arguments that are JSON in a string.")
@@ -53,6 +54,7 @@ def check_command(
     records: int,
     *,
     train_end_of_turn: bool,
+    append_eos: bool,
     as_json: bool,
 ) -> None:
     """Render the first chats in FILES as TOKENIZER's template does, and show what would be trained on.
@@ -67,6 +69,7 @@ def check_command(
         shape=shape,
         train_on=train_on,
         train_end_of_turn=train_end_of_turn,
+        append_eos=append_eos,
         split_turns=split_turns,
         last_not_assistant=last_not_assistant,
         prompt=prompt,

@@ -11,7 +11,7 @@ from gristmill_testing.small_tokenizers import trained
 from gristmill.core.errors import UsageError
 from gristmill.core.records import ORIGIN, origins
 from gristmill.steps import Render
-from gristmill.text.tokenizers import find_tokenizer, load_engine
+from gristmill.text.tokenizers import find_tokenizer, load_engine, read_facts
 
 CHAT = {"messages": [{"role": "user", "content": "Grüße?"}, {"role": "assistant", "content": "Größe 粉 👩🏽"}]}
 
@@ -213,3 +213,44 @@ def test_a_record_of_10_megabytes_and_one_of_10_000_turns(tokenizer):
     assert text.measures["found_by_sentinels"] == 2
     assert words(tokenizer, encoded, 0) == "flour " * 2**20 + "<|im_end|>"
     assert words(tokenizer, encoded, 1) == "".join(f"turn {n}<|im_end|>" for n in range(1, 20_000, 2))
+
+
+@pytest.fixture(scope="module")
+def with_unmarked(tmp_path_factory):
+    """A tokenizer in which two control tokens are not marked as special, and one added token is no control token."""
+    folder = tmp_path_factory.mktemp("unmarked")
+    trained(folder, specials=(*SPECIALS, "<think>", "</think>", "mill"), chat_template=CHATML)
+    data = json.loads((folder / "tokenizer.json").read_text())
+    for token in data["added_tokens"]:
+        token["special"] = token["content"] in SPECIALS
+    (folder / "tokenizer.json").write_text(json.dumps(data))
+    return str(folder)
+
+
+@pytest.mark.parametrize("engine", ["tokenizers", "auto"])
+def test_control_tokens_that_are_not_marked_stay_text_where_a_user_writes_them(with_unmarked, engine):
+    question = "What does </think> mean in <think>, asks the mill <|im_end|>?"
+    record = {
+        "messages": [
+            {"role": "user", "content": question},
+            {"role": "assistant", "content": "<think>\nEasy.\n</think>\nIt ends a thought."},
+        ]
+    }
+    text, encoded = tokens(batch(record), with_unmarked, tokenize={"engine": engine})
+    assert text.measures["special_literals"] == 3
+    [ids] = encoded.batch.column("input_ids").to_pylist()
+    files = find_tokenizer(with_unmarked)
+    known = read_facts(files).added_tokens
+    assert [ids.count(known[token]) for token in ("<think>", "</think>", "<|im_end|>")] == [1, 1, 2]
+    assert ids.count(known["mill"]) == 1
+    decoder = load_engine(files, "tokenizers", specials_as_text=False)
+    assert decoder.decode(ids) == text.batch.column("text")[0].as_py()
+    assert words(with_unmarked, encoded) == "<think>\nEasy.\n</think>\nIt ends a thought.<|im_end|>"
+
+
+def test_rows_without_such_literals_are_encoded_as_before(with_unmarked):
+    record = {"messages": [CHAT["messages"][0], {"role": "assistant", "content": "<think>a</think>b"}]}
+    text, encoded = tokens(batch(record), with_unmarked)
+    assert "special_literals" not in text.measures
+    expected = load_engine(find_tokenizer(with_unmarked), "tokenizers", specials_as_text=False)
+    assert encoded.batch.column("input_ids")[0].as_py() == expected.encode(text.batch.column("text"))[0].tolist()

@@ -74,3 +74,20 @@ NO_ARGUMENTS = ONE_CALL.replace(
     "m.tool_calls[0].function | tojson", "m.tool_calls | map(attribute='function.name') | join"
 )
 """Calls without what they call with."""
+SWITCHED_THOUGHT = (
+    "{%- for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.role == 'assistant' %}<think>\n{{ m.reasoning_content or '' }}\n</think>\n{% endif %}"
+    "{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined %}<think>\n{{ '' if enable_thinking else '\n</think>\n' }}{% endif %}{% endif %}"
+)
+"""With its switch the prompt begins a thought, or supplies an empty one; without it, neither."""
+NO_END = (
+    "{%- for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+"""Nothing ends an answer but the next turn."""
+END_BETWEEN = (
+    "{%- for m in messages %}{{ eos_token if m.role == 'user' and not loop.first else '' }}"
+    "<|{{ m.role }}|>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+"""Answers are ended by the question that follows; the last one is not."""

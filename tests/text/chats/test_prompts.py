@@ -13,7 +13,7 @@ from gristmill_testing.chat_templates import (
     ONE_CALL,
     THINKING_PROMPT,
 )
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gristmill.text.chats import ChatOptions, ExampleMaker, FoundTemplate, NotAChat, check_template
@@ -64,6 +64,7 @@ def test_the_answer_begins_behind_what_prompt_and_rendering_have_in_common(sourc
     assert example.text == maker(source).usual_finder.template.render(record["messages"])
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text(alphabet="<think>\n/ A|_", min_size=1).filter(str.strip), st.booleans())
 def test_no_word_of_an_answer_is_taken_for_a_part_of_the_prompt(answer, asks_twice):
     """The law: all of the answer is trained, unless it begins with just what the prompt ends with."""

@@ -28,7 +28,7 @@ from gristmill.text.chats import (
     find_unknown_tokens,
 )
 from gristmill.text.tokenizers import AUTO as CHOSEN
-from gristmill.text.tokenizers import TokenizerFiles, choose_engine, find_tokenizer, read_facts
+from gristmill.text.tokenizers import TokenizerFiles, choose_engine, find_tokenizer, read_facts, unmarked_controls
 
 _KEEP = ("messages",)
 _AS_GIVEN, _OBJECT = _ARGUMENTS = ("as_given", "object")
@@ -50,7 +50,8 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
     each answer its end-of-turn token. Without it, records are written with `text`, `prompt` and `completion`.
 
     A conversation of more than `max_tokens` (those of a packed row, if nothing else is said) loses its oldest exchanges
-    (`too_long: drop_turns`), is dropped (`drop`) or cut (`cut`). Where a template writes history otherwise than it
+    (`too_long: drop_turns`), becomes several examples with each answer in one of them (`windows`), is dropped (`drop`)
+    or cut (`cut`). Where a template writes history otherwise than it
     wrote it first, each answer becomes an example of its own (`split_turns: auto`).
 
     Prompts of reasoning models often end with `<think>`, which rendered answers do not have. `prompt: as_rendered`
@@ -66,6 +67,8 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
     shape: str = AUTO
     train_on: str = TRAIN_ON[0]
     train_end_of_turn: bool = True
+    append_eos: bool = False
+    """Put the tokenizer's end token behind a last answer that the template does not end with it, and train it."""
     last_not_assistant: str = LAST_NOT_ASSISTANT[0]
     """What becomes of a conversation that does not end with an answer: `drop`, `keep`, or `trim` to its last answer."""
     split_turns: str = SPLIT_TURNS[0]
@@ -121,6 +124,11 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
             )
         if self.max_tokens is not None and files is None:
             raise UsageError("max_tokens: tokens can only be counted with a tokenizer", help="name one: tokenizer: …")
+        if self.append_eos and not template.variables.get("eos_token"):
+            raise UsageError(
+                "append_eos: no tokenizer says which token that is",
+                help='name one whose tokenizer_config.json has an "eos_token"',
+            )
         options = ChatOptions(
             shape=self.shape,
             train_on=self.train_on,
@@ -130,6 +138,7 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
             max_tokens=self.max_tokens,
             too_long=self.too_long,
             parse_arguments=self.tool_arguments == _OBJECT,
+            append_eos=self.append_eos,
             prompt=self.prompt,
             template_variables=self.chat_template_kwargs,
         )
@@ -140,6 +149,7 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
             today=_parsed_date(self.date) if self.date is not None else None,
             files=files,
             special_tokens=facts.special_tokens if facts is not None else {},
+            control_tokens=tuple(unmarked_controls(facts)) if facts is not None else (),
             unknown_tokens=find_unknown_tokens(files, facts.added_tokens)
             if files is not None and facts is not None
             else (),

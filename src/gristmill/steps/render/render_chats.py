@@ -48,6 +48,8 @@ class RenderChats(LocalStep, tag="render", frozen=True, kw_only=True):
     today: date | None
     files: TokenizerFiles | None
     special_tokens: dict[str, int]
+    control_tokens: tuple[str, ...] = ()
+    """Control tokens that the tokenizer does not mark as special."""
     unknown_tokens: tuple[str, ...] = ()
     """Which only `tokenizer_config.json` knows."""
     accepts_quoted_arguments: bool
@@ -118,9 +120,11 @@ class RenderChats(LocalStep, tag="render", frozen=True, kw_only=True):
                 self.options,
                 today=self.today,
                 special_tokens=self.special_tokens,
+                control_tokens=self.control_tokens,
                 count_tokens=count,
             )
-        return RenderKernel(maker, self.output_schema, list(self.special_tokens), limits, count_all)
+        tokens = [*self.special_tokens, *self.control_tokens]
+        return RenderKernel(maker, self.output_schema, tokens, limits, count_all)
 
     def _count_tokens(self, name: str = REFERENCE) -> Callable[[str], int] | None:
         if self.files is None:

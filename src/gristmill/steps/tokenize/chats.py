@@ -20,7 +20,15 @@ import pyarrow.compute as pc
 
 from gristmill.core.records import INPUT_IDS, LITERALS, LOSS_MASK, ORIGIN, SPLIT, TEXT, TRAINED, Applied
 from gristmill.steps.tokenize.kernel import AS_TOKEN, REJECT, EncodeKernel
-from gristmill.text.tokenizers import REFERENCE, byte_lengths, id_type, load_engine, special_pattern
+from gristmill.text.tokenizers import (
+    REFERENCE,
+    PlainTextEngine,
+    byte_lengths,
+    id_type,
+    load_engine,
+    special_pattern,
+    unmarked_controls,
+)
 from gristmill.text.tokenizers.reference import ReferenceEngine
 
 if TYPE_CHECKING:
@@ -55,6 +63,7 @@ class EncodeChatsKernel(EncodeKernel):
         self._cuts = cuts
         self._lengths = byte_lengths(files)
         self._specials = special_pattern(files)
+        self._unmarked = unmarked_controls(self._engine.facts)
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:
         """Ids and masks for texts."""
@@ -119,7 +128,7 @@ class EncodeChatsKernel(EncodeKernel):
             if inside >= 0 and begin < ends[inside]:
                 continue
             self._add_text(data[start:begin].decode(), start, ids, places)
-            ids.append(np.array([self._engine.special_tokens[token]], dtype=np.uint32))
+            ids.append(np.array([self._engine.facts.added_tokens[token]], dtype=np.uint32))
             places.append(np.array([[begin, end]], dtype=np.int64))
             start = end
         self._add_text(data[start:].decode(), start, ids, places)
@@ -140,6 +149,11 @@ class EncodeChatsKernel(EncodeKernel):
     def _add_text(self, text: str, start: int, ids: list[NDArray[np.uint32]], places: list[NDArray[np.int64]]) -> None:
         if not text:
             return
+        if any(token in text for token in self._unmarked):
+            found, where = self._plain_engine.token_spans(text)
+            ids.append(found)
+            places.append(where + start)
+            return
         found, _ = self._text_engine.encode([text])
         ends = np.cumsum(self._lengths[found], dtype=np.int64) if self._lengths is not None else None
         if ends is not None and ends[-1] == len(text.encode()):
@@ -157,6 +171,10 @@ class EncodeChatsKernel(EncodeKernel):
     @cached_property
     def _text_engine(self) -> Engine:
         return load_engine(self._files, self._engine.name, specials_as_text=True)
+
+    @cached_property
+    def _plain_engine(self) -> PlainTextEngine:
+        return PlainTextEngine(self._files)
 
     @cached_property
     def _text_reference(self) -> ReferenceEngine:

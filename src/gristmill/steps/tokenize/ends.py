@@ -23,10 +23,14 @@ def with_ends(
     >>> ids, offsets = with_ends(np.array([5, 6, 9, 7]), np.array([0, 3, 4, 4]), np.uint16, begin=None, end=9)
     >>> ids.tolist(), offsets.tolist()
     ([5, 6, 9, 7, 9, 9], [0, 3, 5, 6])
+
+    An empty document gets a token that is both only once.
     """
     first, last = offsets[:-1], offsets[1:]
     filled = last > first
     begins = _missing(ids, first, filled, begin)
+    if begin == end:  # one token that both begins and ends: an empty document needs it once
+        begins &= filled
     ends = _missing(ids, last - 1, filled, end)
     new_offsets = np.zeros(len(offsets), dtype=np.int64)
     np.cumsum(last - first + begins + ends, out=new_offsets[1:])

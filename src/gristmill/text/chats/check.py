@@ -104,7 +104,12 @@ def check_template(
         )
     return TemplateReport(
         problems=problems,
-        notes=[*_notes(maker, measures, count_tokens, records), *_begin_notes(examples, variables), *tally.notes()],
+        notes=[
+            *_notes(maker, measures, count_tokens, records),
+            *_begin_notes(examples, variables),
+            *tally.notes(),
+            *_cost_notes(maker, records, examples),
+        ],
         num_records=len(records),
         num_examples=len(examples),
         dropped=dict(dropped),
@@ -128,11 +133,13 @@ def _problems(
             "leave the others out of the template",
         )
     options = maker.options
-    if options.train_end_of_turn and options.train_on != TRAIN_ALL and not maker.usual_finder.turns.ending.token:
+    has_end = options.append_eos or bool(maker.usual_finder.turns.ending.token)
+    if options.train_end_of_turn and options.train_on != TRAIN_ALL and not has_end:
         yield TemplateProblem(
             "no_end_of_turn",
             "the template writes nothing at the end of an answer: a model trained on it would not learn to stop",
-            "use a template that ends turns with a token, or accept it with train_end_of_turn: false",
+            "append_eos: true puts the tokenizer's end token behind the last answer and trains it; or use a template "
+            "that ends turns with a token; or accept it with train_end_of_turn: false",
         )
     elif options.train_end_of_turn and options.train_on != TRAIN_ALL:
         open_ended = sum(not _ends_with_token(example, maker) for example in examples)
@@ -185,7 +192,7 @@ def _lost_reasoning(maker: ExampleMaker, records: Sequence[Mapping[str, Any]]) -
 
 def _ends_with_token(example: Example, maker: ExampleMaker) -> bool:
     """Whether each trained span ends with what ends turns, or with another token, as of a call."""
-    usual = maker.usual_finder.turns.ending.last
+    usual = maker.usual_finder.turns.ending.last if not maker.options.append_eos else ""
     spans = (example.text[start:end] for start, end in example.trained)
     return all(span.endswith(usual) or _LAST_TOKEN.search(span) for span in spans)
 
@@ -195,6 +202,39 @@ def _begin_notes(examples: Sequence[Example], variables: Mapping[str, str]) -> l
     if not bos or not examples or any(bos in example.text for example in examples):
         return []
     return [f"template: it writes no begin token ({bos}), and none is added"]
+
+
+def _cost_notes(
+    maker: ExampleMaker, records: Sequence[Mapping[str, Any]], examples: Sequence[Example]
+) -> Iterator[str]:
+    """What the longest length costs, in trained tokens of the sample."""
+    most, count = maker.options.max_tokens, maker.count_tokens
+    if most is None or count is None:
+        return
+    unlimited = maker.with_options(max_tokens=None)
+    num_wanted = 0
+    for record in records:
+        try:
+            num_wanted += sum(_num_trained(example, count, None) for example in unlimited.make(record).examples)
+        except (NotAChat, MemoryError):
+            continue
+    num_kept = sum(_num_trained(example, count, most) for example in examples)
+    if num_wanted:
+        lost = max(0.0, 1 - num_kept / num_wanted)
+        yield (
+            f"template: with at most {most:,} tokens a conversation, {lost:.1%} of the sample's trained tokens are "
+            f"lost (too_long: {maker.options.too_long})"
+        )
+
+
+def _num_trained(example: Example, count: Callable[[str], int], most: int | None) -> int:
+    """Trained tokens of an example; `most`: within so many of its first tokens, to which `cut` will cut it."""
+    num_trained = 0
+    for start, end in example.trained:
+        before = count(example.text[:start]) if most is not None else 0
+        num_tokens = count(example.text[start:end])
+        num_trained += num_tokens if most is None else max(0, min(num_tokens, most - before))
+    return num_trained
 
 
 def _quoted_arguments(maker: ExampleMaker, records: Sequence[Mapping[str, Any]]) -> Iterator[TemplateProblem]:

@@ -7,7 +7,7 @@ its system message and never a part of a message.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,7 +21,7 @@ from gristmill.text.chats.turns import Answer, HistoryRewritten, MessageNotRende
 from gristmill.text.templates import ChatTemplate, TemplateError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from datetime import date
 
     from gristmill.text.chats.find_template import FoundTemplate
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 TRAIN_ON = TRAIN_ASSISTANT, TRAIN_LAST, TRAIN_ALL, TRAIN_MARKED = ("assistant", "last_assistant", "all", "marked")
 DROP, KEEP, TRIM = LAST_NOT_ASSISTANT = ("drop", "keep", "trim")
 SPLIT_AUTO, SPLIT_ALWAYS, SPLIT_NEVER = SPLIT_TURNS = ("auto", "always", "never")
-DROP_TURNS, DROP_CHAT, CUT = TOO_LONG = ("drop_turns", "drop", "cut")
+DROP_TURNS, DROP_CHAT, CUT, WINDOWS = TOO_LONG = ("drop_turns", "drop", "cut", "windows")
 AS_RENDERED, AS_PROMPTED, REFUSE = PROMPT = ("as_rendered", "as_prompted", "refuse")
 PLAIN, CALL, AFTER_RESULT = KINDS = ("plain", "call", "after_result")
 """Of answers: words, a call of tools, or what follows a tool's result."""
@@ -49,6 +49,7 @@ class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
     too_long: str = DROP_TURNS
     parse_arguments: bool = False
+    append_eos: bool = False
     prompt: str = AS_RENDERED
     template_variables: dict[str, Any] = {}
     """`chat_template_kwargs` of all records."""
@@ -91,12 +92,14 @@ class ExampleMaker:
         *,
         today: date | None = None,
         special_tokens: Mapping[str, int] | None = None,
+        control_tokens: Collection[str] = (),
         count_tokens: Callable[[str], int] | None = None,
     ) -> None:
         self.options = options
-        self._arguments = found, today, special_tokens, count_tokens
+        self._arguments = found, today, special_tokens, control_tokens, count_tokens
         tokens = list(special_tokens or ())
-        self._literals = ChatLiterals(tokens)
+        self._literals = ChatLiterals(tokens, control_tokens)
+        self._appended = str(found.variables.get("eos_token", "")) if options.append_eos else ""
         self._count_tokens = count_tokens
         sources = dict.fromkeys(found.sources.values())
         finders = {
@@ -110,9 +113,16 @@ class ExampleMaker:
 
     def with_options(self, **changed: Any) -> ExampleMaker:
         """One that differs in these options."""
-        found, today, special_tokens, count_tokens = self._arguments
+        found, today, special_tokens, control_tokens, count_tokens = self._arguments
         options = msgspec.structs.replace(self.options, **changed)
-        return ExampleMaker(found, options, today=today, special_tokens=special_tokens, count_tokens=count_tokens)
+        return ExampleMaker(
+            found,
+            options,
+            today=today,
+            special_tokens=special_tokens,
+            control_tokens=control_tokens,
+            count_tokens=count_tokens,
+        )
 
     def finder(self, conversation: Conversation) -> AnswerFinder:
         """For the template that a conversation is rendered with."""
@@ -126,6 +136,11 @@ class ExampleMaker:
     @property
     def finder_with_tools(self) -> AnswerFinder:
         return self._finders[True]
+
+    @property
+    def count_tokens(self) -> Callable[[str], int] | None:
+        """Counts the tokens of a text, where there is a most of them."""
+        return self._count_tokens
 
     def make(self, record: Mapping[str, Any], *, may_hold_literals: bool = True) -> Made:
         """The examples of a record.
@@ -198,20 +213,31 @@ class ExampleMaker:
     def _render_all(self, conversation: Conversation, made: Made, *, may_hold_literals: bool) -> None:
         if self.options.split_turns == SPLIT_ALWAYS:
             return self._split(conversation, made, may_hold_literals=may_hold_literals)
-        shortened, text = self._fitted(conversation, made)
+        if self.options.too_long == WINDOWS and self.options.train_on != TRAIN_LAST:
+            windows = self._windows(conversation, made)
+        else:
+            windows = [(*self._fitted(conversation, made), conversation)]
+        for window, text, whole in windows:
+            self._add_window(made, window, text, whole, may_hold_literals=may_hold_literals)
+        return None
+
+    def _add_window(
+        self, made: Made, shortened: Conversation, text: str, whole: Conversation, *, may_hold_literals: bool
+    ) -> None:
+        """The answers of a conversation that is short enough in one example; or those of the `whole` in one each."""
         finder = self.finder(shortened)
         try:
             answers, way = finder.answers(shortened, text)
         except HistoryRewritten:
             if self.options.split_turns == SPLIT_AUTO:
-                return self._split(conversation, made, may_hold_literals=may_hold_literals)
+                return self._split(whole, made, may_hold_literals=may_hold_literals)
             answers, way = finder.answers_as_rendered(shortened, text), "as_rendered"
         made.counts.append((f"found_by_{way}", 1))
         chosen = self._chosen(shortened, answers)
         if self.options.prompt == AS_PROMPTED and (
             any(answer.differs for answer in chosen) or _loses_reasoning(shortened, text, chosen)
         ):
-            return self._split(conversation, made, may_hold_literals=may_hold_literals)
+            return self._split(whole, made, may_hold_literals=may_hold_literals)
         if self.options.prompt == REFUSE and any(answer.differs for answer in chosen):
             self._lose(made, "prompt_differs", shortened, [answer.message for answer in chosen])
             return None
@@ -324,6 +350,8 @@ class ExampleMaker:
         num_differing = sum(answer.differs for answer in chosen)
         if num_differing:
             made.counts.append(("prompt_differs", num_differing))
+        if self._appended:
+            text, chosen = self._with_eos(conversation, text, chosen, answers)
         ends = "end" if self.options.train_end_of_turn else "words_end"
         spans = [(answer.start, getattr(answer, ends)) for answer in chosen]
         if self.options.train_on == TRAIN_ALL:
@@ -335,6 +363,21 @@ class ExampleMaker:
         if literals:
             made.counts.append(("special_literals", len(literals)))
         made.examples.append(Example(text, spans, literals, answers[-1].start if answers else len(text)))
+
+    def _with_eos(
+        self, conversation: Conversation, text: str, chosen: list[Answer], answers: list[Answer]
+    ) -> tuple[str, list[Answer]]:
+        """The text with the end token behind its last answer, and what of it is trained."""
+        last = answers[-1]
+        if last.message == len(conversation.messages) - 1 and not text.endswith(self._appended, 0, last.end):
+            text = text[: last.end] + self._appended
+        longer = [
+            replace(answer, end=answer.end + len(self._appended))
+            if text.startswith(self._appended, answer.end)
+            else answer
+            for answer in chosen
+        ]
+        return text, longer
 
     def _is_wanted(self, conversation: Conversation, message: int) -> bool:
         train_on = self.options.train_on
@@ -348,6 +391,31 @@ class ExampleMaker:
             return [answer for answer in answers if answer.message == last]
         return [answer for answer in answers if self._is_wanted(conversation, answer.message)]
 
+    def _windows(self, conversation: Conversation, made: Made) -> list[tuple[Conversation, str, Conversation]]:
+        """Pieces that fit and their texts, each with the system's words, so that every answer is in one of them.
+
+        The last is what `drop_turns` leaves, the one before it what it would leave of the rest, and so on.
+        """
+        windows: list[tuple[Conversation, str, Conversation]] = []
+        rest = conversation
+        while rest.answers():
+            text = self._rendered(rest)
+            if self._fits(text):
+                windows.append((rest, text, rest))
+                break
+            starts = _exchanges(rest)
+            window = self._longest_end(rest, starts)
+            if window is not None:
+                windows.append((window[0], window[1], window[0]))
+                rest = rest.first(window[2])
+            else:  # not even the last exchange
+                begin = starts[-1] if len(starts) > 1 else 0
+                self._lose(made, "too_long", rest, [message for message in rest.answers() if message > begin])
+                rest = rest.first(begin)
+        if len(windows) > 1 or made.dropped:
+            made.counts.append(("windows", len(windows)))
+        return windows[::-1]
+
     def _fitted(self, conversation: Conversation, made: Made) -> tuple[Conversation, str]:
         """With so few of its oldest exchanges left out that it is not too long, and its text."""
         text = self._rendered(conversation)
@@ -355,27 +423,32 @@ class ExampleMaker:
             return conversation, text
         if self.options.too_long == DROP_CHAT:
             raise DroppedChat("too_long")
-        starts = _exchanges(conversation)
-        low, high = 1, len(starts)  # of the starts: the first exchange that stays
-        best: tuple[Conversation, str] | None = None
-        while low < high:
-            middle = (low + high) // 2
-            shorter = conversation.without(_said_between(conversation, starts[0], starts[middle]))
-            shorter_text = self._rendered(shorter)
-            if self._fits(shorter_text):
-                best, high = (shorter, shorter_text), middle
-            else:
-                low = middle + 1
+        best = self._longest_end(conversation, _exchanges(conversation))
         if best is None:
             raise DroppedChat("too_long")
         made.counts.append(("shortened_chats", 1))
         made.counts.append(("dropped_messages", len(conversation.messages) - len(best[0].messages)))
         if self._count_tokens is not None:  # else nothing would have been too long
             made.counts.append(("shortened_tokens", self._count_tokens(text) - self._count_tokens(best[1])))
+        return best[:2]
+
+    def _longest_end(self, conversation: Conversation, starts: Sequence[int]) -> tuple[Conversation, str, int] | None:
+        """The last exchanges, as many as fit, their text, and the message that they begin with."""
+        low, high = 1, len(starts)  # of the starts: the first exchange that stays
+        best: tuple[Conversation, str, int] | None = None
+        while low < high:
+            middle = (low + high) // 2
+            shorter = conversation.without(_said_between(conversation, starts[0], starts[middle]))
+            shorter_text = self._rendered(shorter)
+            if self._fits(shorter_text):
+                best, high = (shorter, shorter_text, starts[middle]), middle
+            else:
+                low = middle + 1
         return best
 
     def _fits(self, text: str) -> bool:
         most = self.options.max_tokens
+        text += self._appended
         # No token is shorter than a byte, so most texts need not be counted.
         if most is None or len(text) * 4 < most or self._count_tokens is None:
             return True

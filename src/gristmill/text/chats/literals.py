@@ -10,7 +10,7 @@ import re
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
 
-from gristmill.text.chats.shapes import NotAChat
+from gristmill.text.chats.shapes import TOOL, USER, NotAChat
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -25,16 +25,18 @@ _MARKS = re.compile(f"[{_OPEN}{_CLOSE}{_BORDER}]")
 class ChatLiterals:
     """Finds these tokens in conversations."""
 
-    def __init__(self, tokens: Iterable[str]) -> None:
-        longest_first = sorted((token for token in tokens if token), key=lambda token: (-len(token), token))
-        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+    def __init__(self, tokens: Iterable[str], unmarked: Iterable[str] = ()) -> None:
+        """`unmarked` are control tokens that are not marked as special: assistants may write them, users may not."""
+        special = list(tokens)
+        self._special = _pattern(special)
+        self._pattern = _pattern([*special, *unmarked])
 
     def find(self, template: ChatTemplate, conversation: Conversation, text: str) -> list[tuple[int, int]]:
         """Where they stand in the rendered text, in characters."""
         if self._pattern is None:
             return []
         messages = [self._marked_message(message) for message in conversation.messages]
-        tools = self._marked(conversation.tools)
+        tools = self._marked(conversation.tools, self._special)
         if messages == conversation.messages and tools == conversation.tools:
             return []
         found = template.render(messages, tools, conversation.variables)
@@ -57,17 +59,25 @@ class ChatLiterals:
 
     def _marked_message(self, message: Message) -> Message:
         content = message.get("content")
-        marked: Message = self._marked(message)
+        pattern = self._pattern if message["role"] in (USER, TOOL) else self._special
+        marked: Message = self._marked(message, pattern)
         if isinstance(content, list):  # a template writes parts one after the other
+            marked = dict(marked)
             marked["content"] = [{**part, "text": f"{_BORDER}{part['text']}{_BORDER}"} for part in marked["content"]]
         return marked
 
-    def _marked(self, value: Any) -> Any:
+    def _marked(self, value: Any, pattern: re.Pattern[str] | None) -> Any:
+        if pattern is None:
+            return value
         if isinstance(value, str):
-            assert self._pattern is not None
-            return self._pattern.sub(f"{_OPEN}\\g<0>{_CLOSE}", value)
+            return pattern.sub(f"{_OPEN}\\g<0>{_CLOSE}", value)
         if isinstance(value, dict):
-            return {self._marked(key): self._marked(inner) for key, inner in value.items()}
+            return {self._marked(key, pattern): self._marked(inner, pattern) for key, inner in value.items()}
         if isinstance(value, list):
-            return [self._marked(inner) for inner in value]
+            return [self._marked(inner, pattern) for inner in value]
         return value
+
+
+def _pattern(tokens: Iterable[str]) -> re.Pattern[str] | None:
+    longest_first = sorted((token for token in tokens if token), key=lambda token: (-len(token), token))
+    return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None

@@ -451,8 +451,9 @@ class TurnFinder:
             except TemplateError:
                 continue
             found.add(other.rpartition(tail)[2] if tail in other else "")
-        # Only what the template itself writes before an answer without reasoning; `<think>` before one is the model's.
-        return tuple(sorted(part for part in found - {""} if written.startswith(part)))
+        # All that the template itself writes before an answer without reasoning; `<think>` before one is the model's.
+        parts = (part for part in found - {""} if written.startswith(part))
+        return tuple(sorted(part for part in parts if not written[len(part) :].strip()))
 
     def _between(self, tail: str, mark: str) -> str:
         """What stands between the end of the usual prompt and an answer without reasoning."""

@@ -6,6 +6,7 @@
 from gristmill.text.tokenizers.byte_lengths import byte_lengths
 from gristmill.text.tokenizers.check import TokenizerReport, check_tokenizer, id_type
 from gristmill.text.tokenizers.choose import AUTO, Choice, choose_engine, confirm_on_sample
+from gristmill.text.tokenizers.control_tokens import PlainTextEngine, unmarked_controls
 from gristmill.text.tokenizers.engine import ENGINES, REFERENCE, Engine, forget_engines, load_engine
 from gristmill.text.tokenizers.facts import Facts, read_facts
 from gristmill.text.tokenizers.files import TokenizerFiles, find_tokenizer
@@ -22,6 +23,7 @@ __all__ = [
     "Engine",
     "Facts",
     "Mismatch",
+    "PlainTextEngine",
     "SpecialLiterals",
     "TokenizerFiles",
     "TokenizerReport",
@@ -38,4 +40,5 @@ __all__ = [
     "save_tokenizer",
     "special_pattern",
     "train_tokenizer",
+    "unmarked_controls",
 ]

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gristmill.text.tokenizers.control_tokens import is_unmarked_control
+
 if TYPE_CHECKING:
     from gristmill.text.tokenizers.files import TokenizerFiles
 
@@ -25,10 +27,12 @@ class _Tokenizer(msgspec.Struct):
 def special_pattern(files: TokenizerFiles) -> re.Pattern[str] | None:
     """Matches a special token, in a group of its own, and space before or behind it if the token takes that.
 
-    Of two that begin at the same place the longer one is taken, as a tokenizer does.
+    Control tokens that are not marked as special are matched, too. Of two that begin at the same place the longer one
+    is taken, as a tokenizer does.
     """
     added = msgspec.json.decode(files.read(), type=_Tokenizer).added_tokens or ()
-    tokens = [token for token in added if token.special and token.content]
+    tokens = [token for token in added if token.special or is_unmarked_control(token.content, special=False)]
+    tokens = [token for token in tokens if token.content]
     if not tokens:
         return None
     tokens.sort(key=lambda token: (-len(token.content), token.content))
