@@ -60,6 +60,8 @@ ERRORS = {
     "BooksError": RuntimeError,
     "CorruptStreamError": ValueError,
     "DamagedDatasetError": RuntimeError,
+    "RemoteStoreError": RuntimeError,
+    "StoreRefusedError": RuntimeError,
     "EmptyDatasetError": RuntimeError,
     "EndlessStreamError": TypeError,
     "FolderLockedError": RuntimeError,

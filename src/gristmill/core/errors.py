@@ -12,6 +12,8 @@
     ├── UnpicklableError      (TypeError)     something cannot be sent to or from a worker
     ├── RemoteError           (RuntimeError)  stands for a worker's exception that could not travel
     ├── CorruptStreamError    (ValueError)    a compressed stream ends too early or is damaged
+    ├── RemoteStoreError      (RuntimeError)  a store behind a URL does not answer, however often it is asked
+    │   └── StoreRefusedError                 it answers, and asking again would not help
     ├── DamagedDatasetError   (RuntimeError)  what is on disk is not what the manifest says
     ├── FolderLockedError     (RuntimeError)  another run works in the folder
     ├── NotUpToDateError      (RuntimeError)  the output holds a dataset of another recipe or of other inputs
@@ -94,6 +96,19 @@ class CorruptStreamError(GristmillError, ValueError):
 
     `context["num_bytes"]` were read well before that.
     """
+
+
+class RemoteStoreError(GristmillError, RuntimeError):
+    """A store behind a URL does not answer, however often it was asked.
+
+    No OSError: what readers take for damage of a file must never be a lost connection.
+    """
+
+
+class StoreRefusedError(RemoteStoreError):
+    """A store refuses: no credentials, or none that suffice. Asking again would not help."""
+
+    is_final = True
 
 
 class DamagedDatasetError(GristmillError, RuntimeError):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import os
+from functools import partial
 from typing import BinaryIO, cast
 
 from gristmill.storage import local_files, remote_files
+from gristmill.storage.remote_calls import RemoteStream, ask_store
 
 REMOTE_BLOCK_BYTES = 8 * 2**20
 """How much is fetched ahead from a remote store: large enough to hide its latency, small enough for many workers."""
@@ -18,7 +20,8 @@ def open_input(path: str, start: int = 0) -> BinaryIO:
         stream = cast("BinaryIO", io.FileIO(remote_files.local_path(path)))
     else:
         fs, inner = remote_files.file_system(path)
-        stream = cast("BinaryIO", fs.open(inner, "rb", block_size=REMOTE_BLOCK_BYTES, cache_type="readahead"))
+        opens = partial(fs.open, inner, "rb", block_size=REMOTE_BLOCK_BYTES, cache_type="readahead")
+        stream = cast("BinaryIO", RemoteStream(path, opens))
     if start:
         stream.seek(start)
     return stream
@@ -31,5 +34,5 @@ def current_version(path: str) -> tuple[int, str]:
         return stat.st_size, local_files.version_of(stat)
     fs, inner = remote_files.file_system(path)
     fs.invalidate_cache(inner)
-    info = fs.info(inner)
+    info = ask_store(path, lambda: fs.info(inner))
     return int(info["size"]), remote_files.version_of(info)

@@ -217,6 +217,8 @@ class _Search:
                 f"{len(self.links_outside)} symbolic links lead to folders outside {self.root} and are not followed, "
                 f"the first is {self.links_outside[0]}: name the folder it leads to"
             )
+        elif self.protocol == "hf":
+            hint = "check the name and the pattern; a private or gated dataset needs `hf auth login` or HF_TOKEN"
         elif self._folders:
             hint = f"folders match, the first is {self._folders[0]}: add /** for the files in them"
         return UsageError(f"no file matches {self.given}: looked for {self.rest or 'files'} in {self.root}", help=hint)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import UsageError
+from gristmill.storage.remote_calls import ask_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,6 +23,10 @@ _FLAT_STORES = frozenset({"s3", "s3a", "gs", "gcs"})
 _LOCAL = frozenset({"file", "local"})
 _PACKAGES = {"s3": "gristmill[s3]", "s3a": "gristmill[s3]", "gs": "gristmill[gcs]", "gcs": "gristmill[gcs]"}
 _VERSION_KEYS = ("ETag", "etag", "blob_id", "generation", "md5Hash", "mtime", "LastModified", "modified", "created")
+
+_S3_OPTIONS = {"config_kwargs": {"connect_timeout": 10, "read_timeout": 60, "retries": {"total_max_attempts": 1}}}
+_OPTIONS = {"s3": _S3_OPTIONS, "s3a": _S3_OPTIONS}
+"""A request is made once, and made again by `ask_store`."""
 
 RemoteFile = tuple[str, int, str]
 """URL, size, version."""
@@ -48,7 +54,7 @@ def file_system(url: str) -> tuple[Any, str]:
 
     protocol = protocol_of(url)
     try:
-        return fsspec.core.url_to_fs(url)  # type: ignore[no-any-return]
+        return fsspec.core.url_to_fs(url, **_OPTIONS.get(protocol or "", {}))  # type: ignore[no-any-return]
     except ImportError as error:
         package = _PACKAGES.get(protocol or "", "the fsspec implementation for it")
         raise UsageError(f"{url}: reading {protocol}:// needs a package: {error}", help=f"install {package}") from error
@@ -78,9 +84,9 @@ def list_remote(url: str, pattern: PathPattern) -> Iterator[RemoteFile]:
     fs, root = file_system(url)
     fs.invalidate_cache()
     prefix = root.rstrip("/") + "/"
-    infos = _flat(fs, root) if protocol_of(url) in _FLAT_STORES and None in pattern.parts else None
+    infos = _flat(fs, root, url) if protocol_of(url) in _FLAT_STORES and None in pattern.parts else None
     if infos is None:
-        yield from _walk(fs, prefix, pattern)
+        yield from _walk(fs, prefix, pattern, url)
         return
     for info in infos:
         name = info["name"]
@@ -92,7 +98,7 @@ def named_remote(url: str) -> tuple[RemoteFile | None, bool]:
     """The file a URL names, if it is one; and whether it names a folder."""
     fs, path = file_system(url)
     try:
-        info = fs.info(path)
+        info = ask_store(url, lambda: fs.info(path))
     except FileNotFoundError:
         return None, False
     if info["type"] == "directory":
@@ -105,7 +111,7 @@ def list_names(url: str) -> dict[str, RemoteFile | None]:
     fs, root = file_system(url)
     fs.invalidate_cache()
     try:
-        infos = fs.ls(root, detail=True)
+        infos = ask_store(url, partial(_list, fs, root))
     except FileNotFoundError:
         return {}
     return {
@@ -114,21 +120,31 @@ def list_names(url: str) -> dict[str, RemoteFile | None]:
     }
 
 
-def _flat(fs: Any, root: str) -> list[dict[str, Any]]:
+def _flat(fs: Any, root: str, url: str) -> list[dict[str, Any]]:
     try:
-        infos = fs.find(root, detail=True).values()
+        infos = ask_store(url, lambda: _find(fs, root))
     except FileNotFoundError:
         return []
     # A key that ends with a slash is the marker some tools make for a folder.
     return [info for info in infos if info["type"] != "directory" and not info["name"].endswith("/")]
 
 
-def _walk(fs: Any, prefix: str, pattern: PathPattern) -> Iterator[RemoteFile]:
+def _find(fs: Any, root: str) -> list[dict[str, Any]]:
+    fs.invalidate_cache()  # half a listing may be in it
+    return list(fs.find(root, detail=True).values())
+
+
+def _list(fs: Any, folder: str) -> list[dict[str, Any]]:
+    fs.invalidate_cache(folder)
+    return list(fs.ls(folder, detail=True))
+
+
+def _walk(fs: Any, prefix: str, pattern: PathPattern, url: str) -> Iterator[RemoteFile]:
     waiting = deque([(prefix, pattern.start())])
     while waiting:
         folder, states = waiting.popleft()
         try:
-            infos = fs.ls(folder.rstrip("/") or folder, detail=True)
+            infos = ask_store(url, partial(_list, fs, folder.rstrip("/") or folder))
         except FileNotFoundError:
             continue  # only the first one can be missing: an empty or absent prefix of an object store
         for info in infos:

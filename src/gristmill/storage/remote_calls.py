@@ -1,0 +1,276 @@
+"""Asking a store behind a URL: again where that may help, at once refused where it does not, and errors in words.
+
+A request that failed for the connection's sake (a reset, a timeout, a server that is busy or broken) is made up to
+`TRIES` times, with waits that double from `FIRST_WAIT_SECONDS`: 15 seconds in all. Where nothing could be reached
+at all, because a name is unknown or a connection was refused, `TRIES_UNREACHED` are enough. What a store will say again
+(no such file, no permission, no credentials) is asked once.
+
+Libraries raise errors of their own for all this, and several of them; which kind an error is shows in its builtin base,
+its HTTP status or its name, so none of the libraries is imported here.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import socket
+import time
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gristmill.core.errors import GristmillError, RemoteStoreError, SourceChangedError, StoreRefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from typing_extensions import Buffer
+
+TRIES = 6
+TRIES_UNREACHED = 3
+FIRST_WAIT_SECONDS = 0.5
+_SKIP_BYTES = 1 << 20
+
+T = TypeVar("T")
+
+_log = logging.getLogger("gristmill")
+
+_BUSY = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
+_UNREACHED = ("ConnectTimeout", "ConnectTimeoutError", "ClientConnectorError")
+"""Beside names that nobody knows and connections that were refused. botocore's own word for it also means a reset."""
+_HALF_ANSWERS = ("JSONDecodeError", "ResponseParserError")
+"""ValueErrors that a cut answer gives."""
+_NO_CREDENTIALS = (
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "CredentialRetrievalError",
+    "ProfileNotFound",
+    "NoAuthTokenError",
+    "TokenRetrievalError",
+    "SSOTokenLoadError",
+    "UnauthorizedSSOTokenError",
+    "DefaultCredentialsError",
+    "RefreshError",
+    "LocalTokenNotFoundError",
+)
+_CREDENTIALS = {
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; for a public bucket FSSPEC_S3_ANON=true",
+    "gs": "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS",
+    "hf": "run `hf auth login`, or set HF_TOKEN; a gated dataset must be asked for on its page",
+}
+_NETWORK = {
+    "s3": "check the network, the name of the bucket and AWS_ENDPOINT_URL",
+    "hf": "check the network, or download the files first with `hf download` and read that folder",
+}
+_ALIASES = {"s3a": "s3", "gcs": "gs"}
+_CHECK_NETWORK = "check the network and the address; what is done is kept, and the same command goes on"
+_CHECK_RIGHTS = "check the credentials: they must allow to list and to read"
+
+
+def ask_store(url: str, request: Callable[[], T]) -> T:
+    """What the request gives, made again while that may help.
+
+    Raises:
+        FileNotFoundError: There is no such file, folder or bucket.
+        StoreRefusedError: There are no credentials, or they do not suffice.
+        RemoteStoreError: It cannot be reached, or does not answer.
+    """
+    wait = FIRST_WAIT_SECONDS
+    for attempt in range(1, TRIES + 1):
+        try:
+            return request()
+        except GristmillError:
+            raise
+        except Exception as raised:
+            error = _behind(raised)
+            if isinstance(error, FileNotFoundError):
+                raise
+            refusal = _refusal(url, error)
+            if refusal is not None:
+                raise refusal from error
+            is_unreached = _is_unreached(error)
+            if attempt >= (TRIES_UNREACHED if is_unreached else TRIES):
+                raise _unanswered(url, error, attempt, is_unreached=is_unreached) from error
+            _log.warning("%s: %s; trying again in %.1f s", url, _in_words(error), wait)
+        time.sleep(wait)
+        wait *= 2
+    raise AssertionError("the last attempt gives or raises")
+
+
+class RemoteStream(io.RawIOBase):
+    """A file behind a URL for reading, opened again at the same place when the connection fails.
+
+    `open_file` opens it; a read gives as much as was asked, except at the end.
+    """
+
+    def __init__(self, url: str, open_file: Callable[[], Any]) -> None:
+        super().__init__()
+        self._url = url
+        self._open_file = open_file
+        self._file: Any = ask_store(url, open_file)
+        self._details = _details(self._file)
+        self._size: int | None = getattr(self._file, "size", None)
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return bool(self._size is not None)
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        if whence == io.SEEK_CUR:
+            offset += self._position
+        elif whence == io.SEEK_END:
+            if self._size is None:
+                raise io.UnsupportedOperation("the server does not say how large the file is")
+            offset += self._size
+        self._position = max(0, offset)
+        return self._position
+
+    def read(self, size: int | None = -1) -> bytes:
+        num_bytes = None if size is None or size < 0 else size
+        data = ask_store(self._url, lambda: self._read_here(num_bytes))
+        self._position += len(data)
+        return data
+
+    def readall(self) -> bytes:
+        return self.read()
+
+    def readinto(self, buffer: Buffer) -> int:
+        view = memoryview(buffer).cast("B")
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._drop()
+            super().close()
+
+    def _read_here(self, num_bytes: int | None) -> bytes:
+        try:
+            if self._file is None:
+                self._file = self._reopened()
+            self._move_file()
+            data: bytes = self._file.read(-1 if num_bytes is None else num_bytes)
+        except Exception:
+            self._drop()  # whatever it holds may be half of something
+            raise
+        end = self._size if num_bytes is None or self._size is None else min(self._position + num_bytes, self._size)
+        if end is not None and self._position + len(data) < end:
+            self._drop()
+            raise ConnectionError(f"the connection ended after {self._position + len(data)} of {end} bytes")
+        return data
+
+    def _move_file(self) -> None:
+        if self._file.tell() == self._position:
+            return
+        try:
+            self._file.seek(self._position)
+        except ValueError:  # a server that gives no ranges: what lies before is read again
+            if self._file.tell() > self._position:
+                self._file = self._reopened()
+            while (missing := self._position - self._file.tell()) > 0 and self._file.read(min(missing, _SKIP_BYTES)):
+                pass
+
+    def _reopened(self) -> Any:
+        file = self._open_file()
+        if _details(file) != self._details:
+            raise SourceChangedError(
+                f"{self._url} has changed while it was read",
+                help="run the same command again: it plans anew, and what has not changed is kept",
+            )
+        return file
+
+    def _drop(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                file.close()
+            except Exception as error:  # it is given up in any case
+                _log.debug("%s: closing failed: %s", self._url, error)
+
+
+def _details(file: Any) -> tuple[object, ...]:
+    """What tells one version of a file from another, where the store says it."""
+    details: Mapping[str, Any] = getattr(file, "details", None) or {}
+    return tuple(details.get(key) for key in ("size", "ETag", "etag", "blob_id", "generation"))
+
+
+def _behind(error: Exception) -> Exception:
+    """What has really happened: fsspec says of a web server that does not answer that the file is not there."""
+    cause = error.__cause__
+    if not isinstance(error, FileNotFoundError) or not isinstance(cause, Exception):
+        return error
+    status = _status(cause)
+    is_missing = status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE) or isinstance(cause, FileNotFoundError)
+    is_of_network = status is not None or isinstance(cause, OSError) or type(cause).__module__.startswith("aiohttp")
+    return cause if is_of_network and not is_missing else error
+
+
+def _refusal(url: str, error: Exception) -> StoreRefusedError | None:
+    """The error of a store that will say the same again."""
+    status = _status(error)
+    if _has_name(error, _NO_CREDENTIALS) or status == HTTPStatus.UNAUTHORIZED:
+        return StoreRefusedError(
+            f"{url}: there are no credentials for it: {_in_words(error)}", help=_hint(url, _CREDENTIALS)
+        )
+    if isinstance(error, PermissionError) or status == HTTPStatus.FORBIDDEN:
+        return StoreRefusedError(f"{url}: access is denied: {_in_words(error)}", help=_hint(url, {}, _CHECK_RIGHTS))
+    is_final_status = status is not None and 400 <= status < 500 and status not in _BUSY
+    is_wrong_use = isinstance(error, ValueError | TypeError | NotImplementedError) and not _has_name(
+        error, _HALF_ANSWERS
+    )
+    if is_final_status or is_wrong_use:
+        return StoreRefusedError(f"{url}: the store refuses: {_in_words(error)}", help="check the address")
+    return None
+
+
+def _unanswered(url: str, error: Exception, tries: int, *, is_unreached: bool) -> RemoteStoreError:
+    what = "it cannot be reached" if is_unreached else f"it does not answer, after {tries} tries"
+    return RemoteStoreError(f"{url}: {what}: {_in_words(error)}", help=_hint(url, _NETWORK, _CHECK_NETWORK))
+
+
+def _hint(url: str, hints: Mapping[str, str], otherwise: str = "check the credentials for this store") -> str:
+    protocol = url.partition("://")[0]
+    return hints.get(_ALIASES.get(protocol, protocol), otherwise)
+
+
+def _is_unreached(error: BaseException) -> bool:
+    """Whether no connection was made at all."""
+    causes = _causes(error)
+    return any(isinstance(cause, socket.gaierror | ConnectionRefusedError) for cause in causes) or any(
+        _has_name(cause, _UNREACHED) for cause in causes
+    )
+
+
+def _has_name(error: BaseException, names: tuple[str, ...]) -> bool:
+    return any(kind.__name__ in names for kind in type(error).__mro__)
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    found = [error]
+    while (cause := found[-1].__cause__ or found[-1].__context__) is not None and cause not in found:
+        found.append(cause)
+    return found
+
+
+def _status(error: BaseException) -> int | None:
+    """The HTTP status that an error of any library tells of."""
+    response = getattr(error, "response", None)
+    if isinstance(response, dict):  # botocore
+        response = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    found = response if isinstance(response, int) else getattr(response, "status_code", None)
+    for candidate in (found, getattr(error, "status", None), getattr(error, "code", None)):
+        if isinstance(candidate, int) and 100 <= candidate < 600:
+            return candidate
+    return None
+
+
+def _in_words(error: BaseException) -> str:
+    """Its first line; libraries repeat the request and give links in the others."""
+    text = " ".join(str(error).split("\n")[0].split()) or type(error).__name__
+    return text if len(text) <= 200 else f"{text[:200]}…"

@@ -1,0 +1,84 @@
+"""A proxy before a web server that breaks connections and answers on demand."""
+
+import random
+import socket
+import struct
+import threading
+
+RESET, CUT, BUSY, DENIED, BROKEN = "reset", "cut", "busy", "denied", "broken"
+_ANSWERS = {BUSY: "503 Slow Down", DENIED: "403 Forbidden", BROKEN: "500 Internal Server Error"}
+
+
+class FaultyProxy:
+    """Forwards each request on a connection of its own; `fault(line, number)` says what goes wrong with it, or None.
+
+    `line` is the request's first one, `number` counts requests from 0. `requests` are all lines so far.
+    """
+
+    def __init__(self, port, fault=lambda line, number: None):
+        self.fault = fault
+        self.requests = []
+        self._upstream = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._lock = threading.Lock()
+        self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def close(self):
+        self._listener.close()
+
+    def _serve(self):
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._forward, args=(client,), daemon=True).start()
+
+    def _forward(self, client):
+        with client:
+            try:
+                self._answer(client)
+            except OSError:
+                pass
+
+    def _answer(self, client):
+        head = b""
+        while b"\r\n\r\n" not in head:
+            piece = client.recv(65536)
+            if not piece:
+                return
+            head += piece
+        headers, _, body = head.partition(b"\r\n\r\n")
+        first, *others = headers.split(b"\r\n")
+        with self._lock:
+            number = len(self.requests)
+            self.requests.append(first.decode())
+            fault = self.fault(first.decode(), number)
+        if fault == RESET:
+            self._reset(client)
+            return
+        if fault in _ANSWERS:
+            client.sendall(f"HTTP/1.1 {_ANSWERS[fault]}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
+            return
+        kept = [line for line in others if not line.lower().startswith(b"connection:")]
+        with socket.create_connection(("127.0.0.1", self._upstream)) as upstream:
+            upstream.sendall(b"\r\n".join([first, *kept, b"Connection: close"]) + b"\r\n\r\n" + body)
+            answer = b""
+            while piece := upstream.recv(1 << 20):
+                answer += piece
+        if fault == CUT:
+            client.sendall(answer[: len(answer) // 2])
+            self._reset(client)
+            return
+        client.sendall(answer)
+
+    @staticmethod
+    def _reset(client):
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def half_of_them(seed, *faults):
+    """Every second request fails, in one of these ways, at random."""
+    rng = random.Random(seed)
+    return lambda line, number: rng.choice(faults) if rng.random() < 0.5 else None
