@@ -209,7 +209,7 @@ def _is_there(root: Path, result: object) -> bool:
             files += [(file.path, file.bytes) for file in (part.data, part.origins) if file is not None]
         files += [(file.path, file.bytes) for file in (*result.quarantine, *result.dropped)]
     elif isinstance(result, UnpackResult):
-        files = [(piece.path, piece.num_bytes) for piece in result.pieces if piece.path is not None]
+        files = result.stored_files()
     elif (stored := getattr(result, "files", None)) is not None:
         files = [(file.path, file.bytes) for file in stored()]
     return all(_size(path_below(root, path)) == size for path, size in files)

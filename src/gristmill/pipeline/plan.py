@@ -45,7 +45,7 @@ from gristmill.pipeline.units import CELLS_PER_UNIT, UNIT_BYTES, Span, cut_for_t
 from gristmill.shards.token_rows import is_masked, shard_schema
 from gristmill.steps.columns import value_columns
 from gristmill.steps.deduplicate import DeduplicateAgainst
-from gristmill.steps.limit import FirstRecords
+from gristmill.steps.limit import FirstRecords, Limit
 from gristmill.steps.pack.pack import Pack
 from gristmill.steps.read import (
     JSON_FORMATS,
@@ -127,10 +127,15 @@ class SourcePlan:
         return next((step.carried() for step in steps if isinstance(step, Encode)), self.dataset_tokenizer)
 
     def is_to_unpack(self, file: SourceFile) -> bool:
-        """Whether a large compressed file is turned into plain pieces first, or the pieces of an array are found."""
+        """Whether a large compressed file is unpacked into pieces first, or the pieces of an array or tar are found."""
+        is_compressed = codec_of(file.relative) is not None
+        if file_format(file.relative, self.read.format) == "webdataset":
+            # A compressed tar is unpacked as a whole, which is too much for the first records alone.
+            is_limited = isinstance(self.legs[0].barrier, Limit)
+            return file.num_bytes >= UNPACK_BYTES and not is_limited if is_compressed else file.num_bytes > UNIT_BYTES
         return file.is_array or (
             file.num_bytes >= UNPACK_BYTES
-            and codec_of(file.relative) is not None
+            and is_compressed
             and file_format(file.relative, self.read.format) in (*JSON_FORMATS, "text")
         )
 

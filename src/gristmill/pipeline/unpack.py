@@ -2,12 +2,13 @@
 
 A piece holds whole cells, so it is read like that part of a plain file. Pieces lie in the work folder and go with it. A
 plain file that is one JSON array is only looked through: where its units begin cannot be told from its middle. Its
-pieces are parts of the file itself.
+pieces are parts of the file itself. So are those of a plain tar, by an index of its members; a compressed tar is
+unpacked as a whole first.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,16 @@ import msgspec
 
 from gristmill.core.errors import CorruptStreamError
 from gristmill.pipeline.units import CELLS_PER_UNIT, Span
-from gristmill.steps.read import ElementRange, StreamDamage, UnpackedPiece, cells_to_unpack
-from gristmill.storage.commit import PendingFile
+from gristmill.steps.read import (
+    ElementRange,
+    StreamDamage,
+    UnpackedPiece,
+    cells_to_unpack,
+    file_format,
+    index_cells,
+    unpacked_chunks,
+)
+from gristmill.storage.commit import PendingFile, write_file
 from gristmill.storage.compression import codec_of
 from gristmill.storage.stored_paths import Count, StoredPath, path_below
 
@@ -51,14 +60,39 @@ class PieceFile(msgspec.Struct, frozen=True, kw_only=True):
     damage: tuple[str, str] | None = None
 
 
+class IndexedTar(msgspec.Struct, frozen=True, kw_only=True):
+    """The index of a tar on disk, and the tar itself if it was compressed."""
+
+    index: StoredPath
+    index_bytes: Count
+    path: StoredPath | None = None
+    """None: the input file."""
+    num_bytes: Count = 0
+
+    def stored_files(self) -> list[tuple[str, int]]:
+        unpacked = [(self.path, self.num_bytes)] if self.path is not None else []
+        return [(self.index, self.index_bytes), *unpacked]
+
+
 class UnpackResult(msgspec.Struct, frozen=True, kw_only=True):
     """All pieces of a file; becomes the receipt."""
 
     pieces: list[PieceFile]
     elements: ElementRange | None = None
     """Of a JSON array: where that is."""
+    tar: IndexedTar | None = None
+    """Of a tar: its index, by which the pieces are read."""
+
+    def stored_files(self) -> list[tuple[str, int]]:
+        """What lies in the work folder, with its sizes."""
+        files = [(piece.path, piece.num_bytes) for piece in self.pieces if piece.path is not None]
+        return files if self.tar is None else [*files, *self.tar.stored_files()]
 
     def spans(self, file: SourceFile, root: Path) -> list[Span]:
+        whole, index = file.path, ""
+        if self.tar is not None:
+            index = str(path_below(root, self.tar.index))
+            whole = str(path_below(root, self.tar.path)) if self.tar.path is not None else whole
         return [
             Span(
                 file,
@@ -66,12 +100,13 @@ class UnpackResult(msgspec.Struct, frozen=True, kw_only=True):
                 piece.first_cell + piece.num_cells,
                 piece.num_bytes,
                 UnpackedPiece(
-                    path=file.path if piece.path is None else str(path_below(root, piece.path)),
+                    path=whole if piece.path is None else str(path_below(root, piece.path)),
                     first_cell=piece.first_cell,
                     num_cells=piece.num_cells,
                     start=piece.start,
                     offset=piece.start if piece.path is None else 0,
                     elements=self.elements,
+                    index=index,
                     damage=StreamDamage(*piece.damage) if piece.damage else None,
                 ),
             )
@@ -83,6 +118,8 @@ def run_unpack(task: Task, context: Context) -> UnpackResult:
     """The function of unpacking tasks; `context.state` is the `Stage`."""
     stage: Stage = context.state
     unpack: UnpackTask = task.payload
+    if file_format(unpack.file.path, stage.legs[unpack.source].read.format) == "webdataset":
+        return _index_tar(unpack, stage, context)
     cells, elements = cells_to_unpack(stage.legs[unpack.source].read, unpack.file)
     stem = unpack.stem if codec_of(unpack.file.path) is not None else None
     writer = _PieceWriter(stage, stem, elements.start if elements is not None else 0)
@@ -100,6 +137,55 @@ def run_unpack(task: Task, context: Context) -> UnpackResult:
         else:
             writer.end(files)
     return UnpackResult(pieces=writer.pieces, elements=elements)
+
+
+def _index_tar(unpack: UnpackTask, stage: Stage, context: Context) -> UnpackResult:
+    """Pieces of a tar: each begins at a member, and all are read by one index."""
+    path, damage = unpack.file.path, None
+    unpacked: PendingFile | None = None
+    if codec_of(path) is not None:
+        with PendingFile(stage.root / f"{unpack.stem}.tar", stage.run_id) as unpacked:
+            damage = _unpack_tar(path, unpacked, context)
+            unpacked.commit()
+        path = str(unpacked.path)
+    index, starts = index_cells(path, unpack.max_cells)
+    content = index.to_bytes()
+    place = f"{unpack.stem}.tarindex"
+    write_file(stage.root / place, content, stage.run_id)
+    firsts = list(range(0, len(starts), CELLS_PER_UNIT))
+    borders = [*index.header_places([starts[first] for first in firsts] if len(index) else []), index.tar_bytes]
+    pieces = [
+        PieceFile(
+            path=None,
+            first_cell=first,
+            num_cells=min(CELLS_PER_UNIT, len(starts) - first),
+            start=starts[first],
+            num_bytes=borders[-1 if number + 1 == len(firsts) else number + 1] - borders[number],
+            damage=damage if number + 1 == len(firsts) else None,
+        )
+        for number, first in enumerate(firsts)
+    ]
+    tar = IndexedTar(
+        index=place,
+        index_bytes=len(content),
+        path=f"{unpack.stem}.tar" if unpacked is not None else None,
+        num_bytes=unpacked.num_bytes if unpacked is not None else 0,
+    )
+    return UnpackResult(pieces=pieces, tar=tar)
+
+
+def _unpack_tar(path: str, plain: PendingFile, context: Context) -> tuple[str, str] | None:
+    """Write what a compressed tar holds; gives what broke it off, if something did."""
+    try:
+        with closing(unpacked_chunks(path)) as chunks:
+            for number, chunk in enumerate(chunks):
+                plain.write(chunk)
+                context.count(bytes=len(chunk))
+                context.at(number)
+    except CorruptStreamError as error:
+        damage = StreamDamage.from_error(error)
+        return damage.reason, damage.message
+    return None
 
 
 class _PieceWriter:

@@ -252,7 +252,7 @@ class _PartRun:
     def _span_cells(self, span: Span) -> Iterator[CellBatch]:
         self._paths[span.file.id] = span.file.relative
         self._count_empty(span)
-        if span.piece is None:
+        if span.piece is None or span.piece.path == span.file.path:
             _check_unchanged(span)
         reader = open_reader(self._leg.read, span.file, self._leg.schema, piece=span.piece)
         num_cells = span.num_bytes / CELL_BYTES if span.stop is None else span.stop - span.first

@@ -11,6 +11,7 @@ from gristmill.steps.read.gristmill_dataset import refuse_unfinished
 from gristmill.steps.read.python_values import json_line
 from gristmill.steps.read.read import Read
 from gristmill.steps.read.schema import plan_schema, sampled_record_types
+from gristmill.steps.read.separated import unpacked_chunks
 from gristmill.steps.read.source import (
     as_source_files,
     cells_to_unpack,
@@ -25,6 +26,7 @@ from gristmill.steps.read.source import (
 from gristmill.steps.read.together import read_together
 from gristmill.steps.read.token_rows import refuse_text_keys
 from gristmill.steps.read.views import schema_without_views, without_views
+from gristmill.steps.read.webdataset import index_cells
 
 __all__ = [
     "CELL_BYTES",
@@ -38,6 +40,7 @@ __all__ = [
     "as_source_files",
     "cells_to_unpack",
     "file_format",
+    "index_cells",
     "is_array",
     "json_line",
     "open_reader",
@@ -52,5 +55,6 @@ __all__ = [
     "source_tokenizer",
     "split_files",
     "training_files",
+    "unpacked_chunks",
     "without_views",
 ]

@@ -98,3 +98,5 @@ class UnpackedPiece:
     """Where the piece begins in the file at `path`."""
     elements: ElementRange | None = None
     """Of a JSON array: where that is in the whole."""
+    index: str = ""
+    """Of a tar: the file with its index. `start` is then the number of the piece's first member."""

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from tarfile import TarInfo
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from gristmill.core.records import TEXT, BadRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from tarfile import TarInfo
 
     from gristmill.steps.read.read import Read
-    from gristmill.steps.read.tar import TarStream
+    from gristmill.storage.tar_index import TarMember
+
+    Member = TarInfo | TarMember
 
 KEY = "__key__"
 JSON = "json"
@@ -55,6 +57,20 @@ def member_path(read: Read, column: str) -> MemberPath:
     return MemberPath("txt", None) if column == TEXT else MemberPath(JSON, column)
 
 
+class TarMembers(Protocol):
+    """A tar, as a stream or by its index."""
+
+    @property
+    def damage(self) -> object | None:
+        """After the last member: why the tar broke off there, if it did."""
+
+    def members(self) -> Iterator[Any]:
+        """Headers, in order."""
+
+    def content(self, member: Any, /) -> bytes | None:
+        """Of the member given last; None if the tar ends in it."""
+
+
 @dataclass(slots=True)
 class Sample:
     """The needed members of one sample."""
@@ -82,9 +98,25 @@ class SampleWalk:
     After the last sample, `num_members`, `cell` and `unfinished` say where it ended.
     """
 
-    def __init__(self, stream: TarStream, file: int, needed: frozenset[str] | None, most: int, cell_bytes: int) -> None:
-        self.num_members = 0
-        self.cell = 0
+    def __init__(
+        self,
+        stream: TarMembers,
+        file: int,
+        needed: frozenset[str] | None,
+        most: int,
+        cell_bytes: int,
+        *,
+        first_member: int = 0,
+        first_cell: int = 0,
+        cells: range | None = None,
+    ) -> None:
+        """Member `first_member` is the first that `stream` gives, and begins cell `first_cell`.
+
+        `cells`: of others nothing is read, and the walk ends behind them.
+        """
+        self.num_members = first_member
+        self.cell = first_cell
+        self._cells = cells
         self.unfinished: Sample | None = None
         """The sample in which a damaged file broke off."""
         self._stream = stream
@@ -107,12 +139,14 @@ class SampleWalk:
                     if sample is not None:
                         yield sample
                     self._start_cell()
+                    if self._cells is not None and self.cell >= self._cells.stop:
+                        return
                     sample = Sample(key, position, self.cell)
                 if fault is None and sample is not None and extension in (*sample.members, *sample.too_large):
                     fault = "duplicate_member", f"{member.name} is there twice"
                 if fault is not None:
                     yield Stray(self.cell, BadRecord(self._file, position, 0, *fault, None, member.size))
-                elif sample is not None and (self._needed is None or extension in self._needed):
+                elif sample is not None and (self._needed is None or extension in self._needed) and self._is_wanted():
                     self._take(member, extension, sample)
             self._seen_bytes += member.size
         if sample is not None:
@@ -122,19 +156,22 @@ class SampleWalk:
             else:
                 self.unfinished = sample
 
+    def _is_wanted(self) -> bool:
+        return self._cells is None or self.cell >= self._cells.start
+
     def _start_cell(self) -> None:
         if self._seen_bytes >= self._cell_bytes:
             self.cell += 1
             self._seen_bytes = 0
 
-    def _take(self, member: TarInfo, extension: str, sample: Sample) -> None:
+    def _take(self, member: Member, extension: str, sample: Sample) -> None:
         if member.size > self._max_record_bytes:
             sample.too_large[extension] = member.size
         elif (content := self._stream.content(member)) is not None:
             sample.members[extension] = content
 
 
-def _sample_name(member: TarInfo) -> tuple[str, str] | None:
+def _sample_name(member: Member) -> tuple[str, str] | None:
     """Key and extension; None for what is no part of a sample: folders, WebDataset's own notes, names without a dot."""
     if member.isdir() or _META.match(member.name):
         return None
@@ -142,9 +179,9 @@ def _sample_name(member: TarInfo) -> tuple[str, str] | None:
     return (match[1], match[2].lower()) if match else None
 
 
-def _fault(member: TarInfo) -> tuple[str, str] | None:
+def _fault(member: Member) -> tuple[str, str] | None:
     if member.name.startswith("/") or ".." in member.name.split("/"):
         return "unsafe_name", f"{member.name!r} leads out of the archive"
-    if not member.isreg():
-        return "not_a_file", f"{member.name!r} is a link or a device, not a file"
+    if not member.isreg() or (isinstance(member, TarInfo) and member.issparse()):
+        return "not_a_file", f"{member.name!r} is a link, a device or a sparse file"
     return None

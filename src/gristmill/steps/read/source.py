@@ -182,7 +182,7 @@ def open_reader(
     if kind == "text":
         return WholeTextReader(read, file, schema)
     if kind == "webdataset":
-        return WebDatasetReader(read, file, schema, cell_bytes=cell_bytes)
+        return WebDatasetReader(read, file, schema, piece=piece, cell_bytes=cell_bytes)
     columnar = ParquetReader if kind == "parquet" else ArrowReader
     return columnar(read, file, schema, cell_bytes=cell_bytes)
 

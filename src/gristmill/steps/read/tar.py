@@ -2,6 +2,7 @@
 
 `tarfile` stops without a word at a damaged header in the middle of an archive, at a missing end mark, and at the end
 mark of the first of several archives put one after the other. Here the first two are damage, and the third goes on.
+This is for compressed tars, which have no places; plain ones have an index (`storage.tar_index`).
 """
 
 from __future__ import annotations
@@ -11,14 +12,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from gristmill.core.errors import CorruptStreamError
 from gristmill.steps.read.cells import StreamDamage
+from gristmill.storage.tar_index import DamagedHeaderError, noticing_header
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import IO
-
-
-class _DamagedHeader(Exception):
-    """Passes through tarfile, which would swallow its own errors."""
 
 
 class _ChunkStream:
@@ -64,13 +62,16 @@ class TarStream:
         try:
             # Not a context: there is nothing to close, the stream is the caller's.
             self._archive = tarfile.open(  # noqa: SIM115
-                fileobj=cast("IO[bytes]", self._stream), mode="r|", tarinfo=self._headers(), ignore_zeros=True
+                fileobj=cast("IO[bytes]", self._stream),
+                mode="r|",
+                tarinfo=noticing_header(self._note_end),
+                ignore_zeros=True,
             )
             while (member := self._archive.next()) is not None:
                 self._end_marked = False
                 yield member
                 cast("Any", self._archive).members.clear()  # tarfile keeps every header it has seen
-        except (tarfile.TarError, _DamagedHeader, EOFError) as error:
+        except (tarfile.TarError, DamagedHeaderError, EOFError) as error:
             fault = str(error)
         if self._stream.error is not None:
             self.damage = StreamDamage.from_error(self._stream.error)
@@ -87,19 +88,5 @@ class TarStream:
         except (tarfile.TarError, EOFError):
             return None
 
-    def _headers(self) -> type[tarfile.TarInfo]:
-        stream = self
-
-        class Header(tarfile.TarInfo):
-            @classmethod
-            def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Header:
-                is_end = not any(buf)  # a block of zeros, or nothing more
-                stream._end_marked |= is_end and bool(buf)
-                try:
-                    return super().frombuf(buf, encoding, errors)
-                except tarfile.HeaderError as error:
-                    if is_end:
-                        raise
-                    raise _DamagedHeader(f"damaged header: {error}") from error
-
-        return Header
+    def _note_end(self) -> None:
+        self._end_marked = True

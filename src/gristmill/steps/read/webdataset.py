@@ -1,14 +1,17 @@
 """WebDataset tars of text and JSON members. Nothing is ever written to disk under a member's name.
 
-A cell is samples until about 4 MiB of members have gone by. A tar has no index, so a range costs all that comes before
-it.
+A cell is samples until about 4 MiB of members have gone by. A plain tar is read by an index of its members
+(`storage.tar_index`): a piece of a large one by one that the run has made first. A small one is scanned on the way, and
+a compressed one that was not unpacked is a stream; of both a range costs all that comes before it.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 import numpy as np
@@ -17,18 +20,22 @@ import pyarrow as pa
 from gristmill.core.records import CARRIES_ALL, ORIGIN, OTHER_FIELDS, RECORD, RECORD_TYPE, TEXT, TEXT_TYPE, BadRecord
 from gristmill.steps.json_records import with_text
 from gristmill.steps.read.batches import build_batch, extra_columns
-from gristmill.steps.read.cells import CELL_BYTES, CellBatch
+from gristmill.steps.read.cells import CELL_BYTES, CellBatch, StreamDamage, UnpackedPiece
 from gristmill.steps.read.json_fields import JsonFields
 from gristmill.steps.read.member_columns import MemberColumns
 from gristmill.steps.read.members import JSON, KEY, MemberPath, Sample, SampleWalk, Stray, member_path
 from gristmill.steps.read.separated import unpacked_chunks
 from gristmill.steps.read.tar import TarStream
+from gristmill.storage.compression import codec_of
+from gristmill.storage.files import open_input
+from gristmill.storage.tar_index import PlainTar, TarIndexBuilder, TarScan, load_tar_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gristmill.core.records import SourceFile
     from gristmill.steps.read.read import Read
+    from gristmill.storage.tar_index import TarIndex, TarMember
 
 
 class WebDatasetReader:
@@ -36,8 +43,17 @@ class WebDatasetReader:
 
     can_cut = False
 
-    def __init__(self, read: Read, file: SourceFile, schema: pa.Schema, *, cell_bytes: int = CELL_BYTES) -> None:
+    def __init__(
+        self,
+        read: Read,
+        file: SourceFile,
+        schema: pa.Schema,
+        *,
+        piece: UnpackedPiece | None = None,
+        cell_bytes: int = CELL_BYTES,
+    ) -> None:
         self._file = file
+        self._piece = piece
         self._schema = schema
         self._max_record_bytes = read.max_record_bytes
         self._cell_bytes = cell_bytes
@@ -57,31 +73,58 @@ class WebDatasetReader:
         raise NotImplementedError("a tar file's cells are not known before it is read")
 
     def read_cells(self, first: int = 0, stop: int | None = None) -> Iterator[CellBatch]:
-        with closing(unpacked_chunks(self._file.path)) as chunks:
-            stream = TarStream(chunks)
-            walk = SampleWalk(stream, self._file.id, self._needed, self._max_record_bytes, self._cell_bytes)
-            building = _CellBuilder(0)
-            for found in walk.walk():
-                while building.cell < found.cell:
-                    if building.cell >= first:
-                        yield self._built(building)
-                    building = _CellBuilder(building.cell + 1)
-                    if stop is not None and building.cell >= stop:
-                        return
-                if building.cell < first:
-                    continue
-                if isinstance(found, Stray):
-                    building.bad.append(found.bad)
-                else:
-                    self._add(found, building)
-            if stream.damage is not None:
-                building.bad.append(self._rest(walk, stream))
-            if building.cell >= first and (stop is None or building.cell < stop) and (walk.num_members or building.bad):
-                yield self._built(building)
+        piece = self._piece
+        cells = range(first, stop if stop is not None else sys.maxsize)
+        if piece is not None:
+            with PlainTar(piece.path, load_tar_index(Path(piece.index)), piece.start) as tar:
+                cells = range(first, min(cells.stop, piece.first_cell + piece.num_cells))
+                yield from self._cells(tar, cells, piece.start, piece.first_cell)
+        elif codec_of(self._file.path) is None:
+            with PlainTar(self._file.path) as tar:
+                yield from self._cells(tar, cells)
+        else:
+            with closing(unpacked_chunks(self._file.path)) as chunks:
+                yield from self._cells(TarStream(chunks), cells)
 
-    def _rest(self, walk: SampleWalk, stream: TarStream) -> BadRecord:
-        damage = stream.damage
-        assert damage is not None
+    def _cells(
+        self, tar: TarStream | PlainTar, cells: range, first_member: int = 0, first_cell: int = 0
+    ) -> Iterator[CellBatch]:
+        walk = SampleWalk(
+            tar,
+            self._file.id,
+            self._needed,
+            self._max_record_bytes,
+            self._cell_bytes,
+            first_member=first_member,
+            first_cell=first_cell,
+            cells=cells,
+        )
+        building = _CellBuilder(first_cell)
+        for found in walk.walk():
+            while building.cell < found.cell:
+                if building.cell >= cells.start:
+                    yield self._built(building)
+                building = _CellBuilder(building.cell + 1)
+            if building.cell < cells.start:
+                continue
+            if isinstance(found, Stray):
+                building.bad.append(found.bad)
+            else:
+                self._add(found, building)
+        if building.cell < walk.cell and walk.cell in cells:  # a sample that broke off begins a cell
+            if building.cell in cells:
+                yield self._built(building)
+            building = _CellBuilder(walk.cell)
+        if tar.damage is not None:
+            building.bad.append(self._rest(walk, tar.damage))
+        if building.cell in cells and (walk.num_members or building.bad):
+            yield self._built(building)
+
+    def _rest(self, walk: SampleWalk, damage: StreamDamage | str) -> BadRecord:
+        if isinstance(damage, str):
+            damage = StreamDamage("truncated_stream", damage)
+        if self._piece is not None and self._piece.damage is not None:  # of the compressed file that it was
+            damage = self._piece.damage
         position = walk.unfinished.position if walk.unfinished else walk.num_members
         return BadRecord(self._file.id, position, 0, damage.reason, damage.message)
 
@@ -173,6 +216,41 @@ class WebDatasetReader:
         building.bad.sort(key=lambda bad: bad.position)
         batch = build_batch(self._schema, self._file.id, positions, arrays)
         return CellBatch(building.cell, batch, 0, building.bad, +building.measures)
+
+
+def index_cells(path: str, max_cells: int | None, cell_bytes: int = CELL_BYTES) -> tuple[TarIndex, list[int]]:
+    """The index of a plain tar, as far as so many cells go, and the number of the first member of each cell."""
+    with open_input(path) as file:
+        scan = _RecordingScan(file)
+        cells = range(sys.maxsize if max_cells is None else max_cells)
+        starts = [0]
+        for found in SampleWalk(scan, 0, frozenset(), 0, cell_bytes, cells=cells).walk():
+            if isinstance(found, Sample) and found.cell == len(starts):
+                starts.append(found.position)
+        return scan.index(), starts
+
+
+class _RecordingScan:
+    """The headers of a tar, put down in an index as they go by."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._scan = TarScan(file)
+        self._builder = TarIndexBuilder()
+
+    @property
+    def damage(self) -> str | None:
+        return self._scan.fault
+
+    def members(self) -> Iterator[TarMember]:
+        for member in self._scan.members():
+            self._builder.add(member)
+            yield member
+
+    def content(self, member: TarMember) -> bytes | None:
+        raise NotImplementedError(f"nobody needs {member.name} here")
+
+    def index(self) -> TarIndex:
+        return self._builder.index(self._scan.num_bytes, self._scan.fault)
 
 
 class _CellBuilder:

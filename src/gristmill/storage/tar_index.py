@@ -1,0 +1,337 @@
+r"""An index of the members of a tar: where each one lies, so that any of them can be read without those before it.
+
+One format for all that reads tars by place: cutting a large one for several workers, and rows of a shard at random.
+Members are found by their headers alone, about 4 µs each where they are plain ustar; `tarfile` reads the rest (long
+names, pax), about 25 µs each. The index is kept in a work folder, never beside a tar that is not ours: 33 bytes a
+member and its name.
+
+    gristmill tar index 1\n
+    {"members": …, "names_bytes": …, "tar_bytes": …, "fault": …, "xxh3": …}\n
+    one record a member, then all names
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import tarfile
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
+
+import msgspec
+import numpy as np
+import xxhash
+
+from gristmill.core.errors import DamagedDatasetError
+from gristmill.storage.files import open_input
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from typing import IO
+
+    from numpy.typing import NDArray
+
+BLOCK = 512
+_MAGIC = b"gristmill tar index 1\n"
+_RECORD = np.dtype([("header", "<u8"), ("data", "<u8"), ("size", "<u8"), ("name_end", "<u8"), ("kind", "S1")])
+_PACK = struct.Struct("<QQQQc")
+_WINDOW_BYTES = 64 << 10
+_MEMBERS_AT_ONCE = 4096
+_MAX_HEAD_BYTES = 1 << 16
+_PLAIN_KINDS = (b"0", b"\0", b"1", b"2", b"3", b"4", b"5", b"6", b"7")
+_FILE_KINDS = (b"0", b"\0", b"7")
+_OCTAL = frozenset(b"01234567")
+
+
+class TarMember(NamedTuple):
+    """One member."""
+
+    name: str
+    size: int
+    data: int
+    """Where its content begins."""
+    header: int
+    """Where its headers begin."""
+    kind: bytes
+    """The type in its header; `S` for every kind of sparse file."""
+
+    def isdir(self) -> bool:
+        return self.kind == b"5"
+
+    def isreg(self) -> bool:
+        return self.kind in _FILE_KINDS
+
+
+class TarScan:
+    """The members of a plain tar in order, from its headers; then `fault` says how it broke off, if it did."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.fault: str | None = None
+        self.num_bytes = file.seek(0, os.SEEK_END)
+        self._file = file
+        self._window = b""
+        self._start = 0
+        self._is_ended = False
+        """A block of zeros is the last thing that was seen."""
+
+    def members(self) -> Iterator[TarMember]:
+        offset = 0
+        while (header := self._header(offset)) is not None:
+            if not any(header):
+                self._is_ended = True
+                offset += BLOCK
+                continue
+            member = _plain_member(header, offset)
+            if member is None:  # whatever is unusual, `tarfile` knows
+                yield from self._unusual_members(offset)
+                return
+            self._is_ended = False
+            yield member
+            offset = member.data + -(-member.size // BLOCK) * BLOCK
+        if self.num_bytes and not self._is_ended:
+            self.fault = "the tar file is cut short" if offset > self.num_bytes else "the tar file has no end mark"
+
+    def content(self, member: TarMember) -> bytes | None:
+        """The bytes of a member; None if the tar ends in them. Of small ones the window has them already."""
+        place = member.data - self._start
+        if 0 <= place <= len(self._window) - member.size:
+            return self._window[place : place + member.size]
+        return _content(self._file, member)
+
+    def _header(self, offset: int) -> bytes | None:
+        """None where no whole one is left."""
+        place = offset - self._start
+        if not 0 <= place <= len(self._window) - BLOCK:
+            self._file.seek(offset)
+            self._window, self._start, place = self._file.read(_WINDOW_BYTES), offset, 0
+        header = self._window[place : place + BLOCK]
+        return header if len(header) == BLOCK else None
+
+    def _unusual_members(self, offset: int) -> Iterator[TarMember]:
+        self._file.seek(offset)
+        fault: str | None = None
+        try:
+            archive = tarfile.open(  # noqa: SIM115  (there is nothing to close: the file is the caller's)
+                fileobj=cast("IO[bytes]", self._file), mode="r:", tarinfo=self._headers(), ignore_zeros=True
+            )
+            while (found := archive.next()) is not None:
+                self._is_ended = False
+                kind = b"S" if found.issparse() else found.type
+                kind = b"5" if found.isdir() else kind
+                yield TarMember(found.name, found.size, found.offset_data, found.offset, kind)
+                cast("Any", archive).members.clear()  # tarfile keeps every header it has seen
+        except (tarfile.TarError, DamagedHeaderError, EOFError) as error:
+            fault = str(error)
+        if not self._is_ended:
+            self.fault = fault or "the tar file has no end mark"
+
+    def _note_end(self) -> None:
+        self._is_ended = True
+
+    def _headers(self) -> type[tarfile.TarInfo]:
+        return noticing_header(self._note_end)
+
+
+def _content(file: BinaryIO, member: TarMember) -> bytes | None:
+    file.seek(member.data)
+    data = file.read(member.size)
+    return data if len(data) == member.size else None
+
+
+class DamagedHeaderError(Exception):
+    """Passes through tarfile, which would swallow its own errors."""
+
+
+def noticing_header(note_end: Callable[[], None]) -> type[tarfile.TarInfo]:
+    """A header for `tarfile` that tells damage from an end mark, for both of which it would just stop."""
+
+    class Header(tarfile.TarInfo):
+        @classmethod
+        def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Header:
+            is_end = not any(buf)  # a block of zeros, or nothing more
+            if is_end and buf:
+                note_end()
+            try:
+                return super().frombuf(buf, encoding, errors)
+            except tarfile.HeaderError as error:
+                if is_end:
+                    raise
+                raise DamagedHeaderError(f"damaged header: {error}") from error
+
+    return Header
+
+
+def _plain_member(header: bytes, offset: int) -> TarMember | None:
+    """What a header of plain ustar says; None for anything else."""
+    checksum, size = header[148:156], header[124:136]
+    kind = header[156:157]
+    if kind not in _PLAIN_KINDS or not _OCTAL.issuperset(size[:11]) or size[11] not in b"\0 ":
+        return None
+    if not _OCTAL.issuperset(checksum[:6]) or int(checksum[:6], 8) != sum(header) - sum(checksum) + 8 * ord(" "):
+        return None
+    name = header[:100].partition(b"\0")[0]
+    prefix = header[345:500].partition(b"\0")[0]
+    whole = prefix + b"/" + name if prefix else name
+    num_bytes = int(size[:11], 8) if kind in _FILE_KINDS else 0
+    is_odd = (kind not in _FILE_KINDS and int(size[:11], 8)) or (kind == b"\0" and whole.endswith(b"/"))
+    if kind == b"5":
+        whole = whole.rstrip(b"/")
+    return None if is_odd else TarMember(_decode(whole), num_bytes, offset + BLOCK, offset, kind)
+
+
+def _decode(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
+
+
+class _Head(msgspec.Struct, frozen=True, kw_only=True):
+    members: int
+    names_bytes: int
+    tar_bytes: int
+    fault: str | None
+    xxh3: str
+
+
+class TarIndex:
+    """The members of one tar, by number."""
+
+    def __init__(self, records: NDArray[np.void], names: bytes | memoryview, tar_bytes: int, fault: str | None) -> None:
+        self._records = records
+        self._names = names
+        self.tar_bytes = tar_bytes
+        self.fault = fault
+        """How the tar broke off, if it did."""
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def members(self, first: int = 0, stop: int | None = None) -> Iterator[TarMember]:
+        """In order, from number `first` on."""
+        stop = len(self) if stop is None else min(stop, len(self))
+        for start in range(first, stop, _MEMBERS_AT_ONCE):
+            some = self._records[start : min(start + _MEMBERS_AT_ONCE, stop)].tolist()
+            name_start = int(self._records[start - 1]["name_end"]) if start else 0
+            for header, data, size, name_end, kind in some:
+                # NumPy drops the zero of an old header's type.
+                yield TarMember(_decode(bytes(self._names[name_start:name_end])), size, data, header, kind or b"\0")
+                name_start = name_end
+
+    def header_places(self, numbers: list[int]) -> list[int]:
+        """Where the headers of some members begin."""
+        places: list[int] = self._records["header"][numbers].tolist()
+        return places
+
+    def to_bytes(self) -> bytes:
+        """The index as a file."""
+        body = self._records.tobytes() + bytes(self._names)
+        head = _Head(
+            members=len(self),
+            names_bytes=len(self._names),
+            tar_bytes=self.tar_bytes,
+            fault=self.fault,
+            xxh3=xxhash.xxh3_64_hexdigest(body),
+        )
+        return _MAGIC + msgspec.json.encode(head) + b"\n" + body
+
+
+class TarIndexBuilder:
+    """Gathers members into an index: 33 bytes each and its name."""
+
+    def __init__(self) -> None:
+        self._records = bytearray()
+        self._names = bytearray()
+
+    def add(self, member: TarMember) -> None:
+        self._names += member.name.encode("utf-8", "surrogateescape")
+        self._records += _PACK.pack(member.header, member.data, member.size, len(self._names), member.kind)
+
+    def index(self, tar_bytes: int, fault: str | None) -> TarIndex:
+        return TarIndex(np.frombuffer(bytes(self._records), _RECORD), bytes(self._names), tar_bytes, fault)
+
+
+def index_tar(path: str) -> TarIndex:
+    """The index of a plain tar, from its headers."""
+    builder = TarIndexBuilder()
+    with open_input(path) as file:
+        scan = TarScan(file)
+        for member in scan.members():
+            builder.add(member)
+    return builder.index(scan.num_bytes, scan.fault)
+
+
+def load_tar_index(path: Path) -> TarIndex:
+    """An index from its file, mapped and checked: whatever lies there, no member is outside the tar or out of order.
+
+    Raises:
+        DamagedDatasetError: It is not what was written.
+    """
+    try:
+        with path.open("rb") as file:
+            if file.read(len(_MAGIC)) != _MAGIC:
+                raise ValueError("it is no index of a tar")
+            head = msgspec.json.decode(file.readline(_MAX_HEAD_BYTES), type=_Head)
+            start = file.tell()
+        sizes = (head.members, head.names_bytes, head.tar_bytes)
+        if min(sizes) < 0 or path.stat().st_size != start + head.members * _RECORD.itemsize + head.names_bytes:
+            raise ValueError("it has another size than it says")
+        content: Any = np.memmap(path, np.uint8, "r", start) if head.members else np.empty(0, np.uint8)
+        if xxhash.xxh3_64_hexdigest(memoryview(content)) != head.xxh3:
+            raise ValueError("its content is not what was written")
+        border = head.members * _RECORD.itemsize
+        records = content[:border].view(_RECORD)
+        _check_records(records, head)
+    except (OSError, ValueError, msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise DamagedDatasetError(
+            f"{path}: the index of a tar cannot be used: {error}",
+            help="run with --overwrite: it is then made from the tar again",
+        ) from error
+    return TarIndex(records, memoryview(content[border:]), head.tar_bytes, head.fault)
+
+
+def _check_records(records: NDArray[np.void], head: _Head) -> None:
+    header, data, size, name_end = (records[name] for name in ("header", "data", "size", "name_end"))
+    most = np.uint64(1 << 62)
+    if len(records) and max(header.max(), data.max(), size.max(), name_end.max()) > most:
+        raise ValueError("a number in it is out of range")
+    is_ordered = (header < data).all() and (header[1:] >= (data + size)[:-1]).all()
+    is_inside = (data <= head.tar_bytes).all() and ((data + size)[:-1] <= head.tar_bytes).all()
+    if not (is_ordered and is_inside and (np.diff(name_end.astype(np.int64)) >= 0).all()):
+        raise ValueError("its members are not in order")
+    if (int(name_end[-1]) if len(records) else 0) != head.names_bytes:
+        raise ValueError("its names are not whole")
+
+
+class PlainTar:
+    """The members of a plain tar with their content: from an index of it, or as its headers are met."""
+
+    def __init__(self, path: str, index: TarIndex | None = None, first: int = 0) -> None:
+        """`first`: the number of the first member that is wanted, where there is an index."""
+        self.damage: str | None = None
+        """Set at the end, if the tar broke off there."""
+        self._path = path
+        self._index = index
+        self._first = first
+        self._file: BinaryIO | None = None
+        self._scan: TarScan | None = None
+
+    def __enter__(self) -> PlainTar:
+        self._file = open_input(self._path)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def members(self) -> Iterator[TarMember]:
+        assert self._file is not None
+        if self._index is not None:
+            yield from self._index.members(self._first)
+            self.damage = self._index.fault
+            return
+        self._scan = TarScan(self._file)
+        yield from self._scan.members()
+        self.damage = self._scan.fault
+
+    def content(self, member: TarMember) -> bytes | None:
+        """Its bytes; None if the tar ends in them."""
+        assert self._file is not None
+        return _content(self._file, member) if self._scan is None else self._scan.content(member)

@@ -1,0 +1,128 @@
+"""A large tar is cut by an index of its members: for all workers, in units of one size, into the same bytes."""
+
+import gzip
+import io
+import json
+import os
+import tarfile
+
+import pytest
+
+from gristmill.core.errors import SourceChangedError
+from gristmill.pipeline import plan as plan_module
+from gristmill.pipeline import units, unpack
+from gristmill.shards.dataset import open_dataset
+from gristmill.steps import Deduplicate, Read, Shuffle, Write
+from gristmill.steps.read import open_reader, webdataset
+
+JSONL = Write(format="jsonl")
+NUM_SAMPLES = 600
+
+
+def members(number):
+    key = f"{'long/' * 25 if number % 50 == 0 else ''}{number:06d}"
+    yield f"{key}.txt", f"text {number} ".encode() * (number % 40 + 1)
+    yield f"{key}.json", json.dumps({"n": number}).encode()
+    yield f"{key}.jpg", bytes(number % 3 * 700)
+
+
+def make_tar(path, *, damage=0):
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w") as archive:
+        for number in range(NUM_SAMPLES):
+            for name, content in members(number):
+                info = tarfile.TarInfo(name)
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+    data = sink.getvalue()[: -damage or None]
+    path.write_bytes(gzip.compress(data, 1, mtime=0) if path.name.endswith(".gz") else data)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def small_cells(monkeypatch):
+    """Some hundred units of a megabyte: cells are cut in the parent or in threads, so all see these sizes."""
+    index_cells = webdataset.index_cells
+    monkeypatch.setattr(unpack, "index_cells", lambda path, most: index_cells(path, most, cell_bytes=4000))
+    for module in (units, plan_module):
+        monkeypatch.setattr(module, "UNIT_BYTES", 64_000)
+    monkeypatch.setattr(plan_module, "UNPACK_BYTES", 1000)
+    monkeypatch.setitem(open_reader.__kwdefaults__, "cell_bytes", 4000)
+
+
+def source(path):
+    return {"web": Read(read=str(path), text="txt", columns=["json.n", "__key__"])}
+
+
+@pytest.mark.parametrize("name", ["x.tar", "x.tar.gz"])
+@pytest.mark.parametrize("steps", [[], [Shuffle()], [Deduplicate(kind="exact", max_source_loss=1)]], ids=str)
+def test_the_same_bytes_for_any_workers_and_slices(mill, tmp_path, name, steps):
+    path = make_tar(tmp_path / name)
+    found = []
+    for slice_bytes, options in [
+        (1 << 26, {"backend": "serial"}),
+        (9000, {"backend": "serial"}),
+        (20_000, {"backend": "threads", "workers": 3}),
+    ]:
+        recipe = mill.recipe(source(path), [*steps, JSONL], slice_bytes=slice_bytes)
+        found.append(mill.fresh_files(recipe, **options))
+    for other in found[1:]:
+        assert {name: data for name, data in other.items() if name != "manifest.json"} == {
+            name: data for name, data in found[0].items() if name != "manifest.json"
+        }
+    dataset = open_dataset(mill.output)
+    assert sum(shard.rows for _, _, shard in dataset.manifest.shards()) == NUM_SAMPLES
+    assert sorted(record["json.n"] for record in dataset) == list(range(NUM_SAMPLES))
+    assert len([*dataset.manifest.shards()]) > 1 or steps
+    assert [path.name] == [found.name for found in tmp_path.iterdir() if found.is_file()]  # nothing beside the tar
+
+
+def test_units_are_bounded_and_positions_are_members(mill, tmp_path):
+    mill.run(mill.recipe(source(make_tar(tmp_path / "x.tar")), [JSONL]))
+    dataset = open_dataset(mill.output)
+    shards = [shard for _, _, shard in dataset.manifest.shards()]
+    assert len(shards) > 5
+    assert max(shard.rows for shard in shards) < NUM_SAMPLES / 4
+    for row in (0, 77, NUM_SAMPLES - 1):
+        assert dataset.origins(row)[0].position == 3 * dataset[row]["json.n"]
+
+
+@pytest.mark.parametrize("name", ["x.tar", "x.tar.gz"])
+def test_a_tar_that_is_cut_short_gives_what_it_has(mill, tmp_path, name):
+    path = make_tar(tmp_path / name, damage=60_000)
+    result = mill.run(mill.recipe(source(path), [JSONL]))
+    numbers = [record["json.n"] for record in result.dataset()]
+    assert numbers == list(range(len(numbers)))
+    assert 500 < len(numbers) < NUM_SAMPLES
+    assert result.books["web"][0]["quarantined"] == {"truncated_stream": 1}
+
+
+def test_a_limit_reads_no_more_than_it_needs(mill, tmp_path):
+    result = mill.run(mill.recipe(source(make_tar(tmp_path / "x.tar")), [JSONL]), limit=5)
+    assert [record["json.n"] for record in result.dataset()] == list(range(5))
+    assert result.books["web"][0]["in"] < NUM_SAMPLES / 4
+
+
+def test_a_tar_that_changes_is_indexed_again(mill, tmp_path):
+    path = make_tar(tmp_path / "x.tar")
+    recipe = mill.recipe(source(path), [JSONL])
+    mill.run(recipe, keep_work=True)
+    data = path.read_bytes().replace(b"text 1 ", b"TEXT 1 ")
+    path.write_bytes(data)
+    os.utime(path, ns=(1, 1))
+    mill.run(recipe, update=True)
+    assert open_dataset(mill.output)[1]["text"].startswith("TEXT 1 ")
+
+
+def test_a_tar_that_changes_between_index_and_reading_is_noticed(mill, tmp_path, monkeypatch):
+    path = make_tar(tmp_path / "x.tar")
+    index_cells = unpack.index_cells
+
+    def change_after(*arguments):
+        found = index_cells(*arguments)
+        os.utime(path, ns=(1, 1))
+        return found
+
+    monkeypatch.setattr(unpack, "index_cells", change_after)
+    with pytest.raises(SourceChangedError):
+        mill.run(mill.recipe(source(path), [JSONL]))
