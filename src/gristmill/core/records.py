@@ -127,8 +127,8 @@ class SourceFile(msgspec.Struct, frozen=True, gc=False):
     """xxh3 of the source's name and `relative`: the `file` of its records' origins."""
     content: str = ""
     """xxh3 of its content, where the recipe says `identity: content`."""
-    is_array: bool = False
-    """Of a JSON file of several units: it is one array, so where to cut it is found in one pass over it."""
+    is_scanned: bool = False
+    """Of a plain file of several units: it is CSV or a JSON array, so where to cut it is found in one pass over it."""
     split: str = ""
     """The split that its records are in; empty where the source has no splits."""
 

@@ -100,7 +100,7 @@ def unpacked_bytes(num_bytes: int, format: str, *, compressed: bool) -> int:
 
 def written_bytes(num_bytes: int, format: str, *, compressed: bool) -> int:
     """What so much unpacked text takes on disk."""
-    kind = "compressed" if compressed and format in ("jsonl", "json") else format
+    kind = "compressed" if compressed and format in ("jsonl", "json", "csv") else format
     return round(num_bytes * _WRITTEN.get(kind, 1.0))
 
 

@@ -48,9 +48,9 @@ from gristmill.steps.deduplicate import DeduplicateAgainst
 from gristmill.steps.limit import FirstRecords, Limit
 from gristmill.steps.pack.pack import Pack
 from gristmill.steps.read import (
-    JSON_FORMATS,
+    RECORD_FORMATS,
     file_format,
-    is_array,
+    must_be_scanned,
     open_reader,
     plan_schema,
     refuse_text_keys,
@@ -127,16 +127,16 @@ class SourcePlan:
         return next((step.carried() for step in steps if isinstance(step, Encode)), self.dataset_tokenizer)
 
     def is_to_unpack(self, file: SourceFile) -> bool:
-        """Whether a large compressed file is unpacked into pieces first, or the pieces of an array or tar are found."""
+        """Whether a large compressed file is unpacked into pieces first, or a plain one looked through for them."""
         is_compressed = codec_of(file.relative) is not None
         if file_format(file.relative, self.read.format) == "webdataset":
             # A compressed tar is unpacked as a whole, which is too much for the first records alone.
             is_limited = isinstance(self.legs[0].barrier, Limit)
             return file.num_bytes >= UNPACK_BYTES and not is_limited if is_compressed else file.num_bytes > UNIT_BYTES
-        return file.is_array or (
+        return file.is_scanned or (
             file.num_bytes >= UNPACK_BYTES
             and is_compressed
-            and file_format(file.relative, self.read.format) in (*JSON_FORMATS, "text")
+            and file_format(file.relative, self.read.format) in (*RECORD_FORMATS, "text")
         )
 
     def cell_sizes(self, file: SourceFile) -> Sequence[int] | None:
@@ -465,10 +465,10 @@ def _naming_source(name: str) -> Iterator[None]:
 
 
 def _with_layout(read: Read, file: SourceFile) -> SourceFile:
-    """A plain file of more than a unit with whether it is one JSON array, which is not cut like others."""
-    if file.num_bytes <= UNIT_BYTES or codec_of(file.relative) is not None or not is_array(read, file):
+    """A plain file of more than a unit with whether it is CSV or a JSON array, which are not cut like others."""
+    if file.num_bytes <= UNIT_BYTES or codec_of(file.relative) is not None or not must_be_scanned(read, file):
         return file
-    return msgspec.structs.replace(file, is_array=True)
+    return msgspec.structs.replace(file, is_scanned=True)
 
 
 def _resolved(step: Step, recipe: Recipe, known: list[tuple[Step, Step]], tell: Callable[[str], object]) -> Step:

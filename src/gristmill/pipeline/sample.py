@@ -15,7 +15,7 @@ from gristmill.core.records import ORIGIN
 from gristmill.engine.tasks import Task, run_tasks
 from gristmill.pipeline.quarantine import num_allowed
 from gristmill.pipeline.trial import run_limited
-from gristmill.steps.read import JSON_FORMATS, file_format, open_reader
+from gristmill.steps.read import RECORD_FORMATS, file_format, open_reader
 from gristmill.steps.render import RenderChats
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _input_bytes(batch: pa.RecordBatch, sample: Sample) -> float:
     """What a record takes in the input: by the places of lines, else by what was read of it."""
     if not batch.num_rows:
         return 0.0
-    if file_format(sample.file.path, sample.read.format) in JSON_FORMATS and batch.num_rows > 1:
+    if file_format(sample.file.path, sample.read.format) in RECORD_FORMATS and batch.num_rows > 1:
         positions = batch.column(ORIGIN).field("position")
         return float(positions[-1].as_py() - positions[0].as_py()) / float(batch.num_rows - 1)
     return float(batch.nbytes / batch.num_rows)

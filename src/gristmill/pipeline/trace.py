@@ -137,7 +137,7 @@ def _state(file: InputFile) -> State:
 
 def _unit(read: Read, file: InputFile) -> str:
     kind = file_format(file.path, read.format)
-    return {"jsonl": "byte", "json": "byte", "text": "byte", "webdataset": "member"}.get(kind, "row")
+    return {"jsonl": "byte", "json": "byte", "csv": "byte", "text": "byte", "webdataset": "member"}.get(kind, "row")
 
 
 def _original(read: Read, file: InputFile, position: int) -> pa.RecordBatch | None:

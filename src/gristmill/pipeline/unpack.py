@@ -1,7 +1,7 @@
 """Large compressed files into plain pieces of one unit each, so that every worker can take part.
 
 A piece holds whole cells, so it is read like that part of a plain file. Pieces lie in the work folder and go with it. A
-plain file that is one JSON array is only looked through: where its units begin cannot be told from its middle. Its
+plain file of CSV or of one JSON array is only looked through: where its units begin cannot be told from its middle. Its
 pieces are parts of the file itself. So are those of a plain tar, by an index of its members; a compressed tar is
 unpacked as a whole first.
 """
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class UnpackTask:
-    """One compressed file, or one JSON array."""
+    """One compressed file, or one that must be scanned."""
 
     source: str
     file: SourceFile
@@ -121,8 +121,7 @@ def run_unpack(task: Task, context: Context) -> UnpackResult:
     if file_format(unpack.file.path, stage.legs[unpack.source].read.format) == "webdataset":
         return _index_tar(unpack, stage, context)
     cells, elements = cells_to_unpack(stage.legs[unpack.source].read, unpack.file)
-    stem = unpack.stem if codec_of(unpack.file.path) is not None else None
-    writer = _PieceWriter(stage, stem, elements.start if elements is not None else 0)
+    writer = _PieceWriter(stage, None if cells.can_cut else unpack.stem, cells.start)
     with ExitStack() as files:
         try:
             for cell, data in cells.pieces():

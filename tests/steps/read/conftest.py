@@ -90,7 +90,7 @@ def unpack(tmp_path_factory):
                 content[cell] = content.get(cell, b"") + data
         except CorruptStreamError as error:
             damage = StreamDamage.from_error(error)
-        pieces, start = [], 0 if elements is None else elements.start
+        pieces, start = [], separated.start
         for first in range(0, len(content), cells_a_piece):
             cells = range(first, min(first + cells_a_piece, len(content)))
             data = b"".join(content[cell] for cell in cells)

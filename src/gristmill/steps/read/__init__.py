@@ -1,4 +1,4 @@
-"""Files to batches: readers of JSON lines, Parquet, Arrow, Hugging Face folders, text, WebDataset tars and datasets of
+"""Files to batches: readers of JSON, CSV, Parquet, Arrow, Hugging Face folders, text, WebDataset tars and datasets of
 ours.
 
 A source's files (`source_files`) are planned together (`plan_schema`) and then read one by one (`open_reader`), cell
@@ -6,7 +6,7 @@ by cell; small ones many at a time (`read_together`).
 """
 
 from gristmill.steps.read.cells import CELL_BYTES, CellBatch, ElementRange, FileReader, StreamDamage, UnpackedPiece
-from gristmill.steps.read.formats import JSON_FORMATS, file_format
+from gristmill.steps.read.formats import JSON_FORMATS, RECORD_FORMATS, file_format
 from gristmill.steps.read.gristmill_dataset import refuse_unfinished
 from gristmill.steps.read.python_values import json_line
 from gristmill.steps.read.read import Read
@@ -15,7 +15,7 @@ from gristmill.steps.read.separated import unpacked_chunks
 from gristmill.steps.read.source import (
     as_source_files,
     cells_to_unpack,
-    is_array,
+    must_be_scanned,
     open_reader,
     recognized,
     source_files,
@@ -31,6 +31,7 @@ from gristmill.steps.read.webdataset import index_cells
 __all__ = [
     "CELL_BYTES",
     "JSON_FORMATS",
+    "RECORD_FORMATS",
     "CellBatch",
     "ElementRange",
     "FileReader",
@@ -41,8 +42,8 @@ __all__ = [
     "cells_to_unpack",
     "file_format",
     "index_cells",
-    "is_array",
     "json_line",
+    "must_be_scanned",
     "open_reader",
     "plan_schema",
     "read_together",

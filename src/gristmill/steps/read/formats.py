@@ -13,6 +13,8 @@ _BY_SUFFIX = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".json": "json",  # also JSON lines: many corpora call them so
+    ".csv": "csv",
+    ".tsv": "csv",
     ".parquet": "parquet",
     ".pq": "parquet",
     ".arrow": "arrow",
@@ -24,6 +26,8 @@ _BY_SUFFIX = {
     ".tar": "webdataset",
 }
 JSON_FORMATS = ("jsonl", "json")
+RECORD_FORMATS = (*JSON_FORMATS, "csv")
+"""Those that are read as JSON objects."""
 _COMPRESSED_INSIDE = ("parquet", "arrow", "hugging_face")
 
 

@@ -1,17 +1,15 @@
 r"""The elements of a JSON array as records, each judged alone; an array may be longer than memory.
 
 An element belongs to the cell in which its first byte lies, and that is its position. From the middle of a file nothing
-tells a string from what stands between strings, so all before a cell is scanned for quotes and brackets (1 GB/s); a
-file of several units is scanned once, and where each unit begins is noted (see `UnpackedPiece`).
+tells a string from what stands between strings: all before a cell is scanned for quotes and brackets (see `scanned`).
 
 An element over several lines is carried along without its line ends: `record` is always one line.
 """
 
 from __future__ import annotations
 
-from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -20,49 +18,46 @@ import pyarrow as pa
 from gristmill.core.errors import CorruptStreamError
 from gristmill.core.records import RECORD_TYPE, BadRecord
 from gristmill.steps.read.cells import CELL_BYTES
-from gristmill.steps.read.cut import CellCutter, ChunkStream
 from gristmill.steps.read.json_elements import ElementScanner
 from gristmill.steps.read.json_lines import JsonLinesReader
 from gristmill.steps.read.records import CutRecords, quarantine_unreadable
-from gristmill.steps.read.separated import RawCell, SeparatedFile, unpacked_chunks
-from gristmill.storage.files import open_input
+from gristmill.steps.read.scanned import ScannedCutter, ScannedFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from gristmill.core.records import SourceFile
-    from gristmill.steps.read.cells import ElementRange, StreamDamage, UnpackedPiece
-    from gristmill.steps.read.cut import ByteStream
+    from gristmill.steps.read.cells import ElementRange, UnpackedPiece
+    from gristmill.steps.read.cut import ByteStream, CellCutter
+    from gristmill.steps.read.separated import RawCell
 
 _SPACE = b" \t\r\n"
 
 
-class ElementCutter(CellCutter):
+class ElementCutter(ScannedCutter):
     """Gives the bytes of one cell after another; each begins at an element, the first at the opening bracket."""
+
+    _scanner: ElementScanner
 
     def __init__(
         self,
         stream: ByteStream,
+        start: int,
         elements: ElementRange,
         cell_bytes: int,
         num_bytes: int = 0,
         piece: UnpackedPiece | None = None,
     ) -> None:
-        start = elements.start if piece is None else piece.start
-        damage = piece.damage.to_error() if piece is not None and piece.damage is not None else None
-        super().__init__(stream, start, b",", cell_bytes, num_bytes, damage)
-        self._scanner = ElementScanner(is_open=start != elements.start or not elements.is_array)
+        scanner = ElementScanner(is_open=start != elements.start or not elements.is_array)
+        super().__init__(stream, start, scanner, cell_bytes, num_bytes, piece)
         self._is_whole = elements.is_whole
         # How a piece ends has been seen when it was made.
         self._must_close = elements.is_array and piece is None
 
     def _find_end(self, border: int) -> int | None:
-        at_least = self._begin + border - self.position
-        found = self._scanner.find_start(self._buffer, self._begin + self._scanned, self._end, at_least)
+        found = super()._find_end(border)
         if found is None and self._scanner.is_closed and not self._is_whole and not self._ended:
             self._end, self._ended = self._scanner.end, True  # what follows in the object is of no interest
-        self._scanned = (self._end if found is None else found) - self._begin
-        return None if found is None else self._scanned
+            self._scanned = self._end - self._begin
+        return found
 
     def _more(self) -> bool:
         has_more = super()._more()
@@ -73,7 +68,7 @@ class ElementCutter(CellCutter):
         return has_more
 
 
-class ElementFile(SeparatedFile):
+class ElementFile(ScannedFile):
     """Cuts the array of one file, or an unpacked piece of it, into raw cells."""
 
     def __init__(
@@ -84,25 +79,11 @@ class ElementFile(SeparatedFile):
         piece: UnpackedPiece | None = None,
         cell_bytes: int = CELL_BYTES,
     ) -> None:
-        super().__init__(file, b",", max_record_bytes, piece, cell_bytes)
+        super().__init__(file, elements.start, max_record_bytes, piece, cell_bytes)
         self.elements = elements
 
-    def _break_off(self, raw: RawCell, damage: StreamDamage) -> None:
-        end = raw.start + len(raw.data) + raw.num_left_out
-        raw.rest = BadRecord(self.file.id, end, 0, damage.reason, damage.message)
-
-    @contextmanager
-    def _open(self, first: int) -> Iterator[CellCutter]:  # noqa: ARG002  (all before it must be scanned)
-        elements, piece = self.elements, self._piece
-        if self._codec is not None:
-            with closing(unpacked_chunks(self.file.path)) as chunks:
-                stream = ChunkStream(chunks)
-                stream.skip(elements.start)
-                yield ElementCutter(stream, elements, self._cell_bytes)
-            return
-        path, offset = (self.file.path, elements.start) if piece is None else (piece.path, piece.offset)
-        with open_input(path, offset) as opened:
-            yield ElementCutter(cast("ByteStream", opened), elements, self._cell_bytes, self.file.num_bytes, piece)
+    def _cutter(self, stream: ByteStream, start: int, num_bytes: int = 0) -> CellCutter:
+        return ElementCutter(stream, start, self.elements, self._cell_bytes, num_bytes, self._piece)
 
 
 class JsonArrayReader(JsonLinesReader):

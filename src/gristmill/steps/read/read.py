@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -18,7 +18,7 @@ _DATA_NAME = re.compile(
     r"(?:\.(?:jsonl?|ndjson|parquet|pq|arrow|feather|ipc|txt|text|md|tar|csv|tsv)(?:\.(?:gz|zstd?|bz2|xz|lz4))?|/\**)$",
     re.IGNORECASE,
 )
-FORMATS = ("jsonl", "json", "parquet", "arrow", "hugging_face", "text", "webdataset", "gristmill")
+FORMATS = ("jsonl", "json", "csv", "parquet", "arrow", "hugging_face", "text", "webdataset", "gristmill")
 
 
 class Read(Step, frozen=True, kw_only=True, tag="read"):
@@ -38,6 +38,8 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
     * `jsonl`: one object a line, in any compression. Each line is judged alone.
     * `json`: told by content. An array gives its elements, also when pretty-printed; one object a line is JSON lines;
       one object with exactly one array of objects gives that array's elements. `field: data` names the array outright.
+    * `csv`: `.csv` and `.tsv`; the first row names the columns, a sample tells the delimiter and whether quotes hold
+      fields together. Values are text; `types: {score: float64}` asks for numbers.
     * `parquet`, `arrow` (file and stream), `hugging_face` (a folder written by `save_to_disk`).
     * `text`: a document a file, or one between each two `separator`s (`separator: "\n\n"`).
     * `gristmill`: the folder of a finished dataset of documents, whatever its shards are, or of tokens that are not
@@ -59,6 +61,12 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
     """Of a folder of the Hub: which of the configs that its card describes."""
     field: str | None = None
     """Of a `.json` file that is one object: the field that holds the array of records."""
+    delimiter: str | None = None
+    """Of CSV: what stands between two fields; else the sample tells."""
+    encoding: str | None = None
+    """Of CSV: `latin-1`, `utf-16`, …; else UTF-8, or UTF-16 if the file begins with its mark."""
+    types: dict[str, Literal["string", "int64", "float64", "bool"]] | None = None
+    """Of CSV: the types of columns that are not text."""
     separator: str | None = None
     max_record_bytes: int = 64 << 20
     """Larger records are set aside by reference, never held in memory."""
@@ -73,6 +81,7 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
             raise UsageError(
                 f"field: names the array of records in a JSON file, not {self.field!r} of {self.format or 'a file'}"
             )
+        self._check_csv()
         if not self.text:
             raise UsageError("text: must name the field that holds the text")
         if self.separator is not None:
@@ -83,6 +92,24 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
         if self.max_record_bytes < 1:
             raise UsageError(f"max_record_bytes: must be at least 1, not {self.max_record_bytes}")
         self._check_columns()
+
+    def _check_csv(self) -> None:
+        given = [name for name in ("delimiter", "encoding", "types") if getattr(self, name) is not None]
+        if given and (self.format not in (None, "csv") or isinstance(self.read, PythonRecords)):
+            raise UsageError(f"{given[0]}: only CSV has this, not {self.format or 'records from Python'}")
+        if self.delimiter is not None and (
+            len(self.delimiter) != 1 or self.delimiter in '\r\n"' or self.delimiter > "~"
+        ):
+            raise UsageError(
+                f"delimiter: must be one ASCII character, not {self.delimiter!r}", help='write "\\t" for a tab'
+            )
+        if self.encoding is not None:
+            try:
+                "".encode(self.encoding)
+            except LookupError as error:
+                raise UsageError(
+                    f"encoding: {self.encoding!r} is not known to Python", help="utf-8, latin-1, …"
+                ) from error
 
     def _check_columns(self) -> None:
         for index, name in enumerate(self.columns):

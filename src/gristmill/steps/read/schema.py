@@ -32,6 +32,8 @@ from gristmill.steps.read.columns import (
     no_such_column,
     united_columns,
 )
+from gristmill.steps.read.csv_file import RowDecoder
+from gristmill.steps.read.csv_layout import csv_head, find_csv_layout
 from gristmill.steps.read.formats import JSON_FORMATS, file_format
 from gristmill.steps.read.json_elements import ElementScanner
 from gristmill.steps.read.json_layout import find_elements
@@ -138,9 +140,12 @@ def source_format(read: Read, files: Sequence[SourceFile]) -> str:
         kind = found
     if read.field is not None and kind != "json":
         raise UsageError(f"field: names the array of records in a JSON file, but {first.path} is {kind}")
+    for name in ("delimiter", "encoding", "types"):
+        if getattr(read, name) is not None and kind != "csv":
+            raise UsageError(f"{name}: only CSV has this, but {first.path} is {kind}")
     if read.separator is not None and kind != "text":
         raise UsageError(f"separator: only text is cut at a separator, but {first.path} is {kind}")
-    return {"hugging_face": "arrow", "json": "jsonl"}.get(kind, kind)
+    return {"hugging_face": "arrow", "json": "jsonl", "csv": "jsonl"}.get(kind, kind)
 
 
 def _spread(files: Sequence[SourceFile], most: int) -> list[SourceFile]:
@@ -222,7 +227,10 @@ def _sampled_objects(read: Read, file: SourceFile) -> Iterator[dict[str, Any]]:
 
 
 def _sampled_json(read: Read, file: SourceFile, most: int) -> Iterable[bytes]:
-    """The records in the first bytes of a file, whether they are lines or elements of an array."""
+    """The records in the first bytes of a file, whether they are lines, elements of an array or rows of CSV."""
+    if file_format(file.path, read.format) == "csv":
+        layout = find_csv_layout(read, file.path)
+        return RowDecoder(read, layout).sample(csv_head(read, file.path, layout, most))
     elements = find_elements(read, file.path) if file_format(file.path, read.format) == "json" else None
     return _sampled_lines(file, most) if elements is None else _sampled_elements(file, elements, most)
 

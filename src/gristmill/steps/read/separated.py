@@ -61,6 +61,8 @@ class SeparatedFile:
         self._codec = None if piece else codec_of(file.path)
         self._cell_bytes = cell_bytes
         self.can_cut = self._codec is None
+        self.start = 0
+        """Where its records begin."""
 
     def cell_sizes(self) -> list[int]:
         if self._piece is not None:

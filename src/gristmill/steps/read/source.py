@@ -13,6 +13,8 @@ from gristmill.core.records import SPLIT, SourceFile
 from gristmill.core.splits import ALL_AS_TRAIN, TRAIN, choose_splits, looks_held_out
 from gristmill.steps.read.arrow import ArrowReader
 from gristmill.steps.read.cells import CELL_BYTES, ElementRange, FileReader, UnpackedPiece
+from gristmill.steps.read.csv_file import CsvFile, CsvReader
+from gristmill.steps.read.csv_layout import find_csv_layout
 from gristmill.steps.read.formats import JSON_FORMATS, file_format
 from gristmill.steps.read.gristmill_dataset import datasets_tokenizer, holds_datasets, shard_files
 from gristmill.steps.read.hub_folder import hub_files
@@ -176,6 +178,8 @@ def open_reader(
     elements = _elements(read, file, piece, kind)
     if elements is not None:
         return JsonArrayReader(read, ElementFile(file, elements, read.max_record_bytes, piece, cell_bytes), schema)
+    if kind == "csv":
+        return CsvReader(read, _csv_file(read, file, piece, cell_bytes), schema)
     if kind in JSON_FORMATS or (kind == "text" and read.separator is not None):
         cells = _separated(read, file, piece, cell_bytes)
         return (JsonLinesReader if kind in JSON_FORMATS else SeparatedTextReader)(read, cells, schema)
@@ -187,25 +191,35 @@ def open_reader(
     return columnar(read, file, schema, cell_bytes=cell_bytes)
 
 
-def is_array(read: Read, file: SourceFile) -> bool:
-    """Whether a file is one JSON array, or an object with one: where to cut it is only known after one pass over it."""
-    elements = _elements(read, file, None, file_format(file.path, read.format))
-    return elements is not None and elements.is_array
+def must_be_scanned(read: Read, file: SourceFile) -> bool:
+    """Whether a plain file can only be cut by someone who has seen all of it: CSV, and a JSON array."""
+    kind = file_format(file.path, read.format)
+    elements = _elements(read, file, None, kind)
+    return kind == "csv" or (elements is not None and elements.is_array)
 
 
 def cells_to_unpack(
     read: Read, file: SourceFile, *, cell_bytes: int = CELL_BYTES
 ) -> tuple[SeparatedFile, ElementRange | None]:
-    """A compressed file of lines, elements or separated text, or a plain one of one JSON array; and where that is.
+    """A compressed file of lines, elements or separated text, or a plain one that must be scanned: of an array, where
+    that is.
 
     Its `pieces()` are its plain bytes, cell by cell. Each cell comes at least once, in order; one with a large record
     in several pieces. Put one after the other, the bytes of a run of cells are an `UnpackedPiece`. If the stream cannot
     be read to its end, `CorruptStreamError` follows the last cell; the last piece gets it as its `damage`.
     """
-    elements = _elements(read, file, None, file_format(file.path, read.format))
+    kind = file_format(file.path, read.format)
+    if kind == "csv":
+        return _csv_file(read, file, None, cell_bytes), None
+    elements = _elements(read, file, None, kind)
     if elements is not None:
         return ElementFile(file, elements, read.max_record_bytes, cell_bytes=cell_bytes), elements
     return _separated(read, file, None, cell_bytes), None
+
+
+def _csv_file(read: Read, file: SourceFile, piece: UnpackedPiece | None, cell_bytes: int) -> CsvFile:
+    layout = find_csv_layout(read, file.path)
+    return CsvFile(file, layout, read.max_record_bytes, piece, cell_bytes, read.encoding)
 
 
 def _elements(read: Read, file: SourceFile, piece: UnpackedPiece | None, kind: str) -> ElementRange | None:
