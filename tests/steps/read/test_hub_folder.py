@@ -180,3 +180,28 @@ def test_config_without_a_card(tmp_path):
     folder = repository(tmp_path, ["a.jsonl"])
     with pytest.raises(UsageError, match="config"):
         splits(folder, config="en")
+
+
+@pytest.mark.parametrize("readme", [None, "# A dataset\n", "---\nlicense: mit\n---\n"])
+@pytest.mark.parametrize("data", ["train.jsonl", "data/a.csv", "data/a.parquet"])
+def test_files_about_a_dataset_are_left_out_of_a_folder(tmp_path, readme, data):
+    about = ["LICENSE", "LICENSE.txt", "CITATION.cff", ".gitattributes", "dataset_infos.json"]
+    folder = repository(tmp_path / "repo", [data, *about], readme)
+    assert splits(folder) == {"": [data]}
+    read = Read(read=str(folder))
+    assert split_files("web", read, find_files(read.read)).notes
+
+
+def test_data_with_names_like_those_stays(tmp_path):
+    names = ["authors.jsonl", "notice-board.jsonl", "readme.jsonl"]
+    assert splits(repository(tmp_path / "repo", [*names, "LICENSE"])) == {"": names}
+
+
+def test_a_readme_among_texts_is_a_text(tmp_path):
+    folder = repository(tmp_path / "repo", ["a.md", "b.txt"], "# A text like others\n")
+    assert splits(folder) == {"": ["README.md", "a.md", "b.txt"]}
+
+
+def test_other_unknown_names_stay_for_the_plan_to_refuse(tmp_path):
+    folder = repository(tmp_path / "repo", ["a.jsonl", "b.bin"], "# A dataset\n")
+    assert splits(folder) == {"": ["a.jsonl", "b.bin"]}

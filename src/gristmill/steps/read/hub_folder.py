@@ -18,7 +18,7 @@ import yaml
 from gristmill.core.errors import UsageError
 from gristmill.core.names import one_of
 from gristmill.core.splits import TRAIN
-from gristmill.steps.read.formats import has_known_format
+from gristmill.steps.read.formats import file_format, has_known_format
 from gristmill.storage.files import open_input
 from gristmill.storage.patterns import PathPattern, is_wild
 
@@ -32,7 +32,12 @@ _CARD = "README.md"
 _MAX_CARD_BYTES = 4 << 20
 _FRONT_MATTER = re.compile(r"\ufeff?\s*---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(?:\r?\n|$)", re.DOTALL)
 _SPLIT_FILE = re.compile(r"data/([^/]+)-([0-9]{5})-of-([0-9]{5})\.parquet")
-_NO_DATA = ("README.md", "dataset_info.json", "dataset_infos.json", "dataset_dict.json", "config.json")
+_ABOUT = re.compile(
+    r"(?:README|LICEN[SC]E|COPYING|NOTICE|CITATION|CHANGELOG|CONTRIBUTING|AUTHORS)(?:[-_.].*)?", re.IGNORECASE
+)
+"""Names of files that tell about others."""
+_DESCRIPTIONS = ("dataset_info.json", "dataset_infos.json")
+_NO_DATA = ("README.md", *_DESCRIPTIONS, "dataset_dict.json", "config.json")
 
 
 class _SplitFiles(msgspec.Struct):
@@ -85,9 +90,20 @@ def hub_files(read: Read, found: Sequence[FoundFile]) -> HubFiles | None:
     if any(named.values()):
         return _by_name(data, named)
     if front_matter is None:
-        return None
+        return _without_documentation(found, read)
     others = len(found) - len(data)
     return HubFiles({"": data}, [f"{others} files of the repository are not data: {_CARD}, …"] if others > 1 else [])
+
+
+def _without_documentation(found: Sequence[FoundFile], read: Read) -> HubFiles | None:
+    """Files that are about a dataset are none of its data, unless all of it is text: then a README is one as well."""
+    about = [file.relative for file in found if _is_about(file.relative)]
+    data = [file for file in found if not _is_about(file.relative)]
+    formats = {file_format(file.path, read.format) for file in data if has_known_format(file.relative)}
+    if not about or not formats - {"text"}:
+        return None
+    others = f" and {len(about) - 1} more" if len(about) > 1 else ""
+    return HubFiles({"": data}, [f"not data, left out: {about[0]}{others}"])
 
 
 def _names_folder(paths: Any) -> bool:
@@ -96,9 +112,18 @@ def _names_folder(paths: Any) -> bool:
     return len(names) == 1 and not is_wild(names[0]) and "{" not in names[0]
 
 
+def _is_about(path: str) -> bool:
+    """Whether a file tells about others, by its name; `authors.parquet` is data."""
+    name = path.rpartition("/")[2]
+    is_text = not has_known_format(name) or file_format(name) == "text"
+    return name in _DESCRIPTIONS or (is_text and _ABOUT.fullmatch(name) is not None)
+
+
 def _is_data(file: FoundFile, read: Read) -> bool:
     name = file.relative.rpartition("/")[2]
-    return name not in _NO_DATA and (read.format is not None or has_known_format(file.relative))
+    if name in _NO_DATA or _is_about(name):
+        return False
+    return read.format is not None or has_known_format(file.relative)
 
 
 def _front_matter(card: FoundFile) -> str | None:
