@@ -112,3 +112,20 @@ def test_a_schema_of_another_dataset(tmp_path, kind, other):
     if kind != "arrow":
         with pytest.raises(DamagedDatasetError):
             Stream(folder).rows(0, 2)
+
+
+@pytest.mark.parametrize("size", [b"-0000000001", b"77777777777", b"\xff" * 11, b"\x80\0\0\0\x7f" + b"\xff" * 6])
+def test_a_member_of_a_size_that_cannot_be(tmp_path, size):
+    """Of a tar: neither is all of the file read at once, nor memory asked for that nobody has."""
+    folder = resealing.make(tmp_path / "out", "webdataset")
+    [(_, _, shard)] = load_manifest(folder).shards()
+    content = (folder / shard.path).read_bytes()
+    header = bytearray(content[:512])
+    header[124:135] = size
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    (folder / shard.path).write_bytes(bytes(header) + content[512:])
+    resealing.reseal(folder, shard.path)
+    assert [problem.kind for problem in verify(folder).problems] == ["unreadable"]
+    with pytest.raises(DamagedDatasetError, match="shard-00000"):
+        list(open_dataset(folder))

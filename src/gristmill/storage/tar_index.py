@@ -96,7 +96,7 @@ class TarScan:
         place = member.data - self._start
         if 0 <= place <= len(self._window) - member.size:
             return self._window[place : place + member.size]
-        return _content(self._file, member)
+        return _content(self._file, member, self.num_bytes)
 
     def _header(self, offset: int) -> bytes | None:
         """None where no whole one is left."""
@@ -115,6 +115,8 @@ class TarScan:
                 fileobj=cast("IO[bytes]", self._file), mode="r:", tarinfo=self._headers(), ignore_zeros=True
             )
             while (found := archive.next()) is not None:
+                if found.size < 0:
+                    raise DamagedHeaderError("damaged header: a member of a negative size")
                 self._is_ended = False
                 kind = b"S" if found.issparse() else found.type
                 kind = b"5" if found.isdir() else kind
@@ -132,7 +134,9 @@ class TarScan:
         return noticing_header(self._note_end)
 
 
-def _content(file: BinaryIO, member: TarMember) -> bytes | None:
+def _content(file: BinaryIO, member: TarMember, tar_bytes: int) -> bytes | None:
+    if member.data + member.size > tar_bytes:  # memory for all of it would be taken before any of it is read
+        return None
     file.seek(member.data)
     data = file.read(member.size)
     return data if len(data) == member.size else None
@@ -334,4 +338,7 @@ class PlainTar:
     def content(self, member: TarMember) -> bytes | None:
         """Its bytes; None if the tar ends in them."""
         assert self._file is not None
-        return _content(self._file, member) if self._scan is None else self._scan.content(member)
+        if self._index is not None:
+            return _content(self._file, member, self._index.tar_bytes)
+        assert self._scan is not None
+        return self._scan.content(member)
