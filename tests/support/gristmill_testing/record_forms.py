@@ -35,44 +35,44 @@ def to_tar(records):
     return sink.getvalue()
 
 
-def written_records(folder, format):
-    """The records in the shards of a finished dataset, without their origins."""
+def written_records(folder, format, loads=json.loads):
+    """The records in the shards of a finished dataset, without their origins; `loads` decodes JSON."""
     suffix = {"jsonl": "jsonl", "webdataset": "tar"}.get(format, format)
     paths = sorted(path for path in folder.glob(f"train/*/*.{suffix}") if ".origins." not in path.name)
-    records = [record for path in paths for record in _READERS[format](path)]
+    records = [record for path in paths for record in _READERS[format](path, loads)]
     return [_merged(record) for record in records]
 
 
-def _json_lines(path):
-    return [json.loads(line) for line in path.read_bytes().split(b"\n") if line]
+def _json_lines(path, loads):
+    return [loads(line) for line in path.read_bytes().split(b"\n") if line]
 
 
-def _arrow(path):
-    return _rows(pa.ipc.open_stream(path.read_bytes()).read_all())
+def _arrow(path, loads):
+    return _rows(pa.ipc.open_stream(path.read_bytes()).read_all(), loads)
 
 
-def _parquet(path):
-    return _rows(pq.read_table(path))
+def _parquet(path, loads):
+    return _rows(pq.read_table(path), loads)
 
 
-def _rows(table):
+def _rows(table, loads):
     """Columns with a note that their texts are JSON are decoded."""
     is_json = {field.name for field in table.schema if b"json" in (field.metadata or {})}
     rows = []
     for row in table.to_pylist():
         row.pop("origin")
-        rows.append({name: json.loads(v) if name in is_json and v is not None else v for name, v in row.items()})
+        rows.append({name: loads(v) if name in is_json and v is not None else v for name, v in row.items()})
     return rows
 
 
-def _tar(path):
+def _tar(path, loads):
     records = {}
     with tarfile.open(path) as tar:
         for member in tar:
             key, _, extension = member.name.partition(".")
             content = tar.extractfile(member).read()
             record = records.setdefault(key, {})
-            record.update({"text": content.decode()} if extension == "txt" else json.loads(content))
+            record.update({"text": content.decode()} if extension == "txt" else loads(content))
     return list(records.values())
 
 
