@@ -14,12 +14,12 @@ import pyarrow as pa
 
 from gristmill.core.books import Account
 from gristmill.pipeline.packing import PackingSink
-from gristmill.pipeline.sink import Part, Place, Written
+from gristmill.pipeline.sink import Part, Place, Sink, Written
 from gristmill.pipeline.stored import StoredInput
 from gristmill.pipeline.work import PartResult
 from gristmill.shards.manifest import StoredFile
 from gristmill.shards.token_rows import shard_schema
-from gristmill.steps.write import encode_whole, open_encoder, origins_footer, origins_header
+from gristmill.steps.write import encode_whole, needs_sequence, open_encoder, origins_footer, origins_header
 from gristmill.storage.commit import PendingFile
 from gristmill.storage.stored_paths import path_below
 
@@ -69,6 +69,11 @@ def run_join(task: Task, context: Context) -> PartResult:
         place = Place(stage.root, join.stem, stage.run_id)
         sink = PackingSink(leg.pack, leg.pad_id, leg.write, place, last=join.is_tail, holds_train=leg.holds_train)
         return _pack(join, sink)
+    if needs_sequence(leg.write, leg.output_schema):
+        place = Place(stage.root, join.stem, stage.run_id)
+        return _rewrite(
+            join, stage.root, Sink(leg.write, leg.output_schema, place, complete=True, holds_train=leg.holds_train)
+        )
     joiner = _Joiner(stage.root, stage.run_id, leg.write, shard_schema(leg.output_schema, None))
     parts: list[Part] = []
     for split in sorted({part.split for result in join.results for part in result.parts}):
@@ -87,6 +92,16 @@ def _pack(join: JoinTask, sink: PackingSink) -> PartResult:
             for part in result.parts:
                 for batch in StoredInput(part.data.path, part.rows).batches(sink.place.root):
                     sink.add(batch, part.split)
+        return merge_results(join.results, sink.commit())
+
+
+def _rewrite(join: JoinTask, root: Path, sink: Sink) -> PartResult:
+    """Shards from the records of all parts, one after the other."""
+    with sink:
+        for result in join.results:
+            for part in result.parts:
+                for batch in StoredInput(part.data.path, part.rows).batches(root):
+                    sink.add(batch)
         return merge_results(join.results, sink.commit())
 
 

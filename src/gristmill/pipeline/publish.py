@@ -124,6 +124,7 @@ class _Names:
 
     def __init__(self, plan: Plan, old: Manifest | None) -> None:
         self._root = plan.output
+        self._write = plan.write
         self._suffix = plan.write.suffix
         self._is_masked = is_masked(plan.shard_schema)
         self._taken = set(files_of(old))
@@ -136,7 +137,8 @@ class _Names:
         data, origins = part.data, part.origins
         if data.path.startswith(WORK):
             folder = f"{part.split}/{source}"
-            stem = self._free((f"{folder}/shard-{number:05d}" for number in self._numbers[folder]), self._suffix)
+            names = (self._write.name_shard(part.split, source, number) for number in self._numbers[folder])
+            stem = self._free((f"{folder}/{name}" for name in names), self._suffix)
             data = self._moved(data, stem + self._suffix)
             origins = self._moved(origins, f"origins/{stem}.arrow") if origins is not None else None
         tasks = [fingerprint] if fingerprint is not None else []

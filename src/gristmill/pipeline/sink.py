@@ -30,6 +30,7 @@ from gristmill.shards.token_rows import (
 )
 from gristmill.steps.write import open_encoder, origins_block, origins_footer, origins_header
 from gristmill.steps.write.arrow import ArrowEncoder
+from gristmill.steps.write.tar import TarEncoder
 from gristmill.storage.commit import PendingFile
 from gristmill.storage.stored_paths import Count, StoredName  # noqa: TC001  (msgspec looks at the types of fields)
 
@@ -85,7 +86,8 @@ class Sink:
                 self._held = _holding_writer(written, place)
         # A shard that is joined later is cut later.
         max_bytes = write.max_shard_bytes if write is not None and complete else float("inf")
-        self._parts = PartWriter(encoder, place, complete=complete, max_bytes=max_bytes)
+        max_rows = write.max_shard_samples if write is not None and complete else None
+        self._parts = PartWriter(encoder, place, complete=complete, max_bytes=max_bytes, max_rows=max_rows)
 
     def __enter__(self) -> Sink:
         for writer in self._writers():
@@ -147,13 +149,22 @@ class Place:
 class PartWriter:
     """Writes blocks of several splits, each to its own files."""
 
-    def __init__(self, encoder: Encoder, place: Place, *, complete: bool, max_bytes: float = float("inf")) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        place: Place,
+        *,
+        complete: bool,
+        max_bytes: float = float("inf"),
+        max_rows: int | None = None,
+    ) -> None:
         self.encoder = encoder
         self.place = place
         # Parquet cannot be joined from blocks, so even a whole unit waits for that.
         self.complete = complete and encoder.concatenates
         self.files = ExitStack()
         self._max_bytes = max_bytes
+        self._max_rows = max_rows
         self._open: dict[str, _OpenPart] = {}
         self._parts: list[Part] = []
 
@@ -165,14 +176,20 @@ class PartWriter:
         self.files.__exit__(None, None, None)
 
     def add(self, split: str, records: pa.RecordBatch) -> None:
-        """One block."""
-        part = self._open.get(split)
-        if part is None:
-            name = f"{self.place.stem}-{split}-{len(self._parts)}"
-            part = self._open[split] = _OpenPart(self, split, name)
-        part.add(records)
-        if part.num_bytes >= self._max_bytes:
-            self._parts.append(self._open.pop(split).commit())
+        """One block, or several where a shard is full in the middle of it."""
+        start = 0
+        while start < records.num_rows:
+            part = self._open.get(split)
+            if part is None:
+                name = f"{self.place.stem}-{split}-{len(self._parts)}"
+                part = self._open[split] = _OpenPart(self, split, name)
+            count = records.num_rows - start
+            if self._max_rows is not None:
+                count = min(count, self._max_rows - part.num_rows)
+            part.add(records.slice(start, count))
+            start += count
+            if part.num_bytes >= self._max_bytes or part.num_rows == self._max_rows:
+                self._parts.append(self._open.pop(split).commit())
 
     def commit(self) -> list[Part]:
         """Sync and name all files."""
@@ -188,12 +205,18 @@ class _OpenPart:
         self._row_blocks: list[int] = []
         self._token_blocks: list[int] = []
         self._trained_blocks: list[int] = []
+        self._key: str | None = None
+        """Of a tar: that of the last sample."""
         header, footer = (encoder.header(), encoder.footer()) if writer.complete else (b"", b"")
         self._data = _BlockFile(writer, name + encoder.suffix, header, footer)
         self._origins: _BlockFile | None = None
         if not encoder.holds_origins:
             header, footer = (origins_header(), origins_footer()) if writer.complete else (b"", b"")
             self._origins = _BlockFile(writer, name + ".origins.arrow", header, footer)
+
+    @property
+    def num_rows(self) -> int:
+        return sum(self._row_blocks)
 
     @property
     def num_bytes(self) -> int:
@@ -206,7 +229,11 @@ class _OpenPart:
             self._token_blocks.append(num_tokens(records))
             if is_masked(records.schema):
                 self._trained_blocks.append(num_trained_tokens(records))
-        self._data.add(self._encoder.block(records))
+        if isinstance(self._encoder, TarEncoder):
+            block, self._key = self._encoder.block_after(records, self._key)
+        else:
+            block = self._encoder.block(records)
+        self._data.add(block)
         if self._origins is not None:
             self._origins.add(origins_block(records))
 

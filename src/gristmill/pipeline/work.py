@@ -30,6 +30,7 @@ from gristmill.pipeline.units import Span, clusters
 from gristmill.shards.manifest import StoredFile
 from gristmill.steps.read import CELL_BYTES, CellBatch, open_reader, read_together
 from gristmill.steps.record_functions import bad_record
+from gristmill.steps.write import needs_sequence
 from gristmill.storage.commit import PendingFile
 from gristmill.storage.files import current_version
 
@@ -214,6 +215,8 @@ class _PartRun:
     def _open_sink(self) -> Sink | PackingSink:
         leg, part = self._leg, self._part
         place = Place(self._stage.root, part.stem, self._stage.run_id)
+        if leg.write is not None and not part.complete and needs_sequence(leg.write, leg.output_schema):
+            return Sink(None, leg.output_schema, place, complete=True)  # written when the unit is joined
         if leg.pack is None or leg.write is None:
             return Sink(leg.write, leg.output_schema, place, complete=part.complete, holds_train=leg.holds_train)
         if part.complete:

@@ -22,12 +22,12 @@ import pyarrow.parquet as pq
 
 from gristmill.core.json_values import decode_json
 from gristmill.core.names import one_of
-from gristmill.core.records import ORIGIN, TEXT
+from gristmill.core.records import KEY, ORIGIN, TEXT
 from gristmill.shards.arrow_stream import mapped_batches, unchecked_batches
 from gristmill.shards.token_rows import KINDS, ORIGINS, check_rows
 from gristmill.storage.compression import codec_of, decompressed
 from gristmill.storage.files import open_input
-from gristmill.storage.tar_index import PlainTar, index_tar
+from gristmill.storage.tar_index import PlainTar, index_tar, is_origin_key, split_sample_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -205,13 +205,24 @@ class TarShard:
         if index + 1 >= len(starts):
             raise EOFError(f"row {index} of a shard that has {len(starts) - 1}")
         with PlainTar(self._path, members) as tar:
-            return _sample_record(_contents(tar, members.members(starts[index], starts[index + 1])))
+            return self._record(_contents(tar, members.members(starts[index], starts[index + 1])))
 
     def rows(self) -> Iterator[Record]:
         with PlainTar(self._path) as tar:
             for sample in _samples(tar):
-                yield _sample_record(_contents(tar, sample))
+                yield self._record(_contents(tar, sample))
             _refuse_damage(tar)
+
+    @staticmethod
+    def _record(sample: dict[str, bytes]) -> Record:
+        """`.json` holds the columns but the text, `.txt`, and those of bytes, which are members of their own."""
+        record = _record(sample.pop("json")) if "json" in sample else {}
+        key = sample.pop(KEY).decode()
+        if not is_origin_key(key):
+            record[KEY] = key
+        if "txt" in sample:
+            record[TEXT] = sample.pop("txt").decode()
+        return {**record, **sample}
 
     def count_rows(self) -> int:
         with PlainTar(self._path) as tar:
@@ -224,7 +235,7 @@ def _sample_starts(members: Iterable[TarMember]) -> Iterator[int]:
     """The numbers of the members that begin a sample: those with another key than the one before."""
     current = None
     for number, member in enumerate(members):
-        key = member.name.partition(".")[0]
+        key = _key(member)
         if key != current:
             yield number
         current = key
@@ -232,7 +243,14 @@ def _sample_starts(members: Iterable[TarMember]) -> Iterator[int]:
 
 def _samples(tar: PlainTar) -> Iterator[Iterator[TarMember]]:
     """Each sample's members, to be used before the next is asked for."""
-    return (members for _, members in itertools.groupby(tar.members(), lambda member: member.name.partition(".")[0]))
+    return (members for _, members in itertools.groupby(tar.members(), _key))
+
+
+def _key(member: TarMember) -> str:
+    found = split_sample_name(member.name)
+    if found is None:
+        raise EOFError(f"{member.name!r} is no member of a sample")
+    return found[0]
 
 
 def _contents(tar: PlainTar, members: Iterable[TarMember]) -> dict[str, bytes]:
@@ -242,7 +260,8 @@ def _contents(tar: PlainTar, members: Iterable[TarMember]) -> dict[str, bytes]:
         content = tar.content(member)
         if content is None:
             raise EOFError("the tar ends before its end mark")
-        found[member.name.partition(".")[2]] = content
+        found[KEY] = _key(member).encode()
+        found[member.name[len(found[KEY].decode()) + 1 :]] = content
     return found
 
 
@@ -295,13 +314,6 @@ def _record(content: bytes) -> Record:
     record = decode_json(content)
     if not isinstance(record, dict):
         raise msgspec.ValidationError(f"a record must be an object, not {type(record).__name__}")
-    return record
-
-
-def _sample_record(sample: dict[str, bytes]) -> Record:
-    record = _record(sample["json"]) if "json" in sample else {}
-    if "txt" in sample:
-        record[TEXT] = sample["txt"].decode()
     return record
 
 

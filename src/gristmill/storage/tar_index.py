@@ -13,6 +13,7 @@ member and its name.
 from __future__ import annotations
 
 import os
+import re
 import struct
 import tarfile
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
@@ -41,6 +42,27 @@ _MAX_HEAD_BYTES = 1 << 16
 _PLAIN_KINDS = (b"0", b"\0", b"1", b"2", b"3", b"4", b"5", b"6", b"7")
 _FILE_KINDS = (b"0", b"\0", b"7")
 _OCTAL = frozenset(b"01234567")
+
+
+_KEY_AND_EXTENSION = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
+
+
+_ORIGIN_KEY = re.compile("[0-9a-f]{16}-[0-9]{12,}-[0-9]+")
+
+
+def is_origin_key(key: str) -> bool:
+    """Whether a sample is named by its origin, as in tars of ours where it has no name of its own."""
+    return _ORIGIN_KEY.fullmatch(key) is not None
+
+
+def split_sample_name(name: str) -> tuple[str, str] | None:
+    """The key of a WebDataset sample and the extension of a member; None for a name without an extension.
+
+    >>> split_sample_name("a.b/0001.seg.txt"), split_sample_name("notes")
+    (('a.b/0001', 'seg.txt'), None)
+    """
+    match = _KEY_AND_EXTENSION.fullmatch(name)
+    return (match[1], match[2]) if match else None
 
 
 class TarMember(NamedTuple):

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from gristmill.core.records import OTHER_FIELDS, TEXT_TYPE
+from gristmill.core.records import KEY, OTHER_FIELDS, TEXT_TYPE
 from gristmill.steps.read.json_types import decode_sample
-from gristmill.steps.read.members import KEY, is_json_member
+from gristmill.steps.read.members import is_json_member
 from gristmill.steps.unite.field_types import FieldType, is_column_name, json_field_types, without_nulls
 from gristmill.steps.unite.json_text import JSON_TYPE, is_json
 from gristmill.steps.unite.record_columns import RecordColumns

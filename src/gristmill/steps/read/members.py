@@ -6,12 +6,15 @@ itself. Members that no column needs are passed over without being held.
 
 from __future__ import annotations
 
+import base64
 import re
 from dataclasses import dataclass, field
 from tarfile import TarInfo
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from gristmill.core.records import TEXT, BadRecord
+from gristmill.core.records import KEY, TEXT, BadRecord
+from gristmill.steps.json_records import with_new_value
+from gristmill.storage.tar_index import is_origin_key, split_sample_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,9 +24,7 @@ if TYPE_CHECKING:
 
     Member = TarInfo | TarMember
 
-KEY = "__key__"
 JSON = "json"
-_KEY_AND_EXTENSION = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
 _JSON_FIELD = re.compile(r"(.*?json)\.(.+)", re.DOTALL)
 _META = re.compile(r"__[^/]*__($|/)")
 
@@ -82,6 +83,23 @@ class Sample:
     members: dict[str, bytes] = field(default_factory=dict)
     too_large: dict[str, int] = field(default_factory=dict)
     """Sizes of members that were not read for their size."""
+
+
+def put_in_json(sample: Sample) -> None:
+    """Put what a tar of ours holds beside the text and `.json` into the latter: bytes as base64, and a key of its own.
+
+    Who reads a dataset of ours finds every column in the record, as in JSON lines.
+    """
+    raw = sample.members.get(JSON, b"{}")
+    extra = {name: content for name, content in sample.members.items() if name not in ("txt", JSON)}
+    try:
+        for name, content in extra.items():
+            raw = with_new_value(raw, name, base64.b64encode(content).decode())
+        if not is_origin_key(sample.key):
+            raw = with_new_value(raw, KEY, sample.key)
+    except ValueError:
+        return  # what is no JSON object is set aside as such
+    sample.members[JSON] = raw
 
 
 @dataclass(slots=True)
@@ -175,8 +193,8 @@ def _sample_name(member: Member) -> tuple[str, str] | None:
     """Key and extension; None for what is no part of a sample: folders, WebDataset's own notes, names without a dot."""
     if member.isdir() or _META.match(member.name):
         return None
-    match = _KEY_AND_EXTENSION.fullmatch(member.name)
-    return (match[1], match[2].lower()) if match else None
+    found = split_sample_name(member.name)
+    return (found[0], found[1].lower()) if found else None
 
 
 def _fault(member: Member) -> tuple[str, str] | None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from gristmill.core.errors import CorruptStreamError, UsageError
 from gristmill.core.records import (
     CARRIES_ALL,
+    KEY,
     ORIGIN,
     ORIGIN_TYPE,
     OTHER_FIELDS,
@@ -39,7 +40,7 @@ from gristmill.steps.read.json_elements import ElementScanner
 from gristmill.steps.read.json_layout import find_elements
 from gristmill.steps.read.json_types import column_types, decode_sample, no_such_field, values_at
 from gristmill.steps.read.member_columns import loose_member_types
-from gristmill.steps.read.members import JSON, KEY, Sample, SampleWalk, member_path
+from gristmill.steps.read.members import JSON, Sample, SampleWalk, member_path, put_in_json
 from gristmill.steps.read.parquet import check_ends, parquet_schema
 from gristmill.steps.read.separated import BYTE_ORDER_MARK, unpacked_chunks
 from gristmill.steps.read.tar import TarStream
@@ -214,7 +215,8 @@ def _sampled_records(read: Read, file: SourceFile, most: int) -> Iterator[bytes]
     if file_format(file.path, read.format) != "webdataset":
         yield from _sampled_json(read, file, most)
     else:
-        for sample in _sampled_members(file, read, frozenset((JSON,))):
+        for sample in _sampled_members(file, read, None):
+            put_in_json(sample)
             yield sample.members.get(JSON, b"{}")
 
 

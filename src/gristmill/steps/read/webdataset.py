@@ -17,13 +17,23 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from gristmill.core.records import CARRIES_ALL, ORIGIN, OTHER_FIELDS, RECORD, RECORD_TYPE, TEXT, TEXT_TYPE, BadRecord
+from gristmill.core.records import (
+    CARRIES_ALL,
+    KEY,
+    ORIGIN,
+    OTHER_FIELDS,
+    RECORD,
+    RECORD_TYPE,
+    TEXT,
+    TEXT_TYPE,
+    BadRecord,
+)
 from gristmill.steps.json_records import with_text
 from gristmill.steps.read.batches import build_batch, extra_columns
 from gristmill.steps.read.cells import CELL_BYTES, CellBatch, StreamDamage, UnpackedPiece
 from gristmill.steps.read.json_fields import JsonFields
 from gristmill.steps.read.member_columns import MemberColumns
-from gristmill.steps.read.members import JSON, KEY, MemberPath, Sample, SampleWalk, Stray, member_path
+from gristmill.steps.read.members import JSON, MemberPath, Sample, SampleWalk, Stray, member_path, put_in_json
 from gristmill.steps.read.separated import unpacked_chunks
 from gristmill.steps.read.tar import TarStream
 from gristmill.storage.compression import codec_of
@@ -64,7 +74,8 @@ class WebDatasetReader:
         self._keeps_record = RECORD in schema.names
         paths = [self._text, *self._columns.values()]
         self._named = frozenset([*(path.member for path in paths), *([JSON] if self._keeps_record else [])])
-        self._needed = None if is_loose else self._named
+        self._is_ours = read.format == "gristmill" and (self._keeps_record or bool(self._columns))
+        self._needed = None if is_loose or self._is_ours else self._named
         self._fields = self._json_fields(extra)
         known = {path.member for path in paths if path.field is None} | {ORIGIN, TEXT, *self._columns}
         self._loose = MemberColumns(schema, known) if is_loose else None
@@ -143,6 +154,8 @@ class WebDatasetReader:
         }
 
     def _add(self, sample: Sample, building: _CellBuilder) -> None:
+        if self._is_ours:
+            put_in_json(sample)
         try:
             text, values = self._values(sample)
             record = self._record(sample, text) if self._keeps_record else b""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import pyarrow as pa
 
-from gristmill.core.records import CARRIES_ALL, PATH, RECORD, SPLIT, WHY
+from gristmill.core.records import CARRIES_ALL, KEY, PATH, RECORD, SPLIT, WHY
 from gristmill.shards.canonical import canonical_schema
 from gristmill.steps.write.arrow import ArrowEncoder
 from gristmill.steps.write.jsonl import JsonlEncoder
@@ -71,6 +71,14 @@ def open_encoder(write: Write, schema: pa.Schema) -> Encoder:
     return JsonlEncoder(columns, has_record, write.suffix, codec)
 
 
+def needs_sequence(write: Write, schema: pa.Schema) -> bool:
+    """Whether a shard can only be written by who sees its records one after the other.
+
+    Samples are counted, and neighbours with one key would become one sample.
+    """
+    return write.format == "webdataset" and (write.max_shard_samples is not None or KEY in schema.names)
+
+
 def encode_whole(write: Write, schema: pa.Schema, batches: Iterable[pa.RecordBatch], sink: Sink) -> None:
     """Write a whole shard. The same bytes as header + blocks + footer, for the formats that can be joined."""
     encoder = open_encoder(write, schema)
@@ -78,8 +86,13 @@ def encode_whole(write: Write, schema: pa.Schema, batches: Iterable[pa.RecordBat
         write_parquet(encoder.schema, write.codec, batches, sink)
         return
     sink.write(encoder.header())
+    key: str | None = None
     for batch in batches:
-        sink.write(encoder.block(batch))
+        if isinstance(encoder, TarEncoder):
+            block, key = encoder.block_after(batch, key)
+        else:
+            block = encoder.block(batch)
+        sink.write(block)
     sink.write(encoder.footer())
 
 

@@ -14,6 +14,9 @@ _COMPRESSIONS: dict[str, tuple[str, ...]] = {
 }
 
 
+_NAME_HELP = 'write it as in "web-{number:06d}"; {split} and {source} may stand in it, too'
+
+
 class Write(Step, tag="write", frozen=True, kw_only=True):
     """Write documents as they are now; the last step of a recipe that makes no tokens.
 
@@ -22,7 +25,8 @@ class Write(Step, tag="write", frozen=True, kw_only=True):
     | `arrow` | an Arrow IPC stream, mapped by `datasets.load_from_disk`, pyarrow and polars | a column |
     | `parquet` | one row group for each 32 MiB of records | a column |
     | `jsonl` | a line for each record, as it was read if it was read from JSON, else its columns | a side file |
-    | `webdataset` | a tar of `.txt` (the text) and `.json` (the record, or its other columns) | a side file, the keys |
+    | `webdataset` | a tar of `.txt` (the text), a member for each column of bytes under its name, and `.json` (the
+    record, or its other columns); `__key__` names the samples, if there is such a column | a side file |
 
     In JSON, bytes become base64, times text, and numbers that JSON has not (NaN, infinity) null.
 
@@ -36,6 +40,10 @@ class Write(Step, tag="write", frozen=True, kw_only=True):
     mapped, and for webdataset: `tarfile` stops without a word after the first of several gzip members."""
     max_shard_bytes: int = 1 << 30
     """A shard ends with the block of records that brings it to this size."""
+    max_shard_samples: int | None = None
+    """Of webdataset: a shard holds this many samples; the last one of a unit (64 MiB of input) what is left."""
+    shard_name: str = "shard-{number:05d}"
+    """How shards are called, without their ending; `{split}` and `{source}` may stand in it, too."""
 
     def __post_init__(self) -> None:
         one_of("format", self.format, _COMPRESSIONS)
@@ -43,6 +51,31 @@ class Write(Step, tag="write", frozen=True, kw_only=True):
             one_of(f"compression of {self.format} shards", self.compression, _COMPRESSIONS[self.format])
         if self.max_shard_bytes < 1:
             raise UsageError(f"max_shard_bytes must be at least 1, not {self.max_shard_bytes}")
+        if self.max_shard_samples is not None:
+            if self.format != "webdataset":
+                raise UsageError(
+                    f"max_shard_samples is of webdataset, not of {self.format}", help="write max_shard_bytes instead"
+                )
+            if self.max_shard_samples < 1:
+                raise UsageError(f"max_shard_samples must be at least 1, not {self.max_shard_samples}")
+        self._check_shard_name()
+
+    def _check_shard_name(self) -> None:
+        try:
+            names = [self.name_shard("train", "web", number) for number in (0, 1, 123_456)]
+        except (LookupError, ValueError, AttributeError) as error:
+            raise UsageError(f"shard_name: {self.shard_name!r} is no pattern: {error}", help=_NAME_HELP) from error
+        is_safe = all(name.isprintable() and name[:1] not in ("", ".", "_") and len(name) <= 100 for name in names)
+        if len(set(names)) < len(names) or not is_safe or any(mark in name for mark in "/\\" for name in names):
+            raise UsageError(
+                f"shard_name: {self.shard_name!r} gives {', '.join(names)}: names must differ by their number, have no "
+                "slashes, and begin with a letter or digit",
+                help=_NAME_HELP,
+            )
+
+    def name_shard(self, split: str, source: str, number: int) -> str:
+        """The name of a shard, without its ending."""
+        return self.shard_name.format(split=split, source=source, number=number)
 
     @property
     def codec(self) -> str | None:
