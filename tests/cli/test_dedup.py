@@ -18,7 +18,7 @@ def deduplicated(tmp_path_factory, gristmill):
 
 def test_documents_without_their_copies(gristmill, deduplicated):
     folder, command, shown = deduplicated
-    assert "near duplicate" in shown
+    assert "near_duplicate" in shown
     lines = [json.loads(line) for line in (folder / "out/train/documents/shard-00000.jsonl").read_text().splitlines()]
     assert [(line["id"], line["duplicate_count"]) for line in lines] == [(2, 2), (3, 2)]
     again = json.loads(gristmill(*command, "--json", folder=folder).out)

@@ -61,3 +61,33 @@ def test_chats_show_what_is_trained(gristmill, tmp_path):
     found = json.loads(gristmill("inspect", tmp_path / "out", "--json").out)
     assert 0 < found["trained_tokens"] < found["tokens"]
     assert f"{found['trained_tokens'] / found['tokens']:.2%}" in out
+
+
+def test_rows_of_tokens_are_shown_as_text(gristmill, tmp_path):
+    texts = ["first document of all", "second document", "third"]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    tokenizer = chat_tokenizer(tmp_path / "tokenizer")
+    recipe = gm.Recipe(
+        sources={"web": steps.Read(read=str(tmp_path / "a.jsonl"))},
+        steps=[steps.Tokenize(tokenizer=str(tokenizer)), steps.Pack(row_length=200)],
+        output=str(tmp_path / "out"),
+    )
+    gm.run(recipe, backend="serial", progress=False)
+    out = gristmill("inspect", tmp_path / "out").out
+    assert all(text in out for text in texts)
+    assert "input_ids: " not in out
+    assert "input_ids: [" in gristmill("inspect", tmp_path / "out", "--ids").out
+    [record] = json.loads(gristmill("inspect", tmp_path / "out", "--json").out)["records"]
+    assert [text in document for text, document in zip(sorted(texts), sorted(record["documents"]), strict=True)]
+    assert "input_ids" not in record
+    [record] = json.loads(gristmill("inspect", tmp_path / "out", "--json", "--ids").out)["records"]
+    assert len(record["input_ids"]) == 200
+    assert sum(record["lengths"]) <= 200
+
+
+def test_details_have_every_count(gristmill, dataset):
+    manifest = json.loads((dataset / "manifest.json").read_text())
+    out = gristmill("inspect", dataset, "--details").out
+    for account in manifest["books"]["web"]:
+        for reason in (*account["dropped"], *account["quarantined"]):
+            assert reason in out

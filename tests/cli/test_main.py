@@ -1,8 +1,11 @@
 import errno
+import json
+import os
 import signal
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import click
 import pytest
@@ -163,3 +166,51 @@ def test_signal_runs_clean_up_and_sets_the_exit_code(number, code):
 def test_runs_as_a_module():
     run = subprocess.run([sys.executable, "-m", "gristmill", "--version"], capture_output=True, text=True, check=True)
     assert run.stdout == f"gristmill {__version__}\n"
+
+
+def test_errors_of_json_commands_are_json(gristmill, tmp_path):
+    for arguments, code in (
+        (("inspect", tmp_path / "nothing", "--json"), 2),
+        (("run", tmp_path / "nothing.yaml", "--json"), 2),
+        (("run", "--json"), 2),
+        (("inspect", tmp_path, "--jsn", "--json"), 2),
+    ):
+        done = gristmill(*arguments, fails=code)
+        found = json.loads(done.out)
+        assert found["exit_code"] == code
+        assert found["error"]["message"]
+        assert found["error"]["message"].splitlines()[0] in done.err
+        assert found["error"]["type"]
+    assert gristmill("inspect", tmp_path / "nothing", fails=2).out == ""
+
+
+def test_an_error_never_fills_the_screen(gristmill, tmp_path):
+    (tmp_path / "recipe.yaml").write_text(f"output: out\nsources: {{a: {{read: a.jsonl}}}}\n{'x' * 6000}: 1\n")
+    err = gristmill("plan", tmp_path / "recipe.yaml", folder=tmp_path, fails=2).err
+    assert all(len(line) <= 1000 for line in err.splitlines())
+    assert "characters" in err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_shell_completes_commands_and_choices(shell, tmp_path):
+    environment = {**os.environ, "_GRISTMILL_COMPLETE": f"{shell}_source"}
+    command = [str(Path(sys.executable).parent / "gristmill")]
+    script = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    assert "_GRISTMILL_COMPLETE" in script
+    for words, expected in (("gristmill ver", "verify"), ("gristmill run --backend thr", "threads")):
+        last = words.split()[-1]
+        number = str(len(words.split()) - 1)
+        given = {"COMP_WORDS": words, "COMP_CWORD": last if shell == "fish" else number}
+        environment = {**os.environ, "_GRISTMILL_COMPLETE": f"{shell}_complete", **given}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert expected in done.stdout
+
+
+def test_choices_are_checked_with_the_nearest_one_named(gristmill, tmp_path):
+    for arguments, meant in (
+        (("run", "r.yaml", "--backend", "proceses"), "processes"),
+        (("export", "out", "--to", "megatrn"), "megatron"),
+        (("dedup", "a", "b", "--verify", "txt"), "text"),
+        (("template", "check", "t", "f", "--train-on", "asistant"), "assistant"),
+    ):
+        assert meant in gristmill(*arguments, folder=tmp_path, fails=2).err.split("Did you mean")[1]

@@ -15,8 +15,8 @@ from gristmill.shards.dataset import open_dataset
 def test_books_quarantine_output_and_next_command_are_printed(gristmill, project):
     out = gristmill("run", "recipe.yaml", "--workers", 2, folder=project).out
     lines = {words[0] if words[0] != "web" else words[1]: words for line in out.splitlines() if (words := line.split())}
-    assert lines["read"][-5:] == ["40", "0", "38", "0", "2"]
-    assert lines["length"][-5:] == ["38", "0", "37", "1", "0"]
+    assert lines["read"][1:3] == ["38", "2"]
+    assert lines["length"][1:3] == ["37", "1"]
     for words in ("1 invalid_json", "1 missing_text", str(project / "out/quarantine/web.jsonl"), "gristmill inspect"):
         assert words in out
     assert len(open_dataset(project / "out")) == 37

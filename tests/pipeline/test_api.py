@@ -1,9 +1,11 @@
+import errno
 import os
 
 import pytest
 
 import gristmill as gm
 from gristmill import steps
+from gristmill.storage.lock import FolderLock
 
 
 @pytest.fixture
@@ -52,3 +54,25 @@ def test_a_touched_file_is_another_one_unless_content_decides(recipe, tmp_path, 
     assert _run(recipe, update=True).was_up_to_date is not is_changed
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": "2wo"}\n')
     assert not _run(recipe, update=True).was_up_to_date
+
+
+def test_a_finished_dataset_on_a_read_only_disk_is_up_to_date(recipe, tmp_path, monkeypatch):
+    made = _run(recipe)
+    before = sorted(tmp_path.rglob("*"))
+
+    def refuse(*_, **__):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    # Root may write wherever the mount allows it, so the mount is played: `access` says no, and so does the lock.
+    monkeypatch.setattr(os, "access", lambda path, mode, **_: mode != os.W_OK)
+    monkeypatch.setattr(FolderLock, "__enter__", refuse)
+    again = _run(recipe)
+    assert again.was_up_to_date
+    assert again.manifest == made.manifest
+    with pytest.raises(gm.errors.UsageError, match="cannot be written"):
+        _run(recipe, overwrite=True)
+    (tmp_path / "a.jsonl").write_text('{"text": "another"}\n')
+    for output in ("out", "other"):
+        with pytest.raises(gm.errors.UsageError, match="cannot be written"):
+            _run(gm.Recipe(sources=recipe.sources, output=output, folder=str(tmp_path)))
+    assert sorted(tmp_path.rglob("*")) == before

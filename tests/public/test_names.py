@@ -164,6 +164,7 @@ SIGNATURES = {
 RESULT = {"books", "dataset", "manifest", "output", "tokens", "was_up_to_date", "warnings", "work_seconds"}
 DATASET = {
     "decode",
+    "documents",
     "folder",
     "manifest",
     "origins",

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.core.errors import UsageError
-from gristmill.core.recipe import Source
+from gristmill.core.recipe import Recipe, Source
 from gristmill.recipe.load import load_recipe, parse_recipe
 from gristmill.steps import Length, Map, Read, Sample, Split, Write
 
@@ -183,3 +183,28 @@ def test_anything_is_a_recipe_or_a_usage_error(data):
         parse_recipe(yaml.safe_dump(data))
     except UsageError:
         pass
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"), [("1MiB", 1 << 20), ("'64 MB'", 64_000_000), ("512", 512), ("1.5k", 1500)]
+)
+def test_sizes_may_have_units(written, expected):
+    text = (
+        f"{{output: o, slice_bytes: {written}, sources: {{a: {{read: a, max_record_bytes: {written}}}}}, "
+        f"steps: [deduplicate: {{partition_bytes: {written}}}, write: {{max_shard_bytes: {written}}}]}}"
+    )
+    recipe = parse_recipe(text)
+    assert recipe.slice_bytes == recipe.sources["a"].read.max_record_bytes == expected
+    assert recipe.steps[0].partition_bytes == recipe.steps[1].max_shard_bytes == expected
+    assert (
+        parse_recipe("{output: o, sources: {a: {read: a}}}", overrides=[f"slice_bytes={written}"]).slice_bytes
+        == expected
+    )
+    assert Recipe(sources=recipe.sources, output="o", slice_bytes=written.strip("'")).slice_bytes == expected
+
+
+@pytest.mark.parametrize("written", ["1 MBit", "-1MiB", "many", "1iB", "0"])
+def test_what_is_no_size_is_refused_with_its_line(written):
+    with pytest.raises(UsageError) as raised:
+        parse_recipe(f"output: o\nslice_bytes: {written}\nsources: {{a: {{read: a}}}}")
+    assert "line 2" in str(raised.value)

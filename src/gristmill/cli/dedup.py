@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gristmill.cli.options import json_option
+from gristmill.cli.options import Choice, json_option
 from gristmill.cli.run import print_result, result_facts
 from gristmill.core.errors import UsageError
 from gristmill.core.recipe import Recipe
@@ -15,6 +15,7 @@ from gristmill.pipeline.run import run_recipe
 from gristmill.steps.deduplicate import KINDS, VERIFY, Deduplicate
 from gristmill.steps.read import Read
 from gristmill.steps.write import Write
+from gristmill.steps.write.write import FORMATS
 
 
 @click.command(
@@ -23,12 +24,12 @@ from gristmill.steps.write import Write
 )
 @click.argument("documents")
 @click.argument("out", type=click.Path())
-@click.option("--kind", type=click.Choice(KINDS), default="near", show_default=True, help="Alike texts, or equal ones.")
+@click.option("--kind", type=Choice(KINDS), default="near", show_default=True, help="Alike texts, or equal ones.")
 @click.option("--threshold", type=float, default=0.8, show_default=True, help="How alike, as Jaccard similarity.")
 @click.option("--ngram", type=int, default=5, show_default=True, help="Words in a shingle.")
 @click.option("--bands", type=int, default=18, show_default=True, help="Of MinHash values: more find more pairs.")
 @click.option("--rows", type=int, default=6, show_default=True, help="Values in a band: more find fewer pairs.")
-@click.option("--verify", type=click.Choice(VERIFY), default="text", show_default=True, help="How pairs are verified.")
+@click.option("--verify", type=Choice(VERIFY), default="text", show_default=True, help="How pairs are verified.")
 @click.option(
     "--against",
     help="Also remove copies of the documents in this dataset or file, which stays as it is. Whole documents are "
@@ -36,7 +37,7 @@ from gristmill.steps.write import Write
 )
 @click.option("--against-text", metavar="FIELD", help="The field that holds the text there. Default: text.")
 @click.option("--text", default="text", show_default=True, help="The field that holds the text.")
-@click.option("--format", default="jsonl", show_default=True, help="Of the output: jsonl, parquet, arrow, webdataset.")
+@click.option("--format", type=Choice(FORMATS), default="jsonl", show_default=True, help="Of the output.")
 @click.option("--columns", help="Fields to keep in parquet and arrow, with commas between them, instead of all.")
 @click.option("--count", is_flag=True, help="Say in duplicate_count how many documents each stands for.")
 @click.option("--max-source-loss", type=float, default=0.5, show_default=True, help="Stop where more would go.")

@@ -81,7 +81,7 @@ def _num_bytes(result: RunResult) -> int:
 
 
 def _print_result(result: RunResult, seconds: float) -> None:
-    print_books(result.books)
+    print_books(result.books, more=f"gristmill inspect {result.output} --details")
     print_tokens(result.manifest)
     num_bytes = _num_bytes(result)
     done = "up to date" if result.was_up_to_date else f"{amount(num_bytes)} of text, {_speed(result, seconds)}"

@@ -9,7 +9,7 @@ import msgspec
 from gristmill.cli.options import json_option, recipe_argument
 from gristmill.cli.printing import one_line, short_number
 from gristmill.cli.removed_pair import print_pair
-from gristmill.cli.tables import print_table
+from gristmill.cli.summary import summary_width
 from gristmill.core.errors import UsageError
 from gristmill.core.step import Finding
 from gristmill.pipeline.explain import Explanation, StepVerdict, explain
@@ -69,10 +69,20 @@ def _end(found: Explanation) -> str:
 def _print_findings(verdict: StepVerdict) -> None:
     if not verdict.findings:
         return
-    columns = ("", "score", "rule", "value", "threshold")
-    print_table(columns, [_row(finding) for finding in verdict.findings], num_words=3)
+    rows = [_row(finding) for finding in verdict.findings]
+    names, values, thresholds = (max(len(row[column]) for row in rows) for column in (1, 2, 3))
+    names = min(names, summary_width() - values - thresholds - 12)
+    for verdict_word, name, value, threshold in rows:
+        line = f"  {verdict_word:<5} {name}"
+        if len(name) > names:  # a line of its own
+            click.echo(line)
+            line = ""
+        click.echo(f"{line:<{names + 8}}  {value:>{values}}  {threshold}".rstrip())
 
 
-def _row(finding: Finding) -> tuple[str, ...]:
-    verdict = "" if finding.rule is None else "ok" if finding.passed else "FAILS"
-    return verdict, finding.name, finding.rule or "", short_number(finding.value), short_number(finding.threshold)
+def _row(finding: Finding) -> tuple[str, str, str, str]:
+    """Whether it passed, the rule (its name says which score it is about), the value and the threshold."""
+    word = "" if finding.rule is None else "ok" if finding.passed else "FAILS"
+    sign = {"min": "≥ ", "max": "≤ "}.get((finding.rule or "")[:3], "") if finding.threshold is not None else ""
+    threshold = f"{sign}{short_number(finding.threshold)}"
+    return word, finding.rule or finding.name, one_line(short_number(finding.value)), threshold

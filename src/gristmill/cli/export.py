@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from gristmill.cli.options import dataset_argument, json_option
+from gristmill.cli.options import Choice, backend_option, dataset_argument, json_option
 from gristmill.exports.training import COLUMNS
 from gristmill.pipeline.export import FORMATS, export
 from gristmill.pipeline.outline import amount, counted
@@ -13,7 +13,7 @@ from gristmill.pipeline.outline import amount, counted
 
 @click.command(epilog="Example: gristmill export out --to megatron --path bin/corpus")
 @dataset_argument
-@click.option("--to", required=True, metavar="FORMAT", help=f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}.")
+@click.option("--to", type=Choice(FORMATS), required=True, help="The format.")
 @click.option(
     "--path", help="How the files' names begin, such as bin/corpus; for nanogpt a folder. Default: OUT-FORMAT/OUT."
 )
@@ -24,12 +24,12 @@ from gristmill.pipeline.outline import amount, counted
 )
 @click.option(
     "--columns",
-    help=f"Of tokens in parquet, jsonl or webdataset: {', '.join(COLUMNS[:-1])} or {COLUMNS[-1]}. Default: training "
-    "for chats in parquet and jsonl, else stored.",
+    type=Choice(COLUMNS),
+    help="Of tokens in parquet, jsonl or webdataset. Default: training for chats in parquet and jsonl, else stored.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace files of these names.")
 @click.option("--workers", type=click.IntRange(min=1), help="How many. Default: as many as this machine allows.")
-@click.option("--backend", default="processes", show_default=True, help="processes, threads or serial.")
+@backend_option
 @json_option
 def command(
     out: str,

@@ -10,36 +10,59 @@ import msgspec
 from gristmill.cli.options import dataset_argument, json_option
 from gristmill.cli.printing import one_line
 from gristmill.cli.tables import print_books, print_duplicates, print_table, print_tokens
-from gristmill.pipeline.outline import amount
+from gristmill.core.records import INPUT_IDS, LOSS_MASK
+from gristmill.pipeline.outline import amount, counted
 from gristmill.shards.dataset import Dataset, open_dataset
-from gristmill.shards.token_rows import CHATS
+from gristmill.shards.token_rows import CHATS, LENGTHS
 
 _EXAMPLE_CHARS = 2000
+_DOCUMENT_CHARS = 300
 
 
 @click.command(epilog="Example: gristmill inspect out -n 5 --split validation")
 @dataset_argument
 @click.option("-n", "num_records", type=click.IntRange(min=0), default=3, show_default=True, help="Records to show.")
 @click.option("--split", help="Only the records of one split.")
+@click.option("--details", is_flag=True, help="Show every number of the books, for each step of each source.")
+@click.option("--ids", is_flag=True, help="Show the token ids of rows beside their text.")
 @click.option("--quarantine", "of_quarantine", is_flag=True, help="Show records that were set aside, and why.")
 @json_option
-def command(out: str, num_records: int, split: str | None, *, of_quarantine: bool, as_json: bool) -> None:
-    """Show the columns, counts, books and first records of the dataset in OUT."""
+def command(
+    out: str, num_records: int, split: str | None, *, details: bool, ids: bool, of_quarantine: bool, as_json: bool
+) -> None:
+    """Show the columns, counts, books and first records of the dataset in OUT; rows of tokens as text."""
     dataset = open_dataset(out)
     if split is not None:
         dataset = dataset.split(split)
-    records = list(islice(dataset.quarantine() if of_quarantine else dataset, num_records))
+    if of_quarantine:
+        records: list[dict[str, Any]] = list(islice(dataset.quarantine(), num_records))
+    else:
+        records = [_readable(dataset, number, ids=ids) for number in range(min(num_records, len(dataset)))]
     if as_json:
         click.echo(json.dumps({**_facts(dataset), "records": records}, indent=2, default=str))
         return
-    _print(dataset)
+    _print(dataset, details=details)
     if of_quarantine and not records:
-        click.echo("nothing was set aside")
+        click.echo("nothing was quarantined")
     for number, record in enumerate(records):
-        _print_record(f"set aside {number}" if of_quarantine else f"record {number}", record)
-    if dataset.manifest.kind == CHATS and records and not of_quarantine:
-        _print_trained(dataset)
+        if of_quarantine:
+            _print_record(f"quarantined {number}", record)
+        elif dataset.manifest.holds_rows:
+            _print_row(dataset, number, record)
+        else:
+            _print_record(f"record {number}", record)
     click.echo(f"next: gristmill verify {out}, or gristmill trace {out} 0 to see where a record came from")
+
+
+def _readable(dataset: Dataset, number: int, *, ids: bool) -> dict[str, Any]:
+    """A record as a person reads it: the text of each document in a row of tokens instead of its ids."""
+    record = dataset[number]
+    if not dataset.manifest.holds_rows:
+        return record
+    shown: dict[str, Any] = {"documents": dataset.documents(number), "lengths": record[LENGTHS].tolist()}
+    if ids:
+        shown |= {name: values.tolist() for name, values in record.items() if name in (INPUT_IDS, LOSS_MASK)}
+    return shown
 
 
 def _counts(dataset: Dataset) -> list[tuple[str, str, int, int, int]]:
@@ -83,7 +106,7 @@ def _trained(dataset: Dataset) -> dict[str, int]:
     }
 
 
-def _print(dataset: Dataset) -> None:
+def _print(dataset: Dataset, *, details: bool) -> None:
     manifest = dataset.manifest
     kind = f"rows of {manifest.kind}" if manifest.holds_rows else manifest.kind
     click.echo(f"{dataset.folder}: {len(dataset):,} {kind}, {manifest.format}, {manifest.dataset_hash}")
@@ -93,7 +116,7 @@ def _print(dataset: Dataset) -> None:
     ]
     print_table(("split", "source", "rows", "shards", "size"), rows, num_words=2)
     print_table(("column", "type"), manifest.schema.columns.items(), num_words=2)
-    print_books(manifest.books)
+    print_books(manifest.books, details=details, more=f"gristmill inspect {dataset.folder} --details")
     print_tokens(manifest)
     print_duplicates(manifest, num_largest=3)
 
@@ -104,11 +127,29 @@ def _print_record(title: str, record: dict[str, Any]) -> None:
         click.echo(f"  {one_line(name)}: {one_line(value)}")
 
 
-def _print_trained(dataset: Dataset) -> None:
-    """The text of the first row: what is trained stands in brackets, and on a terminal in another colour."""
-    click.echo("text of record 0, what is trained in ⟦ ⟧:")
+def _print_row(dataset: Dataset, number: int, record: dict[str, Any]) -> None:
+    """The text of a row, document by document; of chats, what is trained in brackets, and on a terminal in colour."""
+    lengths = record["lengths"]
+    click.echo(f"record {number}: {counted(len(lengths), 'document')}, {counted(sum(lengths), 'token')}")
+    if dataset.manifest.kind == CHATS:
+        click.echo("  what is trained in ⟦ ⟧:")
+        _print_trained(dataset, number)
+    else:
+        left = _EXAMPLE_CHARS
+        for text, length in zip(record["documents"], lengths, strict=True):
+            if left <= 0:
+                click.echo("  …")
+                break
+            click.echo(f"  {counted(length, 'token')}: {one_line(text, min(left, _DOCUMENT_CHARS))}")
+            left -= min(len(text), _DOCUMENT_CHARS)
+    for name in (INPUT_IDS, LOSS_MASK):
+        if name in record:
+            click.echo(f"  {name}: {record[name]}")
+
+
+def _print_trained(dataset: Dataset, number: int) -> None:
     left = _EXAMPLE_CHARS
-    for text, trained in dataset.spans(0):
+    for text, trained in dataset.spans(number):
         shown = "\n".join(one_line(line, left) for line in text[:left].split("\n"))
         click.echo(click.style(f"⟦{shown}⟧", fg="green") if trained else shown, nl=False)
         left -= len(text)

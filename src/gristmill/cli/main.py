@@ -4,6 +4,7 @@
 Exit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted, 143 terminated.
 """
 
+import json
 import os
 import signal
 import sys
@@ -14,7 +15,7 @@ from typing import NoReturn
 import click
 
 from gristmill import __version__
-from gristmill.cli.printing import error_text
+from gristmill.cli.printing import error_facts, error_text
 from gristmill.core.errors import GristmillError, UsageError
 
 COMMANDS = {
@@ -82,11 +83,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _exit_code(arguments: Sequence[str] | None) -> int:
+    given = sys.argv[1:] if arguments is None else arguments
+    # Known before click has looked at the words, whose mistakes are errors, too.
+    report = _report_as_json if "--json" in given else _report
     try:
         return command_line.main(arguments, prog_name="gristmill", standalone_mode=False) or 0
     except GristmillError as error:
-        click.echo(error_text(error), err=True)
-        return 2 if isinstance(error, UsageError) else 1
+        return report(error, 2 if isinstance(error, UsageError) else 1)
     except click.Abort:  # what click makes of KeyboardInterrupt
         click.echo("interrupted", err=True)
         return 128 + signal.SIGINT
@@ -94,24 +97,28 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         error.show()
         return error.exit_code
     except click.ClickException as error:
-        click.echo(error_text(error), err=True)
-        return error.exit_code
-    except OSError as error:
-        return _system_error(error)
-    except MemoryError as error:
-        click.echo(error_text(click.ClickException(f"there is not enough memory: {error}")), err=True)
+        return report(error, error.exit_code)
+    except BrokenPipeError:  # `gristmill inspect out | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        return report(error, 1)
+    except MemoryError as error:
+        return report(click.ClickException(f"there is not enough memory: {error}"), 1)
     except _Terminated:
         click.echo("terminated", err=True)
         return 128 + signal.SIGTERM
 
 
-def _system_error(error: OSError) -> int:
-    if isinstance(error, BrokenPipeError):  # `gristmill inspect out | head`: the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    else:
-        click.echo(error_text(error), err=True)
-    return 1
+def _report(error: Exception, exit_code: int) -> int:
+    click.echo(error_text(error), err=True)
+    return exit_code
+
+
+def _report_as_json(error: Exception, exit_code: int) -> int:
+    """On standard output, where the script reads; the text still goes where people look."""
+    click.echo(json.dumps(error_facts(error, exit_code), indent=2))
+    return _report(error, exit_code)
 
 
 class _Terminated(SystemExit):

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gristmill.cli.options import json_option
+from gristmill.cli.options import Choice, json_option
 from gristmill.cli.tables import print_table
 from gristmill.core.errors import UsageError
 from gristmill.pipeline.mix import mix
@@ -48,7 +48,7 @@ class Input(click.ParamType[tuple[str, str, float]]):
 @click.argument("out", type=click.Path())
 @click.argument("inputs", nargs=-1, required=True, type=Input())
 @click.option("--size", type=Count(), required=True, help="Of all together: 5000, 300M, 1.5B.")
-@click.option("--by", default="tokens", show_default=True, help=f"{', '.join(UNITS)}: what weights and size count.")
+@click.option("--by", type=Choice(UNITS), default="tokens", show_default=True, help="What weights and size count.")
 @click.option("--max-epochs", type=float, default=1.0, show_default=True, help="How often a source may be taken.")
 @click.option("--split", default="train", show_default=True, help="Of the inputs.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the choice in an incomplete epoch.")

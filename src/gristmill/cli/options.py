@@ -1,11 +1,31 @@
 """Options that several commands share."""
 
+import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import click
 
+from gristmill.core.names import nearest
+from gristmill.engine.launch import BACKENDS
+
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Choice(click.Choice[str]):
+    """One of some words: completed by the shell, and with the nearest one in the error."""
+
+    def fail(self, message: str, param: click.Parameter | None = None, ctx: click.Context | None = None) -> NoReturn:
+        given = re.match(r"'([^']*)'", message)
+        meant = nearest(given[1], self.choices) if given else None
+        super().fail(f'{message} Did you mean "{meant}"?' if meant else message, param, ctx)
+
+
+def backend_option(function: F) -> F:
+    """Where tasks run."""
+    return click.option(
+        "--backend", type=Choice(BACKENDS), default="processes", show_default=True, help="Where the work is done."
+    )(function)
 
 
 def recipe_argument(function: F) -> F:

@@ -10,7 +10,9 @@ import click
 
 from gristmill.core.errors import GristmillError, RemoteError, SetupError, WorkerDiedError
 
-_RESUME = "then run the same command again: it goes on where it stopped"
+_RESUME = "then run the same command again; what a run has finished is kept"
+_MAX_LINE = 1000
+"""Characters of a line in an error."""
 _HELP = {
     errno.ENOSPC: f"make room on the disk, {_RESUME}",
     errno.EDQUOT: f"make room in your quota, {_RESUME}",
@@ -19,7 +21,9 @@ _HELP = {
     errno.EROFS: "choose an output on a disk that can be written",
     errno.EIO: f"the disk reports a fault: check it, {_RESUME}",
     errno.EMFILE: "allow more open files: ulimit -n 65536",
-    errno.ENOENT: "run the same command again: it looks for its files anew",
+    errno.ENOENT: "check the path; where it was there, it has been moved or deleted meanwhile",
+    errno.ENOTDIR: "a part of the path is a file; name a folder there",
+    errno.EISDIR: "name a file, not a folder",
 }
 
 
@@ -31,13 +35,33 @@ def error_text(error: Exception) -> str:
       help: check the path
     """
     message, advice = _parts(error)
-    lines = [f"error: {message}"]
+    lines = f"error: {message}".splitlines()
     for note in _notes(error):
         first, *rest = note.splitlines() or [""]
         lines += [f"  note: {first}", *(f"        {line}" for line in rest)]
     if advice:
         lines.append(f"  help: {advice}")
-    return "\n".join(lines)
+    return "\n".join(map(_shortened, lines))
+
+
+def error_facts(error: Exception, exit_code: int) -> dict[str, object]:
+    """The same for scripts: one JSON object, nothing cut."""
+    message, advice = _parts(error)
+    facts = {"type": type(error).__name__, "message": message, "help": advice, "notes": list(_notes(error))}
+    return {"error": facts, "exit_code": exit_code}
+
+
+def _shortened(line: str) -> str:
+    """Without the middle of a line that would fill the screen: a record, a list of thousands of names.
+
+    >>> len(_shortened("x" * 6000))
+    1000
+    """
+    if len(line) <= _MAX_LINE:
+        return line
+    left_out = f" … ({len(line):,} characters) … "
+    end = (_MAX_LINE - len(left_out)) // 3
+    return f"{line[: _MAX_LINE - len(left_out) - end]}{left_out}{line[-end:]}"
 
 
 def one_line(value: object, max_chars: int = 200) -> str:

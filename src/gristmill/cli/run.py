@@ -7,9 +7,9 @@ import click
 import msgspec
 
 from gristmill.cli.debug import debug_run
-from gristmill.cli.options import json_option, limit_option, recipe_argument
+from gristmill.cli.options import backend_option, json_option, limit_option, recipe_argument
 from gristmill.cli.printing import again
-from gristmill.cli.tables import print_books, print_duplicates, print_tokens
+from gristmill.cli.tables import print_books, print_duplicates, print_tokens, print_wrapped
 from gristmill.core.pandas_free import keep_pandas_out
 from gristmill.core.recipe import runs_foreign_code
 from gristmill.engine.events import EventLog
@@ -26,7 +26,7 @@ from gristmill.shards.manifest import Manifest
 @recipe_argument
 @limit_option
 @click.option("--workers", type=click.IntRange(min=1), help="How many. Default: as many as this machine allows.")
-@click.option("--backend", default="processes", show_default=True, help="processes, threads or serial.")
+@backend_option
 @click.option("--timeout", type=float, metavar="SECONDS", help="For one cell of input, about 4 MiB.")
 @click.option("--update", is_flag=True, help="Make a changed dataset anew from what still fits.")
 @click.option("--overwrite", is_flag=True, help="Make it anew from nothing.")
@@ -135,23 +135,23 @@ def result_facts(result: RunResult, seconds: float) -> dict[str, object]:
 def print_result(result: RunResult, seconds: float) -> None:
     """Where every record went, and what was made."""
     manifest = result.manifest
-    print_books(result.books)
+    print_books(result.books, more=f"gristmill inspect {result.output} --details")
     print_tokens(manifest)
     print_duplicates(manifest)
     for source, counts in manifest.quarantine.counts.items():
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in counts.items())
-        click.echo(f"set aside from {source}: {reasons}")
+        print_wrapped(f"quarantined from {source}: {reasons}")
     for file in manifest.quarantine.files:
-        click.echo(f"  see {result.output / file.path}, or: gristmill inspect {result.output} --quarantine")
+        print_wrapped(f"  see {result.output / file.path}, or: gristmill inspect {result.output} --quarantine")
     for warning in result.warnings:
-        click.echo(f"warning: {warning}")
+        print_wrapped(f"warning: {warning}")
     if manifest.environment_dependent:
-        click.echo("note: some records were set aside for reasons of this machine; another run may keep them")
+        print_wrapped("note: some records were quarantined for reasons of this machine; another run may keep them")
     rows_by_split = ", ".join(f"{split} {rows:,}" for split, rows in _num_rows(manifest).items())
     num_shards = sum(1 for _ in manifest.shards())
     num_bytes = amount(sum(shard.bytes for _, _, shard in manifest.shards()))
     done = "up to date: nothing to do" if result.was_up_to_date else f"done in {seconds:.1f} s; the books balance"
-    click.echo(f"{done}: {rows_by_split}; {counted(num_shards, 'shard')}, {num_bytes}, in {result.output}")
+    print_wrapped(f"{done}: {rows_by_split}; {counted(num_shards, 'shard')}, {num_bytes}, in {result.output}")
     if not any(_num_rows(manifest).values()):
         click.echo("the dataset is empty: the table says where the records have gone")
     click.echo(f"next: gristmill inspect {result.output}")

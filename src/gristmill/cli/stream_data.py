@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from gristmill.cli.options import Choice
 from gristmill.core.errors import UsageError
 from gristmill.stream import Collate, Stream
 
@@ -75,7 +76,13 @@ def stream_arguments(function: F) -> F:
         click.option("--seed", type=int, help="Of the order, as in training. Default: 0."),
         click.option("--sources", help="Only these, as web,code."),
         click.option("--split", help="Default: train."),
-        click.option("--weights-in", default="rows", show_default=True, help="rows or tokens: what weights are of."),
+        click.option(
+            "--weights-in",
+            type=Choice(("rows", "tokens")),
+            default="rows",
+            show_default=True,
+            help="Of what weights are.",
+        ),
         click.option("--mixture", type=Mixture(), help="Weights, as web=0.7,code=0.3. Default: the dataset's."),
         click.argument("out", nargs=-1, required=True, metavar="OUT…"),
     ):

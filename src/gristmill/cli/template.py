@@ -3,11 +3,13 @@
 import click
 import msgspec
 
-from gristmill.cli.options import json_option
+from gristmill.cli.options import Choice, json_option
 from gristmill.pipeline.outline import counted
 from gristmill.pipeline.templates import CheckedTemplate, check_chats
 from gristmill.steps.read import Read
+from gristmill.steps.read.read import FORMATS
 from gristmill.steps.render import Render
+from gristmill.text.chats import AUTO, LAST_NOT_ASSISTANT, PROMPT, SHAPES, SPLIT_TURNS, TRAIN_ON
 
 _SHOWN_TOKENS = 600
 _OPEN, _CLOSE = "⟦", "⟧"
@@ -25,16 +27,30 @@ def command() -> None:
 @click.argument("tokenizer")
 @click.argument("files", nargs=-1, required=True)
 @click.option("--template", help="A Jinja file or a built-in name. [default: the tokenizer's own]")
-@click.option("--shape", default="auto", show_default=True, help="How the files keep chats.")
-@click.option("--train-on", default="assistant", show_default=True, help="assistant, last_assistant, marked or all.")
+@click.option("--shape", type=Choice((AUTO, *SHAPES)), default=AUTO, show_default=True, help="How files keep chats.")
+@click.option("--train-on", type=Choice(TRAIN_ON), default="assistant", show_default=True, help="What is trained.")
 @click.option("--train-end-of-turn/--no-train-end-of-turn", default=True, show_default=True, help="With its answer.")
-@click.option("--split-turns", default="auto", show_default=True, help="auto, always or never.")
-@click.option("--last-not-assistant", default="drop", show_default=True, help="drop, keep or trim.")
+@click.option("--split-turns", type=Choice(SPLIT_TURNS), default="auto", show_default=True, help="One example a turn.")
+@click.option(
+    "--last-not-assistant",
+    type=Choice(LAST_NOT_ASSISTANT),
+    default="drop",
+    show_default=True,
+    help="What is done with chats that end without an answer.",
+)
 @click.option("--append-eos", is_flag=True, help="The end token behind last answers that lack it.")
-@click.option("--prompt", default="as_rendered", show_default=True, help="as_rendered, as_prompted or refuse.")
+@click.option(
+    "--prompt",
+    type=Choice(PROMPT),
+    default="as_rendered",
+    show_default=True,
+    help="Where the generation prompt holds more than the rendered turn.",
+)
 @click.option("--date", help="What the template is told when it asks for today's date.")
-@click.option("--tool-arguments", help="as_given, or object for arguments that are JSON in a string.")
-@click.option("--format", "format_name", help="The files' format, if their names do not say it.")
+@click.option(
+    "--tool-arguments", type=Choice(("as_given", "object")), help="object: arguments that are JSON in a string."
+)
+@click.option("--format", "format_name", type=Choice(FORMATS), help="The files' format, if their names do not say it.")
 @click.option("--records", type=click.IntRange(min=1), default=1000, show_default=True, help="How many chats to try.")
 @click.pass_context
 @json_option

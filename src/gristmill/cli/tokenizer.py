@@ -1,20 +1,20 @@
 """`gristmill tokenizer`: train a tokenizer on any source, try one before a run depends on it."""
 
-import re
 from typing import Any
 
 import click
 import msgspec
 
-from gristmill.cli.options import json_option
+from gristmill.cli.options import Choice, json_option
 from gristmill.cli.printing import one_line
 from gristmill.core.errors import UsageError
+from gristmill.core.numbers import byte_size
 from gristmill.pipeline.outline import amount, counted
 from gristmill.pipeline.tokenizers import Trained, check, train
 from gristmill.steps.read import Read
+from gristmill.steps.read.read import FORMATS
 from gristmill.text.tokenizers import TokenizerReport
 
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _SHOWN_SPECIALS = 6
 
 
@@ -27,10 +27,13 @@ class Size(click.ParamType[int]):
         """`1GB` is 10^9."""
         if isinstance(value, int):
             return value
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", str(value).strip().upper())
-        if not found or not float(found[1]):
-            self.fail(f"{value!r} is not a size: write 500MB or 2GB", param, ctx)
-        return round(float(found[1]) * _UNITS[found[2]])
+        try:
+            size = byte_size("the size", value)
+        except UsageError:
+            size = 0
+        if not size:
+            self.fail(f"{value!r} is not a size: write 500MB or 2GiB", param, ctx)
+        return size
 
 
 @click.group(epilog="Example: gristmill tokenizer check tokenizers/gpt2")
@@ -45,7 +48,7 @@ def command() -> None:
 @click.argument("files", nargs=-1, required=True)
 @click.option("--vocab-size", type=click.IntRange(min=257), default=16384, show_default=True, help="Tokens in all.")
 @click.option("--text", default="text", show_default=True, help="The field that holds the text.")
-@click.option("--format", "format_name", help="The files' format, if their names do not say it.")
+@click.option("--format", "format_name", type=Choice(FORMATS), help="The files' format, if their names do not say it.")
 @click.option(
     "--special",
     "specials",
@@ -88,7 +91,7 @@ def train_command(
 @click.argument("tokenizer")
 @click.argument("files", nargs=-1)
 @click.option("--text", default="text", show_default=True, help="The field that holds the text.")
-@click.option("--format", "format_name", help="The files' format, if their names do not say it.")
+@click.option("--format", "format_name", type=Choice(FORMATS), help="The files' format, if their names do not say it.")
 @json_option
 def check_command(tokenizer: str, files: tuple[str, ...], text: str, format_name: str | None, *, as_json: bool) -> None:
     """Try TOKENIZER on the texts in FILES (default: Python's own library).

@@ -29,4 +29,15 @@ def one_of(what: str, name: object, known: Iterable[str]) -> None:
         return
     meant = nearest(name, names) if isinstance(name, str) else None
     hint = f'did you mean "{meant}"?' if meant else None
-    raise UsageError(f"{what} must be one of {', '.join(names)}, not {name!r}", help=hint)
+    raise UsageError(f"{what} must be one of {listed(names)}, not {name!r:.80}", help=hint)
+
+
+def listed(names: Iterable[str], most: int = 20) -> str:
+    """Names for a message: the first ones, and how many more there are.
+
+    >>> listed("abc"), listed("abcde", 2)
+    ('a, b, c', 'a, b and 3 more')
+    """
+    known = list(names)
+    more = len(known) - most
+    return f"{', '.join(known[:most])} and {more:,} more" if more > 1 else ", ".join(known)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+import re
 from typing import Any
 
 from gristmill.core.errors import UsageError
@@ -46,6 +47,30 @@ def real_number(name: str, value: Any, *, least: float = 0.0) -> float:
     if not is_number or not math.isfinite(value) or value < least:
         raise UsageError(f"{name} must be a number from {least:g} on, not {value!r:.80}")
     return float(value)
+
+
+_SIZES = {
+    "": 1,
+    **{
+        f"{letter}{unit}": base**power
+        for power, letter in enumerate("KMGTP", 1)
+        for unit, base in (("", 1000), ("I", 1024))
+    },
+}
+
+
+def byte_size(name: str, value: Any) -> int:
+    """A number of bytes, as an integer or as people write it: `64MiB`, `1.5 GB`, `500k`.
+
+    >>> [byte_size("slice_bytes", value) for value in (7, "1MiB", "1 MB", "1.5GiB", "500k")]
+    [7, 1048576, 1000000, 1610612736, 500000]
+    """
+    if not isinstance(value, str):
+        return whole_number(name, value)
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGTP]?I?)B?", value.strip().upper())
+    if found is None or found[2] not in _SIZES:
+        raise UsageError(f"{name} must be a number of bytes, not {value!r:.80}", help="write 1048576, 1MiB or 1MB")
+    return whole_number(name, round(float(found[1]) * _SIZES[found[2]]))
 
 
 def is_share(value: Any) -> bool:

@@ -12,6 +12,7 @@ import msgspec
 from gristmill.core.errors import UsageError
 from gristmill.core.function import Function
 from gristmill.core.names import nearest
+from gristmill.core.numbers import byte_size
 from gristmill.core.python_records import PythonRecords
 from gristmill.core.step import Step
 
@@ -56,7 +57,12 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         _check_kinds(self.sources, self.steps)
         sources = {name: _source(name, given) for name, given in self.sources.items()}
-        for name, value in (("sources", sources), ("steps", tuple(self.steps)), ("output", os.fspath(self.output))):
+        for name, value in (
+            ("sources", sources),
+            ("steps", tuple(self.steps)),
+            ("output", os.fspath(self.output)),
+            ("slice_bytes", byte_size("slice_bytes", self.slice_bytes)),
+        ):
             msgspec.structs.force_setattr(self, name, value)
         _check_numbers(self)
         _check_mixture(self)

@@ -30,6 +30,7 @@ _BACKENDS = {
     "threads": ("gristmill.engine.backends.threads", "ThreadBackend"),
     "processes": ("gristmill.engine.backends.processes", "ProcessBackend"),
 }
+BACKENDS = (*_BACKENDS, "auto")
 _SMALL_JOB_SECONDS = 1.0
 _JUDGE_AFTER_SECONDS = 0.05
 _UNKNOWN_LENGTH_SECONDS = 0.2
@@ -52,7 +53,7 @@ class Options:
     max_growth_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        one_of("backend", self.backend, [*_BACKENDS, "auto"])
+        one_of("backend", self.backend, BACKENDS)
         _at_least("workers", self.workers, 1, auto=True)
         _at_least("retries", self.retries, 0)
         _at_least("chunk_size", self.chunk_size, 1, auto=True)

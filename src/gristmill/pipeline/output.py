@@ -50,8 +50,13 @@ def check_writable(output: Path) -> None:
         folder = folder.parent
     if not folder.is_dir():
         raise UsageError(f"{output} cannot be made: {folder} is a file", help="choose another output")
-    if not os.access(folder, os.W_OK):
+    if is_read_only(folder) and not (output / MANIFEST).exists():  # a finished dataset may be up to date as it is
         raise UsageError(f"{output} cannot be written: no permission in {folder}", help="choose another output")
+
+
+def is_read_only(folder: Path) -> bool:
+    """Whether this process may not write there: by its permissions, or because the file system is mounted so."""
+    return not os.access(folder, os.W_OK)
 
 
 def remove_files(output: Path, paths: Iterable[str]) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gristmill.core.errors import GristmillError, UsageError
+from gristmill.core.names import listed
 from gristmill.core.recipe import step_parameters
 from gristmill.core.records import INPUT_IDS, LITERALS, ORIGIN, RECORD, SPLIT, TEXT, TRAINED
 from gristmill.core.step import GlobalStep, LocalStep
@@ -27,7 +28,8 @@ from gristmill.pipeline.leg import (
     stored_columns,
     with_steps,
 )
-from gristmill.pipeline.outline import Outline, SourceOutline, counted, unpacked_bytes
+from gristmill.pipeline.notebook import text_html
+from gristmill.pipeline.outline import Outline, SourceOutline, amount, counted, unpacked_bytes
 from gristmill.pipeline.output import check_writable
 from gristmill.pipeline.sample import Sample, find_no_records, try_sample
 from gristmill.pipeline.splits import check_split_steps
@@ -81,7 +83,7 @@ if TYPE_CHECKING:
 UNPACK_BYTES = 16 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SourcePlan:
     """One source: its files, its way through the steps, and the columns at each point."""
 
@@ -104,6 +106,10 @@ class SourcePlan:
     """Of a sample of its records, as they are in the files; 0: not known."""
     stored_record_bytes: tuple[dict[str, float], ...] = ()
     """What each barrier stores of such a record, by column."""
+
+    def __repr__(self) -> str:
+        """Without its files, of which there may be a million."""
+        return f"SourcePlan({self.name!r}, {counted(len(self.files), 'file')}, {amount(self.num_bytes)})"
 
     @property
     def num_bytes(self) -> int:
@@ -192,9 +198,9 @@ class SourcePlan:
         ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Plan:
-    """A recipe that has been checked."""
+    """A recipe that has been checked. `print(plan)` shows all of it, a notebook too."""
 
     recipe: Recipe
     output: Path
@@ -266,6 +272,12 @@ class Plan:
 
     def __str__(self) -> str:
         return str(self.outline())
+
+    def __repr__(self) -> str:
+        return f"Plan(output={str(self.output)!r}, sources=[{listed(map(repr, self.sources), 5)}])"
+
+    def _repr_html_(self) -> str:
+        return text_html(str(self))
 
 
 def _described_columns(schema: pa.Schema) -> dict[str, str]:

@@ -13,7 +13,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.books import Account
-from gristmill.core.errors import NotUpToDateError
+from gristmill.core.errors import NotUpToDateError, UsageError
 from gristmill.core.splits import TRAIN
 from gristmill.engine.progress import Activity
 from gristmill.pipeline import barriers, fingerprint, moves, output, publish
@@ -27,7 +27,9 @@ from gristmill.pipeline.join import add_books
 from gristmill.pipeline.legs import LegRunner, UnitResults, UnitWork
 from gristmill.pipeline.mix_barrier import after_mix
 from gristmill.pipeline.mixed_lane import write_mixed_lane
+from gristmill.pipeline.notebook import result_html
 from gristmill.pipeline.options import RunOptions
+from gristmill.pipeline.outline import counted
 from gristmill.pipeline.packing import check_utilisation, empty_account
 from gristmill.pipeline.plan import make_plan
 from gristmill.pipeline.publish import Finished
@@ -60,9 +62,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("gristmill")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RunResult:
-    """What a run made."""
+    """What a run made. A notebook shows it with its books."""
 
     manifest: Manifest
     output: Path
@@ -86,6 +88,15 @@ class RunResult:
         """The dataset, for reading."""
         return open_dataset(self.output)
 
+    def __repr__(self) -> str:
+        shards = [shard for _, _, shard in self.manifest.shards()]
+        counts = f"{counted(sum(shard.rows for shard in shards), 'row')} in {counted(len(shards), 'shard')}"
+        tokens = f", {counted(self.tokens, 'token')}" if self.tokens else ""
+        return f"RunResult({str(self.output)!r}, {counts}{tokens}, was_up_to_date={self.was_up_to_date})"
+
+    def _repr_html_(self) -> str:
+        return result_html(repr(self), self.books)
+
 
 def run_recipe(recipe: Recipe, options: RunOptions | None = None, *, limit: int | None = None) -> RunResult:
     """Plan and run a recipe. The same call goes on where a stopped one ended."""
@@ -104,6 +115,8 @@ def run_recipe(recipe: Recipe, options: RunOptions | None = None, *, limit: int 
 
 def run_plan(plan: Plan, options: RunOptions) -> RunResult:
     """Run what was just planned."""
+    if output.is_read_only(plan.output) and plan.output.exists():
+        return RunResult(_finished_for_good(plan, options), plan.output, was_up_to_date=True)
     with claimed(plan.output) as run_id:
         return _run_claimed(plan, options, run_id)
 
@@ -139,6 +152,16 @@ def _finished(plan: Plan, options: RunOptions) -> Manifest | None:
             help="--update makes it anew from what still fits, --overwrite from nothing",
         )
     return None
+
+
+def _finished_for_good(plan: Plan, options: RunOptions) -> Manifest:
+    """The dataset in a folder that cannot be written: nobody works there, so no lock is needed to look at it."""
+    manifest = moves.manifest_in(plan.output)
+    changed = "it holds no finished dataset" if manifest is None else _what_has_changed(plan, manifest)
+    if manifest is not None and changed is None and not options.overwrite:
+        return manifest
+    reason = changed or "overwrite would make it anew"
+    raise UsageError(f"{plan.output} cannot be written, and {reason}", help="choose another output")
 
 
 def _what_has_changed(plan: Plan, manifest: Manifest) -> str | None:

@@ -11,6 +11,7 @@ import msgspec
 from gristmill import steps
 from gristmill.core.errors import UsageError
 from gristmill.core.names import nearest
+from gristmill.core.numbers import byte_size
 from gristmill.core.recipe import Recipe, Source
 from gristmill.recipe.catalog import step_class
 from gristmill.recipe.overrides import apply_overrides
@@ -71,7 +72,7 @@ class _Reader:
                 raise self._tree.error((key,), f"the recipe has no {key}", help=f"add {_EXAMPLES[key]}")
         values = {
             key: self._convert((key,), value, types[key])
-            for key, value in data.items()
+            for key, value in self._with_sizes((), data).items()
             if key not in ("sources", "steps")
         }
         sources = self._mapping(("sources",), data["sources"], "sources")
@@ -125,8 +126,19 @@ class _Reader:
     ) -> Step:
         fields = [field.encode_name for field in msgspec.structs.fields(step_type)]
         self._check_keys(path, parameters, [*fields, *extra], what)
-        made: Step = self._convert(path, parameters, step_type)
+        made: Step = self._convert(path, self._with_sizes(path, parameters), step_type)
         return made
+
+    def _with_sizes(self, path: TreePath, data: dict[str, Any]) -> dict[str, Any]:
+        """Numbers of bytes that are written with a unit, `64MiB`, as integers."""
+        found = dict(data)
+        for key, value in data.items():
+            if key.endswith("_bytes") and isinstance(value, str):
+                try:
+                    found[key] = byte_size(key, value)
+                except UsageError as error:
+                    raise self._tree.error((*path, key), error.message, help=error.help) from None
+        return found
 
     def _mapping(self, path: TreePath, data: Any, what: str) -> dict[str, Any]:
         if not isinstance(data, dict):

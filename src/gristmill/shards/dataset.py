@@ -125,6 +125,12 @@ class Dataset:
         """The text of a row of tokens, without padding; special tokens are shown."""
         return self._tokenizer.decode(self._tokens(index)[0])
 
+    def documents(self, index: SupportsIndex) -> list[str]:
+        """The texts of the documents, or pieces of them, in a row of tokens; special tokens are shown."""
+        ids, _ = self._tokens(index)
+        ends = np.cumsum(self[index][LENGTHS])
+        return [self._tokenizer.decode(piece) for piece in np.split(ids, ends[:-1])] if len(ends) else []
+
     def spans(self, index: SupportsIndex) -> list[tuple[str, bool]]:
         """The text of a row of tokens in pieces, and whether each is trained."""
         ids, trained = self._tokens(index)

@@ -35,3 +35,8 @@ def test_survives_pickling_and_json():
 def test_nonsense_is_refused(fields):
     with pytest.raises(UsageError):
         Read(**{"read": "x", **fields})
+
+
+def test_one_string_is_a_path_however_it_reads():
+    for name in ("my folder of data", "x" * 300):
+        assert Read(read=name).read == name

@@ -21,6 +21,7 @@ from gristmill.core.errors import UsageError
 from gristmill.core.records import INPUT_IDS, BadRecord
 from gristmill.steps.read.cells import CELL_BYTES, CellBatch
 from gristmill.steps.read.columns import ColumnMapper
+from gristmill.steps.read.foreign_files import advise
 from gristmill.steps.read.token_rows import TokenRowMapper
 from gristmill.steps.read.views import schema_without_views, without_views
 from gristmill.storage.files import open_input
@@ -144,7 +145,7 @@ class _Stream:
             self._has_mark = self._source.read(len(_FILE_MARK)) == _FILE_MARK
             self._reader = self._open()
         except (pa.ArrowException, ValueError, OSError) as error:
-            raise UsageError(f"{path}: not an Arrow file: {error}", help="remove it, or copy it again") from error
+            raise UsageError(f"{path}: not an Arrow file: {error}", help=advise(path, "arrow")) from error
         self.schema = schema_without_views(self._reader.schema)
 
     def batches(self) -> Iterator[pa.RecordBatch]:

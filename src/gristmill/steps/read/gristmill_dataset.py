@@ -57,7 +57,7 @@ class _FoundDataset:
     def damaged(self, problem: str) -> DamagedDatasetError:
         return DamagedDatasetError(
             f"{self.folder}: {problem}",
-            help="copy the dataset again, or make it again with update; gristmill verify names all damage",
+            help=f"see gristmill verify {self.folder}; put the files back, or run its recipe with --update",
         )
 
 

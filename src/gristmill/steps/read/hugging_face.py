@@ -86,7 +86,9 @@ def _split_states(file: FoundFile, by_relative: dict[str, FoundFile]) -> dict[st
 def _named(by_relative: dict[str, FoundFile], relative: str, describing: FoundFile) -> FoundFile:
     if relative not in by_relative:
         raise UsageError(
-            f"{describing.path} names {relative}, which is not there", help="copy the whole folder again", path=relative
+            f"{describing.path} names {relative}, which is not there",
+            help=f"get {posixpath.basename(relative)} from where the folder came from, or save the dataset anew",
+            path=relative,
         )
     return by_relative[relative]
 

@@ -21,6 +21,7 @@ from gristmill.core.errors import UsageError
 from gristmill.core.records import BadRecord
 from gristmill.steps.read.cells import CELL_BYTES, CellBatch
 from gristmill.steps.read.columns import ColumnMapper
+from gristmill.steps.read.foreign_files import advise
 from gristmill.storage.files import open_input
 
 if TYPE_CHECKING:
@@ -50,7 +51,9 @@ def check_ends(files: Iterable[SourceFile]) -> None:
             end = stream.read(_END_BYTES)
         size = int.from_bytes(end[:4], "little")
         if end[4:] != _MARK or size + _END_BYTES + len(_MARK) > file.num_bytes:
-            raise UsageError(f"{file.path}: not a whole Parquet file: it has no footer", help="copy it again")
+            raise UsageError(
+                f"{file.path}: not a whole Parquet file: it has no footer", help=advise(file.path, "parquet")
+            )
 
 
 class ParquetReader:
@@ -175,4 +178,4 @@ def _open(stream: BinaryIO, path: str) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(stream, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True)
     except (pa.ArrowInvalid, OSError) as error:
-        raise UsageError(f"{path}: not a Parquet file: {error}", help="remove it, or copy it again") from error
+        raise UsageError(f"{path}: not a Parquet file: {error}", help=advise(path, "parquet")) from error

@@ -130,7 +130,7 @@ def _paths_or_records(given: Any) -> str | list[str] | PythonRecords:
         paths = list(given)
     else:
         return PythonRecords.of(given)
-    if any(isinstance(path, str) and _reads_like_text(path) for path in paths):
+    if not isinstance(given, str) and any(isinstance(path, str) and _reads_like_text(path) for path in paths):
         if any(not isinstance(path, str) or looks_like_path(path) for path in paths):
             raise UsageError(
                 f"read: paths and texts stand in one list: {next(filter(_reads_like_text, paths))!r:.100}",

@@ -12,6 +12,7 @@ _COMPRESSIONS: dict[str, tuple[str, ...]] = {
     "arrow": ("none",),
     "webdataset": ("none",),
 }
+FORMATS = tuple(_COMPRESSIONS)
 
 
 _NAME_HELP = 'write it as in "web-{number:06d}"; {split} and {source} may stand in it, too'
@@ -46,7 +47,7 @@ class Write(Step, tag="write", frozen=True, kw_only=True):
     """How shards are called, without their ending; `{split}` and `{source}` may stand in it, too."""
 
     def __post_init__(self) -> None:
-        one_of("format", self.format, _COMPRESSIONS)
+        one_of("format", self.format, FORMATS)
         if self.compression is not None:
             one_of(f"compression of {self.format} shards", self.compression, _COMPRESSIONS[self.format])
         if self.max_shard_bytes < 1:

@@ -1,0 +1,176 @@
+"""Where every record went, in lines that fit a terminal of 80 columns and a phone's of 50.
+
+One line a step: how many records it left, how many it took away and, where there is room, their share; below it the
+reasons, the largest first. So each line follows from the one above it: records + created - gone = records. All
+reasons, the steps of many sources and what else was counted are for those who ask (`details`).
+"""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len, set_cell_size
+
+from gristmill.cli.printing import one_line
+from gristmill.core.books import Account
+from gristmill.shards.manifest import MixedShare
+from gristmill.shards.token_rows import CHATS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from gristmill.shards.manifest import Manifest
+
+MAX_WIDTH = 80
+"""Numbers that stand further apart are harder to read, however wide the terminal is."""
+_MIN_WIDTH = 40
+_SHARE_FROM = 60
+"""Columns from which there is room for shares."""
+_MAX_REASONS = 4
+_MAX_SOURCES = 3
+"""More of them are shown by a line each."""
+_LEFT_OUT = ("truncated_tokens", "dropped_tokens", "shortened_tokens", "cut_tokens")
+"""Measures of tokens that are in no row."""
+
+
+def summary_width() -> int:
+    """How long a line may be: that of the terminal; a file is read in a terminal of 80 columns sooner or later."""
+    return min(max(shutil.get_terminal_size((MAX_WIDTH, 24)).columns, _MIN_WIDTH), MAX_WIDTH)
+
+
+def wrap(text: str, width: int, indent: str = "  ") -> list[str]:
+    """A sentence in lines; paths and commands are never cut, so that they can be copied."""
+    return textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+class _Columns:
+    """Lines of a label and up to three numbers, each number in a column of its own."""
+
+    HEADS = ("records", "gone", "share")
+
+    def __init__(self, width: int, numbers: Iterable[int], labels: Iterable[str], reasons: Iterable[str]) -> None:
+        size = 2 + max(len(self.HEADS[0]), *(len(f"{number:,}") for number in numbers))
+        self._sizes = (size, size, 8)[: 3 if width >= _SHARE_FROM else 2]
+        # The first number of a reason's line is empty, so that it may be longer.
+        longest = max(0, *map(_num_cells, labels), *(_num_cells(reason) - size for reason in reasons))
+        self._label = min(width - sum(self._sizes), longest)
+
+    def line(self, label: str, *cells: str) -> str:
+        """Cells are those of the first columns; a label may run on over columns that are empty."""
+        shown = [*cells, "", "", ""][: len(self._sizes)]
+        num_empty = next((index for index, cell in enumerate(shown) if cell), len(shown))
+        room = self._label + sum(self._sizes[:num_empty])
+        numbers = "".join(f"{cell:>{size}}" for cell, size in list(zip(shown, self._sizes, strict=True))[num_empty:])
+        shown_label = one_line(label, 1000)
+        if cell_len(shown_label) > room:
+            shown_label = f"{set_cell_size(shown_label, room - 1)}…"
+        return f"{set_cell_size(shown_label, room)}{numbers}".rstrip()
+
+
+def _num_cells(label: str) -> int:
+    return cell_len(one_line(label, 1000))
+
+
+def is_short(books: Mapping[str, Sequence[Mapping[str, object]]]) -> bool:
+    """Whether `books_lines` leaves something out: steps of many sources, or reasons of a step."""
+    accounts = [Account.from_dict(state) for states in books.values() for state in states]
+    return len(books) > _MAX_SOURCES or any(len(_reasons(account)) > _MAX_REASONS + 1 for account in accounts)
+
+
+def books_lines(
+    books: Mapping[str, Sequence[Mapping[str, object]]], width: int, *, details: bool = False
+) -> Iterator[str]:
+    """The books of all sources, none of the lines longer than `width`."""
+    accounts = {source: [Account.from_dict(state) for state in states] for source, states in books.items()}
+    largest = [account.taken + account.created for steps in accounts.values() for account in steps]
+    labels = [f"  {account.step}" for steps in accounts.values() for account in steps]
+    reasons = [reason for steps in accounts.values() for account in steps for _, reason in _reasons(account)]
+    columns = _Columns(width, [0, *largest], ["", *accounts, *labels], ["", *reasons])
+    if len(accounts) > _MAX_SOURCES and not details:
+        yield columns.line("", *columns.HEADS)
+        for source, steps in accounts.items():
+            if steps:
+                num_came = steps[0].taken + sum(account.created for account in steps)
+                yield _step_line(columns, source, num_came, steps[-1].given)
+        return
+    for source, steps in accounts.items():
+        yield columns.line(source, *columns.HEADS)
+        for account in steps:
+            yield from _account_lines(columns, account, details=details)
+            if details and +account.measures:
+                counts = "; ".join(f"{name} {count:,}" for name, count in sorted(account.measures.items()) if count)
+                yield from wrap(f"    counted: {one_line(counts, 10_000)}", width, indent="      ")
+
+
+def _account_lines(columns: _Columns, account: Account, *, details: bool) -> Iterator[str]:
+    yield _step_line(columns, f"  {account.step}", account.taken + account.created, account.given)
+    if account.created:
+        yield columns.line("    created", f"{account.created:,}")
+    reasons = _reasons(account)
+    # One more line would say no less than "1 more reason".
+    shown = reasons if details or len(reasons) <= _MAX_REASONS + 1 else reasons[:_MAX_REASONS]
+    for count, reason in shown:
+        yield columns.line(reason, "", f"{count:,}")
+    hidden = reasons[len(shown) :]
+    if hidden:
+        yield columns.line(f"    {len(hidden)} more reasons", "", f"{sum(count for count, _ in hidden):,}")
+
+
+def _reasons(account: Account) -> list[tuple[int, str]]:
+    """Why records are gone, the most frequent first."""
+    reasons = [(count, f"    {reason}") for reason, count in account.dropped.items()]
+    reasons += [(count, f"    {reason} (quarantined)") for reason, count in account.quarantined.items()]
+    return sorted(reasons, key=lambda item: (-item[0], item[1]))
+
+
+def _step_line(columns: _Columns, label: str, num_came: int, num_left: int) -> str:
+    num_gone = num_came - num_left
+    if not num_gone:
+        return columns.line(label, f"{num_left:,}")
+    return columns.line(label, f"{num_left:,}", f"{num_gone:,}", f"{num_gone / num_came:.1%}")
+
+
+def token_lines(manifest: Manifest, width: int) -> Iterator[str]:
+    """Tokens and rows of each source; nothing for a dataset of documents."""
+    if not manifest.holds_rows:
+        return
+    for source in manifest.books:
+        accounts = manifest.accounts(source)
+        count: Counter[str] = sum((account.measures for account in accounts), Counter())
+        num_encoded = sum(account.measures["tokens"] for account in accounts if account.measures["bytes"])
+        amounts = manifest.amounts().get(source, MixedShare(rows=0))
+        num_rows, num_tokens = amounts.rows, amounts.tokens or 0
+        facts = [f"{num_tokens:,} tokens in {num_rows:,} rows"]
+        if manifest.row_length and num_rows:
+            facts[0] += f", {num_tokens / (num_rows * manifest.row_length):.2%} filled"
+        if num_encoded:
+            facts.append(f"{count['bytes'] / num_encoded:.2f} bytes a token")
+        if manifest.kind == CHATS and num_tokens:
+            facts.append(f"{(amounts.trained_tokens or 0) / num_tokens:.2%} of them trained")
+        facts += _row_facts(count)
+        yield from wrap(f"{one_line(source)}: {'; '.join(facts)}", width)
+
+
+def _row_facts(count: Counter[str]) -> Iterator[str]:
+    """What of the documents does not stand in the rows as it came."""
+    if count["split_documents"]:
+        yield f"{count['split_documents']:,} documents split over rows"
+    left_out = sum(count[name] for name in _LEFT_OUT)
+    if left_out:
+        yield f"{left_out:,} tokens left out"
+    if count["shortened_chats"]:
+        yield (
+            f"{count['shortened_chats']:,} chats shortened by {count['dropped_messages']:,} messages, "
+            f"{count['shortened_tokens']:,} tokens"
+        )
+    if count["cut_chats"]:
+        yield f"{count['cut_chats']:,} chats cut at their end by {count['cut_tokens']:,} tokens"
+    if count["truncated_documents"]:
+        yield f"{count['truncated_documents']:,} documents truncated by {count['truncated_tokens']:,} tokens"
+    if count["tail_rows"]:
+        yield f"{count['tail_rows']:,} rows made of tails of units, which stand last"
+    if count["special_literals"]:
+        yield f"{count['special_literals']:,} special tokens written in texts"

@@ -1,0 +1,48 @@
+"""Plans and results as a notebook shows them: HTML without scripts, everything from files escaped."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+from gristmill.core.books import Account
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_HEADS = ("step", "records in", "created", "out", "dropped", "quarantined", "reasons")
+
+
+def text_html(text: str) -> str:
+    """Lines as they are.
+
+    >>> text_html("<b>")
+    '<pre>&lt;b&gt;</pre>'
+    """
+    return f"<pre>{escape(text)}</pre>"
+
+
+def result_html(title: str, books: Mapping[str, Sequence[Mapping[str, object]]]) -> str:
+    """A sentence and a table of the books for each source, folded where there are several."""
+    tables = [
+        f"<details{' open' if len(books) == 1 else ''}><summary>{escape(source)}</summary>{_table(states)}</details>"
+        for source, states in books.items()
+    ]
+    return f"<div><p>{escape(title)}</p>{''.join(tables)}</div>"
+
+
+def _table(states: Sequence[Mapping[str, object]]) -> str:
+    rows = [_row("th", _HEADS), *(_row("td", _cells(Account.from_dict(state))) for state in states)]
+    return f"<table>{''.join(rows)}</table>"
+
+
+def _cells(account: Account) -> list[str]:
+    numbers = (account.taken, account.created, account.given, account.dropped.total(), account.quarantined.total())
+    reasons = ", ".join(
+        f"{reason} {count:,}" for reason, count in (account.dropped + account.quarantined).most_common()
+    )
+    return [account.step, *(f"{number:,}" for number in numbers), reasons]
+
+
+def _row(tag: str, cells: Sequence[str]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
