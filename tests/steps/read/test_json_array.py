@@ -191,6 +191,21 @@ def test_the_layout_is_told_by_content(data, expected):
     assert (None if found is None else (found.start, found.is_array)) == expected
 
 
+@pytest.mark.parametrize("size", [1000, 3 << 20])
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b'{"text": "%b"}\n{"text": "b"}\n', None),
+        (b'{"data": [{"text": "%b"}, {"text": "b"}]}', (9, True)),
+        (b'{"data": [{"text": "%b"}, {"text": "b"}]}\n \n', (9, True)),
+        (b'{"data": [{"text": "%b"},\n{"text": "b"}]}\n', (9, True)),
+    ],
+)
+def test_a_long_first_line_is_told_like_a_short_one(data, expected, size):
+    found = find_elements_in(Read(read="a.json"), "a.json", data % (b"x" * size))
+    assert (None if found is None else (found.start, found.is_array)) == expected
+
+
 def test_a_field_names_the_array():
     data = b'{"a": [{"text": "a"}], "b": {"c": [{"text": "b"}]}}'
     assert [record["text"] for record in read_whole(data, field="b.c")[0]] == ["b"]

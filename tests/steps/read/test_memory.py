@@ -55,6 +55,41 @@ def test_a_line_of_a_gibibyte(tmp_path):
     assert peak < 400
 
 
+@pytest.mark.parametrize(
+    ("name", "head", "record", "tail"),
+    [
+        ("x.json", b"[", b'{"text": "%b"},', b'{"text": "last"}]'),
+        ("x.json", b'{"version": 1, "data": [', b'{"text": "%b"},', b'{"text": "last"}], "more": []}'),
+        ("x.csv", b"id,text\n", b'1,"a, %b"\n', b"2,last\n"),
+    ],
+    ids=["array", "object", "csv"],
+)
+def test_a_file_that_is_scanned(tmp_path, name, head, record, tail):
+    path = tmp_path / name
+    with path.open("wb") as sink:
+        sink.write(head)
+        for _ in range(512):
+            sink.write(record % (b"x" * (1 << 20)))
+        sink.write(tail)
+    count, reasons, peak = read_in_a_process(path)
+    assert (count, reasons) == (513, [])
+    assert peak < 400
+
+
+@pytest.mark.parametrize(
+    ("name", "head"), [("x.json", b'[{"text": "before"}, {"text": "'), ("x.csv", b'id,text\n1,"before"\n2,"')]
+)
+def test_a_quote_that_is_never_closed(tmp_path, name, head):
+    path = tmp_path / name
+    with path.open("wb") as sink:
+        sink.write(head)
+        for _ in range(512):
+            sink.write(b"x" * (1 << 20))
+    count, reasons, peak = read_in_a_process(path)
+    assert (count, len(reasons)) == (1, 1)
+    assert peak < 400
+
+
 @pytest.mark.parametrize("suffix", ["gz", "zst"])
 def test_a_small_file_that_unpacks_to_a_gibibyte(tmp_path, suffix):
     path = tmp_path / f"x.jsonl.{suffix}"

@@ -94,7 +94,8 @@ class CsvReader(JsonLinesReader):
 
     def _cut(self, raw: RawCell) -> CutRecords:
         file = self._cells.file.id
-        data = bytes(raw.data)
+        whole = raw.data.obj  # a large cell was put together, and is not copied once more
+        data = whole if isinstance(whole, bytes) and len(whole) == len(raw.data) else bytes(raw.data)
         found = RowScanner(self._rows.layout.dialect).split(data)
         lines: list[bytes] = []
         places: list[int] = []

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gristmill.steps.read.read import Read
 
 _HEAD_BYTES = 64 << 10
+_LINE_BYTES = 1 << 20
 _KEY = re.compile(rb'"((?:[^"\\]|\\.)*)"\s*:\s*')
 _SPACE = b" \t\r\n"
 _TURN_KEYS = {"role", "from"}
@@ -40,16 +41,17 @@ _WHOLE_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 def find_elements(read: Read, path: str) -> ElementRange | None:
     """Where the records of a `.json` file are; None if it holds lines."""
-    with closing(unpacked_chunks(path)) as chunks:
-        return _find(read, path, _Walk(chunks))
+    with closing(unpacked_chunks(path)) as chunks, closing(unpacked_chunks(path)) as again:
+        return _find(read, path, _Walk(chunks), _Walk(again))
 
 
 def find_elements_in(read: Read, path: str, data: bytes) -> ElementRange | None:
     """Like `find_elements`, for the content of a small file."""
-    return _find(read, path, _Walk(iter((data,))))
+    return _find(read, path, _Walk(iter((data,))), _Walk(iter((data,))))
 
 
-def _find(read: Read, path: str, walk: _Walk) -> ElementRange | None:
+def _find(read: Read, path: str, walk: _Walk, ahead: _Walk) -> ElementRange | None:
+    """By a walk through the document; `ahead` is another one, to look for its end without holding what lies between."""
     start = walk.skip_space(len(BYTE_ORDER_MARK) if walk.peek(0, 3) == BYTE_ORDER_MARK else 0)
     first = walk.peek(start, 1)
     if read.field is not None:
@@ -58,14 +60,15 @@ def _find(read: Read, path: str, walk: _Walk) -> ElementRange | None:
         return ElementRange(start, is_array=True)
     if first != b"{":
         return None
-    line = walk.line(start, read.max_record_bytes)
-    if _is_object(line):
-        follows = walk.skip_space(start + len(line))
-        if walk.peek(follows, 1):
+    line, has_end = walk.line(start)
+    if has_end and _is_object(line):
+        if walk.peek(walk.skip_space(start + len(line)), 1):
             return None
         return _only_array(read, walk, start)
     if not _begins_document(walk.peek(start, _HEAD_BYTES)):
         return None
+    if not has_end and (end := ahead.end_of(start)) is not None and ahead.peek(ahead.skip_space(end), 1):
+        return None  # lines, of which the first is long
     return _only_array(read, walk, start) or ElementRange(start, is_array=False)
 
 
@@ -160,15 +163,21 @@ class _Walk:
                 break
         return at
 
-    def line(self, at: int, most: int) -> bytes:
-        """The bytes up to the end of the line, or `most` of them."""
-        size = _HEAD_BYTES
-        while True:
-            block = self.peek(at, size)
-            end = block.find(b"\n")
-            if end >= 0 or len(block) < size or size > most:
-                return block[:end] if end >= 0 else block
-            size *= 4
+    def line(self, at: int) -> tuple[bytes, bool]:
+        """The bytes up to the end of the line or of the document, and whether that was found within 1 MiB."""
+        block = self.peek(at, _LINE_BYTES)
+        end = block.find(b"\n")
+        return (block[:end], True) if end >= 0 else (block, len(block) < _LINE_BYTES)
+
+    def end_of(self, at: int) -> int | None:
+        """Where the object ends that begins at `at`: behind its bracket."""
+        scanner = ElementScanner(is_open=False, is_object=True)
+        while block := self._block(at):
+            scanner.find_start(block, 0, len(block), len(block))
+            if scanner.is_closed:
+                return at + scanner.end
+            at += len(block)
+        return None
 
     def members(self, at: int) -> Iterator[tuple[str, int]]:
         """The keys of the object that begins at `at`, and where their values begin."""
