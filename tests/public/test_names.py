@@ -194,6 +194,7 @@ STREAM = {
     "epochs": None,
     "rows": None,
     "tokens": None,
+    "rows_per_epoch": None,
     "max_epochs": None,
     "drop_last": False,
     "collate": None,

@@ -33,7 +33,7 @@ def test_every_reader_goes_on_where_the_one_before_it_stopped(packed, oracle):
     read += take(iter(loader), 2)
     assert stream.next_row == stream.state_dict()["row"] == loader.state_dict()["row"] == 14
     read += take(stream.batches(2), 3)
-    assert len(loader) == 14  # 40 rows are left
+    assert (len(loader), loader.steps_left) == (20, 14)  # 40 rows are left
     read += list(TorchDataset(stream, 7))
     assert ids_of(read) == oracle[:60]
 
@@ -102,51 +102,53 @@ PASSES = [(0, {}), (2, {}), (2, {"persistent_workers": True})]
 
 @pytest.mark.parametrize(("num_workers", "options"), PASSES, ids=["none", "workers", "persistent"])
 @pytest.mark.parametrize("through", ["dataset", "stream"])
-def test_only_the_first_pass_after_a_load_begins_there(packed, oracle, num_workers, options, through):
-    stream = Stream(packed, seed=7, epochs=1)
+def test_the_first_pass_after_a_load_is_the_rest_of_its_epoch(packed, oracle, num_workers, options, through):
+    stream = Stream(packed, seed=7, epochs=3)
     dataset = TorchDataset(stream, 4)
     state = json.loads(json.dumps(stream.state_dict(row=20)))
     loaded = {"dataset": dataset, "stream": stream}[through]
     loader = workers(dataset, num_workers, **options)
     loaded.load_state_dict(state)
-    assert len(loader) == 9
+    assert (len(loader), dataset.steps_left) == (14, 9)
     assert ids_of(loader) == oracle[20:53]
-    assert len(loader) == 14
-    assert ids_of(loader) == oracle[:53]
-    assert ids_of(loader) == oracle[:53]
+    assert (len(loader), dataset.steps_left) == (14, 14)
+    assert ids_of(loader) == oracle[53:106]
     loaded.load_state_dict(state)  # the workers that live hear of it
     assert ids_of(loader) == oracle[20:53]
-    assert ids_of(workers(dataset, 3)) == oracle[:53]  # of another loader too
+    assert ids_of(workers(dataset, 3)) == oracle[53:106]  # of another loader too
+    assert ids_of(loader) == oracle[106:159]
+    with pytest.raises(UsageError, match="3 epochs were read"):
+        list(loader)
 
 
 def test_passes_of_spawned_workers(packed, oracle):
-    dataset = TorchDataset(Stream(packed, seed=7, epochs=1), 4)
+    dataset = TorchDataset(Stream(packed, seed=7, epochs=3), 4)
     dataset.load_state_dict(dataset.stream.state_dict(row=20))
     loader = workers(dataset, 1, "spawn", persistent_workers=True)
     assert ids_of(loader) == oracle[20:53]
-    assert ids_of(loader) == oracle[:53]
+    assert ids_of(loader) == oracle[53:106]
     dataset.load_state_dict(dataset.stream.state_dict(row=40))
     assert ids_of(loader) == oracle[40:53]
-    assert ids_of(workers(dataset, 0)) == oracle[:53]
+    assert ids_of(workers(dataset, 0)) == oracle[53:106]
 
 
 def test_a_forked_trainer_goes_its_own_way(packed, oracle):
     """Not a worker of this process: what it reads and loads moves nothing here."""
     import multiprocessing
 
-    stream = Stream(packed, seed=7, epochs=1)
+    stream = Stream(packed, seed=7, epochs=2)
     dataset = TorchDataset(stream, 4)
     take(stream.batches(4), 5)
 
     def train(answers):
         read = [ids_of(workers(dataset, 0)) for _ in range(2)]
         dataset.load_state_dict(stream.state_dict(row=40))
-        answers.send([*read, ids_of(stream.batches(4))])
+        answers.send([*read, ids_of(TorchLoader(stream, 4))])
 
     here, there = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(target=train, args=(there,))
     process.start()
-    assert here.recv() == [oracle[20:53], oracle[:53], oracle[40:53]]
+    assert here.recv() == [oracle[20:53], oracle[53:106], oracle[40:53]]
     process.join()
     assert stream.state_dict()["row"] == 20
     assert ids_of(dataset) == oracle[20:53]

@@ -30,6 +30,7 @@ class StreamArguments(msgspec.Struct, frozen=True, kw_only=True):
     epochs: float | None
     rows: int | None
     tokens: int | None
+    rows_per_epoch: int | None
     max_epochs: Any
     drop_last: bool
     collate: Collate | None
@@ -53,6 +54,8 @@ class StreamArguments(msgspec.Struct, frozen=True, kw_only=True):
             "max_epochs": _limits(self.max_epochs),
             **given,
         }
+        if self.rows_per_epoch is not None:
+            changes["rows_per_epoch"] = whole_number("rows_per_epoch", self.rows_per_epoch, least=1)
         for name, value in changes.items():
             msgspec.structs.force_setattr(self, name, value)
 

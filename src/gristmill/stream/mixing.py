@@ -157,6 +157,8 @@ def horizon(given: StreamArguments, lanes: list[Lane], order: RowOrder, row_leng
     """How many rows the stream has; None: it is endless."""
     if given.rows is not None:
         return given.rows
+    if given.epochs is not None and given.rows_per_epoch is not None:
+        return whole_number("the number of rows in so many epochs", math.ceil(given.epochs * given.rows_per_epoch))
     if given.epochs is not None:
         used = order.mixture.sources if order.mixture is not None else [lane.name for lane in lanes]
         rows = math.ceil(given.epochs * sum(lane.rows for lane in lanes if lane.name in used))
@@ -164,6 +166,16 @@ def horizon(given: StreamArguments, lanes: list[Lane], order: RowOrder, row_leng
     if given.tokens is not None:
         return _rows_for(given.tokens, lanes, order, row_length)
     return None
+
+
+def epoch_rows(given: StreamArguments, lanes: list[Lane], order: RowOrder) -> int | None:
+    """Rows of one epoch, where passes are epochs; None: the stream is one pass.
+
+    Sources with weights end at different rows, so only the user can say what an epoch of all of them is.
+    """
+    if given.rows_per_epoch is not None or given.epochs is None or order.mixture is not None:
+        return given.rows_per_epoch
+    return sum(lane.rows for lane in lanes)
 
 
 def _rows_for(tokens: int, lanes: list[Lane], order: RowOrder, row_length: int | None) -> int:

@@ -1,10 +1,13 @@
 """Where a stream stands. The stream is the one owner of this number; what reads it in order moves it.
 
 The workers of a DataLoader cannot move it: they read ahead, and of what is handed out they hear nothing. But they must
-know where to begin. The first pass over a DataLoader goes on where the stream stands, the passes after it begin at row
-0; were that to hang on what each process remembers, a pass after a resume would leave out the rows before it. So the
-position is shared with the workers: three numbers in memory without a name, written without locks. What is written by
-several at once is the same.
+know where to begin: the first pass goes on where the stream stands, each one after it at the next epoch. So the
+position is shared with the workers: numbers in memory without a name, written without locks. What is written by several
+at once is the same.
+
+One word says which pass has begun since the stream was moved: how many there were, of how many workers, and the number
+that the DataLoader has given to all workers of this pass. Each worker also notes in which pass it has begun and ended:
+a pass that not all have ended was left, and how much of it was used nobody here knows.
 """
 
 from __future__ import annotations
@@ -15,22 +18,32 @@ from multiprocessing.context import get_spawning_popen
 from multiprocessing.sharedctypes import RawArray
 from typing import TYPE_CHECKING, Any
 
+from gristmill.core.errors import UsageError
+
 if TYPE_CHECKING:
     from collections.abc import MutableSequence
 
-_ROW, _MOVES, _TAKEN = range(3)
-_READER_BITS = 40
-_MAX_MOVES = (1 << 23) - 1
-"""Counted from 1 again after these: a word has no more bits left."""
+    from gristmill.stream.passes import Passes
+
+_MAX_WORKERS = 255
+"""More of them share places: then a pass that was left may be taken for a whole one."""
+_ROW, _PASS, _MOVES, _BEGUN = 0, 1, 2, 3
+_ENDED = _BEGUN + _MAX_WORKERS
+_LENGTH = _ENDED + _MAX_WORKERS
+_READER_BITS, _WORKER_BITS, _COUNT_BITS = 40, 8, 15
+_HERE = 1
+"""In place of a pass: a dataset was read in this process, batch by batch."""
 
 
 class Position:
-    """The next row, how often it was moved, and which pass has begun there since."""
+    """The next row, and which pass of worker processes has begun there."""
 
     def __init__(self, row: int = 0) -> None:
-        self._numbers: MutableSequence[int] = [row, 1, 0]
+        self._numbers: MutableSequence[int] = [row, *[0] * (_LENGTH - 1)]
         self._owner: int | None = None
         """The process that shares it with its workers; None: nobody does."""
+        self._num_moves = 0
+        """As this process knows it: in a worker, when it was started."""
 
     @property
     def row(self) -> int:
@@ -38,48 +51,100 @@ class Position:
 
     @property
     def is_taken(self) -> bool:
-        """Whether a pass has begun here: then how far it has come is not known."""
-        return self._numbers[_TAKEN] >> _READER_BITS == self._numbers[_MOVES]
+        """Whether a DataLoader reads from here: then how much of that was used is not known."""
+        return bool(self._numbers[_PASS])
 
-    def move_to(self, row: int) -> None:
+    def move_to(self, row: int, *, by_dataset: bool = False) -> None:
         self._keep_for(os.getpid())
+        self._num_moves += 1
+        self._numbers[_MOVES] = self._num_moves
         self._numbers[_ROW] = row
-        self._numbers[_MOVES] = self._numbers[_MOVES] % _MAX_MOVES + 1
+        self._numbers[_PASS] = _HERE if by_dataset else 0
 
     def share(self) -> None:
         """From now on workers that this process starts see it move."""
         if self._owner != os.getpid():
             self._numbers, self._owner = RawArray("q", [*self._numbers[:]]), os.getpid()
 
-    def begin_pass(self, reader: int, *, in_worker: bool) -> int:
-        """The first row of a pass; all workers of a pass name the same `reader`.
-
-        One word holds both the move and the reader, so that no worker can see half of what another has written.
-        """
-        parent = multiprocessing.parent_process() if in_worker else None
+    def begin_pass(self, reader: int, worker: int, num_workers: int, passes: Passes, *, is_first: bool) -> int:
+        """The first row of a pass of worker processes, all of which name the same `reader`; `is_first` in this one."""
+        parent = multiprocessing.parent_process()
         self._keep_for(os.getpid() if parent is None or parent.pid is None else parent.pid)
-        taken = (self._numbers[_MOVES] << _READER_BITS) | (reader % (1 << _READER_BITS))
-        if self.is_taken and self._numbers[_TAKEN] != taken:
-            return 0
-        self._numbers[_TAKEN] = taken
+        if is_first and self._numbers[_MOVES] != self._num_moves:  # of a pass that was given up while it began
+            raise UsageError("the stream was moved after this worker was started", help="iterate the DataLoader again")
+        worker, num_workers = worker % _MAX_WORKERS, min(num_workers, _MAX_WORKERS)
+        begun = self._numbers[_PASS]
+        # A generator that is seeded anew gives the same number to the next pass; but no worker begins a pass twice.
+        if _name(begun) != _name(_word(1, num_workers, reader)) or self._numbers[_BEGUN + worker] == begun:
+            self._refuse_left_pass()
+            begun = self._numbers[_PASS] = _word(_count(begun) + 1, num_workers, reader)
+        self._numbers[_BEGUN + worker] = begun
+        return passes.later_pass(self.row, _count(begun) - 1)
+
+    def end_pass(self, worker: int) -> None:
+        """A worker has made its last batch of the pass that it has begun."""
+        worker %= _MAX_WORKERS
+        self._numbers[_ENDED + worker] = self._numbers[_BEGUN + worker]
+
+    def resume_pass(self, first_row: int) -> None:
+        """A pass of workers has begun at another row than they thought: that of a state which each of them loads."""
+        begun = self._numbers[_PASS]
+        self._numbers[_ROW] = first_row
+        self._numbers[_PASS] = _word(1, _num_workers(begun), begun)
+
+    def begin_here(self, passes: Passes) -> int:
+        """The first row of a pass in this process."""
+        count = _count(self._numbers[_PASS])
+        if count:
+            self._refuse_left_pass()
+            self.move_to(passes.later_pass(self.row, count))
         return self.row
 
-    def next_pass(self) -> int:
-        """Where a pass would begin."""
-        return 0 if self.is_taken else self.row
+    def next_pass(self, passes: Passes) -> int:
+        """Where a pass would begin, if that of workers was whole."""
+        return passes.later_pass(self.row, _count(self._numbers[_PASS]))
+
+    def _refuse_left_pass(self) -> None:
+        begun = self._numbers[_PASS]
+        ended = self._numbers[_ENDED : _ENDED + _num_workers(begun)]
+        if _count(begun) and any(word != begun for word in ended):
+            raise UsageError(
+                "the last pass of this DataLoader was left before its end, and its workers had read ahead: how much "
+                "of it was used is not known here",
+                help="dataset.load_state_dict(dataset.state_after(batch)) goes on behind the last batch that was used, "
+                "dataset.set_epoch(n) at an epoch; rows_per_epoch= makes shorter passes",
+            )
 
     def _keep_for(self, process: int) -> None:
         """A process that was not started as a worker of the owner goes its own way."""
         if self._owner not in (None, process):
-            self._numbers, self._owner = [self.row, 1, 0], None
+            self._numbers, self._owner, self._num_moves = [self.row, *[0] * (_LENGTH - 1)], None, 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._owner is not None and get_spawning_popen() is not None:
-            return _shared, (self._numbers, self._owner)
+            return _shared, (self._numbers, self._owner, self._num_moves)
         return Position, (self.row,)
 
 
-def _shared(numbers: MutableSequence[int], owner: int) -> Position:
+def _word(count: int, num_workers: int, reader: int) -> int:
+    count, reader = count % (1 << _COUNT_BITS), reader % (1 << _READER_BITS)
+    return (count << _WORKER_BITS | num_workers) << _READER_BITS | reader
+
+
+def _count(word: int) -> int:
+    return word >> (_READER_BITS + _WORKER_BITS)
+
+
+def _num_workers(word: int) -> int:
+    return word >> _READER_BITS & _MAX_WORKERS
+
+
+def _name(word: int) -> int:
+    """Without the count."""
+    return word % (1 << (_READER_BITS + _WORKER_BITS))
+
+
+def _shared(numbers: MutableSequence[int], owner: int, num_moves: int) -> Position:
     position = Position()
-    position._numbers, position._owner = numbers, owner
+    position._numbers, position._owner, position._num_moves = numbers, owner, num_moves
     return position

@@ -113,7 +113,8 @@ def simulated(stream: Stream, state: Mapping[str, Any], leg: Leg, steps: int) ->
         maker.load_state_dict(state)
     for step, rank in itertools.product(range(steps), range(leg.world_size)):
         maker = makers[rank, step % max(leg.num_workers, 1)]
-        if not maker.has_batch(state["row"] + step * leg.batch_size * leg.world_size, leg.batch_size * leg.world_size):
+        global_size = leg.batch_size * leg.world_size
+        if not maker.has_batch(maker.passes.row_of_step(state["row"], step, global_size), global_size):
             return
         batch = maker.batch(step, leg.batch_size, rank, leg.world_size)
         yield batch, maker.state_dict(row=batch.next_row)

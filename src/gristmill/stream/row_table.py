@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 class RowTable:
     """See the module. Threads may use it together."""
 
-    def __init__(self, shards: list[RowShard]) -> None:
+    def __init__(self, shards: list[RowShard], *, at_random: bool = False) -> None:
         self.shards = shards
+        self._at_random = at_random
         self.ends = np.cumsum([shard.rows for shard in shards], dtype=np.int64)
         self.starts = np.array([0, *self.ends[:-1], 0], dtype=np.int64)
         """Of each shard among all places, and of shard -1, in which rows are that only fill up a batch."""
@@ -66,7 +67,7 @@ class RowTable:
             try:
                 for shard in np.unique(self.shards_of(places[places >= 0])).tolist():
                     if not shard_blocks[shard, 1]:
-                        mapped, of_shard = open_blocks(self.shards[shard])
+                        mapped, of_shard = open_blocks(self.shards[shard], at_random=self._at_random)
                         self._mapped.append(mapped)
                         shard_blocks[shard] = self._num_blocks, len(of_shard)
                         blocks = self._with(blocks, of_shard)

@@ -17,7 +17,17 @@ from gristmill.core.errors import DamagedDatasetError
 from gristmill.core.records import INPUT_IDS, LOSS_MASK
 from gristmill.shards.readers import READ_ERRORS
 from gristmill.shards.token_rows import LENGTHS
-from gristmill.stream.kernels import B_END_ROW, B_ROWS, BLOCK_COLUMNS
+from gristmill.stream.kernels import (
+    B_END_ROW,
+    B_IDS_OFFSETS,
+    B_LENGTHS,
+    B_LENGTHS_OFFSETS,
+    B_NUM_LENGTHS,
+    B_ROW_LENGTH,
+    B_ROWS,
+    BLOCK_COLUMNS,
+)
+from gristmill.stream.mapping import ask_for, map_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,10 +35,11 @@ if TYPE_CHECKING:
     from gristmill.stream.sources import RowShard
 
 
-def open_blocks(shard: RowShard) -> tuple[pa.Buffer, NDArray[np.int64]]:
-    """The mapped file, to be kept, and a line for each batch."""
+def open_blocks(shard: RowShard, *, at_random: bool) -> tuple[pa.Buffer, NDArray[np.int64]]:
+    """The mapped file, to be kept, and a line for each batch; `at_random`: rows are read in no order."""
     try:
-        mapped = _map(shard)
+        check_size(shard)
+        mapped = map_file(shard.path, shard.bytes, at_random=at_random)
         with pa.ipc.open_stream(pa.BufferReader(mapped)) as stream:
             if not stream.schema.equals(shard.schema):
                 raise ValueError("its columns are not those of the manifest")
@@ -42,7 +53,19 @@ def open_blocks(shard: RowShard) -> tuple[pa.Buffer, NDArray[np.int64]]:
     num_rows = int(blocks[-1, B_END_ROW]) if len(blocks) else 0
     if num_rows != shard.rows:
         raise damaged(shard, f"holds {num_rows} rows, but the manifest says {shard.rows}")
+    if at_random:
+        _ask_for_lengths(blocks)
     return mapped, blocks
+
+
+def _ask_for_lengths(blocks: NDArray[np.int64]) -> None:
+    """Begin to read where rows begin and how long their documents are: a hundredth of a shard, needed for any row."""
+    for block in blocks.tolist():
+        offsets_bytes = 4 * (block[B_ROWS] + 1)
+        ask_for(block[B_LENGTHS_OFFSETS], offsets_bytes)
+        ask_for(block[B_LENGTHS], 4 * block[B_NUM_LENGTHS])
+        if not block[B_ROW_LENGTH]:
+            ask_for(block[B_IDS_OFFSETS], offsets_bytes)
 
 
 def check_size(shard: RowShard) -> None:
@@ -59,12 +82,6 @@ def damaged(shard: RowShard, problem: str) -> DamagedDatasetError:
     return DamagedDatasetError(
         f"{shard.path} {problem}", help=f"run: gristmill verify {shard.folder}", shard=shard.path
     )
-
-
-def _map(shard: RowShard) -> pa.Buffer:
-    check_size(shard)
-    with pa.memory_map(shard.path) as file:
-        return file.read_buffer(shard.bytes)
 
 
 def _line(batch: pa.RecordBatch, mapped: pa.Buffer) -> list[int]:

@@ -18,8 +18,10 @@ from gristmill.stream.accounting import Accounting
 from gristmill.stream.arguments import MAX_BATCH, StreamArguments, check_ranks
 from gristmill.stream.collate import INPUT_IDS, Batch, Collate, collate, width_of
 from gristmill.stream.kernels import S_FILLED, S_SHARD
-from gristmill.stream.mixing import check_max_epochs, horizon, left_out_by, mixture_of
+from gristmill.stream.mixing import check_max_epochs, epoch_rows, horizon, left_out_by, mixture_of
+from gristmill.stream.passes import Passes
 from gristmill.stream.position import Position
+from gristmill.stream.read_ahead import ReadAhead
 from gristmill.stream.row_order import RowOrder
 from gristmill.stream.row_sources import RowSources
 from gristmill.stream.row_table import RowTable
@@ -52,10 +54,12 @@ class Stream:
         sources: Only these.
         seed: Another one, another order.
         shuffle: False: each source in the order of its records.
-        epochs: End after as many rows as there are, this many times.
+        epochs: End after as many rows as there are, this many times. Without weights each pass of a loader is an epoch.
         rows: End after so many.
         tokens: End after the rows that hold so many tokens, by the mean of each source.
             Without any of these three the stream is endless.
+        rows_per_epoch: What an epoch is: a pass of a loader has so many rows. With weights there is no other way to say
+            it, and without it the stream is one pass.
         max_epochs: Refuse an end that reads a source more often (a number, or one a source).
         drop_last: Leave out the rows of an incomplete last batch; else it is filled up with empty rows.
         collate: What a batch holds.
@@ -74,6 +78,7 @@ class Stream:
         epochs: float | None = None,
         rows: int | None = None,
         tokens: int | None = None,
+        rows_per_epoch: int | None = None,
         max_epochs: float | Mapping[str, float] | None = None,
         drop_last: bool = False,
         collate: Collate | None = None,
@@ -89,6 +94,7 @@ class Stream:
             epochs=epochs,
             rows=rows,
             tokens=tokens,
+            rows_per_epoch=rows_per_epoch,
             max_epochs=max_epochs,
             drop_last=drop_last,
             collate=collate,
@@ -107,6 +113,8 @@ class Stream:
         self.order = RowOrder(self.lanes, chosen, given.seed, shuffle=given.shuffle)
         self.num_rows = horizon(given, self.lanes, self.order, self.row_length)
         """After which the stream ends; None: never."""
+        self.passes = Passes(epoch_rows(given, self.lanes, self.order), self.num_rows, given.drop_last)
+        """Where passes begin and end."""
         check_max_epochs(given.max_epochs, self.lanes, self.order, self.num_rows)
         self.forget_files()
         self.left_out = left_out_by(self.parts, given)
@@ -129,7 +137,8 @@ class Stream:
         """Let go of all open shards; they are opened again when rows of them are asked for."""
         self._process = os.getpid()
         shards = [shard for lane in self.lanes for shard in lane.shards]
-        self.table = RowTable(shards)
+        self.table = RowTable(shards, at_random=self.arguments.shuffle)
+        self._read_ahead = ReadAhead()
         self.sources = list(dict.fromkeys(source for shard in shards for source in shard.shares))
         self._row_sources = RowSources(shards, self.sources)
 
@@ -155,21 +164,29 @@ class Stream:
         return self.take(np.arange(start, stop), first_row=start, next_row=stop)
 
     def take(
-        self, rows: NDArray[np.int64], *, first_row: int, next_row: int, new: Callable[..., Any] = np.empty
+        self,
+        rows: NDArray[np.int64],
+        *,
+        first_row: int,
+        next_row: int,
+        end: int | None = None,
+        new: Callable[..., Any] = np.empty,
     ) -> Batch:
-        """Any rows in any order as one batch of the step that ends before `next_row`."""
+        """Any rows in any order as one batch of the step that ends before `next_row`; those from `end` on are empty."""
         if self._process != os.getpid():  # a forked process must not share the lock of its parent
             self.forget_files()
         table = self.table  # held until the rows are copied, even if another thread forgets the files
         places = self.order(rows).places
-        if self.num_rows is not None and next_row > self.num_rows:
-            places[rows >= self.num_rows] = -1
-            next_row = self.num_rows
+        end = self.num_rows if end is None else end
+        if end is not None:
+            places[rows >= end] = -1
+            next_row = min(next_row, end)
         spots = table.spots(places)
         width = self.row_length
         if width is None:
             # A rank that has no row left is as wide as all together: there is no tensor without places.
             empty = next_row > first_row and not (places >= 0).any()
+            # Where the rest of an epoch is left out, `next_row` is farther than the batch: that one is not empty.
             whole = table.spots(self.order(np.arange(first_row, next_row)).places) if empty else spots
             width = width_of(whole, self.collate)
         batch = Batch(collate(spots, self.collate, width, self.pad_id, new))
@@ -188,7 +205,7 @@ class Stream:
     def _row_of(self, step: int, global_size: int) -> int:
         """At which a step begins."""
         step = whole_number("step", step, least=-MAX_COUNT)
-        row = self.first_row + step * global_size
+        row = self.passes.row_of_step(self.first_row, max(step, 0), global_size)
         if step < 0 or not self.has_batch(row, global_size):
             known = "" if self.num_rows is None else f" of {self.steps_from(self.first_row, global_size):,}"
             raise OutOfRangeError(f"there is no step {step:,}{known}: they are counted from 0")
@@ -196,15 +213,42 @@ class Stream:
         return row
 
     def batch_at(
-        self, row: int, batch_size: int, rank: int = 0, world_size: int = 1, new: Callable[..., Any] = np.empty
+        self,
+        row: int,
+        batch_size: int,
+        rank: int = 0,
+        world_size: int = 1,
+        new: Callable[..., Any] = np.empty,
+        num_readers: int = 1,
     ) -> Batch:
-        """A rank's part of the global batch that begins at `row`; `new` makes its arrays."""
+        """A rank's part of the global batch that begins at `row`; `new` makes its arrays.
+
+        `num_readers`: how many make the batches of this rank in turn, so that this one makes every such next.
+        """
         start = row + rank * batch_size
         rows = np.arange(start, start + batch_size)
-        return self.take(rows, first_row=row, next_row=row + batch_size * world_size, new=new)
+        next_row = self.passes.batch_end(row, batch_size * world_size)
+        if not self.arguments.shuffle:
+            return self.take(rows, first_row=row, next_row=next_row, end=self.passes.end_of(row), new=new)
+        reader, step = self._read_ahead, batch_size * world_size * num_readers
+        last = reader.batches_ahead(batch_size)
+        if reader.is_cold:
+            self._ask_for(rows + last * step)
+        num_faults = reader.num_faults()
+        batch = self.take(rows, first_row=row, next_row=next_row, end=self.passes.end_of(row), new=new)
+        if reader.note(num_faults):
+            for number in range(1, last + 1):
+                self._ask_for(rows + number * step)
+        return batch
+
+    def _ask_for(self, rows: NDArray[np.int64]) -> None:
+        """Begin to read rows to come; at the end of an epoch, those that follow may be others."""
+        if self.num_rows is not None:
+            rows = rows[rows < self.num_rows]
+        self._read_ahead.ask(self.table, self.order(rows).places)
 
     def batches(self, batch_size: int, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
-        """One batch after the other, from where the stream stands, which moves with each.
+        """One batch after the other to the end of the stream, from where it stands, which moves with each.
 
         Another call goes on there too. Of two at a time the one that was overtaken is refused.
         """
@@ -212,13 +256,50 @@ class Stream:
         return map(self.hand_out, self._made(batch_size, rank, world_size))
 
     def _made(self, batch_size: int, rank: int, world_size: int) -> Iterator[Batch]:
-        row = self.next_row
+        row = self.begin_pass(batch_size * world_size)
         while self.has_batch(row, batch_size * world_size):
             batch = self.batch_at(row, batch_size, rank, world_size)
             row = batch.next_row
             yield batch
 
-    def hand_out(self, batch: Batch, wait_seconds: float = 0.0) -> Batch:
+    def begin_pass(self, global_size: int) -> int:
+        """Where a pass in this process begins: where the stream stands, or behind what workers have read.
+
+        With `drop_last` the rest of an epoch that is too short for a batch is left out.
+        """
+        row = self.position.begin_here(self.passes)
+        begin = self.passes.batch_begin(row, global_size)
+        if begin != row:
+            self.position.move_to(begin)
+        return begin
+
+    def refuse_ended(self, row: int, global_size: int = 1) -> None:
+        """Raise `UsageError` where a pass would begin with no batch before the end."""
+        if not self.has_batch(row, global_size):
+            given = self.arguments
+            what = f"its {given.epochs:g} epochs" if given.epochs is not None else f"its {self.num_rows:,} rows"
+            raise UsageError(
+                f"the stream has ended: {what} were read",
+                help="give it more: Stream(…, epochs=3) for three passes; or read it again as a new Stream, or after "
+                "load_state_dict",
+            )
+
+    @property
+    def epoch(self) -> int:
+        """In which the stream stands; 0 where it is one pass."""
+        row = self.position.next_pass(self.passes)
+        return row // self.passes.epoch_rows if self.passes.epoch_rows else 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Move to the beginning of an epoch; inside it already, nothing is done. A stream of one pass has none."""
+        epoch = whole_number("epoch", epoch)
+        rows = self.passes.epoch_rows
+        if rows is None or self.epoch == epoch:
+            return
+        self.refuse_ended(epoch * rows)
+        self.position.move_to(epoch * rows)
+
+    def hand_out(self, batch: Batch, wait_seconds: float | None = 0.0) -> Batch:
         """Move behind a batch that is about to be used; one that is not next is refused."""
         if batch.first_row != self.next_row:
             raise UsageError(
@@ -231,8 +312,8 @@ class Stream:
         return batch
 
     def has_batch(self, row: int, global_size: int) -> bool:
-        """Whether a global batch may begin at a row: before the end, and with `drop_last` whole before it."""
-        return self.num_rows is None or row + (global_size if self.arguments.drop_last else 1) <= self.num_rows
+        """Whether a global batch may begin at a row: before the end, and with `drop_last` whole in its pass."""
+        return self.passes.has_batch(row, global_size)
 
     def num_steps(self, batch_size: int, world_size: int = 1) -> int:
         """How many steps there are from `first_row` to the end."""
@@ -241,8 +322,8 @@ class Stream:
 
     def steps_from(self, row: int, global_size: int) -> int:
         """How many steps there are from a row to the end."""
-        left = max(len(self) - row, 0)
-        return left // global_size if self.arguments.drop_last else -(-left // global_size)
+        len(self)
+        return self.passes.steps_to_end(row, global_size) or 0
 
     def where(self, step: int, batch_size: int, world_size: int = 1, rank: int | None = None) -> list[RowOrigins]:
         """The documents behind a step, row by row; of one rank, or of all."""
@@ -253,8 +334,9 @@ class Stream:
         start, stop = first, first + batch_size * world_size
         if rank is not None:
             start, stop = first + only * batch_size, first + (only + 1) * batch_size
-        if self.num_rows is not None:
-            start, stop = min(start, self.num_rows), min(stop, self.num_rows)
+        end = self.passes.end_of(first)
+        if end is not None:
+            start, stop = min(start, end), min(stop, end)
         whole_number("the number of rows at once", stop - start, most=MAX_BATCH)
         return origins_of(self.order, self.table, range(start, stop), first, batch_size)
 

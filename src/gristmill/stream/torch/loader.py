@@ -17,6 +17,7 @@ import torch
 
 from gristmill.core.numbers import true_or_false, whole_number
 from gristmill.stream.arguments import check_ranks
+from gristmill.stream.torch.epochs import check_epoch, steps_of_epoch, steps_of_pass, warn_of_endless
 from gristmill.stream.torch.ranks import Ranks
 from gristmill.stream.torch.tensors import as_tensors, pinned_array
 
@@ -62,6 +63,7 @@ class TorchLoader:
         self._num_threads = whole_number("num_threads", num_threads, most=_MOST)
         self._prefetch = whole_number("prefetch", prefetch, least=1, most=_MOST)
         pins = torch.cuda.is_available() if pin_memory is None else true_or_false("pin_memory", pin_memory)
+        self._has_begun = False
         self._new: Any = pinned_array if pins else np.empty
 
     @property
@@ -78,6 +80,16 @@ class TorchLoader:
         return self.stream.accounting
 
     def __iter__(self) -> Iterator[Batch]:
+        """One pass: the epoch in which the stream stands, from there on."""
+        check_epoch(self.stream, self._global_size)
+        row = self.stream.begin_pass(self._global_size)
+        if self._has_begun:
+            warn_of_endless(self.stream)
+        self._has_begun = True
+        self.stream.refuse_ended(row, self._global_size)
+        return self._pass()
+
+    def _pass(self) -> Iterator[Batch]:
         batches = self._made_ahead() if self._num_threads else map(self._make, self._first_rows())
         while True:
             start = time.perf_counter()
@@ -87,8 +99,22 @@ class TorchLoader:
             yield self.stream.hand_out(batch, time.perf_counter() - start)
 
     def __len__(self) -> int:
-        """Steps that are left."""
-        return self.stream.steps_from(self.stream.next_row, self.batch_size * self.world_size)
+        """Steps of a whole epoch."""
+        return steps_of_epoch(self.stream, self._global_size)
+
+    @property
+    def steps_left(self) -> int:
+        """Steps from here to the end of the epoch; at its end, of the next one, and 0 at the end of the stream."""
+        row = self.stream.position.next_pass(self.stream.passes)
+        return steps_of_pass(self.stream, row, self._global_size)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Move to the beginning of an epoch; in the midst of it already, nothing is done."""
+        self.stream.set_epoch(epoch)
+
+    @property
+    def _global_size(self) -> int:
+        return self.batch_size * self.world_size
 
     def state_dict(self) -> dict[str, Any]:
         """The stream's: after the last batch that was handed out, whatever was made ahead; the same on every rank."""
@@ -99,9 +125,10 @@ class TorchLoader:
         self.stream.load_state_dict(state, ignore)
 
     def _first_rows(self) -> Iterator[int]:
-        """Of the global batches that follow."""
-        row, global_size = self.stream.next_row, self.batch_size * self.world_size
-        while self.stream.has_batch(row, global_size):
+        """Of the global batches that follow in this pass."""
+        row, global_size = self.stream.next_row, self._global_size
+        end = self.stream.passes.end_of(row)
+        while (end is None or row < end) and self.stream.has_batch(row, global_size):
             yield row
             row += global_size
 

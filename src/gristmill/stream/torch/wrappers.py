@@ -1,4 +1,4 @@
-"""Those who share out among ranks what a dataset gives, though it gives each rank its own already.
+"""Those who share out or join what a `TorchDataset` gives, though these are whole batches of one rank already.
 
 accelerate does so to any IterableDataset of a DataLoader that is passed to `prepare`: process 0 reads for all, or each
 keeps every second batch. A `TorchDataset` has the batches of one rank, so the others' rows would never be read.
@@ -29,5 +29,18 @@ def refuse_second_sharding(world_size: int) -> None:
                 f"one rank of {world_size}: rows would be left out",
                 help="do not pass the DataLoader to prepare, or use TorchLoader, which needs none; for accelerate and "
                 "transformers.Trainer to share out rows, give them TorchRows",
+            )
+        frame = frame.f_back  # type: ignore[assignment]
+
+
+def refuse_batching() -> None:
+    """Raise `UsageError` if a DataLoader on the stack would make batches of what are whole batches already."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "fetch" and getattr(frame.f_locals.get("self"), "auto_collation", False):
+            raise UsageError(
+                "a TorchDataset gives whole batches, and this DataLoader would join several of them to one",
+                help="write DataLoader(dataset, batch_size=None, …): the size is TorchDataset's batch_size; for "
+                "transformers.Trainer give TorchRows",
             )
         frame = frame.f_back  # type: ignore[assignment]

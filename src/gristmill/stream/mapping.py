@@ -1,0 +1,70 @@
+"""Shards mapped into memory, with a word to the kernel on how they are read.
+
+Left to itself the kernel takes each page that is touched for the beginning of a scan and reads 128 KiB around it: of
+shuffled rows, a hundred times what is used. Arrow's own mappings ask for whole files when they are opened, and Python's
+hold a file descriptor each; so these are made here, with the three system calls that it takes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import weakref
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+
+_RANDOM = getattr(mmap, "MADV_RANDOM", None)
+_WILL_NEED = getattr(mmap, "MADV_WILLNEED", None)
+_FAILED = ctypes.c_void_p(-1).value
+
+
+class _Mapping:
+    """Unmapped when nobody holds it any more."""
+
+    def __init__(self, address: int, num_bytes: int) -> None:
+        weakref.finalize(self, _system().munmap, address, num_bytes).atexit = False
+
+
+@cache
+def _system() -> Any:
+    system = ctypes.CDLL(None, use_errno=True)
+    system.mmap.restype = ctypes.c_void_p
+    numbers = [ctypes.c_int] * 3
+    system.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *numbers, ctypes.c_long]
+    system.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    system.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return system
+
+
+def map_file(path: str, num_bytes: int, *, at_random: bool) -> pa.Buffer:
+    """The first bytes of a file, which must have as many; `at_random`: they are touched in no order.
+
+    The mapping lives as long as the buffer; the file descriptor is closed.
+    """
+    if not num_bytes:
+        return pa.py_buffer(b"")
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        address = _system().mmap(None, num_bytes, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+    finally:
+        os.close(descriptor)
+    if address == _FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), path)
+    if at_random:
+        _advise(address, num_bytes, _RANDOM)
+    return pa.foreign_buffer(address, num_bytes, _Mapping(address, num_bytes))
+
+
+def ask_for(address: int, num_bytes: int) -> None:
+    """Begin to read these pages of a mapping; does not wait for them."""
+    _advise(address, num_bytes, _WILL_NEED)
+
+
+def _advise(address: int, num_bytes: int, advice: int | None) -> None:
+    if advice is not None and num_bytes:
+        start = address // mmap.PAGESIZE * mmap.PAGESIZE
+        _system().madvise(start, address + num_bytes - start, advice)  # advice: if it is not taken, nothing is wrong

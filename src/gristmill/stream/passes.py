@@ -1,0 +1,95 @@
+"""Where passes over a stream begin and end, and which rows each step of them has: arithmetic, no state.
+
+With epochs of N rows, pass e is rows [eN, (e+1)N). A global batch never reaches into the next one: the last of a pass
+is filled up with empty rows, or with `drop_last` left out, and behind it stands row (e+1)N whatever the batch size. So
+a run that is resumed with other batches meets the same epochs. A stream without epochs is one pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """Of one stream.
+
+    >>> passes = Passes(epoch_rows=10, num_rows=25, drop_last=False)
+    >>> [passes.batch_end(row, 4) for row in (0, 4, 8, 20, 24)]
+    [4, 8, 10, 24, 25]
+    >>> passes.steps_to_end(0, 4), passes.steps_in_pass(6, 4), passes.row_of_step(0, 3, 4)
+    (8, 1, 10)
+    """
+
+    epoch_rows: int | None
+    """None: the stream is one pass."""
+    num_rows: int | None
+    """After which it ends; None: never."""
+    drop_last: bool
+
+    def end_of(self, row: int) -> int | None:
+        """Of the pass that a row is in; None: it has none."""
+        if self.epoch_rows is None:
+            return self.num_rows
+        end = (row // self.epoch_rows + 1) * self.epoch_rows
+        return end if self.num_rows is None else min(end, self.num_rows)
+
+    def later_pass(self, row: int, count: int) -> int:
+        """Where the pass begins that is `count` passes behind the one at `row`; the end, where there is none."""
+        if count == 0:
+            return row
+        end = self.end_of(row)
+        if end is None or self.epoch_rows is None:
+            return row if end is None else end
+        later = end + (count - 1) * self.epoch_rows
+        return later if self.num_rows is None else min(later, self.num_rows)
+
+    def has_batch(self, row: int, global_size: int) -> bool:
+        """Whether a global batch may begin at a row, in the pass that it is in."""
+        if self.num_rows is not None and row >= self.num_rows:
+            return False
+        end = self.end_of(row)
+        return end is None or row + (global_size if self.drop_last else 1) <= end
+
+    def batch_end(self, row: int, global_size: int) -> int:
+        """Where the stream stands after the global batch that begins at `row`."""
+        end = self.end_of(row)
+        # What `drop_last` leaves out of an epoch is passed over; at the end of a stream smaller batches may have it.
+        needed = global_size if self.drop_last and self.epoch_rows is not None else 0
+        return row + global_size if end is None or row + global_size + needed <= end else end
+
+    def batch_begin(self, row: int, global_size: int) -> int:
+        """Where the next global batch begins: at `row`, or behind the rest of a pass that is too short for one."""
+        is_short = self.epoch_rows is not None and not self.has_batch(row, global_size)
+        return self.later_pass(row, 1) if is_short else row
+
+    def steps_in_pass(self, row: int, global_size: int) -> int | None:
+        """From a row to the end of its pass; None: it has none."""
+        end = self.end_of(row)
+        return None if end is None else self._steps(end - row, global_size)
+
+    def steps_to_end(self, row: int, global_size: int) -> int | None:
+        """From a row to the end of the stream; None: it has none."""
+        if self.num_rows is None:
+            return None
+        if row >= self.num_rows:
+            return 0
+        end = self.end_of(row) or 0
+        epochs, rest = divmod(self.num_rows - end, self.epoch_rows) if self.epoch_rows else (0, 0)
+        whole = epochs * self._steps(self.epoch_rows or 0, global_size)
+        return self._steps(end - row, global_size) + whole + self._steps(rest, global_size)
+
+    def row_of_step(self, first_row: int, step: int, global_size: int) -> int:
+        """Where a step begins, counted from `first_row`; past the end of the stream if there is none."""
+        first_steps = self.steps_in_pass(first_row, global_size)
+        if first_steps is None or step < first_steps or self.epoch_rows is None:
+            return first_row + step * global_size
+        steps = self._steps(self.epoch_rows, global_size)
+        if not steps:  # no batch is as short as an epoch
+            return first_row + step * global_size if self.num_rows is None else self.num_rows
+        epochs, step = divmod(step - first_steps, steps)
+        return (first_row // self.epoch_rows + 1 + epochs) * self.epoch_rows + step * global_size
+
+    def _steps(self, rows: int, global_size: int) -> int:
+        rows = max(rows, 0)
+        return rows // global_size if self.drop_last else -(-rows // global_size)
