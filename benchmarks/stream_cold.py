@@ -76,7 +76,7 @@ def read_rows(folder: Path, side: str, batch_size: int, seed: int) -> dict[str, 
     """In this process, from a page cache that has forgotten the dataset."""
     from gristmill.stream import Stream, read_ahead, shard_blocks
 
-    def arrow_mapping(path: str, num_bytes: int, *, at_random: bool) -> pa.Buffer:  # noqa: ARG001
+    def arrow_mapping(path: str, num_bytes: int, *, at_random: bool) -> pa.Buffer:
         with pa.memory_map(path) as file:
             return file.read_buffer(num_bytes)
 
