@@ -213,7 +213,8 @@ def _behind(error: Exception) -> Exception:
 
 def _refusal(url: str, error: Exception) -> StoreRefusedError | None:
     """The error of a store that will say the same again."""
-    status = _status(error)
+    # s3fs makes an OSError of most answers: what was answered is its cause.
+    status = next((found for cause in _causes(error) if (found := _status(cause)) is not None), None)
     if _has_name(error, _NO_CREDENTIALS) or status == HTTPStatus.UNAUTHORIZED:
         return StoreRefusedError(
             f"{url}: there are no credentials for it: {_in_words(error)}", help=_hint(url, _CREDENTIALS)
