@@ -55,6 +55,11 @@ class ChatTemplate:
         self.marks_generation = "generation" in source and self._has_generation()
         self._marked = self._compiled(_environment(today, marks=True)) if self.marks_generation else self._plain
 
+    @property
+    def begin_token(self) -> str:
+        """What begins a conversation, if a tokenizer says it."""
+        return str(self._variables.get("bos_token") or "")
+
     def render(
         self, messages: Sequence[Message], tools: Sequence[Any] | None = None, variables: Mapping[str, Any] = _NOTHING
     ) -> str:

@@ -8,20 +8,17 @@ TAGGED = (
     f"{_BEGIN}{{% if m.role == 'assistant' %}}{{% generation %}}{{{{ m.content }}}}{{% endgeneration %}}"
     f"{{% else %}}{{{{ m.content }}}}{{% endif %}}{{{{ '<|im_end|>\\n' }}}}{_END}"
 )
-"""The tags leave out the end of the turn."""
 FORGETFUL = (
     "{%- for m in messages %}{{ m.role }}:"
     "{% if m.role == 'assistant' and not loop.last %}(old){% else %}{{ m.content }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}assistant:{% endif %}"
 )
-"""Answers are not repeated once they are history, and nothing ends a turn."""
 
 THINKING_PROMPT = (
     "{%- for m in messages %}<|im_start|>{{ m.role }}\n"
     "{{ m.content.split('</think>')[-1] if m.role == 'assistant' else m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
 )
-"""The prompt begins a thought, and the rendering has none: that of the record is cut away."""
 EMPTY_THOUGHT = (
     "{%- for m in messages %}<|im_start|>{{ m.role }}\n"
     "{% if m.role == 'assistant' %}<think>{{ m.reasoning_content or '' }}</think>{% endif %}"
@@ -31,63 +28,71 @@ EMPTY_THOUGHT = (
     "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% else %}<think>\n{% endif %}"
     "{% endif %}"
 )
-"""The prompt begins a thought, the rendering has an empty one; a switch of the template makes them agree."""
 CLOSED_THOUGHT = (
     "{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n<|channel>thought\n<channel|>{% endif %}"
 )
-"""The prompt has an empty thought that the rendering has not."""
 NESTED_ENDS = (
     "{{ bos_token }}{% for m in messages %}<|turn|>{{ m.role }}"
     "{% if m.role == 'assistant' %}<|start_response|>{{ m.content }}<|end_response|>"
     "{% else %}{{ m.content }}{% endif %}<|end_turn|>{% endfor %}"
     "{% if add_generation_prompt %}<|turn|>assistant<|start_response|>{% endif %}"
 )
-"""Answers end with two tokens, other messages with one of them."""
 LAST_END = (
     "{%- for m in messages %}{{ '<|' + m.role + '|>' }}{{ m.content }}"
     "{% if m.role == 'assistant' %}<|end|>{{ '<|return|>' if loop.last else '' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-"""Behind the last answer stands more than behind the others."""
 NEXT_HEADER = (
     "{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if messages[-1].role == 'assistant' %}<|im_start|>user\n{% endif %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""The next turn is begun in any case."""
 LINE_BEFORE_HEADER = (
     "{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}"
     "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}"
-    "{% if m.role == 'tool' and not loop.last %}\n{% endif %}<|im_end|>{% endfor %}"
+    "{{ '\n' if m.role == 'tool' and not loop.last else '' }}<|im_end|>{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""A result that is not the last message has a line's end more, so that no prompt is how the conversation begins."""
 ONE_CALL = (
     "{%- for m in messages %}<|im_start|>{{ m.role }}\n"
     "{% if m.tool_calls %}<tool_call>{{ m.tool_calls[0].function | tojson }}</tool_call>"
     "{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""Of several calls only the first is written, and no text beside it."""
 NO_ARGUMENTS = ONE_CALL.replace(
     "m.tool_calls[0].function | tojson", "m.tool_calls | map(attribute='function.name') | join"
 )
-"""Calls without what they call with."""
 SWITCHED_THOUGHT = (
     "{%- for m in messages %}<|im_start|>{{ m.role }}\n"
     "{% if m.role == 'assistant' %}<think>\n{{ m.reasoning_content or '' }}\n</think>\n{% endif %}"
     "{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n"
     "{% if enable_thinking is defined %}<think>\n{{ '' if enable_thinking else '\n</think>\n' }}{% endif %}{% endif %}"
 )
-"""With its switch the prompt begins a thought, or supplies an empty one; without it, neither."""
 NO_END = (
     "{%- for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-"""Nothing ends an answer but the next turn."""
 END_BETWEEN = (
     "{%- for m in messages %}{{ eos_token if m.role == 'user' and not loop.first else '' }}"
     "<|{{ m.role }}|>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-"""Answers are ended by the question that follows; the last one is not."""
+
+ABOUT = {
+    "CHATML": "The plain one: a header, the words, an end.",
+    "TAGGED": "The tags leave out the end of the turn.",
+    "FORGETFUL": "Answers are not repeated once they are history, and nothing ends a turn.",
+    "THINKING_PROMPT": "The prompt begins a thought, and the rendering has none: that of the record is cut away.",
+    "EMPTY_THOUGHT": "The prompt begins a thought, the rendering has an empty one; a switch makes them agree.",
+    "CLOSED_THOUGHT": "The prompt has an empty thought that the rendering has not.",
+    "NESTED_ENDS": "Answers end with two tokens, other messages with one of them.",
+    "LAST_END": "Behind the last answer stands more than behind the others.",
+    "NEXT_HEADER": "The next turn is begun in any case.",
+    "LINE_BEFORE_HEADER": "A result that is not the last message has a line's end more than in the prompt.",
+    "ONE_CALL": "Of several calls only the first is written, and no text beside it.",
+    "NO_ARGUMENTS": "Calls without what they call with.",
+    "SWITCHED_THOUGHT": "With its switch the prompt begins a thought, or supplies an empty one; without it, neither.",
+    "NO_END": "Nothing ends an answer but the next turn.",
+    "END_BETWEEN": "Answers are ended by the question that follows; the last one is not.",
+}
+"""What is particular about each."""

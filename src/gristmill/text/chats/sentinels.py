@@ -47,6 +47,8 @@ class PromptTail:
     text: str
     missing: str
     """What a prompt holds there, too, and the rendering does not."""
+    has_other_history: bool = False
+    """A prompt writes what is before it otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

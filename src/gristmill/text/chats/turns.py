@@ -50,6 +50,7 @@ TAGS, SENTINELS, PREFIXES = WAYS = ("tags", "sentinels", "prefixes")
 _MARK = re.compile(f"[{GENERATION_START}{GENERATION_END}]")
 _TOKEN_LIKE = r"<[^<>\s]{1,40}>|\[[A-Z_/]{1,40}\]"
 _MAX_HEADER_SHIFT = 64
+_MARK_OF_WORDS = f"{OPEN}0{CLOSE}"
 _PLAIN_KEYS = frozenset(("role", "content"))
 SWITCHES = ("enable_thinking", "thinking")
 """Variables with which templates put a finished or an empty reasoning into the prompt."""
@@ -238,7 +239,8 @@ class TurnFinder:
                 behind = self._behind(look, message, region)
             if tail is None or behind is None or not region.is_between(look.text, tail.text, self.ending.last + behind):
                 return None
-            header = Answer(message, region.start + len(tail.text), 0, 0, tail.missing).settled(look.text)
+            start = region.start + len(tail.text)
+            header = Answer(message, start, 0, 0, tail.missing, tail.has_other_history).settled(look.text)
             answers.append(self._answer(header, region.end - len(behind), look.text))
         return answers
 
@@ -250,7 +252,8 @@ class TurnFinder:
             try:
                 header = self._header(look.replaced.conversation, message, look.marked)
                 start = look.marked.rfind(CLOSE, 0, header.start) + 1
-                tails[role] = PromptTail(look.marked[start : header.start], header.missing)
+                tail = look.marked[start : header.start]
+                tails[role] = PromptTail(tail, header.missing, has_other_history=header.has_other_history)
             except HistoryRewritten:
                 tails[role] = None
         return tails.get(role)
@@ -344,12 +347,12 @@ class TurnFinder:
         header = common.header(history, generation_prompt)
         if conversation.messages[message].keys() <= _PLAIN_KEYS:
             # Words may begin as the prompt goes on, by chance; a mark never does.
-            words = {"role": ASSISTANT, "content": f"{OPEN}0{CLOSE}"}
+            words = self._said(ASSISTANT, _MARK_OF_WORDS)
             plain = Conversation([*before.messages, words], conversation.tools, conversation.variables)
             other = _Common(prompt, self.render(plain), self._specials)
             if other.length >= history:
                 header = min(header, other.header(history, generation_prompt))
-        return Answer(message, header.start, 0, 0, header.missing)
+        return Answer(message, header.start, 0, 0, header.missing, has_other_history=header.is_shifted)
 
     def _header_behind_history(self, conversation: Conversation, message: int, text: str) -> Answer:
         """The same where a prompt writes earlier messages otherwise: seen behind the message before the answer."""
@@ -383,6 +386,9 @@ class TurnFinder:
     def _answer(self, header: Answer, end: int, text: str) -> Answer:
         start = self._after_supplied(text, header.start)
         tokens = (self.ending.token, self.ending.last)
+        words = text[start:end].rstrip()
+        if self.ending.last and words.endswith(self.ending.last):  # a line's end behind the token is the template's
+            end = start + len(words)
         length = max((len(token) for token in tokens if text.endswith(token, start, max(start, end))), default=0)
         return Answer(header.message, start, end - length, end, header.missing, header.has_other_history)
 
@@ -394,14 +400,27 @@ class TurnFinder:
         """Its text; with `add_generation_prompt` as a prompt."""
         return self.template.render(conversation.messages, conversation.tools, {**conversation.variables, **variables})
 
+    def _said(self, role: str, words: str) -> Message:
+        """A message as the template takes it."""
+        return {"role": role, "content": [{"type": "text", "text": words}] if self._takes_parts else words}
+
+    @cached_property
+    def _takes_parts(self) -> bool:
+        """Templates for images often write content only if it comes in parts."""
+        for tools in (None, [TOOL_DEFINITION]):
+            try:
+                return _MARK_OF_WORDS not in self.template.render([{"role": USER, "content": _MARK_OF_WORDS}], tools)
+            except TemplateError:
+                continue
+        return True
+
     @cached_property
     def ending(self) -> Ending:
         """What ends an answer, from a conversation with a mark as its answer."""
-        mark = f"{OPEN}0{CLOSE}"
-        chat = [_user("?"), {"role": ASSISTANT, "content": mark}]
+        chat = [self._said(USER, "?"), self._said(ASSISTANT, _MARK_OF_WORDS)]
         for tools in (None, [TOOL_DEFINITION]):  # some templates are for conversations with tools only
             try:
-                opening, found, tail = self.template.render(chat, tools).rpartition(mark)
+                opening, found, tail = self.template.render(chat, tools).rpartition(_MARK_OF_WORDS)
             except TemplateError:
                 continue
             if found:
@@ -419,35 +438,40 @@ class TurnFinder:
     ) -> list[re.Match[str]]:
         """Tokens behind an answer that stand there whether or not another message follows.
 
-        None of those that begin a message: some templates begin the next one in any case.
+        Up to the one that begins a message: some templates begin the next one in any case.
         """
         try:
-            behind = self.template.render([*chat, _user("?")], tools).partition(chat[1]["content"])[2]
+            behind = self.template.render([*chat, chat[0]], tools).partition(_MARK_OF_WORDS)[2]
             asked = self.template.render(chat[:1], tools)
             prompt = self.template.render(chat[:1], tools, {"add_generation_prompt": True})
         except TemplateError:
             return []
-        generation_prompt = prompt.removeprefix(asked) or opening.partition("?")[0]
-        begins = {token.group() for token in self._specials.finditer(generation_prompt)}
+        begin = self._first_token(prompt.removeprefix(asked)) or self._first_token(opening)
         length = _common_length(tail, behind)
         tokens = [token for token in self._specials.finditer(tail) if token.end() <= length]
-        return list(takewhile(lambda token: token.group() not in begins, tokens))
+        return list(takewhile(lambda token: token.group() != begin, tokens))
+
+    def _first_token(self, text: str) -> str:
+        """The token that begins a message, if the text begins with one; what begins a conversation is passed over."""
+        tokens = (token.group() for token in self._specials.finditer(text))
+        return next((token for token in tokens if token != self.template.begin_token), "")
 
     @cached_property
     def _supplied(self) -> tuple[str, ...]:
         """What the prompt may hold beyond its usual end, with reasoning switched on or off."""
         try:
-            usual = self.template.render([_user("?")], None, {"add_generation_prompt": True})
+            usual = self.template.render([self._said(USER, "?")], None, {"add_generation_prompt": True})
         except TemplateError:
             return ()
         tail = usual.rpartition("?")[2]
-        mark = f"{OPEN}0{CLOSE}"
-        written = self._between(tail, mark)
+        written = self._between(tail)
         switches = [{name: value} for name in SWITCHES for value in (False, True) if name in self.template.source]
         found = set()
         for variables in switches if tail else ():
             try:
-                other = self.template.render([_user("?")], None, {"add_generation_prompt": True, **variables})
+                other = self.template.render(
+                    [self._said(USER, "?")], None, {"add_generation_prompt": True, **variables}
+                )
             except TemplateError:
                 continue
             found.add(other.rpartition(tail)[2] if tail in other else "")
@@ -455,13 +479,13 @@ class TurnFinder:
         parts = (part for part in found - {""} if written.startswith(part))
         return tuple(sorted(part for part in parts if not written[len(part) :].strip()))
 
-    def _between(self, tail: str, mark: str) -> str:
+    def _between(self, tail: str) -> str:
         """What stands between the end of the usual prompt and an answer without reasoning."""
         try:
-            text = self.template.render([_user("?"), {"role": ASSISTANT, "content": mark}])
+            text = self.template.render([self._said(USER, "?"), self._said(ASSISTANT, _MARK_OF_WORDS)])
         except TemplateError:
             return ""
-        return text.partition(mark)[0].rpartition(tail)[2] if tail and tail in text else ""
+        return text.partition(_MARK_OF_WORDS)[0].rpartition(tail)[2] if tail and tail in text else ""
 
 
 class _Header(NamedTuple):
@@ -469,6 +493,8 @@ class _Header(NamedTuple):
 
     start: int
     missing: str
+    is_shifted: bool = False
+    """Something that the prompt has not stands before it."""
 
 
 class _Common:
@@ -495,8 +521,21 @@ class _Common:
             if shift >= 0 and not self._specials.sub("", window[:shift]).strip():
                 rest = self._text[place + shift : place + shift + len(generation_prompt)]
                 length = _common_length(generation_prompt, rest)
-                header = self._snapped(begin + length, place + shift + length)
+                header = self._snapped(begin + length, place + shift + length)._replace(is_shifted=True)
+        header = max(header, self._last_words(history, header.start), key=lambda found: found.start)
         return header if header.start >= history else _Header(history, self._prompt[history:])
+
+    def _last_words(self, history: int, parted: int) -> _Header:
+        """The end of the prompt's last words where the rendering has them around the place at which the two part.
+
+        A prompt may say more before it gives the word to the assistant: `<|turn|>system…<|end|><|turn|>assistant`.
+        """
+        for token in self._specials.finditer(self._prompt, self.length):
+            last_words = self._prompt[token.start() :]
+            place = self._text.find(last_words, history, parted + len(last_words))
+            if 0 <= place <= parted:
+                return _Header(place + len(last_words), self._prompt[self.length :], is_shifted=True)
+        return _Header(0, "")
 
     def _snapped(self, in_prompt: int, in_text: int) -> _Header:
         """Back to the start of a token that one of the two has there."""
@@ -531,7 +570,3 @@ def _holds_words(conversation: Conversation, region: Region, text: str) -> bool:
             if text.find(words.strip(), region.start, region.end) < 0:
                 return False
     return True
-
-
-def _user(content: str) -> Message:
-    return {"role": USER, "content": content}
