@@ -170,6 +170,8 @@ def _row_facts(count: Counter[str]) -> Iterator[str]:
         yield f"{count['cut_chats']:,} chats cut at their end by {count['cut_tokens']:,} tokens"
     if count["truncated_documents"]:
         yield f"{count['truncated_documents']:,} documents truncated by {count['truncated_tokens']:,} tokens"
+    if count["encoded_by_reference"]:
+        yield f"{count['encoded_by_reference']:,} texts encoded by tokenizers, since fastokens fails on them: slow, same ids"
     if count["tail_rows"]:
         yield f"{count['tail_rows']:,} rows made of tails of units, which stand last"
     if count["special_literals"]:

@@ -62,6 +62,25 @@ def test_ids_of_the_reference_and_an_end(step):
     assert applied.batch.column(ORIGIN).equals(documents(texts).column(ORIGIN))
 
 
+def test_texts_on_which_the_fast_engine_fails_are_counted(step, monkeypatch):
+    texts = [*SENTENCES, "", "x"]
+    kernel = step().load()
+    expected = ids_of(kernel.apply(documents(texts), 0))
+    inner = kernel._engine._tokenizer
+
+    def encode_batch_flat(batch, **options):
+        if SENTENCES[1] in batch:
+            raise ValueError("out of stack")
+        return inner.encode_batch_flat(batch, **options)
+
+    failing = type("Failing", (), {"encode_batch_flat": staticmethod(encode_batch_flat)})
+    monkeypatch.setattr(kernel._engine, "_tokenizer", failing())
+    for slices in ([slice(0, None)], [slice(0, 2), slice(2, None)]):
+        applied = [kernel.apply(documents(texts[part]), 0) for part in slices]
+        assert [ids for part in applied for ids in ids_of(part)] == expected
+        assert sum(part.measures.get("encoded_by_reference", 0) for part in applied) == 1
+
+
 def test_only_origin_and_split_stay(step):
     batch = documents(["a", "b"], url=["x", "y"]).append_column(SPLIT, pa.array(["train", "test"]))
     made = step()

@@ -36,6 +36,46 @@ def _byte_level(split=None, normalizer=None):
     )
 
 
+def _leave_gaps(data):
+    """Ids as in cl100k and o200k: some numbers are nobody's, in the middle and before the special tokens."""
+    vocab = data["model"]["vocab"]
+    words = sorted((token for token in vocab if token not in SPECIALS), key=vocab.get)
+    vocab.clear()
+    vocab.update((token, number + 7 * (number > 2000)) for number, token in enumerate(words))
+    first = len(words) + 10
+    for number, token in enumerate(data["added_tokens"]):
+        token["id"] = vocab[token["content"]] = first + 3 * number
+
+
+def _sentence_piece():
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()  # only to train
+    return tokenizer, trainers.BpeTrainer(
+        vocab_size=3000, special_tokens=["<unk>", *SPECIALS], limit_alphabet=300, show_progress=False
+    )
+
+
+def _finish_sentence_piece(data, *, prepends):
+    """As Gemma's file has it; with `prepends`, as Llama 2's."""
+    vocab = data["model"]["vocab"]
+    first = max(vocab.values()) + 1
+    vocab.update((f"<0x{byte:02X}>", first + byte) for byte in range(256))
+    data["pre_tokenizer"] = None
+    data["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    data["decoder"] = {
+        "type": "Sequence",
+        "decoders": [
+            {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+            {"type": "ByteFallback"},
+            {"type": "Fuse"},
+        ],
+    }
+    if prepends:
+        prepend = {"type": "Prepend", "prepend": "▁"}
+        data["normalizer"] = {"type": "Sequence", "normalizers": [prepend, data["normalizer"]]}
+        data["decoder"]["decoders"].append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+
+
 def _word_piece():
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False)
@@ -51,8 +91,18 @@ MADE_TOKENIZERS = {
     "made_gpt4_like": functools.partial(_byte_level, _GPT4_SPLIT),
     "made_qwen_like": functools.partial(_byte_level, _GPT4_SPLIT, normalizers.NFC()),
     "made_word_piece": _word_piece,
+    "made_gapped": functools.partial(_byte_level, _GPT4_SPLIT),
+    "made_gemma_like": _sentence_piece,
+    "made_llama2_like": _sentence_piece,
 }
 """The first and the third are what GPT-2's and Qwen's files describe, with fewer words."""
+
+_CHANGES = {
+    "made_gapped": _leave_gaps,
+    "made_gemma_like": functools.partial(_finish_sentence_piece, prepends=False),
+    "made_llama2_like": functools.partial(_finish_sentence_piece, prepends=True),
+}
+"""What training cannot make, done to the file afterwards."""
 
 
 @functools.cache
@@ -64,7 +114,9 @@ def made_tokenizer(name):
     texts = [text[:4000] for make in OPEN_CORPORA.values() for text in make()[:60]]
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIALS])
-    tokenizer.save(str(folder / "tokenizer.json"))
+    data = json.loads(tokenizer.to_str())
+    _CHANGES.get(name, lambda data: None)(data)
+    (folder / "tokenizer.json").write_text(json.dumps(data, ensure_ascii=False), encoding="utf-8")
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": "<|im_end|>",

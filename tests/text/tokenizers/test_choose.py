@@ -9,10 +9,12 @@ from gristmill.core.errors import UsageError
 from gristmill.text.tokenizers import (
     choose,
     choose_engine,
+    compare,
     confirm_on_sample,
     fast,
     find_tokenizer,
     forget_engines,
+    load_engine,
     read_facts,
 )
 from gristmill.text.tokenizers.adversarial import adversarial_texts
@@ -135,8 +137,8 @@ def test_the_adversarial_set_holds_what_it_should():
     assert all(text.encode().decode() == text for text in texts)
 
 
-def test_a_fast_engine_that_fails_on_a_text_is_not_chosen(tmp_path):
-    """It loads the tokenizer, but its regular expressions run out of stack on a long run of spaces."""
+def stack_hungry(folder):
+    """The fast engine loads it, but its regular expressions run out of stack on a long run of spaces."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -148,10 +150,65 @@ def test_a_fast_engine_that_fails_on_a_text_is_not_chosen(tmp_path):
         show_progress=False,
     )
     made.train_from_iterator(["one two 3"], trainer)
-    made.save(str(tmp_path / "tokenizer.json"))
-    choice = choose_engine(find_tokenizer(str(tmp_path)), "auto", specials_as_text=True)
-    assert choice.engine == "tokenizers"
-    assert "cannot encode a text" in choice.why
+    made.save(str(folder / "tokenizer.json"))
+    return find_tokenizer(str(folder))
+
+
+def test_a_fast_engine_that_fails_on_one_text_is_chosen_and_says_so(tmp_path):
+    files = stack_hungry(tmp_path)
+    choice = choose_engine(files, "auto", specials_as_text=True)
+    assert choice.engine == "fastokens"
+    assert "1 texts that it cannot encode" in choice.why
+    spaces = " " * (1 << 20)
+    texts = ["one", spaces, "two 3", spaces, ""]
+    engine = load_engine(files, "fastokens")
+    num_before = engine.num_by_reference
+    assert compare(engine, load_engine(files), texts) is None
+    assert engine.num_by_reference - num_before == 2
+
+
+class Panic(BaseException):
+    """Named as Rust's is."""
+
+
+Panic.__name__ = "PanicException"
+
+
+@pytest.mark.parametrize("error", [ValueError("stack"), Panic("locks")])
+def test_failures_are_found_wherever_they_stand(tmp_path, monkeypatch, error):
+    files = trained(tmp_path)
+    engine = load_engine(files, "fastokens")
+
+    class Failing:
+        def __init__(self, inner):
+            self.inner = inner
+
+        def encode_batch_flat(self, texts, **options):
+            if any("bad" in text for text in texts):
+                raise error
+            return self.inner.encode_batch_flat(texts, **options)
+
+    inner = engine._tokenizer
+    monkeypatch.setattr(engine, "_load", lambda: Failing(inner))
+    monkeypatch.setattr(engine, "_tokenizer", Failing(inner))
+    for texts in (["bad"], ["a", "bad", "b"], ["bad one", "x", "y", "bad two"], ["a"] * 9 + ["bad"], ["a", "b"], []):
+        num_before = engine.num_by_reference
+        assert compare(engine, load_engine(files), texts) is None
+        assert engine.num_by_reference - num_before == sum("bad" in text for text in texts)
+
+
+def test_a_fast_engine_that_fails_on_most_texts_is_not_chosen(tmp_path, monkeypatch):
+    files = trained(tmp_path)
+    choice = choose_engine(files, "auto", specials_as_text=True)
+    engine = load_engine(files, "fastokens")
+
+    def fail(*_, **__):
+        raise ValueError("never")
+
+    monkeypatch.setattr(engine, "_tokenizer", type("Failing", (), {"encode_batch_flat": staticmethod(fail)})())
+    fallen = confirm_on_sample(files, choice, ["one", "two"], specials_as_text=True)
+    assert fallen.engine == "tokenizers"
+    assert "cannot encode 2 of 2 texts" in fallen.why
 
 
 def test_dropout_is_refused(tmp_path):

@@ -1,8 +1,8 @@
 """Rendered chats to ids and loss masks.
 
-Where each token stands in the text follows from the ids alone, for byte-level tokenizers: the running sum of their
-lengths in bytes. A text for which that sum is not its length (it was normalised) is encoded again by the reference,
-which knows; so is every text of another kind of tokenizer.
+Where each token stands in the text follows from the ids alone, for byte-level tokenizers and SentencePiece's kind: the
+running sum of their lengths in bytes. A text for which that sum is not its length (it was normalised) is encoded again
+by the reference, which knows; so is every text of another kind of tokenizer.
 
 A token is trained on if it begins within what is. One that begins in the prompt and runs on into the answer (a line's
 end and the line's end that an answer begins with) is not: no model is ever asked to write it.
@@ -34,7 +34,7 @@ from gristmill.text.tokenizers.reference import ReferenceEngine
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gristmill.text.tokenizers import Engine, TokenizerFiles
+    from gristmill.text.tokenizers import ByteLengths, Engine, TokenizerFiles
 
 
 def masked_schema(schema: pa.Schema, vocab_size: int) -> pa.Schema:
@@ -74,6 +74,7 @@ class EncodeChatsKernel(EncodeKernel):
                 dropped["special_token"] = int(np.count_nonzero(~has_none))
                 batch = batch.filter(pa.array(has_none))
         sizes = pc.binary_length(batch.column(TEXT)).to_numpy(zero_copy_only=False)
+        num_before = self._num_by_reference
         ids, offsets = self._engine.encode(batch.column(TEXT))
         self._refuse_unknown(ids)
         num_checked = self._check(batch, ids, offsets, sizes, seed)
@@ -87,6 +88,7 @@ class EncodeChatsKernel(EncodeKernel):
             "placed_by_reference": num_by_reference,
             "parity_checked": num_checked,
         }
+        measures |= self._count_by_reference(num_before)
         cut = (lengths[keeps] - np.diff(offsets)) if self._cuts else np.zeros(0, np.int64)
         if cut.any():
             measures |= {"cut_chats": int(np.count_nonzero(cut)), "cut_tokens": int(cut.sum())}
@@ -100,6 +102,8 @@ class EncodeChatsKernel(EncodeKernel):
         """The ids with their mask; rows that hold literals get other ids, and some rows are placed by the reference."""
         trained = batch.column(TRAINED)
         mask, wrong = _mask_by_lengths(self._lengths, ids, offsets, sizes, trained)
+        if self._lengths is not None and self._lengths.unicode_form is not None:
+            wrong |= _is_changed_by(self._lengths.unicode_form, batch.column(TEXT))
         literals = np.diff(batch.column(LITERALS).offsets.to_numpy()) > 0
         if self._literal_policy == AS_TOKEN:
             literals[:] = False
@@ -155,8 +159,9 @@ class EncodeChatsKernel(EncodeKernel):
             places.append(where + start)
             return
         found, _ = self._text_engine.encode([text])
-        ends = np.cumsum(self._lengths[found], dtype=np.int64) if self._lengths is not None else None
-        if ends is not None and ends[-1] == len(text.encode()):
+        whole = np.array([0, len(found)])
+        ends = np.cumsum(self._lengths.of(found, whole)) if self._lengths is not None else None
+        if ends is not None and len(ends) and ends[-1] == len(text.encode()):
             where = np.stack([np.concatenate([[0], ends[:-1]]), ends], axis=1)
         else:
             found, where = self._text_reference.token_spans(text)
@@ -167,6 +172,11 @@ class EncodeChatsKernel(EncodeKernel):
         reference = self._reference
         assert isinstance(reference, ReferenceEngine)
         return reference.token_spans(text)
+
+    @property
+    def _num_by_reference(self) -> int:
+        text_engine = vars(self).get("_text_engine")  # if it was needed yet
+        return self._engine.num_by_reference + (text_engine.num_by_reference if text_engine is not None else 0)
 
     @cached_property
     def _text_engine(self) -> Engine:
@@ -225,7 +235,7 @@ class EncodeChatsKernel(EncodeKernel):
 
 
 def _mask_by_lengths(
-    lengths: NDArray[np.int32] | None,
+    lengths: ByteLengths | None,
     ids: NDArray[np.uint32],
     offsets: NDArray[np.int64],
     sizes: NDArray[np.int64],
@@ -234,7 +244,7 @@ def _mask_by_lengths(
     """Which ids are trained on; and rows for which their lengths do not say it."""
     if lengths is None:
         return np.zeros(len(ids), dtype=bool), np.ones(len(sizes), dtype=bool)
-    ends = np.cumsum(lengths[ids], dtype=np.int64)
+    ends = np.cumsum(lengths.of(ids, offsets))
     starts = np.concatenate([[0], ends])
     bases = starts[offsets]  # where each text begins, had all of them been written one after the other
     wrong = np.diff(bases) != sizes
@@ -247,6 +257,16 @@ def _mask_by_lengths(
     np.add.at(changes, first, 1)
     np.add.at(changes, stop, -1)
     return np.cumsum(changes)[:-1] > 0, wrong
+
+
+def _is_changed_by(unicode_form: str, texts: pa.LargeStringArray) -> NDArray[np.bool_]:
+    """Which texts are not in this form of Unicode."""
+    if pc.all(pc.string_is_ascii(texts)).as_py():
+        return np.zeros(len(texts), dtype=bool)
+    is_changed: NDArray[np.bool_] = pc.not_equal(pc.utf8_normalize(texts, unicode_form), texts).to_numpy(
+        zero_copy_only=False
+    )
+    return is_changed
 
 
 def _begins_in(places: NDArray[np.int64], spans: NDArray[np.int64]) -> NDArray[np.bool_]:

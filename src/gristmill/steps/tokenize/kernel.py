@@ -65,6 +65,7 @@ class EncodeKernel:
             num_rejected = int(np.count_nonzero(literals))
             batch = batch.filter(pa.array(literals == 0))
         texts = batch.column(TEXT)
+        num_before = self._num_by_reference
         ids, offsets = self._engine.encode(texts)
         sizes = pc.binary_length(texts).to_numpy(zero_copy_only=False)
         num_checked = self._check(batch, ids, offsets, sizes, seed)
@@ -75,6 +76,7 @@ class EncodeKernel:
             "bytes": int(sizes.sum()),
             "special_literals": num_literals,
             "parity_checked": num_checked,
+            **self._count_by_reference(num_before),
         }
         dropped = {"special_token": num_rejected} if num_rejected else {}
         return Applied(self._batch(batch, tokens, offsets), dropped, measures=measures)
@@ -99,6 +101,15 @@ class EncodeKernel:
                 f"engine {self._engine.name} gave id {ids.max()}, but the vocabulary ends at {self._vocab_size}",
                 help="use engine: tokenizers, and report this",
             )
+
+    @property
+    def _num_by_reference(self) -> int:
+        return self._engine.num_by_reference
+
+    def _count_by_reference(self, num_before: int) -> dict[str, int]:
+        """Texts on which the fast engine has failed since there were `num_before` of them."""
+        num_texts = self._num_by_reference - num_before
+        return {"encoded_by_reference": num_texts} if num_texts else {}
 
     @cached_property
     def _reference(self) -> Engine:

@@ -3,7 +3,7 @@
 `tokenizers` is the reference, `fastokens` the fast one (50 to 100 times). Both are imported when an engine is loaded.
 """
 
-from gristmill.text.tokenizers.byte_lengths import byte_lengths
+from gristmill.text.tokenizers.byte_lengths import ByteLengths, byte_lengths
 from gristmill.text.tokenizers.check import TokenizerReport, check_tokenizer, id_type
 from gristmill.text.tokenizers.choose import AUTO, Choice, choose_engine, confirm_on_sample
 from gristmill.text.tokenizers.control_tokens import PlainTextEngine, unmarked_controls
@@ -19,6 +19,7 @@ __all__ = [
     "AUTO",
     "ENGINES",
     "REFERENCE",
+    "ByteLengths",
     "Choice",
     "Engine",
     "Facts",

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 import pyarrow as pa
 
-from gristmill.core.errors import GristmillError
 from gristmill.core.names import one_of
 from gristmill.text.tokenizers.facts import Facts, read_facts
 from gristmill.text.tokenizers.files import TokenizerFiles
@@ -34,12 +33,6 @@ ENGINES = {
 }
 
 
-class FastEngineError(GristmillError, RuntimeError):
-    """The fast engine has failed on a text, which says nothing about the text."""
-
-    is_final = True
-
-
 class Engine:
     """A loaded tokenizer."""
 
@@ -49,6 +42,8 @@ class Engine:
     def __init__(self, files: TokenizerFiles, *, specials_as_text: bool) -> None:
         self._files = files
         self._specials_as_text = specials_as_text
+        self.num_by_reference = 0
+        """Texts that the engine could not encode and the reference has."""
 
     def encode(self, texts: Sequence[str] | pa.Array) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """The ids of all texts, one after the other, and where each text begins and ends among them.
