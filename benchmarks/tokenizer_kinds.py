@@ -104,7 +104,8 @@ def main():
             else:
                 speeds.append(float(subprocess.run(command, env=settings, capture_output=True, check=True).stdout))
         fast, slow = speeds
-        print(f"| {folder.name} | {choice.engine} | {fast:.0f} | {slow:.2f} | {fast / slow:.0f} |", flush=True)
+        numbers = f"{fast:.0f} | {slow:.2f} | {fast / slow:.0f}".replace("nan", "none")
+        print(f"| {folder.name} | {choice.engine} | {numbers} |", flush=True)
 
 
 if __name__ == "__main__":

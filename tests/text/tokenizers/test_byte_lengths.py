@@ -4,12 +4,14 @@ import functools
 import itertools
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from gristmill_testing.shared_data import corpus_texts, tokenizer_folder
 from gristmill_testing.small_tokenizers import changed
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from gristmill.steps.tokenize.chats import _is_changed_by
 from gristmill.text.tokenizers import byte_lengths, find_tokenizer, load_engine
 
 KINDS = ("made_gpt4_like", "made_qwen_like", "made_gapped", "made_gemma_like", "made_llama2_like")
@@ -69,6 +71,16 @@ def test_texts_one_after_the_other():
     own = lengths.of(ids, offsets)
     sizes = [int(own[start:stop].sum()) for start, stop in itertools.pairwise(offsets)]
     assert sizes == [len(text) for text in texts]
+
+
+def test_texts_that_a_normaliser_changes_are_not_placed_by_length():
+    """Two letters shrink by a byte each, one grows by two: the sum of the lengths is right and the places are not."""
+    lengths, reference = loaded("made_qwen_like")
+    text = "<|im_start|>e\u0301e\u0301 between \u0344<|im_end|>"
+    ids, _ = reference.token_spans(text)
+    assert lengths.of(ids, np.array([0, len(ids)])).sum() == len(text.encode())
+    texts = pa.array([text, "é between", "plain"], pa.large_string())
+    assert _is_changed_by(lengths.unicode_form, texts).tolist() == [True, False, False]
 
 
 def test_kinds_whose_lengths_say_nothing(tmp_path):
