@@ -171,7 +171,7 @@ def _row_facts(count: Counter[str]) -> Iterator[str]:
     if count["truncated_documents"]:
         yield f"{count['truncated_documents']:,} documents truncated by {count['truncated_tokens']:,} tokens"
     if count["encoded_by_reference"]:
-        yield f"{count['encoded_by_reference']:,} texts encoded by tokenizers, since fastokens fails on them: slow, same ids"
+        yield f"{count['encoded_by_reference']:,} texts encoded by tokenizers: fastokens fails on them"
     if count["tail_rows"]:
         yield f"{count['tail_rows']:,} rows made of tails of units, which stand last"
     if count["special_literals"]:
