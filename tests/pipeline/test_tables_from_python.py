@@ -96,6 +96,12 @@ def test_paths_and_texts_are_told_apart(entries, is_paths):
     assert isinstance(Read(read=entries).read, PythonRecords) != is_paths
 
 
+def test_words_that_are_no_files_are_taken_for_paths_with_a_hint(mill):
+    with pytest.raises(UsageError) as caught:
+        make_plan(mill.recipe({"py": Read(read=["hello", "world"])}, [Write(format="jsonl")]), backend="serial")
+    assert "texts" in caught.value.help
+
+
 def test_paths_among_texts_are_refused():
     with pytest.raises(UsageError, match="one list"):
         Read(read=["a text of some words", "a.jsonl"])

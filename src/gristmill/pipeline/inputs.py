@@ -11,7 +11,14 @@ import msgspec
 
 from gristmill.core.errors import UsageError
 from gristmill.pipeline.spool import split_of_spooled
-from gristmill.steps.read import as_source_files, recognized, refuse_unfinished, source_tokenizer, split_files
+from gristmill.steps.read import (
+    as_source_files,
+    looks_like_path,
+    recognized,
+    refuse_unfinished,
+    source_tokenizer,
+    split_files,
+)
 from gristmill.storage.checksums import file_checksum
 from gristmill.storage.paths import find_files, list_files
 from gristmill.storage.remote_files import local_path, protocol_of
@@ -53,7 +60,7 @@ def find_inputs(recipe: Recipe, name: str, read: Read, *, is_spooled: bool = Fal
     local = [local_path(pattern) for pattern in patterns if protocol_of(pattern) is None]
     refuse_own_output(recipe, map(recipe.path, local))
     refuse_unfinished(patterns, recipe.folder)
-    listing = list_files(read.read, base=recipe.folder)
+    listing = _listed(read, recipe)
     found = listing.files
     folders = {file.path.rpartition("/")[0] for file in found if protocol_of(file.path) is None}
     folders |= {target.rpartition("/")[0] for target in listing.link_targets}
@@ -62,6 +69,15 @@ def find_inputs(recipe: Recipe, name: str, read: Read, *, is_spooled: bool = Fal
     chosen = split_files(name, read, found)
     known = _with_content(chosen.files) if recipe.identity == "content" else tuple(chosen.files)
     return Inputs(read, known, source_tokenizer(read, found), (*chosen.notes, *_link_notes(listing)))
+
+
+def _listed(read: Read, recipe: Recipe) -> Listing:
+    try:
+        return list_files(read.read, base=recipe.folder)
+    except UsageError as error:
+        if isinstance(read.read, list) and not any(map(looks_like_path, read.read)):
+            error.help = f'{error.help}; if these are texts and no paths, make each a dict: {{"text": ...}}'
+        raise
 
 
 def _link_notes(listing: Listing) -> Iterator[str]:

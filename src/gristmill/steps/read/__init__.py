@@ -9,7 +9,7 @@ from gristmill.steps.read.cells import CELL_BYTES, CellBatch, ElementRange, File
 from gristmill.steps.read.formats import JSON_FORMATS, RECORD_FORMATS, file_format
 from gristmill.steps.read.gristmill_dataset import refuse_unfinished
 from gristmill.steps.read.python_values import json_line
-from gristmill.steps.read.read import Read
+from gristmill.steps.read.read import Read, looks_like_path
 from gristmill.steps.read.schema import plan_schema, sampled_record_types
 from gristmill.steps.read.separated import unpacked_chunks
 from gristmill.steps.read.source import (
@@ -43,6 +43,7 @@ __all__ = [
     "file_format",
     "index_cells",
     "json_line",
+    "looks_like_path",
     "must_be_scanned",
     "open_reader",
     "plan_schema",
