@@ -119,3 +119,16 @@ def test_a_stopped_run_says_how_to_go_on_and_does(gristmill, project, number, co
     (project / "slow.py").write_text(SLOW.format(mark=str(mark), slow=False))
     gristmill("run", recipe, "--workers", 1)
     assert len(open_dataset(project / "out")) == 37
+
+
+def test_quiet_says_one_line_and_verbose_all_there_is(gristmill, project):
+    command = ("run", project / "recipe.yaml", "--backend", "serial", "--overwrite")
+    quiet = gristmill(*command, "-q")
+    assert quiet.err == ""
+    assert "length" not in quiet.out
+    assert str(project / "out") in quiet.out
+    verbose = gristmill(*command, "-v")
+    assert "stage 1" in verbose.err
+    assert "length" in verbose.out
+    assert len(verbose.out) > len(quiet.out)
+    assert "exclude" in gristmill(*command, "-q", "-v", fails=2).err

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from gristmill.cli.options import Choice, json_option
-from gristmill.cli.run import print_result, result_facts
+from gristmill.cli.run import print_accounts, print_outcome, result_facts
 from gristmill.core.errors import UsageError
 from gristmill.core.recipe import Recipe
 from gristmill.pipeline.options import RunOptions
@@ -79,4 +79,5 @@ def command(
     if as_json:
         click.echo(json.dumps(result_facts(result, monotonic() - started), indent=2))
     else:
-        print_result(result, monotonic() - started)
+        print_accounts(result)
+        print_outcome(result, monotonic() - started)

@@ -10,6 +10,7 @@ from gristmill.cli.debug import debug_run
 from gristmill.cli.options import backend_option, json_option, limit_option, recipe_argument
 from gristmill.cli.printing import again
 from gristmill.cli.tables import print_books, print_duplicates, print_tokens, print_wrapped
+from gristmill.core.errors import UsageError
 from gristmill.core.pandas_free import keep_pandas_out
 from gristmill.core.recipe import runs_foreign_code
 from gristmill.engine.events import EventLog
@@ -32,6 +33,8 @@ from gristmill.shards.manifest import Manifest
 @click.option("--overwrite", is_flag=True, help="Make it anew from nothing.")
 @click.option("--keep-work", is_flag=True, help="Leave the work folder in the output.")
 @click.option("--monitor", is_flag=True, help="Show CPU and memory of each worker.")
+@click.option("-q", "--quiet", is_flag=True, help="Only warnings and one line at the end.")
+@click.option("-v", "--verbose", is_flag=True, help="Show the plan first, and every number of the books at the end.")
 @click.option("--debug", is_flag=True, help="Run in this process on a few records and show them after each step.")
 @click.option("--pdb", "use_pdb", is_flag=True, help="With --debug: open a debugger where a function raises.")
 @click.option("--events", type=click.Path(dir_okay=False), help="Write what happens to this file, as JSON lines.")
@@ -49,6 +52,8 @@ def command(
     overwrite: bool,
     keep_work: bool,
     monitor: bool,
+    quiet: bool,
+    verbose: bool,
     debug: bool,
     use_pdb: bool,
     as_json: bool,
@@ -62,6 +67,8 @@ def command(
     through the steps in this process, up to three are shown after each step, and the first exception of
     a function ends it with its traceback and the record.
     """
+    if quiet and verbose:
+        raise UsageError("--quiet and --verbose exclude each other")
     if debug or use_pdb:
         debug_run(load_recipe(recipe, overrides), limit=limit, use_pdb=use_pdb)
         return
@@ -73,17 +80,21 @@ def command(
         update=update,
         overwrite=overwrite,
         keep_work=keep_work,
+        progress=False if quiet else None,
         monitor=monitor,
         events=EventLog(events) if events else None,
     )
     loaded = load_recipe(recipe, overrides)
     if not runs_foreign_code(step for _, step in loaded.all_steps()):
         keep_pandas_out()
-    with Activity() as activity:
+    with Activity(shows=not quiet) as activity:
         plan = make_plan(loaded, limit=limit, backend=backend, timeout=timeout, tell=activity.tell)
     _warn_of_space(plan)
-    for note in dict.fromkeys(note for source in plan.sources for note in source.notes):
-        click.echo(f"note: {note}", err=True)
+    if verbose:
+        click.echo(str(plan), err=True)
+    elif not quiet:
+        for note in dict.fromkeys(note for source in plan.sources for note in source.notes):
+            click.echo(f"note: {note}", err=True)
     try:
         result = run_plan(plan, options)
     except (KeyboardInterrupt, SystemExit):  # SIGTERM is a SystemExit: see cli.main
@@ -93,7 +104,9 @@ def command(
     if as_json:
         click.echo(json.dumps(result_facts(result, monotonic() - started), indent=2))
     else:
-        print_result(result, monotonic() - started)
+        if not quiet:
+            print_accounts(result, details=verbose)
+        print_outcome(result, monotonic() - started)
 
 
 def _warn_of_space(plan: Plan) -> None:
@@ -132,10 +145,10 @@ def result_facts(result: RunResult, seconds: float) -> dict[str, object]:
     }
 
 
-def print_result(result: RunResult, seconds: float) -> None:
-    """Where every record went, and what was made."""
+def print_accounts(result: RunResult, *, details: bool = False) -> None:
+    """Where every record went."""
     manifest = result.manifest
-    print_books(result.books, more=f"gristmill inspect {result.output} --details")
+    print_books(result.books, details=details, more=f"gristmill inspect {result.output} --details")
     print_tokens(manifest)
     print_duplicates(manifest)
     for source, counts in manifest.quarantine.counts.items():
@@ -143,6 +156,11 @@ def print_result(result: RunResult, seconds: float) -> None:
         print_wrapped(f"quarantined from {source}: {reasons}")
     for file in manifest.quarantine.files:
         print_wrapped(f"  see {result.output / file.path}, or: gristmill inspect {result.output} --quarantine")
+
+
+def print_outcome(result: RunResult, seconds: float) -> None:
+    """What was made, and what to be warned of."""
+    manifest = result.manifest
     for warning in result.warnings:
         print_wrapped(f"warning: {warning}")
     if manifest.environment_dependent:
