@@ -117,6 +117,17 @@ def test_reasoning_in_a_field_of_its_own_is_put_into_the_open_thought():
     assert trained(made) == [["R1\n</think>\n\nA1." + END]]
 
 
+def test_reasoning_is_put_into_a_thought_that_the_rendering_leaves_empty():
+    source = EMPTY_THOUGHT.replace("{{ m.reasoning_content or '' }}", "")
+    record = chat("Q1?", "A1.")
+    record["messages"][1]["reasoning_content"] = "R1"
+    [problem] = report(source, [record]).problems
+    assert "as_prompted" in problem.help
+    made = maker(source, prompt="as_prompted").make(record)
+    assert trained(made) == [["R1\n</think>A1." + END]]
+    assert not counted(made, "reasoning_left_out")
+
+
 def test_a_thought_that_never_ends_is_dropped():
     made = maker(THINKING_PROMPT, prompt="as_prompted").make(chat("Q1?", "A1."))
     assert made.dropped == ["unclosed_reasoning"]

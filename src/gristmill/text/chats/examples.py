@@ -296,6 +296,9 @@ class ExampleMaker:
                 raise DroppedChat("unclosed_reasoning")
             thought = f"{reasoning}\n{tags[1]}\n\n"
             rendered = rendered.lstrip("\n")
+        elif reasoning and reasoning not in rendered and rendered.lstrip().startswith(tags[1]):
+            thought = reasoning + ("\n" if prompt.endswith("\n") else "")
+            rendered = rendered.lstrip()
         elif rendered.lstrip().startswith(tags[0]):
             rendered = rendered.lstrip()[len(tags[0]) :].lstrip("\n")
         shift = len(prompt) + len(thought) + len(rendered) - len(text)
