@@ -154,6 +154,11 @@ def test_where(gristmill, out, tmp_path):
     shown = gristmill("stream", "where", out, 0, "--batch-size", 2, "--world", 2, "--rank", 1, "--state", state).out
     assert shown.startswith("row 14, rank 1: ")
     assert "tokens of /data/" in shown
+    stream = Stream(out, epochs=2)
+    last = stream.num_steps(7) - 1  # the last batch of an epoch is shorter
+    rows = json.loads(gristmill("stream", "where", out, last, "--batch-size", 7, "--epochs", 2, "--json").out)
+    assert [row["row"] for row in rows] == [row.row for row in stream.where(last, 7)]
+    assert rows[-1]["row"] == len(stream) - 1
     state.write_text("{")
     gristmill("stream", "where", out, 0, "--batch-size", 2, "--state", state, fails=2)
 

@@ -48,6 +48,8 @@ def stream_arguments(function: F) -> F:
         split: str | None,
         sources: str | None,
         seed: int | None,
+        epochs: float | None,
+        rows_per_epoch: int | None,
         *,
         shuffle: bool,
         **rest: Any,
@@ -63,6 +65,8 @@ def stream_arguments(function: F) -> F:
                 sources=None if sources is None else sources.split(","),
                 seed=saved.get("seed", 0) if seed is None else seed,
                 shuffle=shuffle,
+                epochs=epochs,
+                rows_per_epoch=rows_per_epoch,
                 collate=collate,
             )
             if state is not None:
@@ -73,6 +77,8 @@ def stream_arguments(function: F) -> F:
 
     for option in (
         click.option("--no-shuffle", "shuffle", flag_value=False, default=True, help="Sources in their own order."),
+        click.option("--rows-per-epoch", type=click.IntRange(min=1), help="Where epochs end, as in training."),
+        click.option("--epochs", type=float, help="As in training. Default: endless."),
         click.option("--seed", type=int, help="Of the order, as in training. Default: 0."),
         click.option("--sources", help="Only these, as web,code."),
         click.option("--split", help="Default: train."),

@@ -39,10 +39,15 @@ class RowSources:
         self._of_shards = np.array([*of_shards, -1], dtype=np.int64)
         self._of_rows: dict[int, NDArray[np.uint16]] = {}
         """Of the shards of mixed lanes that were touched."""
+        self._starts = np.cumsum([0, *(shard.rows for shard in shards)], dtype=np.int64)
+        """Of each shard, among the places of all rows."""
+        self._has_mixed = _BY_ROW in of_shards
 
-    def __call__(self, shards: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """For the number of each row's shard, and its number in that."""
+    def __call__(self, shards: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """For the number of each row's shard, and its place among all rows."""
         found = self._of_shards[shards]
+        if not self._has_mixed:
+            return found
         for number in np.unique(shards[found == _BY_ROW]).tolist():
             lane = self._shards[number].origin_sources
             assert lane is not None
@@ -50,7 +55,7 @@ class RowSources:
                 self._of_rows[number] = _sources_of(self._shards[number], lane)
             chosen = shards == number
             of_lane = np.array([self._numbers[label] for label in lane.labels], dtype=np.int64)
-            found[chosen] = of_lane[self._of_rows[number][rows[chosen]]]
+            found[chosen] = of_lane[self._of_rows[number][places[chosen] - self._starts[number]]]
         return found
 
 

@@ -30,8 +30,6 @@ class RowTable:
         self.shards = shards
         self._at_random = at_random
         self.ends = np.cumsum([shard.rows for shard in shards], dtype=np.int64)
-        self.starts = np.array([0, *self.ends[:-1], 0], dtype=np.int64)
-        """Of each shard among all places, and of shard -1, in which rows are that only fill up a batch."""
         self._mapped: list[pa.Buffer] = []
         # First block and number of blocks of each shard (0: not opened yet), and the blocks.
         self._tables = np.zeros((len(shards), 2), dtype=np.int64), np.empty((64, BLOCK_COLUMNS), dtype=np.int64)

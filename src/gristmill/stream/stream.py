@@ -192,7 +192,7 @@ class Stream:
         batch = Batch(collate(spots, self.collate, width, self.pad_id, new))
         batch.first_row = first_row
         batch.next_row = next_row
-        batch.sources = self._row_sources(spots[:, S_SHARD], places - table.starts[spots[:, S_SHARD]])
+        batch.sources = self._row_sources(spots[:, S_SHARD], places)
         batch.tokens = spots[:, S_FILLED].copy()
         batch.num_places = batch[INPUT_IDS].size
         return batch
