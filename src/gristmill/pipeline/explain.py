@@ -31,6 +31,7 @@ from gristmill.steps.put_columns import put_columns
 from gristmill.steps.read import open_reader
 from gristmill.steps.render import RenderChats
 from gristmill.steps.split import AssignSplit, Split
+from gristmill.steps.unite.unite_columns import UniteColumns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -238,7 +239,8 @@ def _verdicts(
                 continue
             verdict, batch = _judge(step, batch, seed)
             is_there &= verdict.verdict in (KEPT, CHANGED)
-            yield verdict
+            if not isinstance(step, UniteColumns):  # the plan's own: it judges nothing
+                yield verdict
         if isinstance(leg.barrier, Deduplicate):
             verdict = finished.judge(num_deduplicated, leg.barrier.name, batch, is_there=is_there)
             num_deduplicated += 1
