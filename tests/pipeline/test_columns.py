@@ -72,7 +72,7 @@ def test_all_columns_from_every_format_to_every_format(mill, tmp_path, source, t
     path = put(tmp_path, source)
     if source == "webdataset":
         run(mill, {"web": Read(read=str(path), text="txt")}, [Write(format=to)])
-        found = written_records(mill.output, to)
+        found = written_records(mill.output, to, has_keys=True)
         assert [record.pop("__key__") for record in found] == [f"{n:04d}" for n in range(20)]
         assert [{"text": record["text"], **record["json"]} for record in found] == without_nulls(RECORDS)
     else:

@@ -136,7 +136,7 @@ def test_tars(tmp_path_factory, sample_bytes, to, rows):
     records = [{"text": f"text {number}", **fields} for number, fields in enumerate(rows)]
     (folder / "in.tar").write_bytes(to_tar(records))
     output, _ = run(tmp_path_factory, Read(read=str(folder / "in.tar"), text="txt"), to)
-    found = written_records(output, to, loads=loaded)
+    found = written_records(output, to, loads=loaded, has_keys=True)
     expected = [without_nulls(record) for record in records]
     assert [{"text": record["text"], **record["json"]} for record in found] == expected
     assert [record["__key__"] for record in found] == [f"{number:04d}" for number in range(len(rows))]

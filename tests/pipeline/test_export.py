@@ -27,8 +27,8 @@ ROWS = [[[1, 2, 3], [4]], [[5, 6]], [[7], [8], [9]]]
 @pytest.fixture
 def run(tmp_path):
     def start(dataset, to, **options):
-        options = {"backend": "serial", "progress": False} | options
-        return gm.export(dataset, to=to, path=tmp_path / "bin/corpus", **options)
+        options = {"backend": "serial", "progress": False, "path": tmp_path / "bin/corpus"} | options
+        return gm.export(dataset, to=to, **options)
 
     return start
 
@@ -327,7 +327,7 @@ def test_rows_of_all_sources_follow_each_other(tmp_path, run):
 def test_whether_the_order_of_sources_is_told(tmp_path, run):
     folder = write_tokens(tmp_path / "out", {("train", "b"): [[[1], [2]]], ("train", "a"): [[[3], [4]]]})
     for to in ("nanogpt", "llmc", "webdataset", "parquet"):
-        assert run(folder, to, overwrite=True).notes
+        assert run(folder, to, path=tmp_path / "bin" / to).notes
     assert not run(folder, "megatron", overwrite=True).notes
     assert not run(folder, "llmc", overwrite=True, source="a").notes
     gm.mix(dict.fromkeys(("one", "two"), (folder, 1)), tmp_path / "mixed", size=8, by="rows")

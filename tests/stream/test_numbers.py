@@ -53,7 +53,7 @@ WHOLE = {
     "TorchLoader world": lambda s, n: TorchLoader(s, 2, rank=1, world_size=n).world_size,
     "TorchLoader threads": lambda s, n: TorchLoader(s, 2, num_threads=n)._num_threads,
     "TorchLoader prefetch": lambda s, n: TorchLoader(s, 2, prefetch=n)._prefetch,
-    "TorchDataset size": lambda s, n: next(iter(TorchDataset(s, n)))["input_ids"].tolist(),
+    "TorchDataset size": lambda s, n: next(iter(TorchDataset(Stream(s.folder), n)))["input_ids"].tolist(),
     "TorchDataset rank": lambda s, n: TorchDataset(s, 2, rank=n, world_size=4).rank,
     "TorchDataset world": lambda s, n: TorchDataset(s, 2, rank=1, world_size=n).world_size,
     "TorchRows": lambda s, n: TorchRows(Stream(s.folder, rows=9))[n]["input_ids"].tolist(),

@@ -35,11 +35,17 @@ def to_tar(records):
     return sink.getvalue()
 
 
-def written_records(folder, format, loads=json.loads):
-    """The records in the shards of a finished dataset, without their origins; `loads` decodes JSON."""
+def written_records(folder, format, loads=json.loads, *, has_keys=False):
+    """The records in the shards of a finished dataset, without their origins; `loads` decodes JSON.
+
+    `has_keys`: they came from a tar, so that the names of members are keys of theirs.
+    """
     suffix = {"jsonl": "jsonl", "webdataset": "tar"}.get(format, format)
     paths = sorted(path for path in folder.glob(f"train/*/*.{suffix}") if ".origins." not in path.name)
     records = [record for path in paths for record in _READERS[format](path, loads)]
+    if format == "webdataset" and not has_keys:
+        for record in records:
+            del record["__key__"]
     return [_merged(record) for record in records]
 
 
@@ -71,7 +77,7 @@ def _tar(path, loads):
         for member in tar:
             key, _, extension = member.name.partition(".")
             content = tar.extractfile(member).read()
-            record = records.setdefault(key, {})
+            record = records.setdefault(key, {"__key__": key})
             record.update({"text": content.decode()} if extension == "txt" else loads(content))
     return list(records.values())
 
