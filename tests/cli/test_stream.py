@@ -174,7 +174,7 @@ WRONG = [
     (["bench", "OUT", "--mixture", "web=nan,code=1"], "must be a number"),
     (["bench", "OUT", "--split", "trian"], "did you mean"),
     (["bench", "OUT", "--sources", "wob"], "did you mean"),
-    (["bench", "OUT", "--weights-in", "bytes"], "weights_in"),
+    (["bench", "OUT", "--weights-in", "bytes"], "weights-in"),
     (["bench", "OUT", "--seed", "9" * 30], "seed must be"),
     (["bench", "OUT", "--batch-size", "9" * 30], "batch_size must be"),
     (["bench", "a=OUT:1", "b=OUT"], "no weight for b"),
