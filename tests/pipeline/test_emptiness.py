@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 
+import pyarrow as pa
 import pytest
 
 from gristmill.core.errors import EmptyDatasetError, UsageError
@@ -127,6 +128,36 @@ def test_an_empty_split_is_a_warning(mill, tmp_path):
     result = mill.run(mill.recipe(reads(tmp_path, web=LINES), [Split(validation=1e-9, test=0.5), WRITE]))
     assert [warning for warning in result.warnings if "validation" in warning] == list(result.warnings)
     assert len(result.warnings) == 1
+
+
+def saved_dict(folder, **splits):
+    """What save_to_disk writes of a DatasetDict: a split without rows has no file."""
+    for split, texts in splits.items():
+        (folder / split).mkdir(parents=True)
+        if texts:
+            table = pa.table({"text": texts})
+            with (
+                pa.OSFile(str(folder / split / "data.arrow"), "wb") as sink,
+                pa.ipc.new_stream(sink, table.schema) as out,
+            ):
+                out.write_table(table)
+        state = {"_data_files": [{"filename": "data.arrow"}] if texts else []}
+        (folder / split / "state.json").write_text(json.dumps(state))
+    (folder / "dataset_dict.json").write_text(json.dumps({"splits": list(splits)}))
+    return {"web": Read(read=str(folder))}
+
+
+def test_an_empty_split_of_a_saved_dataset_is_a_warning(mill, tmp_path):
+    recipe = mill.recipe(saved_dict(tmp_path / "data", train=["a text"], test=[]), [WRITE])
+    result = mill.run(recipe)
+    assert len(result.dataset()) == 1
+    assert ["test" in warning for warning in result.warnings] == [True]
+    assert mill.run(recipe).warnings == result.warnings
+
+
+def test_a_saved_dataset_without_rows_is_refused(mill, tmp_path):
+    with pytest.raises(UsageError):
+        mill.run(mill.recipe(saved_dict(tmp_path / "data", train=[], test=[]), [WRITE]))
 
 
 def test_files_without_a_byte_are_counted(mill, tmp_path):

@@ -48,7 +48,7 @@ def warn_of_emptiness(plan: Plan, manifest: Manifest) -> tuple[str, ...]:
 
 def _splits(source: SourcePlan) -> list[str]:
     """The splits that its records should be in."""
-    found = [file.split for file in source.files if file.split]
+    found = [*(file.split for file in source.files if file.split), *source.empty_splits]
     for step in (step for leg in source.legs for step in leg.all_steps):
         split = step.split if isinstance(step, AssignSplit) else step
         if isinstance(split, Split):

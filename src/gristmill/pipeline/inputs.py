@@ -44,6 +44,8 @@ class Inputs:
     """What made the ids, where the source is a dataset of tokens."""
     notes: tuple[str, ...] = ()
     """What matched and is not read."""
+    empty_splits: tuple[str, ...] = ()
+    """Those that have no file."""
 
 
 def find_inputs(recipe: Recipe, name: str, read: Read, *, is_spooled: bool = False) -> Inputs:
@@ -68,7 +70,8 @@ def find_inputs(recipe: Recipe, name: str, read: Read, *, is_spooled: bool = Fal
     read = recognized(read, found)
     chosen = split_files(name, read, found)
     known = _with_content(chosen.files) if recipe.identity == "content" else tuple(chosen.files)
-    return Inputs(read, known, source_tokenizer(read, found), (*chosen.notes, *_link_notes(listing)))
+    notes = (*chosen.notes, *_link_notes(listing))
+    return Inputs(read, known, source_tokenizer(read, found), notes, chosen.empty_splits)
 
 
 def _listed(read: Read, recipe: Recipe) -> Listing:

@@ -106,6 +106,8 @@ class SourcePlan:
     """Of a sample of its records, as they are in the files; 0: not known."""
     stored_record_bytes: tuple[dict[str, float], ...] = ()
     """What each barrier stores of such a record, by column."""
+    empty_splits: tuple[str, ...] = ()
+    """Those of a dataset that have no file."""
 
     def __repr__(self) -> str:
         """Without its files, of which there may be a million."""
@@ -464,6 +466,7 @@ def _plan_source(
             dataset_tokenizer=tokenizer,
             record_bytes=outcome.record_bytes,
             stored_record_bytes=stored_columns(legs, outcome.column_bytes),
+            empty_splits=draft.inputs.empty_splits,
         )
 
 

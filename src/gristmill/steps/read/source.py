@@ -51,6 +51,8 @@ class SplitFiles:
 
     files: list[SourceFile]
     notes: list[str]
+    empty_splits: tuple[str, ...] = ()
+    """Those that the dataset has, without a file."""
 
 
 def source_files(source: str, read: Read, found: Sequence[FoundFile], *, needs_train: bool = True) -> list[SourceFile]:
@@ -87,10 +89,11 @@ def split_files(source: str, read: Read, found: Sequence[FoundFile], *, needs_tr
     chosen = choose_splits(list(splits), read.split, _in_words(read, found), needs_train=needs_train)
     files: dict[str, list[FoundFile]] = {}
     for split, name in chosen.items():
-        if not splits[split]:
+        if not splits[split] and (hub is not None or not any(splits[other] for other in chosen)):
             raise UsageError(f"split {split}: there is no file of it", help="leave it out: split: {train: …}")
         files.setdefault(name, []).extend(splits[split])
-    return SplitFiles(as_source_files(source, files), [*_split_notes(splits, chosen), *notes])
+    empty = tuple(name for name, some in files.items() if not some)
+    return SplitFiles(as_source_files(source, files), [*_split_notes(splits, chosen), *notes], empty)
 
 
 def as_source_files(source: str, splits: Mapping[str, Sequence[FoundFile]]) -> list[SourceFile]:
