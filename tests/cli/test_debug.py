@@ -45,3 +45,8 @@ def test_the_traceback_begins_in_the_users_file(failing):
 
 def test_a_debugger_opens_where_it_failed(failing):
     assert "wanted is 5" in debug(failing, "--pdb", answers="p f'wanted is {wanted}'\nq\n").stdout
+
+
+def test_no_more_is_shown_as_read_than_the_limit_lets_through(gristmill, project):
+    out = gristmill("run", project / "recipe.yaml", "--debug", "--limit", 2).out
+    assert "web · read: 2 records" in out

@@ -1,4 +1,5 @@
 import errno
+import io
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import click
 import pytest
+from gristmill_testing.watching import wait_until
 
 from gristmill import __version__
 from gristmill.cli import main as main_module
@@ -214,3 +216,16 @@ def test_choices_are_checked_with_the_nearest_one_named(gristmill, tmp_path):
         (("template", "check", "t", "f", "--train-on", "asistant"), "assistant"),
     ):
         assert meant in gristmill(*arguments, folder=tmp_path, fails=2).err.split("Did you mean")[1]
+
+
+@pytest.mark.parametrize("shows", [True, False])
+def test_a_slow_start_is_named_on_a_terminal_and_erased(monkeypatch, shows):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(main_module, "_QUIET_SECONDS", 0.0)
+    with main_module._loading(shows=shows):
+        if shows:
+            wait_until(lambda: "starting" in terminal.getvalue())
+    assert terminal.getvalue().endswith("\r\x1b[K") == shows
+    assert bool(terminal.getvalue()) == shows

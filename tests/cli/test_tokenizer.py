@@ -76,3 +76,11 @@ def test_mistakes(trained, corpus, gristmill, arguments, word):
 def test_nothing_to_train_on(tmp_path, gristmill):
     (tmp_path / "empty.jsonl").touch()
     assert "no documents" in gristmill("tokenizer", "train", "new", "empty.jsonl", folder=tmp_path, fails=2).err
+
+
+def test_folders_with_spaces_in_their_names(tmp_path, gristmill):
+    for name in ("my corpus", "other corpus"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.jsonl").write_text('{"text": "a document of some words"}\n')
+    trained = gristmill("tokenizer", "train", "mine", "my corpus", "other corpus", "--vocab-size", 260, folder=tmp_path)
+    assert "2 documents" in trained.out

@@ -96,6 +96,13 @@ def test_paths_and_texts_are_told_apart(entries, is_paths):
     assert isinstance(Read(read=entries).read, PythonRecords) != is_paths
 
 
+def test_a_list_that_begins_with_a_folder_that_is_there_is_one_of_paths(tmp_path, monkeypatch):
+    (tmp_path / "my corpus").mkdir()
+    monkeypatch.chdir(tmp_path)
+    again = Read(read=Read(read=["my corpus", "another one"]).read)
+    assert again.read == ["./my corpus", "./another one"]
+
+
 def test_words_that_are_no_files_are_taken_for_paths_with_a_hint(mill):
     with pytest.raises(UsageError) as caught:
         make_plan(mill.recipe({"py": Read(read=["hello", "world"])}, [Write(format="jsonl")]), backend="serial")

@@ -1,3 +1,6 @@
+import json
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -208,3 +211,18 @@ def test_what_is_no_size_is_refused_with_its_line(written):
     with pytest.raises(UsageError) as raised:
         parse_recipe(f"output: o\nslice_bytes: {written}\nsources: {{a: {{read: a}}}}")
     assert "line 2" in str(raised.value)
+
+
+@pytest.mark.parametrize("names", [["my corpus", "other corpus"], ["two words"], ["a b.jsonl", "c d"]])
+def test_names_with_spaces_in_a_list_are_paths(tmp_path, names):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"output: out\nsources: {{web: {{read: {json.dumps(names)}}}}}\n")
+    read = load_recipe(path).sources["web"].read
+    assert [os.path.normpath(name) for name in read.read] == names
+
+
+def test_lines_in_a_list_of_paths_are_refused(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text('output: out\nsources: {web: {read: ["one line\\nand another"]}}\n')
+    with pytest.raises(UsageError, match="no path"):
+        load_recipe(path)

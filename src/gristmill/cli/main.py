@@ -8,8 +8,10 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from threading import Timer
 from typing import NoReturn
 
 import click
@@ -37,6 +39,8 @@ COMMANDS = {
     "demo": ("gristmill.cli.demo", "The whole way on Python's own library, to packed rows."),
 }
 
+_QUIET_SECONDS = 0.3
+
 
 class CommandTable(click.Group):
     """A group that knows its commands' names and summaries without importing them."""
@@ -44,11 +48,12 @@ class CommandTable(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
         module, summary = COMMANDS[cmd_name]
-        command: click.Command = import_module(module).command
+        with _loading(shows=not ctx.resilient_parsing):  # not while a shell completes a word
+            command: click.Command = import_module(module).command
         command.short_help = summary
         return command
 
@@ -73,6 +78,23 @@ class CommandTable(click.Group):
 @click.version_option(__version__, message="gristmill %(version)s")
 def command_line() -> None:
     """Raw corpora in, GPU-ready training batches out, and proof that nothing was lost on the way."""
+
+
+@contextmanager
+def _loading(*, shows: bool) -> Iterator[None]:
+    """While a command's module is loaded, a line on a terminal says so if that takes long."""
+    if not shows or sys.stderr is None or not sys.stderr.isatty():
+        yield
+        return
+    timer = Timer(_QUIET_SECONDS, lambda: click.echo("starting …", nl=False, err=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()  # it may be printing
+        click.echo("\r\x1b[K", nl=False, err=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

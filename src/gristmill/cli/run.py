@@ -171,5 +171,5 @@ def print_outcome(result: RunResult, seconds: float) -> None:
     done = "up to date: nothing to do" if result.was_up_to_date else f"done in {seconds:.1f} s; the books balance"
     print_wrapped(f"{done}: {rows_by_split}; {counted(num_shards, 'shard')}, {num_bytes}, in {result.output}")
     if not any(_num_rows(manifest).values()):
-        click.echo("the dataset is empty: the table says where the records have gone")
+        print_wrapped("the dataset is empty: the table says where the records have gone")
     click.echo(f"next: gristmill inspect {result.output}")

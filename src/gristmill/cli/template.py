@@ -6,7 +6,7 @@ import msgspec
 from gristmill.cli.options import Choice, json_option
 from gristmill.pipeline.outline import counted
 from gristmill.pipeline.templates import CheckedTemplate, check_chats
-from gristmill.steps.read import Read
+from gristmill.steps.read import Read, as_path
 from gristmill.steps.read.read import FORMATS
 from gristmill.steps.render import Render
 from gristmill.text.chats import AUTO, LAST_NOT_ASSISTANT, PROMPT, SHAPES, SPLIT_TURNS, TRAIN_ON
@@ -92,7 +92,7 @@ def check_command(
         date=date,
         tool_arguments=tool_arguments,
     )
-    checked = check_chats(render, Read(read=list(files), format=format_name), max_records=records)
+    checked = check_chats(render, Read(read=[as_path(file) for file in files], format=format_name), max_records=records)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(checked)).decode())
     else:

@@ -11,7 +11,7 @@ from gristmill.core.errors import UsageError
 from gristmill.core.numbers import byte_size
 from gristmill.pipeline.outline import amount, counted
 from gristmill.pipeline.tokenizers import Trained, check, train
-from gristmill.steps.read import Read
+from gristmill.steps.read import Read, as_path
 from gristmill.steps.read.read import FORMATS
 from gristmill.text.tokenizers import TokenizerReport
 
@@ -79,7 +79,7 @@ def train_command(
     FILES are paths, folders, patterns or URLs, in any format that recipes read. The same files and options give the
     same tokenizer.
     """
-    read = Read(read=list(files), text=text, format=format_name)
+    read = Read(read=[as_path(file) for file in files], text=text, format=format_name)
     trained = train(out, read, vocab_size=vocab_size, special_tokens=specials, max_bytes=max_bytes, overwrite=overwrite)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(trained)).decode())
@@ -100,7 +100,7 @@ def check_command(tokenizer: str, files: tuple[str, ...], text: str, format_name
     """
     if format_name is not None and not files:
         raise UsageError("--format is for FILES, and there are none")
-    read = Read(read=list(files), text=text, format=format_name) if files else None
+    read = Read(read=[as_path(file) for file in files], text=text, format=format_name) if files else None
     report = check(tokenizer, read)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(report)).decode())

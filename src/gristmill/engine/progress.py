@@ -46,7 +46,8 @@ class Activity:
         self._shows = shows and sys.stderr is not None
         self._is_terminal = self._shows and sys.stderr.isatty()
         self._message = self._printed = ""
-        self._timer = Timer(_QUIET_SECONDS, self._begin)
+        # A line on a terminal leaves no trace, so it need not wait.
+        self._timer = Timer(0.0 if self._is_terminal else _QUIET_SECONDS, self._begin)
         self._timer.daemon = True
         self._has_begun = False
 

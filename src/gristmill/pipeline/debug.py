@@ -44,9 +44,10 @@ def run_in_debug_mode(recipe: Recipe, show: Callable[[str], object], *, limit: i
     folder = Path(tempfile.mkdtemp(prefix="gristmill-debug-"), "out")
     # Nothing is judged by shares here: the first exception ends the run, whatever else is quarantined is shown.
     trial = msgspec.structs.replace(recipe, output=str(folder), max_quarantine=1.0)
-    options = RunOptions(backend="serial", progress=False, watch=_Watch(show))
+    limit = MAX_RECORDS if limit is None else limit
+    options = RunOptions(backend="serial", progress=False, watch=_Watch(show, limit))
     show(f"debug mode: this process, output in {folder}")
-    return run_recipe(trial, options, limit=MAX_RECORDS if limit is None else limit)
+    return run_recipe(trial, options, limit=limit)
 
 
 class FunctionFailedError(GristmillError):
@@ -62,13 +63,14 @@ class FunctionFailedError(GristmillError):
 class _Watch:
     """Shows the first records behind each step of each source."""
 
-    def __init__(self, show: Callable[[str], object]) -> None:
+    def __init__(self, show: Callable[[str], object], limit: int) -> None:
         self._show = show
+        self._limit = limit
         self._num_shown: Counter[tuple[str, str, int]] = Counter()
 
     def after_read(self, source: str, batch: pa.RecordBatch, bad: list[BadRecord]) -> None:
-        """A cell was read."""
-        self._report(source, "read", 0, batch, {}, bad)
+        """A cell was read: more than the limit lets through."""
+        self._report(source, "read", 0, batch.slice(0, self._limit), {}, bad)
 
     def after_step(self, source: str, step: LocalStep, before: pa.RecordBatch, applied: Applied) -> None:
         """A step was applied to a batch."""

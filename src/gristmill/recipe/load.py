@@ -16,6 +16,7 @@ from gristmill.core.recipe import Recipe, Source
 from gristmill.recipe.catalog import step_class
 from gristmill.recipe.overrides import apply_overrides
 from gristmill.recipe.yaml_tree import parse_yaml
+from gristmill.steps.read import as_path
 
 if TYPE_CHECKING:
     import os
@@ -90,10 +91,20 @@ class _Reader:
         parameters = dict(self._mapping(path, data, f"source {path[-1]}"))
         own = self._steps((*path, "steps"), parameters.pop("steps", None))
         named = parameters.get("read")
-        if isinstance(named, list) and not all(isinstance(item, str) for item in named):
-            raise self._tree.error((*path, "read"), "read must be a path or a list of paths", help="as data/*.jsonl")
+        if isinstance(named, list):
+            if not all(isinstance(item, str) for item in named):
+                raise self._tree.error(
+                    (*path, "read"), "read must be a path or a list of paths", help="as data/*.jsonl"
+                )
+            parameters["read"] = self._paths((*path, "read"), named)
         read = self._struct(path, parameters, steps.Read, f"source {path[-1]}", extra=("steps",))
         return Source(read, own)
+
+    def _paths(self, path: TreePath, named: list[str]) -> list[str]:
+        try:
+            return [as_path(item) for item in named]
+        except UsageError as error:
+            raise self._tree.error(path, error.message, help=error.help) from None
 
     def _steps(self, path: TreePath, data: Any) -> list[Step]:
         if data is None:

@@ -7,6 +7,7 @@ state is the number of the next row.
 
 from __future__ import annotations
 
+import math
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -280,8 +281,8 @@ class Stream:
             what = f"its {given.epochs:g} epochs" if given.epochs is not None else f"its {self.num_rows:,} rows"
             raise UsageError(
                 f"the stream has ended: {what} were read",
-                help="give it more: Stream(…, epochs=3) for three passes; or read it again as a new Stream, or after "
-                "load_state_dict",
+                help=f"give it more, as Stream(…, epochs={math.floor(given.epochs or 1) + 1}); or read it again as a new "
+                "Stream, or after load_state_dict",
             )
 
     @property

@@ -9,7 +9,7 @@ from gristmill.steps.read.cells import CELL_BYTES, CellBatch, ElementRange, File
 from gristmill.steps.read.formats import JSON_FORMATS, RECORD_FORMATS, file_format
 from gristmill.steps.read.gristmill_dataset import refuse_unfinished
 from gristmill.steps.read.python_values import json_line
-from gristmill.steps.read.read import Read, looks_like_path
+from gristmill.steps.read.read import Read, as_path, looks_like_path
 from gristmill.steps.read.schema import plan_schema, sampled_record_types
 from gristmill.steps.read.separated import unpacked_chunks
 from gristmill.steps.read.source import (
@@ -38,6 +38,7 @@ __all__ = [
     "Read",
     "StreamDamage",
     "UnpackedPiece",
+    "as_path",
     "as_source_files",
     "cells_to_unpack",
     "file_format",

@@ -121,13 +121,18 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
 
 
 def _paths_or_records(given: Any) -> str | list[str] | PythonRecords:
-    """What `read` was given, told apart: text is a path, and a list of text is of paths unless it reads like texts."""
+    """What `read` was given, told apart: text is a path, and a list of text is of paths unless it reads like texts.
+
+    A list whose first entry is there as a file or folder is one of paths, whatever its names look like.
+    """
     if isinstance(given, PythonRecords):
         return given
     if isinstance(given, (str, os.PathLike)):
         paths = [given]
     elif isinstance(given, (list, tuple)) and (not given or isinstance(given[0], (str, os.PathLike))):
         paths = list(given)
+        if paths and _reads_like_text(paths[0]) and os.path.exists(paths[0]):
+            paths = [as_path(path) if isinstance(path, str) else path for path in paths]
     else:
         return PythonRecords.of(given)
     if not isinstance(given, str) and any(isinstance(path, str) and _reads_like_text(path) for path in paths):
@@ -143,6 +148,17 @@ def _paths_or_records(given: Any) -> str | list[str] | PythonRecords:
     if not any(map(os.fspath, paths)):
         raise UsageError("read: no files named", help="give a path, a glob or a list of them")
     return os.fspath(given) if isinstance(given, (str, os.PathLike)) else [os.fspath(path) for path in paths]
+
+
+def as_path(entry: str) -> str:
+    """A string that is known to be a path, in a shape that no list of `Read` takes for a text.
+
+    >>> as_path("my corpus"), as_path("my corpus/*.jsonl"), as_path("s3://bucket/my corpus")
+    ('./my corpus', 'my corpus/*.jsonl', 's3://bucket/my corpus')
+    """
+    if len(entry) > 4096 or "\n" in entry:
+        raise UsageError(f"read: {entry!r:.100} is no path", help="give paths, patterns or folders")
+    return f"./{entry}" if _reads_like_text(entry) else entry
 
 
 def _reads_like_text(entry: object) -> bool:
