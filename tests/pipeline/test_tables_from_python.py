@@ -114,6 +114,11 @@ def test_paths_among_texts_are_refused():
         Read(read=["a text of some words", "a.jsonl"])
 
 
+def test_what_stands_among_texts_is_named():
+    with pytest.raises(UsageError, match="entry 1 is 3"):
+        Read(read=["a text of some words", 3])
+
+
 def test_what_cannot_be_a_table_is_refused_in_words(mill):
     frame = pandas.DataFrame({"text": [1, "a", b"b"]})
     with pytest.raises(UsageError) as caught:

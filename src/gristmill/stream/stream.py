@@ -279,10 +279,11 @@ class Stream:
         if not self.has_batch(row, global_size):
             given = self.arguments
             what = f"its {given.epochs:g} epochs" if given.epochs is not None else f"its {self.num_rows:,} rows"
+            more = math.floor(given.epochs or 1) + 1
             raise UsageError(
                 f"the stream has ended: {what} were read",
-                help=f"give it more, as Stream(…, epochs={math.floor(given.epochs or 1) + 1}); or read it again as a new "
-                "Stream, or after load_state_dict",
+                help=f"give it more, as Stream(…, epochs={more}); or read it again as a new Stream, or after "
+                "load_state_dict",
             )
 
     @property

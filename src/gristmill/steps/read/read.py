@@ -131,11 +131,18 @@ def _paths_or_records(given: Any) -> str | list[str] | PythonRecords:
         paths = [given]
     elif isinstance(given, (list, tuple)) and (not given or isinstance(given[0], (str, os.PathLike))):
         paths = list(given)
-        if paths and _reads_like_text(paths[0]) and os.path.exists(paths[0]):
+        # Path.exists would raise for texts that are too long for a name, or hold NUL.
+        if paths and _reads_like_text(paths[0]) and os.path.exists(paths[0]):  # noqa: PTH110
             paths = [as_path(path) if isinstance(path, str) else path for path in paths]
     else:
         return PythonRecords.of(given)
     if not isinstance(given, str) and any(isinstance(path, str) and _reads_like_text(path) for path in paths):
+        for index, entry in enumerate(paths):
+            if not isinstance(entry, (str, os.PathLike)):
+                raise UsageError(
+                    f"read: the list begins with a text, but entry {index} is {entry!r:.100}",
+                    help='give texts only, or records as dicts: {"text": ...}',
+                )
         if any(not isinstance(path, str) or looks_like_path(path) for path in paths):
             raise UsageError(
                 f"read: paths and texts stand in one list: {next(filter(_reads_like_text, paths))!r:.100}",
