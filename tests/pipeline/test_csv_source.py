@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from gristmill.core.errors import UsageError
 from gristmill.pipeline.explain import explain
 from gristmill.pipeline.plan import make_plan
 from gristmill.pipeline.trace import trace
@@ -75,3 +76,15 @@ def test_many_small_files_with_columns_in_any_order(mill, tmp_path):
         write_csv(tmp_path / f"{number:02d}.csv", [{name: ROWS[number][name] for name in names}])
     mill.run(mill.recipe({"web": Read(read=f"{tmp_path}/*.csv")}, [Write(format="jsonl")]))
     assert [record["id"] for record in open_dataset(mill.output)] == [str(number) for number in range(20)]
+
+
+def test_another_encoding_and_columns_not_told_apart_are_helped(mill, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes("text,id\nnaïve,1\n".encode("latin-1"))
+    with pytest.raises(UsageError) as caught:
+        make_plan(mill.recipe({"web": Read(read=str(path))}, [Write(format="jsonl")]), backend="serial")
+    assert "encoding" in caught.value.help
+    path.write_text("text;id\na;1;2\nb;1;2\n")
+    with pytest.raises(UsageError) as caught:
+        make_plan(mill.recipe({"web": Read(read=str(path), types={"id": "int64"})}, [Write(format="jsonl")]))
+    assert "delimiter" in caught.value.help

@@ -162,3 +162,10 @@ def test_a_truncated_file_of_polars_is_an_error_in_words(mill, tmp_path):
     (tmp_path / "a.arrow").write_bytes((tmp_path / "a.arrow").read_bytes()[:-100])
     with pytest.raises(UsageError, match=r"a\.arrow"):
         make_plan(mill.recipe({"web": Read(read=f"{tmp_path}/a.arrow")}, [Write(format="jsonl")]), backend="serial")
+
+
+def test_errors_do_not_name_where_the_sample_is_kept(mill):
+    with pytest.raises(UsageError) as caught:
+        make_plan(mill.recipe({"py": Read(read=polars.DataFrame({"body": ["a"]}))}, [Write(format="jsonl")]))
+    assert "memory:" not in str(caught.value)
+    assert "body" in caught.value.help

@@ -33,7 +33,7 @@ from gristmill.pipeline.outline import Outline, SourceOutline, amount, counted, 
 from gristmill.pipeline.output import check_writable
 from gristmill.pipeline.sample import Sample, find_no_records, try_sample
 from gristmill.pipeline.splits import check_split_steps
-from gristmill.pipeline.spool import sampled_reads
+from gristmill.pipeline.spool import sampled_reads, without_sample_urls
 from gristmill.pipeline.together import (
     check_lane,
     check_mix,
@@ -475,6 +475,8 @@ def _naming_source(name: str) -> Iterator[None]:
     try:
         yield
     except GristmillError as error:
+        error.message = without_sample_urls(error.message)
+        error.args = (error.message,)
         error.add_note(f"in source {name}")
         raise
 

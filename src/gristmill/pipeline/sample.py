@@ -186,6 +186,8 @@ def _unusable(read: Read, file: SourceFile, bad: BadRecord) -> UsageError:
     hint = "check that read names the files with the records, and that `format` and `text` are theirs"
     if file_format(file.path, read.format) == "jsonl" and (bad.raw or b"").lstrip().startswith(b"["):
         hint = "it holds a JSON array, not an object a line: set `format: json`"
+    if file_format(file.path, read.format) == "csv" and bad.reason == "invalid_utf8":
+        hint = "say in which encoding it is written: `encoding: latin-1`, `encoding: cp1252`, …"
     return UsageError(
         f"{file.path}: no record can be used; the first, at position {bad.position}: {bad.reason}: {bad.message}",
         help=hint,

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _SAMPLE_RECORDS = 100
 _ROWS_A_BATCH = 100
+_SAMPLE_URL = re.compile(r"memory://+gristmill/[0-9a-f]{16}/[^\s:]+")
 
 
 class _Sink(Protocol):
@@ -65,6 +66,15 @@ def sampled_reads(recipe: Recipe) -> dict[str, Read]:
             urls.append(keep_in_memory(f"{digest}/{_file_name(part_name, part)}", content))
         reads[name] = _of_files(name, read, urls)
     return reads
+
+
+def without_sample_urls(message: str) -> str:
+    """A message about sampled records, without the name of the place where only this process keeps them.
+
+    >>> without_sample_urls("memory:///gristmill/4d2159a55348fa60/records.arrow: there is no column 'text'")
+    "records from Python: there is no column 'text'"
+    """
+    return _SAMPLE_URL.sub("records from Python", message)
 
 
 @contextmanager

@@ -193,4 +193,7 @@ def _check_names(path: str, names: tuple[str, ...], read: Read) -> None:
         raise UsageError(f"{path}: {count} columns are called {name!r}", help="give each a name of its own")
     for name in read.types or {}:
         if name not in names:
-            raise UsageError(f"{path}: types names {name!r}, but the columns are {', '.join(names[:20])}")
+            raise UsageError(
+                f"{path}: types names {name!r}, but the columns are {', '.join(names[:20])}",
+                help="correct the name; or say `delimiter` if the columns were not told apart",
+            )
