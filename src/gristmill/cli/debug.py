@@ -19,8 +19,10 @@ def debug_run(recipe: Recipe, *, limit: int | None, use_pdb: bool) -> None:
         result = run_in_debug_mode(recipe, click.echo, limit=limit)
     except FunctionFailedError as failed:
         frames = _user_frames(failed.error.__traceback__)
+        if frames is None:
+            click.echo(failed.traceback, err=True, nl=False)
         click.echo("".join(traceback.format_exception(type(failed.error), failed.error, frames)), err=True, nl=False)
-        if use_pdb:
+        if use_pdb and frames is not None:
             pdb.post_mortem(frames)
         sys.exit(1)
     num_rows = sum(shard.rows for _, _, shard in result.manifest.shards())

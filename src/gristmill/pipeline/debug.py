@@ -55,9 +55,14 @@ class FunctionFailedError(GristmillError):
 
     is_final = True
 
-    def __init__(self, error: BaseException) -> None:
+    def __init__(self, error: BaseException, traceback: str) -> None:
         super().__init__(str(error))
         self.error = error
+        self.traceback = traceback
+        """In words, for where the exception lost its frames: steps behind a foreign chat template run in a worker."""
+
+    def __reduce__(self) -> tuple[type[FunctionFailedError], tuple[BaseException, str]]:
+        return FunctionFailedError, (self.error, self.traceback)
 
 
 class _Watch:
@@ -116,17 +121,19 @@ def _stop(source: str, step: LocalStep, before: pa.RecordBatch, failed: BadRecor
         )
         error.add_note(failed.traceback.rstrip())
     error.add_note(f"in step {step.name} of source {source}, on this record:\n{_describe(before, row)}")
-    raise FunctionFailedError(error)
+    raise FunctionFailedError(error, failed.traceback)
 
 
 def _describe(batch: pa.RecordBatch, row: int) -> str:
-    """A record as JSON: its own where it is carried along, else its columns."""
-    if RECORD in batch.schema.names:
-        line: bytes = batch.column(RECORD)[row].as_py()
-        return line.decode("utf-8", "backslashreplace")
+    """A record as JSON: its own where it is carried along, then the columns that say something else."""
     names = [field.name for field in value_columns(batch.schema)]
-    values = batch.slice(row, 1).select(names).to_pylist()[0]
-    return json.dumps(values, ensure_ascii=False, default=repr)
+    values = batch.slice(row, 1).select(names).to_pylist()[0] if names else {}
+    if RECORD not in batch.schema.names:
+        return json.dumps(values, ensure_ascii=False, default=repr)
+    line = batch.column(RECORD)[row].as_py().decode("utf-8", "backslashreplace")
+    record = json.loads(line)
+    more = {name: value for name, value in values.items() if record.get(name) != value}
+    return f"{line} + {json.dumps(more, ensure_ascii=False, default=repr)}" if more else str(line)
 
 
 def _shorten(text: str) -> str:
