@@ -19,8 +19,18 @@ from gristmill.engine.tasks import Task, run_tasks
 pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(300)]
 
 
+_others = set()
+
+
+@pytest.fixture(autouse=True)
+def _look_for_others():
+    """Tests of other files leave processes of their libraries behind, such as resource trackers."""
+    _others.clear()
+    _others.update(psutil.Process().children())
+
+
 def children():
-    return psutil.Process().children()
+    return [child for child in psutil.Process().children() if child not in _others]
 
 
 def slow_after(folder, number):
