@@ -192,7 +192,7 @@ TEXTS = ["a bad {", "1 - 2", "", "bad ok", STAYS]
 def test_each_step_says_which_value_was_held_against_which_threshold(mill, tmp_path, step, failed, thresholds):
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
     chain = [step, steps.Write(format="jsonl")]
-    recipe = mill.recipe({"x": steps.Read(read=str(tmp_path / "a.jsonl"))}, chain, keep_dropped="all")
+    recipe = mill.recipe({"x": steps.Read(read=str(tmp_path / "a.jsonl"))}, chain, keep_dropped="all", allow_empty=True)
     mill.run(recipe)
     [reason] = failed
     entries = lines_of(mill, f"{step.name}-{reason}")
