@@ -1,6 +1,7 @@
 """Those who share out batches among ranks: each row once over two real ranks, or an error before the first batch."""
 
 import json
+import warnings
 from itertools import chain
 
 import pytest
@@ -190,3 +191,32 @@ def test_rows_that_cannot_be_shared_out_evenly_are_told(packed, monkeypatch):
     with pytest.warns(UserWarning, match="rows=52"):
         assert len(rows) == 53
     assert len(rows) == 53  # said once
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "options", "said"),
+    [
+        (46, {}, "rows=40"),  # 23 rows a rank, but 5 steps of 8 rows and one of 6, which is filled up with others
+        (46, {"split_batches": True}, "rows=44"),
+        (46, {"even_batches": False}, None),
+        (48, {}, None),
+    ],
+)
+def test_rows_that_do_not_fill_steps_of_accelerate_are_told(packed, monkeypatch, num_rows, options, said):
+    from accelerate.data_loader import BatchSamplerShard
+    from torch.utils.data import BatchSampler, SequentialSampler
+
+    from gristmill.stream.torch import TorchRows
+
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    rows = TorchRows(Stream(packed, rows=num_rows))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        shards = [
+            list(BatchSamplerShard(BatchSampler(SequentialSampler(rows), 4, drop_last=False), 2, rank, **options))
+            for rank in range(2)
+        ]
+    read = list(chain.from_iterable(chain.from_iterable(shards)))
+    assert (len(read) > num_rows) == (said is not None)
+    assert [said in str(warning.message) for warning in caught] == ([True] if said else [])

@@ -20,7 +20,7 @@ from gristmill.steps.write.write import FORMATS
 
 @click.command(
     epilog="Examples: gristmill dedup 'data/*.jsonl.zst' out | gristmill dedup data out --threshold 0.9 --against "
-    "benchmarks.jsonl | gristmill dedup out/web out/unique --kind exact"
+    "out/older | gristmill dedup out/web out/unique --kind exact"
 )
 @click.argument("documents")
 @click.argument("out", type=click.Path())

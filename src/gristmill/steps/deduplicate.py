@@ -75,7 +75,7 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
     """Sources, the most wanted first; those not named come last, all alike."""
     prefer_longest: bool = True
     against: str | dict[str, Any] | None = None
-    """Files or a dataset, or the keys of a source: `{read: questions.jsonl, text: question}`."""
+    """Files or a dataset, or the keys of a source: `{read: older.jsonl, text: content}`."""
     count: bool = False
     """Add a column `duplicate_count`: how many documents each stands for, itself among them. None may have it yet."""
     max_source_loss: float = 0.5

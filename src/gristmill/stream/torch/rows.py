@@ -13,6 +13,7 @@ from gristmill.core.errors import OutOfRangeError, UsageError
 from gristmill.core.numbers import MAX_COUNT, whole_number
 from gristmill.order.arrays import whole_numbers
 from gristmill.stream.torch.ranks import find_ranks
+from gristmill.stream.torch.wrappers import accelerate_global_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,15 +37,18 @@ class TorchRows(Dataset[Row]):
         len(stream)
         self.stream = stream
         self.stream.accounting.share()
-        self._has_warned = False
+        self._warned_size = 1
 
     def __len__(self) -> int:
         num_rows, (_, world_size) = len(self.stream), find_ranks()
-        if num_rows % world_size and not self._has_warned:
-            self._has_warned = True
+        # A sampler asks for the length at the start of each epoch: what shards it is then on the stack.
+        size = accelerate_global_batch() or world_size
+        if num_rows % size and size > self._warned_size:
+            self._warned_size = size
+            whole = f"batches of {size} rows over all ranks" if size != world_size else f"{world_size} ranks"
             warnings.warn(
-                f"{num_rows} rows are not the same number for each of {world_size} ranks: samplers repeat or leave out "
-                f"some; Stream(…, rows={num_rows - num_rows % world_size}) is divisible",
+                f"{num_rows} rows do not fill {whole}: samplers repeat or leave out some; "
+                f"Stream(…, rows={num_rows - num_rows % size}) is divisible",
                 stacklevel=2,
             )
         return num_rows

@@ -33,6 +33,20 @@ def refuse_second_sharding(world_size: int) -> None:
         frame = frame.f_back  # type: ignore[assignment]
 
 
+def accelerate_global_batch() -> int | None:
+    """Rows of a step over all ranks, if an accelerate sampler on the stack fills up or drops an incomplete last one."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "accelerate.data_loader":
+            sampler = frame.f_locals.get("self")
+            if type(sampler).__name__ == "BatchSamplerShard" and sampler.batch_size:
+                if not (sampler.even_batches or sampler.drop_last):
+                    return None
+                return int(sampler.batch_size * (1 if sampler.split_batches else sampler.num_processes))
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
 def refuse_batching() -> None:
     """Raise `UsageError` if a DataLoader on the stack would make batches of what are whole batches already."""
     frame = sys._getframe(1)
