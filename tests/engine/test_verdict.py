@@ -71,10 +71,11 @@ def test_deaths(out_of_memory, kind, error_class, builtin):
 
 
 def test_timeout():
-    failed = verdict.of_timeout(4, "item", 2.5, 1)
+    failed = verdict.of_timeout(4, "item", 2.5, 1, position=7)
     assert failed.failure.kind == "timeout"
     assert isinstance(failed.exception(), gm.errors.ItemTimeoutError)
     assert "2.5" in failed.failure.message
+    assert failed.failure.position == 7
 
 
 class _NoRepr:

@@ -8,8 +8,12 @@ Lightning and Ray Train leave such datasets alone, and torch itself refuses a `D
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 _SHARDING = {"accelerate.data_loader": ("DataLoaderDispatcher", "IterableDatasetShard")}
 """Module -> its classes that share out what they read. They are on the stack when they ask for an iterator or set an
@@ -35,15 +39,15 @@ def refuse_second_sharding(world_size: int) -> None:
 
 def accelerate_global_batch() -> int | None:
     """Rows of a step over all ranks, if an accelerate sampler on the stack fills up or drops an incomplete last one."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_globals.get("__name__") == "accelerate.data_loader":
-            sampler = frame.f_locals.get("self")
-            if type(sampler).__name__ == "BatchSamplerShard" and sampler.batch_size:
-                if not (sampler.even_batches or sampler.drop_last):
-                    return None
-                return int(sampler.batch_size * (1 if sampler.split_batches else sampler.num_processes))
-        frame = frame.f_back  # type: ignore[assignment]
+        sampler: Any = frame.f_locals.get("self")
+        is_accelerate = frame.f_globals.get("__name__") == "accelerate.data_loader"
+        if is_accelerate and type(sampler).__name__ == "BatchSamplerShard" and sampler.batch_size:
+            if not (sampler.even_batches or sampler.drop_last):
+                return None
+            return int(sampler.batch_size * (1 if sampler.split_batches else sampler.num_processes))
+        frame = frame.f_back
     return None
 
 
