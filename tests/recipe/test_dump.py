@@ -30,10 +30,12 @@ NASTY = st.sampled_from(
     ]
 )
 NAMES = st.text("abcXYZ019 -", min_size=1, max_size=8)
+# In a list from Python, what reads like a text is one: see the tests of tables from Python.
+PATHS = (WORDS | NASTY).map(lambda word: f"{'-'.join(word.split())}.jsonl")
 
 
 @given(
-    read=WORDS | NASTY | st.lists(WORDS | NASTY, min_size=1),
+    read=WORDS | NASTY | st.lists(PATHS, min_size=1),
     text=WORDS | NASTY,
     salt=WORDS | NASTY,
     name=NAMES,
