@@ -33,7 +33,7 @@ from gristmill.shards.manifest import Manifest
 @click.option("--overwrite", is_flag=True, help="Make it anew from nothing.")
 @click.option("--keep-work", is_flag=True, help="Leave the work folder in the output.")
 @click.option("--monitor", is_flag=True, help="Show CPU and memory of each worker.")
-@click.option("-q", "--quiet", is_flag=True, help="Only warnings and one line at the end.")
+@click.option("-q", "--quiet", is_flag=True, help="Only warnings and what was made.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the plan first, and every number of the books at the end.")
 @click.option("--debug", is_flag=True, help="Run in this process on a few records and show them after each step.")
 @click.option("--pdb", "use_pdb", is_flag=True, help="With --debug: open a debugger where a function raises.")
