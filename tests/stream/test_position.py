@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from gristmill.core.errors import UsageError
 from gristmill.stream import Stream
+from gristmill.stream.position import Position
 from gristmill.stream.torch import TorchDataset, TorchLoader, TorchRows
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -190,3 +191,45 @@ def test_no_thread_is_left_by_a_loader_that_failed(packed):
         next(batches)
     del batches
     assert threading.active_count() == before
+
+
+class _Interrupted(list):
+    """Shared numbers; what `then` does happens between the first and the second time that the pass is read."""
+
+    def __init__(self, numbers, then):
+        super().__init__(numbers)
+        self._then = then
+
+    def __getitem__(self, place):
+        value = super().__getitem__(place)
+        if place == 1 and self._then is not None:  # the word that names the pass
+            then, self._then = self._then, None
+            then()
+        return value
+
+
+@pytest.mark.parametrize("ends_too", [False, True])
+def test_a_worker_is_overtaken_by_another_of_its_pass(packed, ends_too):
+    passes = Stream(packed, epochs=3).passes
+    position = Position()
+    for worker in (0, 1):
+        position.begin_pass(7, worker, 2, passes, is_first=True)
+        position.end_pass(worker)
+
+    def overtake():
+        position.begin_pass(8, 0, 2, passes, is_first=False)
+        if ends_too:
+            position.end_pass(0)
+
+    position._numbers = _Interrupted(position._numbers, overtake)
+    assert position.begin_pass(8, 1, 2, passes, is_first=False) == 53
+
+
+def test_a_pass_that_one_worker_has_not_ended_was_left(packed):
+    passes = Stream(packed, epochs=3).passes
+    position = Position()
+    for worker in (0, 1):
+        position.begin_pass(7, worker, 2, passes, is_first=True)
+    position.end_pass(0)
+    with pytest.raises(UsageError, match="left before its end"):
+        position.begin_pass(8, 1, 2, passes, is_first=False)

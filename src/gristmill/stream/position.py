@@ -76,7 +76,7 @@ class Position:
         begun = self._numbers[_PASS]
         # A generator that is seeded anew gives the same number to the next pass; but no worker begins a pass twice.
         if _name(begun) != _name(_word(1, num_workers, reader)) or self._numbers[_BEGUN + worker] == begun:
-            self._refuse_left_pass()
+            self._refuse_left_pass(begun)
             begun = self._numbers[_PASS] = _word(_count(begun) + 1, num_workers, reader)
         self._numbers[_BEGUN + worker] = begun
         return passes.later_pass(self.row, _count(begun) - 1)
@@ -94,9 +94,10 @@ class Position:
 
     def begin_here(self, passes: Passes) -> int:
         """The first row of a pass in this process."""
-        count = _count(self._numbers[_PASS])
+        begun = self._numbers[_PASS]
+        count = _count(begun)
         if count:
-            self._refuse_left_pass()
+            self._refuse_left_pass(begun)
             self.move_to(passes.later_pass(self.row, count))
         return self.row
 
@@ -104,10 +105,12 @@ class Position:
         """Where a pass would begin, if that of workers was whole."""
         return passes.later_pass(self.row, _count(self._numbers[_PASS]))
 
-    def _refuse_left_pass(self) -> None:
-        begun = self._numbers[_PASS]
+    def _refuse_left_pass(self, begun: int) -> None:
         ended = self._numbers[_ENDED : _ENDED + _num_workers(begun)]
-        if _count(begun) and any(word != begun for word in ended):
+        is_left = bool(_count(begun)) and any(word != begun for word in ended)
+        # If the pass has changed since it was read, another worker has begun the next one, and has checked this one.
+        # It may have ended the next one too, so its place in `ended` proves nothing.
+        if is_left and self._numbers[_PASS] == begun:
             raise UsageError(
                 "the last pass of this DataLoader was left before its end, and its workers had read ahead: how much "
                 "of it was used is not known here",
