@@ -7,7 +7,6 @@ import click
 
 from gristmill.cli.options import json_option, limit_option, recipe_argument
 from gristmill.cli.printing import again
-from gristmill.cli.tables import print_lines
 from gristmill.engine.progress import Activity
 from gristmill.pipeline.plan import make_plan
 from gristmill.recipe.load import load_recipe
@@ -27,5 +26,5 @@ def command(recipe: str, overrides: tuple[str, ...], limit: int | None, *, as_js
     if as_json:
         click.echo(json.dumps({**asdict(outline), "fits": outline.fits}, indent=2))
         return
-    print_lines(str(outline))
+    click.echo(str(outline))
     click.echo(f"next: {again('run', recipe, overrides, limit)}")

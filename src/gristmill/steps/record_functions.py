@@ -53,17 +53,9 @@ def _with_columns_beside(
 
 
 def call_each(
-    call: Callable[..., Any],
-    batch: pa.RecordBatch,
-    take: Callable[[int, Any], None],
-    bad: list[BadRecord],
-    *,
-    stops: bool = False,
+    call: Callable[..., Any], batch: pa.RecordBatch, take: Callable[[int, Any], None], bad: list[BadRecord]
 ) -> None:
-    """Call the function on every record and hand `take` what it gives; what fails goes to `bad`.
-
-    With `stops` it is not called again once it has raised.
-    """
+    """Call the function on every record and hand `take` what it gives; what fails goes to `bad`."""
     for row, record in enumerate(each_record(batch)):
         try:
             if isinstance(record, Refused):
@@ -73,8 +65,6 @@ def call_each(
             bad.append(bad_record(batch, row, refused.reason, refused.message))
         except (Exception, SystemExit) as error:
             bad.append(exception_record(batch, row, error))
-            if stops:
-                return
 
 
 def exception_record(batch: pa.RecordBatch, row: int, error: BaseException) -> BadRecord:

@@ -32,6 +32,22 @@ CLOSED_THOUGHT = (
     "{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n<|channel>thought\n<channel|>{% endif %}"
 )
+OPEN_THOUGHT = f"{_BEGIN}{{{{ m.content + '<|im_end|>\\n' }}}}{_END}".replace(
+    "assistant\\n' }}", "assistant\\n<think>\\n' }}"
+)
+TAGGED_HEADER = (
+    "{%- for m in messages %}{% if m.role == 'assistant' %}{% generation %}<|im_start|>assistant\n"
+    "{{ m.content }}<|im_end|>{% endgeneration %}"
+    "{% else %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
+)
+UNTAGGED_CALLS = (
+    "{%- for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}"
+    "{% if m.role == 'assistant' and m.content %}{% generation %}{{ m.content }}<|im_end|>{% endgeneration %}"
+    "{% else %}{{ m.content }}<|im_end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 NESTED_ENDS = (
     "{{ bos_token }}{% for m in messages %}<|turn|>{{ m.role }}"
     "{% if m.role == 'assistant' %}<|start_response|>{{ m.content }}<|end_response|>"
@@ -85,6 +101,8 @@ ABOUT = {
     "THINKING_PROMPT": "The prompt begins a thought, and the rendering has none: that of the record is cut away.",
     "EMPTY_THOUGHT": "The prompt begins a thought, the rendering has an empty one; a switch makes them agree.",
     "CLOSED_THOUGHT": "The prompt has an empty thought that the rendering has not.",
+    "OPEN_THOUGHT": "The prompt begins a thought, of which the template knows nothing else.",
+    "TAGGED_HEADER": "The tags hold the header, too, and the prompt begins a thought.",
     "NESTED_ENDS": "Answers end with two tokens, other messages with one of them.",
     "LAST_END": "Behind the last answer stands more than behind the others.",
     "NEXT_HEADER": "The next turn is begun in any case.",

@@ -50,6 +50,8 @@ ENDS = {
 MADE = (
     *("chatml", "tagged", "forgetful", "thinking_prompt", "empty_thought", "closed_thought", "switched_thought"),
     *(
+        "open_thought",
+        "tagged_header",
         "nested_ends",
         "last_end",
         "next_header",

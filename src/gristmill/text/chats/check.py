@@ -126,7 +126,7 @@ def _problems(
     bos = variables.get("bos_token")
     # Some models end turns with the token that others begin with.
     ends_turns = bos == maker.usual_finder.turns.ending.token
-    if bos and not ends_turns and any(example.text.count(bos) > 1 for example in examples if not example.literals):
+    if bos and not ends_turns and any(_num_written(example, bos) > 1 for example in examples):
         yield TemplateProblem(
             "double_bos",
             f"the template writes the begin token {bos} more than once in a conversation",
@@ -152,6 +152,11 @@ def _problems(
             )
 
 
+def _num_written(example: Example, token: str) -> int:
+    """How often the template itself writes a token."""
+    return example.text.count(token) - sum(example.text[start:end] == token for start, end in example.literals)
+
+
 def _unknown_tokens(
     maker: ExampleMaker, examples: Sequence[Example], unknown_tokens: Sequence[str]
 ) -> Iterator[TemplateProblem]:
@@ -160,8 +165,8 @@ def _unknown_tokens(
     if used:
         yield TemplateProblem(
             "unknown_tokens",
-            f"the template writes {', '.join(used[:5])}, which only tokenizer_config.json adds: tokenizer.json would "
-            "encode it letter by letter",
+            f"the template writes {', '.join(used[:5])}, which only tokenizer_config.json adds (or another file beside "
+            "tokenizer.json): tokenizer.json would encode it letter by letter",
             "save the tokenizer with all of its tokens: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)",
         )
 
@@ -178,7 +183,8 @@ def _lost_reasoning(maker: ExampleMaker, records: Sequence[Mapping[str, Any]]) -
             reasoning = reasoning_of(conversation.messages[message])
             turns = maker.finder(conversation).turns
             if reasoning and reasoning not in turns.render(conversation.first(message + 1)):
-                num_lost += open_tag(turns.prompt(conversation, message), turns.template.source) is not None
+                prompt = turns.prompt(conversation, message)
+                num_lost += open_tag(prompt, turns.template.source, turns.ending.token) is not None
         except (NotAChat, TemplateError, IndexError):
             continue
     if num_lost:

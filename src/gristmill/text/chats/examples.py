@@ -14,7 +14,7 @@ import msgspec
 
 from gristmill.text.chats.left_out import count_lost_answers, find_lost_call
 from gristmill.text.chats.literals import ChatLiterals
-from gristmill.text.chats.reasoning import open_tag, reasoning_of
+from gristmill.text.chats.reasoning import has_closed_thought, open_tag, reasoning_of
 from gristmill.text.chats.shapes import ASSISTANT, AUTO, SYSTEM, TOOL, USER, Conversation, NotAChat, conversation_of
 from gristmill.text.chats.skeletons import AnswerFinder
 from gristmill.text.chats.turns import Answer, HistoryRewritten, MessageNotRendered
@@ -241,7 +241,8 @@ class ExampleMaker:
         if self.options.prompt == REFUSE and any(answer.differs for answer in chosen):
             self._lose(made, "prompt_differs", shortened, [answer.message for answer in chosen])
             return None
-        self._add(made, shortened, text, answers, chosen, may_hold_literals=may_hold_literals)
+        messages = shortened.answers()
+        self._add(made, shortened, text, answers, chosen, messages, may_hold_literals=may_hold_literals)
         return None
 
     def _split(self, conversation: Conversation, made: Made, *, may_hold_literals: bool) -> None:
@@ -264,7 +265,8 @@ class ExampleMaker:
                 ):
                     self._add_prompted(made, part, text, may_hold_literals=may_hold_literals)
                 else:
-                    self._add(made, part, text, answers, answers, may_hold_literals=may_hold_literals)
+                    last = part.answers()[-1:]
+                    self._add(made, part, text, answers, answers, last, may_hold_literals=may_hold_literals)
             except DroppedChat as dropped:
                 self._lose(made, str(dropped), conversation, [message])
                 continue
@@ -284,13 +286,15 @@ class ExampleMaker:
         finder = self.finder(conversation)
         answer = finder.turns.last_borders(conversation, text)
         prompt = finder.turns.prompt(conversation, answer.message)
-        tags = open_tag(prompt, finder.template.source)
+        tags = open_tag(prompt, finder.template.source, finder.turns.ending.token)
         rendered = text[answer.start :]
         reasoning = reasoning_of(conversation.messages[-1])
         thought = ""
         if tags is None:
-            if reasoning and reasoning in rendered:  # the prompt has ended the thought: no model would have written one
+            if reasoning and reasoning in rendered and has_closed_thought(prompt):  # no model would have written one
                 rendered = _behind_thought(rendered, reasoning)
+                if not conversation.messages[-1].get("reasoning_content"):  # else it is counted with the others
+                    made.counts.append(("reasoning_left_out", 1))
         elif tags[1] not in rendered:
             if not reasoning:
                 raise DroppedChat("unclosed_reasoning")
@@ -302,21 +306,26 @@ class ExampleMaker:
         elif rendered.lstrip().startswith(tags[0]):
             rendered = rendered.lstrip()[len(tags[0]) :].lstrip("\n")
         shift = len(prompt) + len(thought) + len(rendered) - len(text)
-        literals = self._prompted_literals(conversation, text, prompt, answer, shift) if may_hold_literals else []
+        literals = []
+        if may_hold_literals:
+            literals = self._prompted_literals(conversation, text, prompt, thought, answer, shift)
         moved = [Answer(answer.message, len(prompt), answer.words_end + shift, answer.end + shift)]
         made.counts.append(("prompted_answers", 1))
-        self._add_example(made, conversation, prompt + thought + rendered, moved, moved, literals)
+        self._add_example(made, conversation, prompt + thought + rendered, moved, moved, [answer.message], literals)
 
     def _prompted_literals(
-        self, conversation: Conversation, text: str, prompt: str, answer: Answer, shift: int
+        self, conversation: Conversation, text: str, prompt: str, thought: str, answer: Answer, shift: int
     ) -> list[tuple[int, int]]:
         template = self.finder(conversation).template
         before = conversation.first(answer.message)
         asked = Conversation(before.messages, before.tools, {**before.variables, "add_generation_prompt": True})
         literals = self._literals.find(template, asked, prompt)
+        begin_thought, end_thought = len(prompt), len(prompt) + len(thought)
+        thought_of = reasoning_of(conversation.messages[-1]) if thought else ""
+        literals += [(begin_thought + start, begin_thought + end) for start, end in self._literals.spans(thought_of)]
         found = self._literals.find(template, conversation, text)
         behind = ((begin + shift, end + shift) for begin, end in found)
-        return [*literals, *((begin, end) for begin, end in behind if begin >= len(prompt))]
+        return [*literals, *((begin, end) for begin, end in behind if begin >= end_thought)]
 
     def _add(
         self,
@@ -325,12 +334,13 @@ class ExampleMaker:
         text: str,
         answers: list[Answer],
         chosen: list[Answer],
+        messages: Sequence[int],
         *,
         may_hold_literals: bool,
     ) -> None:
         template = self.finder(conversation).template
         literals = self._literals.find(template, conversation, text) if may_hold_literals else []
-        self._add_example(made, conversation, text, answers, chosen, literals)
+        self._add_example(made, conversation, text, answers, chosen, messages, literals)
 
     def _add_example(
         self,
@@ -339,18 +349,18 @@ class ExampleMaker:
         text: str,
         answers: list[Answer],
         chosen: list[Answer],
+        messages: Sequence[int],
         literals: list[tuple[int, int]],
     ) -> None:
-        lost_call = find_lost_call(
-            self.finder(conversation).template, conversation, text, {answer.message for answer in answers}
-        )
+        """`messages`: the answers that the example is for, found in the text or not."""
+        lost_call = find_lost_call(self.finder(conversation).template, conversation, text, messages)
         if lost_call:
             raise NotAChat("calls_left_out", lost_call)
         _count_lost_words(conversation, text, made)
         num_lost = count_lost_answers(conversation, text, chosen)
         if num_lost:
             made.counts.append(("answer_left_out", num_lost))
-        num_differing = sum(answer.differs for answer in chosen)
+        num_differing = len({answer.message for answer in chosen if answer.differs})
         if num_differing:
             made.counts.append(("prompt_differs", num_differing))
         if self._appended:
@@ -359,6 +369,12 @@ class ExampleMaker:
         spans = [(answer.start, getattr(answer, ends)) for answer in chosen]
         if self.options.train_on == TRAIN_ALL:
             spans = [(0, len(text))]
+        else:
+            trained = {answer.message for answer, (start, end) in zip(chosen, spans, strict=True) if end > start}
+            # A template's tags may leave out answers of a kind.
+            for message in messages:
+                if message not in trained and self._is_wanted(conversation, message):
+                    made.counts.append((f"lost_{answer_kind(conversation, message)}", 1))
         spans = [(start, end) for start, end in spans if end > start]
         if not spans:
             made.dropped.append("nothing_to_train_on")

@@ -9,7 +9,7 @@ import msgspec
 
 from gristmill.core.errors import UsageError
 from gristmill.core.names import nearest
-from gristmill.text.tokenizers.files import CONFIG, TokenizerFiles
+from gristmill.text.tokenizers.files import ADDED_TOKENS, CONFIG, SPECIAL_TOKENS, TokenizerFiles
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -78,14 +78,21 @@ def find_template(template: str | None, files: TokenizerFiles | None, folder: st
 
 
 def find_unknown_tokens(files: TokenizerFiles, added_tokens: Collection[str]) -> tuple[str, ...]:
-    """Tokens that only `tokenizer_config.json` adds. `tokenizer.json` would encode them letter by letter."""
+    """Tokens that only files beside `tokenizer.json` add, which would encode them letter by letter."""
     config = _config(files)
     named: list[object] = []
-    for key in ("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens"):
-        value = config.get(key)
-        named += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for described in (config, _beside(files, SPECIAL_TOKENS)):
+        for key in ("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens"):
+            value = described.get(key)
+            named += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        named += [value for key, value in described.items() if key.endswith("_token")]
+    named += _beside(files, ADDED_TOKENS)
     tokens = dict.fromkeys(token for value in named if (token := _token(value)))
     return tuple(token for token in tokens if token not in added_tokens)
+
+
+def _beside(files: TokenizerFiles, name: str) -> dict[str, Any]:
+    return _decoded(files.location(name)) if name in files.files else {}
 
 
 def _own(files: TokenizerFiles, config: dict[str, Any]) -> dict[str, str]:
@@ -107,7 +114,7 @@ def _own(files: TokenizerFiles, config: dict[str, Any]) -> dict[str, str]:
 
 
 def _config(files: TokenizerFiles | None) -> dict[str, Any]:
-    return _decoded(files.location(CONFIG)) if files is not None and CONFIG in files.files else {}
+    return _beside(files, CONFIG) if files is not None else {}
 
 
 def _decoded(path: Path) -> dict[str, Any]:

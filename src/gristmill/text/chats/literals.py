@@ -48,6 +48,10 @@ class ChatLiterals:
         borders = [place for mark, place in places if mark == _BORDER]
         return sorted([*literals, *self._across(text, borders)]) if borders else literals
 
+    def spans(self, words: str) -> list[tuple[int, int]]:
+        """Where they stand in words of the assistant."""
+        return [found.span() for found in self._special.finditer(words)] if self._special is not None else []
+
     def _across(self, text: str, borders: list[int]) -> Iterator[tuple[int, int]]:
         """Tokens of which one part of a message has the beginning and another the end."""
         assert self._pattern is not None

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_INLINE = re.compile(r"\s*<(\w{1,40})>(.*?)</\1>", re.DOTALL)
+_INLINE = re.compile(r"\s*([<\[])([\w:]{1,40})([>\]])(.*?)\1/\2\3", re.DOTALL)
+_THOUGHT = re.compile(r"think|thought|reason|reflect|scratch|monologue|analysis", re.IGNORECASE)
+"""In the names of tags around reasoning. Answers begin with other tags, too: `<b>`, `<answer>`."""
 _TAG = re.compile(r"([<\[])(\|?)([^<>\[\]|]*)(\|?)([>\]])\s*\Z")
 _NAMES = (("START", "END"), ("start", "end"), ("BEGIN", "END"), ("begin", "end"), ("open", "close"))
 
@@ -18,30 +20,51 @@ def reasoning_of(message: Mapping[str, Any]) -> str:
 
     >>> reasoning_of({"content": "<think>\nTwo and two.\n</think>\n\n4"})
     'Two and two.'
+    >>> reasoning_of({"content": "<b>4</b>, of course"})
+    ''
     """
     reasoning = message.get("reasoning_content")
     if reasoning:
         return str(reasoning).strip()
     content = message.get("content")
     inline = _INLINE.match(content) if isinstance(content, str) else None
-    return inline.group(2).strip() if inline else ""
+    return inline.group(4).strip() if inline and _THOUGHT.search(inline.group(2)) else ""
 
 
-def open_tag(prompt: str, template_source: str) -> tuple[str, str] | None:
+def open_tag(prompt: str, template_source: str, end_of_turn: str) -> tuple[str, str] | None:
     r"""The tag that a prompt ends with, so that the model goes on inside of it, and the tag that closes it.
 
-    >>> open_tag("<|im_start|>assistant\n<think>\n", "… </think> …")
+    A template need not know the closing tag of a thought: some write `<think>` into the prompt and no more. A tag that
+    is closed by the end of the turn holds the whole answer.
+
+    >>> open_tag("<|im_start|>assistant\n<think>\n", "… </think> …", "<|im_end|>")
     ('<think>', '</think>')
-    >>> open_tag("<|im_start|>assistant\n<think>\n\n</think>\n\n", "… </think> …")
+    >>> open_tag("<|im_start|>assistant\n<think>\n\n</think>\n\n", "… </think> …", "<|im_end|>")
+    >>> open_tag("<assistant>", "… </assistant> …", "</assistant>")
     """
     found = _TAG.search(prompt, max(0, len(prompt) - 100))
     if found is None:
         return None
     tag = found.group().rstrip()
-    close = next((name for name in _closing_tags(found) if name != tag and name in template_source), None)
-    if close is None:
-        return None
-    return tag, close
+    names = [name for name in _closing_tags(found) if name != tag]
+    known = [name for name in names if name in template_source]
+    if not known and _THOUGHT.search(tag):
+        known = names[:1]
+    return (tag, known[0]) if known and known[0] not in end_of_turn else None
+
+
+def has_closed_thought(prompt: str) -> bool:
+    r"""Whether a prompt ends with a thought that is over, so that the model answers at once.
+
+    >>> has_closed_thought("<|im_start|>assistant\n<think>\n\n</think>\n\n"), has_closed_thought("<|assistant|>")
+    (True, False)
+    """
+    found = _TAG.search(prompt, max(0, len(prompt) - 100))
+    if found is None:
+        return False
+    _, bar, name, last_bar, _ = found.groups()
+    is_end = name.startswith(("/", "END", "end")) or (last_bar and not bar)
+    return bool(is_end and _THOUGHT.search(prompt, max(0, len(prompt) - 100)))
 
 
 def _closing_tags(tag: re.Match[str]) -> Iterator[str]:
@@ -50,9 +73,9 @@ def _closing_tags(tag: re.Match[str]) -> Iterator[str]:
     first, bar, name, last_bar, last = tag.groups()
     if name.startswith("/"):  # it closes one itself
         return
-    yield f"{first}/{bar}{name}{last_bar}{last}"
-    yield f"{first}{bar}/{name}{last_bar}{last}"
     yield from (whole.replace(begin, end) for begin, end in _NAMES if begin in name)
+    yield f"{first}{bar}/{name}{last_bar}{last}"
+    yield f"{first}/{bar}{name}{last_bar}{last}"
     yield from (f"{first}{bar}{prefix}{name}{last_bar}{last}" for prefix in ("end_", "end_of_", "end▁of▁"))
     if bar and not last_bar:  # <|channel> … <channel|>
         yield f"{first}{name}|{last}"

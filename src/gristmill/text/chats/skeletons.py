@@ -109,10 +109,12 @@ class _Located:
     words_end: tuple[int, int]
     end: tuple[int, int]
     missing: str
+    header_end: tuple[int, int] | None
 
     def at(self, starts: Sequence[int]) -> Answer:
         start, words_end, end = (starts[piece] + place for piece, place in (self.start, self.words_end, self.end))
-        return Answer(self.message, start, words_end, end, self.missing)
+        header_end = starts[self.header_end[0]] + self.header_end[1] if self.header_end is not None else -1
+        return Answer(self.message, start, words_end, end, self.missing, header_end=header_end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +165,7 @@ class _Pieces:
             self._place(answer.words_end, behind),
             self._place(answer.end, behind),
             answer.missing,
+            self._place(answer.header_end, before) if answer.header_end >= 0 else None,
         )
 
     def _place(self, place: int, piece: int) -> tuple[int, int]:

@@ -20,7 +20,7 @@ model will see it.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -77,6 +77,8 @@ class Answer:
     """What the prompt holds before the answer and the rendering does not."""
     has_other_history: bool = False
     """The prompt writes the messages before otherwise than the rendering does."""
+    header_end: int = -1
+    """Where prompt and rendering part, if that is not the start: a template's tags may hold the header as well."""
 
     @property
     def differs(self) -> bool:
@@ -85,9 +87,11 @@ class Answer:
 
     def settled(self, text: str) -> Answer:
         """Without what was only missing where its surroundings were seen: some answers begin with it themselves."""
-        if not self.missing or not text.startswith(self.missing, self.start):
+        parted = self.start if self.header_end < 0 else self.header_end
+        if not self.missing or not text.startswith(self.missing, parted):
             return self
-        return Answer(self.message, self.start + len(self.missing), self.words_end, self.end)
+        start = self.start + len(self.missing) if self.start == parted else self.start
+        return Answer(self.message, start, self.words_end, self.end, has_other_history=self.has_other_history)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +157,20 @@ class TurnFinder:
         are_plain = all(conversation.messages[message].keys() <= _PLAIN_KEYS for message in messages)
         if len(spans) != len(messages) or not are_plain:  # reasoning and calls may have tags of their own, or none
             return self._by_message(conversation, text, spans)
-        missing = self._missing(conversation)
-        return [
-            self._with_ending(text, message, *span, missing.get(message, ""))
-            for message, span in zip(messages, spans, strict=True)
-        ]
+        borders = self._between_sentinels(conversation, text, as_rendered=False)
+        if borders is None:
+            borders = [
+                self._tagged_border(conversation, message, text, span[0])
+                for message, span in zip(messages, spans, strict=True)
+            ]
+        return [self._with_ending(text, *span, border) for span, border in zip(spans, borders, strict=True)]
+
+    def _tagged_border(self, conversation: Conversation, message: int, text: str, start: int) -> Answer:
+        """Where prompt and rendering part; where tags begin if that cannot be told."""
+        try:
+            return self._header(conversation, message, text, any_history=True)
+        except HistoryRewritten:
+            return Answer(message, start, 0, 0)
 
     def _tagged_spans(self, conversation: Conversation, text: str) -> list[tuple[int, int]] | None:
         marked = self.template.render_marked(conversation.messages, conversation.tools, conversation.variables)
@@ -173,14 +186,6 @@ class TurnFinder:
                 open_at = None
         return spans
 
-    def _missing(self, conversation: Conversation) -> dict[int, str]:
-        """What the prompt holds more, by the number of the answer; as far as a made-up conversation shows it."""
-        usual = self._usual_surroundings(conversation)
-        tails = usual.tails if usual is not None else {}
-        roles = [message["role"] for message in conversation.messages]
-        found = {message: tails.get(roles[message - 1]) for message in conversation.answers() if message}
-        return {message: tail.missing for message, tail in found.items() if tail is not None and tail.missing}
-
     def _by_message(self, conversation: Conversation, text: str, spans: Sequence[tuple[int, int]]) -> list[Answer]:
         """Spans that are not one a message, each to the message in whose borders it lies."""
         borders = self._between_sentinels(conversation, text, as_rendered=False)
@@ -191,23 +196,27 @@ class TurnFinder:
     def _by_owner(self, text: str, spans: Sequence[tuple[int, int]], borders: Sequence[Answer]) -> list[Answer]:
         answers = []
         for start, end in spans:
-            owner = next((answer for answer in borders if answer.start <= end and start < answer.end), None)
+            owner = next((answer for answer in borders if _overlap(start, end, answer)), None)
             if owner is not None:
-                answers.append(self._with_ending(text, owner.message, start, end, owner.missing))
+                answers.append(self._with_ending(text, start, end, owner))
         return answers
 
-    def _with_ending(self, text: str, message: int, start: int, end: int, missing: str) -> Answer:
-        """Tags may hold the end of turn, a part of it, or leave it out."""
+    def _with_ending(self, text: str, start: int, end: int, border: Answer) -> Answer:
+        """Tags may hold the end of turn, a part of it, or leave it out; and the header before the `border`."""
+        words_end, whole_end = self._tagged_end(text, start, end)
+        found = Answer(border.message, start, words_end, whole_end, border.missing, border.has_other_history)
+        return (replace(found, header_end=border.start) if start != border.start else found).settled(text)
+
+    def _tagged_end(self, text: str, start: int, end: int) -> tuple[int, int]:
         inside = text[start:end].rstrip()
         inside_end = start + len(inside)
         for token in (self.ending.token, self.ending.last):
             for length in range(len(token), 0, -1):
                 if inside.endswith(token[:length]) and text.startswith(token[length:], inside_end):
-                    words_end = inside_end - length
-                    return Answer(message, start, words_end, words_end + len(token), missing).settled(text)
+                    return inside_end - length, inside_end - length + len(token)
             if token and text.startswith(token, end):
-                return Answer(message, start, end, end + len(token), missing).settled(text)
-        return Answer(message, start, end, end, missing).settled(text)
+                return end, end + len(token)
+        return end, end
 
     def _between_sentinels(self, conversation: Conversation, text: str, *, as_rendered: bool) -> list[Answer] | None:
         """None where the text is not the marks with their messages put back, or what is between them is not clear."""
@@ -546,6 +555,11 @@ class _Common:
                 if token.start() < place < token.end():
                     back = max(back, place - token.start())
         return _Header(in_text - back, self._prompt[in_prompt - back :])
+
+
+def _overlap(start: int, end: int, answer: Answer) -> bool:
+    """Whether a span has something of an answer. An empty one, of an answer without words, lies within it."""
+    return start < answer.end and (answer.start < end or start == end == answer.start)
 
 
 def _common_length(first: str, second: str) -> int:

@@ -16,7 +16,9 @@ from gristmill.core.errors import GristmillError, UsageError
 
 TOKENIZER = "tokenizer.json"
 CONFIG = "tokenizer_config.json"
-_CARRIED = (TOKENIZER, CONFIG, "special_tokens_map.json", "chat_template.jinja", "chat_template.json")
+SPECIAL_TOKENS = "special_tokens_map.json"
+ADDED_TOKENS = "added_tokens.json"
+_CARRIED = (TOKENIZER, CONFIG, SPECIAL_TOKENS, ADDED_TOKENS, "chat_template.jinja", "chat_template.json")
 """What belongs to a tokenizer and goes along with a dataset."""
 _ROLES = ("bos_token", "eos_token", "pad_token")
 _OTHER_KINDS = ("vocab.json", "vocab.txt", "tokenizer.model", "tiktoken.model", "spiece.model")
