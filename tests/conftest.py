@@ -13,6 +13,10 @@ sys.path.insert(0, str(Path(__file__).parent / "support"))
 from gristmill_testing.watching import MARK, Leftovers
 
 
+def pytest_addoption(parser):
+    parser.addoption("--rewrite-golden", action="store_true", help="record the hashes of tests/golden again")
+
+
 @pytest.fixture
 def nothing_left(tmp_path_factory, monkeypatch):
     """Fails the test if it leaves a process, thread, file descriptor, shared memory or temporary file behind.

@@ -14,7 +14,7 @@ import termios
 import pytest
 from rich.cells import cell_len
 
-from gristmill.cli.summary import books_lines, is_short, wrap
+from gristmill.cli.summary import books_lines, is_short, wrap, wrap_line
 
 LETTERS = "abc _-€ü粉🦀\x1b\x07\u202e"
 
@@ -103,12 +103,27 @@ def test_paths_and_commands_stay_whole():
     assert any(path in line for line in wrap(f"done: 3 rows, in {path}", 40))
 
 
-def terminal_lines(command, folder, num_columns):
+@pytest.mark.parametrize("seed", range(100))
+def test_lines_of_lists_and_trees_are_wrapped_behind_their_branches(seed):
+    rng = random.Random(seed)
+    branches = rng.choice(["", "  ", "├── ", "└── ", "│   ├── ", "    └── ", "│   │   └── "])
+    text = "".join(rng.choices("abc  -€ü粉🦀", k=rng.randrange(200)))
+    width = rng.randrange(40, 90)
+    first, *rest = wrap_line(branches + text, width, breaks_words=True)
+    assert all(cell_len(line) <= width for line in [first, *rest])
+    assert first.startswith(branches) or not text.strip()
+    below = branches.replace("├── ", "│   ").replace("└── ", "    ")
+    assert all(line.startswith(below) for line in rest)
+    shown = "".join([first.removeprefix(branches), *(line.removeprefix(below) for line in rest)])
+    assert "".join(shown.split()) == "".join(text.split())
+
+
+def terminal_lines(command, folder, num_columns, exit_code=0):
     """What a command prints in a terminal of this width."""
     parent, child = pty.openpty()
     fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 200, num_columns, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-    process = subprocess.Popen(command, cwd=folder, stdout=child, stderr=subprocess.DEVNULL, env=environment)
+    process = subprocess.Popen(command, cwd=folder, stdout=child, stderr=child, env=environment)
     os.close(child)
     shown = b""
     try:
@@ -117,8 +132,9 @@ def terminal_lines(command, folder, num_columns):
     except OSError:  # Linux: the other end is closed
         pass
     os.close(parent)
-    assert process.wait(timeout=240) == 0
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode()).splitlines()
+    assert process.wait(timeout=240) == exit_code
+    text = re.sub(r"[^\n]*\x1b\[K", "", shown.decode().replace("\r\n", "\n"))  # what was erased again
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).splitlines()
 
 
 @pytest.mark.parametrize("num_columns", [50, 80])
@@ -132,3 +148,40 @@ def test_in_a_real_terminal(dataset, num_columns):
     assert [line.split()[1] for line in books if line.split()[0] in {state["step"] for state in states}] == [
         f"{state['out']:,}" for state in states
     ]
+
+
+LONG = "a text of many words that no terminal of fifty columns can show in one line, " + "粉" * 30
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "words"),
+    [
+        (("plan", "recipe.yaml"), 0, "needed while it runs,"),
+        (("plan", "recipe.yaml", "--set", "steps=[write: jsonl]"), 2, "write must be `key: value` pairs, not 'jsonl'"),
+        (("run", "recipe.yaml", "--debug"), 0, "1 dropped as too_short"),
+        (("run", "recipe.yaml", "-v", "--backend", "serial"), 0, "up to date"),
+        (("inspect", "out", "-n", "1"), 0, LONG.partition(",")[0]),
+        (("trace", "out", "0"), 0, LONG.partition(",")[0]),
+        (("verify", "out"), 0, "all as written"),
+    ],
+)
+def test_every_line_fits_a_phone(wide_dataset, arguments, exit_code, words):
+    lines = terminal_lines([sys.executable, "-m", "gristmill", *arguments], wide_dataset, 50, exit_code)
+    assert words in " ".join(" ".join(line.lstrip(" │├└─") for line in lines).split())
+    # Paths and commands stay whole, to be copied.
+    too_long = [line for line in lines if cell_len(line) > 50 and "gristmill" not in line and "/" not in line]
+    assert not too_long
+
+
+@pytest.fixture(scope="module")
+def wide_dataset(tmp_path_factory, gristmill):
+    """A folder with a recipe whose records and columns are wide, and its output."""
+    folder = tmp_path_factory.mktemp("wide")
+    names = {f"a_column_with_a_rather_long_name_{number}": LONG for number in range(5)}
+    lines = [json.dumps({"text": LONG, **names}), json.dumps({"text": "tiny", **names})]
+    (folder / "data.jsonl").write_text("\n".join(lines))
+    (folder / "recipe.yaml").write_text(
+        "{output: out, sources: {web: {read: data.jsonl}}, steps: [length: {min_chars: 9}, write: {format: jsonl}]}"
+    )
+    gristmill("run", "recipe.yaml", "--backend", "serial", folder=folder)
+    return folder

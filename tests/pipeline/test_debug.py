@@ -106,3 +106,32 @@ def test_a_function_that_fails_only_once(recipe, capsys):
     with pytest.raises(gm.errors.GristmillError, match="once more") as caught:
         gm.run(recipe(steps.Filter(call=function)), debug=True, limit=200)
     assert "the first time" in "".join(caught.value.__notes__)
+
+
+def test_after_the_first_exception_nothing_is_called_but_the_record_itself(recipe, capsys):
+    calls = []
+
+    def function(record):
+        calls.append(record["n"])
+        if record["n"] >= 20:
+            raise Broken
+        return True
+
+    with pytest.raises(Broken):
+        gm.run(recipe(steps.Filter(call=function)), debug=True)
+    assert max(calls) == 20
+
+
+def test_after_the_first_exception_only_its_batch_is_searched(recipe, capsys):
+    calls = []
+
+    def function(batch):
+        numbers = [int(text.split()[1]) for text in batch.column("text").to_pylist()]
+        calls.append(numbers)
+        if max(numbers) >= 20:
+            raise Broken
+        return batch
+
+    with pytest.raises(Broken):
+        gm.run(recipe(steps.MapBatches(call=function)), debug=True)
+    assert max(numbers[0] for numbers in calls) == 20

@@ -164,6 +164,24 @@ def test_a_truncated_file_of_polars_is_an_error_in_words(mill, tmp_path):
         make_plan(mill.recipe({"web": Read(read=f"{tmp_path}/a.arrow")}, [Write(format="jsonl")]), backend="serial")
 
 
+EMPTY_TABLES = {
+    "pandas": pandas.DataFrame,
+    "pandas, a column": lambda: pandas.DataFrame({"text": []}),
+    "polars": polars.DataFrame,
+    "polars, a column": lambda: polars.DataFrame({"text": []}),
+    "polars, text": lambda: polars.DataFrame(schema={"text": polars.String}),
+    "table": lambda: pa.table({"text": []}),
+    "generator": lambda: iter(()),
+}
+
+
+@pytest.mark.parametrize("kind", EMPTY_TABLES)
+def test_what_holds_no_record_says_so(mill, kind):
+    """Not that a column is missing or of another type, of which nothing can be known."""
+    with pytest.raises(UsageError, match="holds no record"):
+        mill.run(mill.recipe({"s": Read(read=EMPTY_TABLES[kind]())}, [Length(min_chars=1)]))
+
+
 def test_errors_do_not_name_where_the_sample_is_kept(mill):
     with pytest.raises(UsageError) as caught:
         make_plan(mill.recipe({"py": Read(read=polars.DataFrame({"body": ["a"]}))}, [Write(format="jsonl")]))

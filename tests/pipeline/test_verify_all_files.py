@@ -68,3 +68,13 @@ def test_a_file_more_in_the_tokenizer(dataset, tmp_path):
     (tmp_path / "copy/tokenizer/chat_template.jinja").write_text("{{ messages }}")
     [problem] = verify(tmp_path / "copy").problems
     assert (problem.path, problem.kind) == ("tokenizer/chat_template.jinja", "unexpected")
+
+
+@pytest.mark.parametrize("path", ["dropped/length-too_long.jsonl", "dropped/old/a.parquet", "quarantine/other.jsonl"])
+def test_a_file_more_among_the_records_that_are_gone(dataset, tmp_path, path):
+    """Whoever counts what was dropped reads the whole folder."""
+    shutil.copytree(dataset, tmp_path / "copy")
+    (tmp_path / "copy" / path).parent.mkdir(exist_ok=True)
+    (tmp_path / "copy" / path).write_text("{}\n")
+    [problem] = verify(tmp_path / "copy").problems
+    assert (problem.path, problem.kind) == (path, "unexpected")

@@ -69,6 +69,8 @@ def edited(old, new):
         (edited("  - write: {format: jsonl}", "  - read: {read: x}"), 11, "sources"),
         (edited("  - write: {format: jsonl}", "  - write: {}\n    length: {}"), 11, "one item"),
         (edited("  - write: {format: jsonl}", "  - write: jsonl"), 11, "pairs"),
+        (edited("  - write: {format: jsonl}", "  - write: jsonl"), 11, "did you mean write: {format: jsonl}?"),
+        (edited("  - write: {format: jsonl}", "  - write: [3]"), 11, "the keys are format,"),
         (edited("  - write: {format: jsonl}", "  - [write]"), 11, "not a step"),
         (edited("  - write: {format: jsonl}", "  -"), 11, "nothing"),
         (edited("books: 0.25}", "bokos: 0.25}"), 12, "books"),

@@ -3,12 +3,14 @@
 import pdb  # noqa: T100
 import sys
 import traceback
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
 import click
 
 import gristmill
+from gristmill.cli.tables import print_lines
 from gristmill.core.recipe import Recipe
 from gristmill.pipeline.debug import FunctionFailedError, run_in_debug_mode
 
@@ -16,7 +18,7 @@ from gristmill.pipeline.debug import FunctionFailedError, run_in_debug_mode
 def debug_run(recipe: Recipe, *, limit: int | None, use_pdb: bool) -> None:
     """Run in debug mode; an exception of the user's function ends the command with code 1."""
     try:
-        result = run_in_debug_mode(recipe, click.echo, limit=limit)
+        result = run_in_debug_mode(recipe, partial(print_lines, breaks_words=True), limit=limit)
     except FunctionFailedError as failed:
         frames = _user_frames(failed.error.__traceback__)
         if frames is None:
@@ -24,9 +26,15 @@ def debug_run(recipe: Recipe, *, limit: int | None, use_pdb: bool) -> None:
         click.echo("".join(traceback.format_exception(type(failed.error), failed.error, frames)), err=True, nl=False)
         if use_pdb and frames is not None:
             pdb.post_mortem(frames)
+        elif use_pdb:
+            print_lines(
+                "--pdb: the function ran in a worker process, where the chat template that came with a model runs; "
+                "to debug it, put it into a recipe without the step render",
+                err=True,
+            )
         sys.exit(1)
     num_rows = sum(shard.rows for _, _, shard in result.manifest.shards())
-    click.echo(f"no exception; {num_rows:,} rows in {result.output}")
+    print_lines(f"no exception; {num_rows:,} rows in {result.output}")
     click.echo(f"next: gristmill inspect {result.output}")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from gristmill.cli.printing import one_line
-from gristmill.cli.tables import print_books, print_tokens
+from gristmill.cli.tables import print_books, print_lines, print_tokens
 from gristmill.core.errors import GristmillError
 from gristmill.pipeline.demo import Prepared, prepare_demo
 from gristmill.pipeline.options import RunOptions
@@ -62,7 +62,7 @@ def command(folder: Path, workers: int | None, *, as_json: bool) -> None:
 
 def _say(as_json: bool, line: str) -> None:  # noqa: FBT001
     if not as_json:
-        click.echo(line)
+        print_lines(line)
 
 
 def _print_prepared(prepared: Prepared, *, as_json: bool) -> None:
@@ -85,7 +85,7 @@ def _print_result(result: RunResult, seconds: float) -> None:
     print_tokens(result.manifest)
     num_bytes = _num_bytes(result)
     done = "up to date" if result.was_up_to_date else f"{amount(num_bytes)} of text, {_speed(result, seconds)}"
-    click.echo(f"3. {done}; every checksum, row and token verified; the books balance")
+    print_lines(f"3. {done}; every checksum, row and token verified; the books balance")
 
 
 def _speed(result: RunResult, seconds: float) -> str:
@@ -100,7 +100,7 @@ def _print_rows(dataset: Dataset) -> None:
     for number in range(0, len(dataset), max(1, len(dataset) // _SHOWN_ROWS))[:_SHOWN_ROWS]:
         row = dataset[number]
         click.echo(f"   row {number}: {len(row['lengths'])} documents, {int(row['lengths'].sum())} tokens")
-        click.echo(f"   {one_line(dataset.decode(number), max_chars=_SHOWN_CHARS)}")
+        print_lines(f"   {one_line(dataset.decode(number), max_chars=_SHOWN_CHARS)}", breaks_words=True)
 
 
 def _print_batches(dataset: Dataset) -> None:
@@ -109,7 +109,7 @@ def _print_batches(dataset: Dataset) -> None:
     for step in (0, 1, 1_000_000):
         batch = stream.batch(step, _BATCH_SIZE)
         num_trained = int((batch["labels"] >= 0).sum())
-        click.echo(f"   step {step:,}: input_ids {batch['input_ids'].shape}, {num_trained:,} tokens to learn from")
+        print_lines(f"   step {step:,}: input_ids {batch['input_ids'].shape}, {num_trained:,} tokens to learn from")
 
 
 def _as_dict(prepared: Prepared, result: RunResult, seconds: float) -> dict[str, object]:

@@ -10,6 +10,7 @@ from gristmill.cli.options import json_option, recipe_argument
 from gristmill.cli.printing import one_line, short_number
 from gristmill.cli.removed_pair import print_pair
 from gristmill.cli.summary import summary_width
+from gristmill.cli.tables import print_lines
 from gristmill.core.errors import UsageError
 from gristmill.core.step import Finding
 from gristmill.pipeline.explain import Explanation, StepVerdict, explain
@@ -48,7 +49,7 @@ def _parsed(place: str) -> tuple[str, int]:
 def _print(found: Explanation) -> None:
     click.echo(f"source {found.source}, {found.file}, position {found.position:,}")
     for name, value in found.record.items():
-        click.echo(f"  {one_line(name)}: {one_line(value)}")
+        print_lines(f"  {one_line(name)}: {one_line(value)}", breaks_words=True)
     for number, verdict in enumerate(found.steps, 1):
         reason = f" as {one_line(verdict.reason)}" if verdict.reason else ""
         click.echo(f"step {number}, {verdict.step}: {verdict.verdict}{reason}")

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from gristmill.cli.options import Choice, backend_option, dataset_argument, json_option
+from gristmill.cli.tables import print_lines
 from gristmill.exports.training import COLUMNS
 from gristmill.pipeline.export import FORMATS, export
 from gristmill.pipeline.outline import amount, counted
@@ -82,7 +83,7 @@ def command(
     for usage in exported.usage:
         click.echo(f"use it: {usage}")
     for note in exported.notes:
-        click.echo(f"note: {note}")
+        print_lines(f"note: {note}")
 
 
 def _default_path(out: str, to: str) -> Path:

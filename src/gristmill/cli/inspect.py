@@ -9,7 +9,7 @@ import msgspec
 
 from gristmill.cli.options import dataset_argument, json_option
 from gristmill.cli.printing import one_line
-from gristmill.cli.tables import print_books, print_duplicates, print_table, print_tokens
+from gristmill.cli.tables import print_books, print_duplicates, print_lines, print_table, print_tokens
 from gristmill.core.records import INPUT_IDS, LOSS_MASK
 from gristmill.pipeline.outline import amount, counted
 from gristmill.shards.dataset import Dataset, open_dataset
@@ -109,7 +109,7 @@ def _trained(dataset: Dataset) -> dict[str, int]:
 def _print(dataset: Dataset, *, details: bool) -> None:
     manifest = dataset.manifest
     kind = f"rows of {manifest.kind}" if manifest.holds_rows else manifest.kind
-    click.echo(f"{dataset.folder}: {len(dataset):,} {kind}, {manifest.format}, {manifest.dataset_hash}")
+    print_lines(f"{dataset.folder}: {len(dataset):,} {kind}, {manifest.format}, {manifest.dataset_hash}")
     rows = [
         (split, source, f"{num_rows:,}", f"{num_shards:,}", amount(num_bytes))
         for split, source, num_rows, num_shards, num_bytes in _counts(dataset)
@@ -124,7 +124,7 @@ def _print(dataset: Dataset, *, details: bool) -> None:
 def _print_record(title: str, record: dict[str, Any]) -> None:
     click.echo(title)
     for name, value in record.items():
-        click.echo(f"  {one_line(name)}: {one_line(value)}")
+        print_lines(f"  {one_line(name)}: {one_line(value)}", breaks_words=True)
 
 
 def _print_row(dataset: Dataset, number: int, record: dict[str, Any]) -> None:
@@ -140,11 +140,12 @@ def _print_row(dataset: Dataset, number: int, record: dict[str, Any]) -> None:
             if left <= 0:
                 click.echo("  …")
                 break
-            click.echo(f"  {counted(length, 'token')}: {one_line(text, min(left, _DOCUMENT_CHARS))}")
+            shown = one_line(text, min(left, _DOCUMENT_CHARS))
+            print_lines(f"  {counted(length, 'token')}: {shown}", breaks_words=True)
             left -= min(len(text), _DOCUMENT_CHARS)
     for name in (INPUT_IDS, LOSS_MASK):
         if name in record:
-            click.echo(f"  {name}: {record[name]}")
+            print_lines(f"  {name}: {record[name]}")
 
 
 def _print_trained(dataset: Dataset, number: int) -> None:

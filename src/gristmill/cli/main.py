@@ -133,7 +133,9 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
 
 
 def _report(error: Exception, exit_code: int) -> int:
-    click.echo(error_text(error), err=True)
+    from gristmill.cli.tables import print_lines  # noqa: PLC0415  (not for --help)
+
+    print_lines(error_text(error), err=True)
     return exit_code
 
 

@@ -7,6 +7,7 @@ import click
 
 from gristmill.cli.options import json_option, limit_option, recipe_argument
 from gristmill.cli.printing import again
+from gristmill.cli.tables import print_lines
 from gristmill.engine.progress import Activity
 from gristmill.pipeline.plan import make_plan
 from gristmill.recipe.load import load_recipe
@@ -26,5 +27,5 @@ def command(recipe: str, overrides: tuple[str, ...], limit: int | None, *, as_js
     if as_json:
         click.echo(json.dumps({**asdict(outline), "fits": outline.fits}, indent=2))
         return
-    click.echo(str(outline))
+    print_lines(str(outline))
     click.echo(f"next: {again('run', recipe, overrides, limit)}")

@@ -9,7 +9,7 @@ import msgspec
 from gristmill.cli.debug import debug_run
 from gristmill.cli.options import backend_option, json_option, limit_option, recipe_argument
 from gristmill.cli.printing import again
-from gristmill.cli.tables import print_books, print_duplicates, print_tokens, print_wrapped
+from gristmill.cli.tables import print_books, print_duplicates, print_lines, print_tokens, print_wrapped
 from gristmill.core.errors import UsageError
 from gristmill.core.pandas_free import keep_pandas_out
 from gristmill.core.recipe import runs_foreign_code
@@ -91,10 +91,10 @@ def command(
         plan = make_plan(loaded, limit=limit, backend=backend, timeout=timeout, tell=activity.tell)
     _warn_of_space(plan)
     if verbose:
-        click.echo(str(plan), err=True)
+        print_lines(str(plan), err=True)
     elif not quiet:
         for note in dict.fromkeys(note for source in plan.sources for note in source.notes):
-            click.echo(f"note: {note}", err=True)
+            print_lines(f"note: {note}", err=True)
     try:
         result = run_plan(plan, options)
     except (KeyboardInterrupt, SystemExit):  # SIGTERM is a SystemExit: see cli.main
@@ -113,7 +113,7 @@ def _warn_of_space(plan: Plan) -> None:
     outline = plan.outline()
     if not outline.fits:
         needed, free = amount(outline.needed_bytes), amount(outline.free_bytes)
-        click.echo(f"warning: this may need up to {needed} of disk, and {free} are free", err=True)
+        print_lines(f"warning: this may need up to {needed} of disk, and {free} are free", err=True)
 
 
 def _num_rows(manifest: Manifest) -> dict[str, int]:

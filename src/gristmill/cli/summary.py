@@ -7,12 +7,14 @@ reasons, the steps of many sources and what else was counted are for those who a
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
-import textwrap
+import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len, chop_cells, set_cell_size
 
 from gristmill.cli.printing import one_line
 from gristmill.core.books import Account
@@ -21,6 +23,7 @@ from gristmill.shards.token_rows import CHATS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from typing import TextIO
 
     from gristmill.shards.manifest import Manifest
 
@@ -41,9 +44,58 @@ def summary_width() -> int:
     return min(max(shutil.get_terminal_size((MAX_WIDTH, 24)).columns, _MIN_WIDTH), MAX_WIDTH)
 
 
-def wrap(text: str, width: int, indent: str = "  ") -> list[str]:
-    """A sentence in lines; paths and commands are never cut, so that they can be copied."""
-    return textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+def line_width(stream: TextIO) -> int | None:
+    """How long a line on a stream may be: as long as its terminal is wide, or `COLUMNS` says; None: a file takes any.
+
+    Errors in a file are searched for by their words, so that they are never cut there.
+    """
+    is_terminal = stream.isatty()
+    if os.environ.get("COLUMNS", "").isdigit() and (is_terminal or stream is sys.stdout):
+        return max(int(os.environ["COLUMNS"]), _MIN_WIDTH)
+    return max(os.get_terminal_size(stream.fileno()).columns, _MIN_WIDTH) if is_terminal else None
+
+
+def wrap(text: str, width: int, indent: str = "  ", *, breaks_words: bool = False) -> list[str]:
+    """A sentence in lines of at most `width` columns.
+
+    Paths and commands are never cut, so that they can be copied; `breaks_words` is for what nobody copies.
+    """
+    lines: list[str] = []
+    line = ""
+    for word in re.findall(r"\s*\S+", text):
+        shown = _SPACE.sub(" ", word)
+        if line.strip() and cell_len(line) + cell_len(shown) > width:
+            lines.append(line)
+            line, shown = indent, shown.lstrip()
+        if breaks_words and cell_len(line) + cell_len(shown) > width:
+            *full, shown = chop_cells(shown, width - len(indent))  # a first line may have room for more
+            lines += (f"{line if not number else indent}{piece}" for number, piece in enumerate(full))
+            line = indent
+        line += shown
+    return [*lines, line] if line else []
+
+
+_SPACE = re.compile(r"\s")
+
+
+def wrap_line(line: str, width: int | None, *, breaks_words: bool = False) -> list[str]:
+    """A line of a list or of a tree, in lines that stay behind its branches.
+
+    >>> for line in wrap_line("│   ├── note: these words are too many", 28):
+    ...     print(line)
+    │   ├── note: these words
+    │   │     are too many
+    """
+    if width is None or cell_len(line) <= width:
+        return [line]
+    branches = line[: len(line) - len(line.lstrip(" │├└─"))]
+    below = branches.translate(_BELOW)
+    room = max(width - cell_len(branches), _MIN_WIDTH // 2)
+    first, *rest = wrap(line[len(branches) :], room, breaks_words=breaks_words) or [""]
+    return [f"{branches}{first}", *(f"{below}{part}" for part in rest)]
+
+
+_BELOW = str.maketrans("├└─", "│  ")
 
 
 class _Columns:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gristmill.cli.printing import one_line
-from gristmill.cli.summary import books_lines, is_short, summary_width, token_lines, wrap
+from gristmill.cli.summary import books_lines, is_short, line_width, summary_width, token_lines, wrap, wrap_line
 from gristmill.core.books import Account
 from gristmill.shards.manifest import Manifest
 
@@ -26,7 +26,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, num_wo
         table.add_column(name, justify="left" if number < num_words else "right", overflow="fold")
     for row in rows:
         table.add_row(*map(Text, row))
-    Console(width=None if sys.stdout.isatty() else _WIDTH_OF_FILES).print(table)
+    Console(width=line_width(sys.stdout) or _WIDTH_OF_FILES).print(table)
 
 
 def print_books(
@@ -45,6 +45,11 @@ def print_books(
             print_wrapped(f"skipped in {one_line(name)}: {num_empty:,} files without a byte")
         if count := measures["nan_as_null"]:
             print_wrapped(f"nan_as_null in {one_line(name)}: {count:,} NaN or infinite, which JSON has not, are null")
+        if count := measures["literal_quotes"]:
+            print_wrapped(
+                f"literal_quotes in {one_line(name)}: {count:,} fields begin with a quote, which stays in them: in "
+                "their file most such quotes are not closed"
+            )
         if count := measures["other_fields"]:
             print_wrapped(
                 f"other_fields in {one_line(name)}: {count:,} records have fields or values that fit no column"
@@ -81,3 +86,11 @@ def print_wrapped(text: str) -> None:
     """A sentence, in as many lines as the terminal needs."""
     for line in wrap(text, summary_width()):
         click.echo(line)
+
+
+def print_lines(text: str, *, err: bool = False, breaks_words: bool = False) -> None:
+    """Lines of a list or a tree, each wrapped behind its own indent where a terminal is too narrow for it."""
+    width = line_width(sys.stderr if err else sys.stdout)
+    for line in text.splitlines():
+        for part in wrap_line(line, width, breaks_words=breaks_words):
+            click.echo(part, err=err)

@@ -4,6 +4,7 @@ import click
 import msgspec
 
 from gristmill.cli.options import Choice, json_option
+from gristmill.cli.tables import print_lines
 from gristmill.pipeline.outline import counted
 from gristmill.pipeline.templates import CheckedTemplate, check_chats
 from gristmill.steps.read import Read, as_path
@@ -119,10 +120,10 @@ def _print(checked: CheckedTemplate) -> None:
         click.echo(f"prompt:   {difference.prompt!r}")
         click.echo(f"rendered: {difference.rendered!r}")
     for note in report.notes:
-        click.echo(f"note: {note}")
+        print_lines(f"note: {note}")
     for problem in report.problems:
         click.echo(click.style(f"problem: {problem.message}", fg="red"))
-        click.echo(f"  help: {problem.help}")
+        print_lines(f"  help: {problem.help}")
     if not report.problems and not report.num_lost:
         click.echo("no problems found")
 

@@ -9,6 +9,7 @@ import click
 from gristmill.cli.options import dataset_argument, json_option
 from gristmill.cli.printing import one_line
 from gristmill.cli.removed_pair import print_pair
+from gristmill.cli.tables import print_lines
 from gristmill.core.errors import UsageError
 from gristmill.pipeline.removed_documents import RemovedDocument, removed_document
 from gristmill.pipeline.trace import Place, trace, trace_place
@@ -43,7 +44,7 @@ def command(out: str, number: str, split: str | None, *, removed: bool, as_json:
         return
     click.echo(f"record {number}")
     for name, value in found.record.items():
-        click.echo(f"  {one_line(name)}: {one_line(value)}")
+        print_lines(f"  {one_line(name)}: {one_line(value)}", breaks_words=True)
     for place in found.places:
         _print_place(place)
 
@@ -73,4 +74,4 @@ def _print_place(place: Place) -> None:
     elif place.original is None:
         click.echo("  there is no record at that place now")
     else:
-        click.echo(f"was read as\n  {one_line(place.original, max_chars=2000)}")
+        print_lines(f"was read as\n  {one_line(place.original, max_chars=2000)}", breaks_words=True)

@@ -6,6 +6,7 @@ from dataclasses import asdict
 import click
 
 from gristmill.cli.options import dataset_argument, json_option
+from gristmill.cli.tables import print_lines
 from gristmill.core.pandas_free import keep_pandas_out
 from gristmill.pipeline.outline import amount, counted
 from gristmill.shards.verify import verify
@@ -25,13 +26,13 @@ def command(out: str, *, as_json: bool) -> None:
         click.echo(json.dumps({"ok": bool(found), **asdict(found)}, indent=2))
     else:
         for problem in found.problems:
-            click.echo(f"damaged: {problem}")
+            print_lines(f"damaged: {problem}")
         checked = ", ".join(
             (counted(found.num_shards, "shard"), counted(found.num_rows, "record"), amount(found.num_bytes))
         )
         verdict = counted(len(found.problems), "problem") if found.problems else "all as written"
-        click.echo(f"{verdict}: {checked} in {out}")
+        print_lines(f"{verdict}: {checked} in {out}")
         if not found:
-            click.echo("help: put the files back from a copy, or make the dataset again with --overwrite")
+            print_lines("help: put the files back from a copy, or make the dataset again with --overwrite")
     if not found:
         click.get_current_context().exit(1)

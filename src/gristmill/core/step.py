@@ -122,6 +122,10 @@ class LocalStep(Step, frozen=True, kw_only=True):
         """What a worker needs to run it; called once a worker. Most steps are their own kernel."""
         return self
 
+    def load_stopping(self) -> Kernel:
+        """Like `load`, for debug mode: behind the first exception the user's own code is not called again."""
+        return self.load()
+
     def replay(self, record: pa.RecordBatch) -> None:
         """Do once more what the user's own code did to one record, and let its exception out: for debug mode."""
 

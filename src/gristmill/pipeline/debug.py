@@ -16,6 +16,7 @@ import msgspec
 
 from gristmill.core.errors import GristmillError
 from gristmill.core.records import ORIGIN, RECORD
+from gristmill.engine import nesting
 from gristmill.pipeline.options import RunOptions
 from gristmill.pipeline.run import run_recipe
 from gristmill.steps.columns import value_columns
@@ -75,6 +76,11 @@ class _Watch:
 
     def after_read(self, source: str, batch: pa.RecordBatch, bad: list[BadRecord]) -> None:
         """A cell was read: more than the limit lets through."""
+        if nesting.is_worker_process() and not self._num_shown:
+            self._show(
+                "the chat template came with a model, and only a worker process can be ended where it does not end: "
+                "the steps run there, without a debugger (--pdb)"
+            )
         self._report(source, "read", 0, batch.slice(0, self._limit), {}, bad)
 
     def after_step(self, source: str, step: LocalStep, before: pa.RecordBatch, applied: Applied) -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _UNPACKED = {"compressed": 4.0, "parquet": 3.0}
+"""For display only: where units end is decided by constants of `units`."""
 _WRITTEN = {"compressed": 0.4, "parquet": 0.5, "webdataset": 1.3}
 _STORED_BY = {"deduplicate": 2, "shuffle": 2}
 """How often a barrier keeps its records on disk; others do once."""

@@ -301,12 +301,14 @@ def make_plan(
     timeout: float | None = None,
     spooled: Mapping[str, Read] | None = None,
     tell: Callable[[str], object] = str,
+    debug: bool = False,
 ) -> Plan:
     """Check a recipe against the files that it names. Raises `UsageError` for whatever would fail later.
 
     Where the run will use processes, so does the plan for the user's functions; `timeout` holds for them there, and for
     chat templates, which are tried in a worker in any case. Records from Python are read from where
-    a run has `spooled` them; without that, only the first of them. `tell` is called with what is being done.
+    a run has `spooled` them; without that, only the first of them. `tell` is called with what is being done. With
+    `debug` the user's functions are called no more once they have raised.
     """
     if "://" in recipe.output:
         raise UsageError(f"the output must be a local folder, not {recipe.output}", help="copy it there afterwards")
@@ -335,6 +337,7 @@ def make_plan(
             apart=apart and not (spooled is None and draft.strand.name in reads),
             timeout=timeout,
             tell=tell,
+            debug=debug,
         )
         for draft in drafts
     )
@@ -434,6 +437,7 @@ def _plan_source(
     apart: bool,
     timeout: float | None,
     tell: Callable[[str], object],
+    debug: bool,
 ) -> SourcePlan:
     strand, read = draft.strand, draft.read
     files, tokenizer, schema = draft.files, draft.inputs.tokenizer, strand.schema
@@ -443,7 +447,9 @@ def _plan_source(
         if INPUT_IDS not in schemas[-1].names:
             open_encoder(write, schemas[-1])
         file = min(files, key=lambda file: file.num_bytes or UNIT_BYTES)
-        tried = Sample(read, file, schema, sample_steps(legs), schemas[-1], recipe.seed, recipe.max_quarantine)
+        tried = Sample(
+            read, file, schema, sample_steps(legs), schemas[-1], recipe.seed, recipe.max_quarantine, stops=debug
+        )
         tell(f"planning: trying the steps on records of {strand.name}")
         outcome, notes = try_sample(tried, apart=apart, timeout=timeout)
         legs = with_steps(legs, outcome.steps)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
@@ -101,7 +102,15 @@ class RunResult:
 def run_recipe(recipe: Recipe, options: RunOptions | None = None, *, limit: int | None = None) -> RunResult:
     """Plan and run a recipe. The same call goes on where a stopped one ended."""
     options = options or RunOptions()
-    plan = make_plan(recipe, limit=limit, backend=options.backend, timeout=options.timeout)
+    plan_by = partial(
+        make_plan,
+        recipe,
+        limit=limit,
+        backend=options.backend,
+        timeout=options.timeout,
+        debug=options.watch is not None,
+    )
+    plan = plan_by()
     if not has_python_records(recipe):
         return run_plan(plan, options)
     # Planned by the first records, so that what is wrong shows before a generator is spent; then by all.
@@ -109,7 +118,7 @@ def run_recipe(recipe: Recipe, options: RunOptions | None = None, *, limit: int 
         claimed(plan.output) as run_id,
         spooled_reads(recipe, plan.output, run_id, keep=options.keep_work) as spooled,
     ):
-        plan = make_plan(recipe, limit=limit, backend=options.backend, timeout=options.timeout, spooled=spooled)
+        plan = plan_by(spooled=spooled)
         return _run_claimed(plan, options, run_id)
 
 

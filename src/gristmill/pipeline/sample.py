@@ -51,6 +51,8 @@ class Sample:
     max_quarantine: float
     batch: pa.RecordBatch | None = None
     """The records, where they have been read already: a worker could not read those from Python."""
+    stops: bool = False
+    """Call the user's own code no more once it has raised."""
 
     @property
     def templates(self) -> str:
@@ -139,7 +141,7 @@ def _column_bytes(batch: pa.RecordBatch) -> dict[str, float]:
 
 
 def _apply(step: LocalStep, batch: pa.RecordBatch, sample: Sample) -> pa.RecordBatch:
-    kernel = step.load()
+    kernel = step.load_stopping() if sample.stops else step.load()
     kernel.begin_task()
     applied = kernel.apply(batch, sample.seed)
     num_bad = len(applied.bad)

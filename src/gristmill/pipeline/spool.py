@@ -31,7 +31,7 @@ from gristmill.storage.remote_files import keep_in_memory
 from gristmill.storage.stored_paths import path_below
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from gristmill.core.python_records import RecordPart
@@ -57,13 +57,19 @@ def sampled_reads(recipe: Recipe) -> dict[str, Read]:
     reads = {}
     for name, read in _python_reads(recipe):
         urls = []
+        num_records = 0
         for part_name, part in _chosen_parts(name, read).items():
             sink = io.BytesIO()
             with _naming(name):
-                _write(part, read.text, sink, _SAMPLE_RECORDS)
+                num_records += _write(part, read.text, sink, _SAMPLE_RECORDS)
             content = sink.getvalue()
             digest = xxhash.xxh3_64_hexdigest(content)  # one place for equal samples, however often they are planned
             urls.append(keep_in_memory(f"{digest}/{_file_name(part_name, part)}", content))
+        if not num_records and not recipe.allow_empty:  # before its columns are judged, which then have no types
+            raise UsageError(
+                f"source {name}: {read.read} holds no record",
+                help="check what it was made of, or write allow_empty: true to make an empty dataset",
+            )
         reads[name] = _of_files(name, read, urls)
     return reads
 
@@ -149,20 +155,22 @@ def _file_name(part_name: str, part: RecordPart) -> str:
     return f"{quote(part_name, safe=' ')}.{kind}"
 
 
-def _write(part: RecordPart, text: str, sink: _Sink, count: int | None = None) -> None:
-    """Write all records, or the first; `text` is the field of those that are texts alone."""
+def _write(part: RecordPart, text: str, sink: _Sink, count: int | None = None) -> int:
+    """Write all records, or the first, and say how many; `text` is the field of those that are texts alone."""
     if part.dataset is not None:
-        _write_dataset(part.dataset, sink, count)
-    elif part.is_table:
-        _write_table(part.as_iterator(_table_batches), sink, count)
-    elif count is None:
-        for record in part.take_all():
-            sink.write(json_line(_as_record(record, text)))
+        return _write_dataset(part.dataset, sink, count)
+    if part.is_table:
+        return _write_table(part.as_iterator(_table_batches), sink, count)
+    records: Iterable[Any]
+    if count is None:
+        records = part.take_all()
     else:
         records = part.first(count)
         _refuse_no_records(records)
-        for record in records:
-            sink.write(json_line(_as_record(record, text)))
+    num_records = 0
+    for num_records, record in enumerate(records, 1):  # noqa: B007  (the last one counts)
+        sink.write(json_line(_as_record(record, text)))
+    return num_records
 
 
 def _as_record(record: Any, text: str) -> Any:
@@ -213,8 +221,9 @@ def _one_batch(table: pa.Table) -> pa.RecordBatch:
     return batch
 
 
-def _write_table(batches: RecordPart, sink: _Sink, count: int | None) -> None:
+def _write_table(batches: RecordPart, sink: _Sink, count: int | None) -> int:
     schema: pa.Schema | None = None
+    num_rows = 0
     for batch in batches.take_all() if count is None else batches.first(1 + -(-count // _ROWS_A_BATCH)):
         if schema is None:
             # pandas keeps the numbers of chosen rows in a column; that is no field of theirs.
@@ -222,10 +231,12 @@ def _write_table(batches: RecordPart, sink: _Sink, count: int | None) -> None:
             schema = canonical_schema(batch.select(names).schema)
             sink.write(stream_header(schema))
         sink.write(stream_block(batch, schema))
+        num_rows += batch.num_rows
     sink.write(STREAM_END)
+    return num_rows
 
 
-def _write_dataset(dataset: Any, sink: _Sink, count: int | None) -> None:
+def _write_dataset(dataset: Any, sink: _Sink, count: int | None) -> int:
     """A Dataset of `datasets`, rows in its own order, in canonical batches: equal rows give equal bytes."""
     schema = canonical_schema(dataset.data.schema)
     sink.write(stream_header(schema))
@@ -237,3 +248,4 @@ def _write_dataset(dataset: Any, sink: _Sink, count: int | None) -> None:
         if count is not None and num_rows >= count:
             break
     sink.write(STREAM_END)
+    return num_rows

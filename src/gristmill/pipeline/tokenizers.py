@@ -12,7 +12,6 @@ from gristmill.core.errors import UsageError
 from gristmill.core.records import ORIGIN, TEXT
 from gristmill.core.seeds import below, hash_origins
 from gristmill.engine.parallel_map import parallel_map
-from gristmill.pipeline.outline import unpacked_bytes
 from gristmill.steps.columns import require_column
 from gristmill.steps.read import Read, file_format, open_reader, plan_schema, source_files, training_files
 from gristmill.storage.compression import codec_of
@@ -30,6 +29,9 @@ if TYPE_CHECKING:
 _SOURCE = "tokenizer"
 _CHECK_BYTES = 16 << 20
 _OWN_FILES = 400
+_SIZE_FACTORS = {"compressed": 4.0, "parquet": 3.0}
+"""How many times its size a file is taken to hold. It decides which documents of a large source a tokenizer is trained
+on, so a change gives other tokenizers; what a plan prints is estimated elsewhere (`outline`)."""
 
 
 @dataclass(slots=True)
@@ -83,10 +85,7 @@ def check(name: str, read: Read | None) -> TokenizerReport:
 
 def _sampled_texts(read: Read, max_bytes: int, trained: Trained) -> Iterator[str]:
     files = training_files(source_files(_SOURCE, read, find_files(read.read), needs_train=False))
-    size = sum(
-        unpacked_bytes(file.num_bytes, file_format(file.path, read.format), compressed=codec_of(file.path) is not None)
-        for file in files
-    )
+    size = sum(_estimate_text_bytes(file, read.format) for file in files)
     bound = below(min(1.0, max_bytes / max(1, size)))
     for cell in _cells(read, files):
         trained.num_unusable += len(cell.bad)
@@ -99,6 +98,11 @@ def _sampled_texts(read: Read, max_bytes: int, trained: Trained) -> Iterator[str
             trained.num_documents += 1
             trained.num_bytes += len(text.encode())
             yield text
+
+
+def _estimate_text_bytes(file: SourceFile, format: str | None) -> int:
+    kind = "compressed" if codec_of(file.path) is not None else file_format(file.path, format)
+    return round(file.num_bytes * _SIZE_FACTORS.get(kind, 1.0))
 
 
 def _first_texts(read: Read) -> Iterator[str]:

@@ -16,7 +16,6 @@ import msgspec
 import xxhash
 
 from gristmill.core.records import SourceFile  # noqa: TC001  (msgspec looks at the types of fields)
-from gristmill.pipeline.outline import unpacked_bytes
 from gristmill.steps.read import CELL_BYTES, UnpackedPiece
 from gristmill.storage.compression import codec_of
 
@@ -30,6 +29,10 @@ UNIT_BYTES = 64 << 20
 MIN_GROUP_BYTES = 16 << 20
 # Opening a file takes as long as reading so much of it: groups of tiny files end early enough to share the work.
 OPENING_BYTES = 4 << 10
+COMPRESSED_SIZE_FACTOR = 4
+"""A compressed file is taken to hold this many times its size. The estimate shapes bytes: it decides where groups of
+compressed files end and which of them share a cell, so a change needs a raised `LAYOUT`. What a plan prints has an
+estimate of its own (`outline`), which may be improved at any time."""
 
 
 class Span(msgspec.Struct, frozen=True, gc=False):
@@ -83,8 +86,7 @@ def make_units(
             for span in pieces:
                 yield Unit((span,))
             continue
-        # Of what a compressed file holds it can only be told how much it probably is.
-        num_bytes = unpacked_bytes(file.num_bytes, "jsonl", compressed=codec_of(file.relative) is not None)
+        num_bytes = file.num_bytes * (COMPRESSED_SIZE_FACTOR if codec_of(file.relative) is not None else 1)
         group.append(Span(file, num_bytes=num_bytes))
         group_bytes += num_bytes + OPENING_BYTES
         if _ends_group(group[-1], group_bytes):

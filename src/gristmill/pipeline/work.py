@@ -101,7 +101,12 @@ class Stage:
 
     def load(self) -> LoadedStage:
         """With the kernels of all steps: what a worker holds from task to task."""
-        return LoadedStage(self, {name: [step.load() for step in leg.steps] for name, leg in self.legs.items()})
+        is_watched = self.watch is not None
+        kernels = {
+            name: [step.load_stopping() if is_watched else step.load() for step in leg.steps]
+            for name, leg in self.legs.items()
+        }
+        return LoadedStage(self, kernels)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,8 +130,13 @@ class _Reader:
             step_type = step_class(name)
         except UsageError as error:
             raise self._tree.error(path, error.message, help=error.help) from None
-        parameters = {} if parameters is None else self._mapping(path, parameters, name)
-        return self._struct(path, parameters, step_type, name)
+        if parameters is not None and not isinstance(parameters, dict):
+            raise self._tree.error(
+                path,
+                f"{name} must be `key: value` pairs, not {_shown(parameters)}",
+                help=_pairs_help(step_type, parameters),
+            )
+        return self._struct(path, parameters or {}, step_type, name)
 
     def _struct(
         self, path: TreePath, parameters: dict[str, Any], step_type: type[Step], what: str, extra: Iterable[str] = ()
@@ -180,6 +186,16 @@ class _Reader:
         keys = _keys(inner[1]) if inner else ()
         where = ".".join(map(str, (*path, *keys)))
         return self._tree.error((*path, *keys), f"{where}: {_PATH_IN_ERROR.sub('', message)}")
+
+
+def _pairs_help(step_type: type[Step], value: Any) -> str:
+    """How a step is written, with the key for which a lone value may have been meant."""
+    names = [field.encode_name for field in msgspec.structs.fields(step_type)]
+    for name in names:
+        with suppress(msgspec.ValidationError):
+            msgspec.convert({name: value}, step_type)
+            return f"did you mean {step_type.__struct_config__.tag}: {{{name}: {value}}}?"
+    return f"write {{key: value}}; the keys are {', '.join(names)}" if names else "leave it out: the step has no keys"
 
 
 _EXAMPLES = {"output": "output: out", "sources": "sources: {web: {read: data/*.jsonl}}"}

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from gristmill.core.books import Account
 
 
+_SIDE_FOLDERS = {"dropped", "quarantine"}
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Something that is not as it was written."""
@@ -316,23 +319,23 @@ def _quarantine_problems(folder: Path, manifest: Manifest) -> Iterator[Problem]:
 
 
 def _unexpected_files(folder: Path, manifest: Manifest) -> Iterator[Problem]:
-    """Files that a tool would take for shards (`train/*/*.arrow`), or for a part of the tokenizer.
+    """Files that a tool would take for shards (`train/*/*.arrow`), for dropped records or a part of the tokenizer.
 
     `datasets` keeps its `cache-*` beside shards: they are left alone.
     """
     known = {file.path for file in manifest.stored_files()}
     suffixes = {Path(shard.path).suffix for _, _, shard in manifest.shards()}
-    tokenizers = (
-        {Path(file.path).parent.as_posix() for file in manifest.tokenizer.files} if manifest.tokenizer else set()
-    )
-    for name in [*manifest.splits, *sorted(tokenizers)]:
+    # Folders of which every file counts, whatever its name.
+    whole = {Path(file.path).parent.as_posix() for file in manifest.tokenizer.files} if manifest.tokenizer else set()
+    whole |= _SIDE_FOLDERS
+    for name in [*manifest.splits, *sorted(whole)]:
         try:
             files = sorted(path_below(folder, name).rglob("*"))
         except DamagedDatasetError:  # a link that leaves the folder: said of each file behind it
             continue
         for file in files:
             path = file.relative_to(folder).as_posix()
-            is_of_interest = file.is_file() if name in tokenizers else file.suffix in suffixes
+            is_of_interest = file.is_file() if name in whole else file.suffix in suffixes
             if is_of_interest and not file.name.startswith((".", "cache-", "tmp")) and path not in known:
                 yield Problem(
                     path, "unexpected", "is not in the manifest, but tools would read it as part of the dataset"

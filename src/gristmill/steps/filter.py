@@ -27,7 +27,7 @@ class Filter(FunctionStep, tag="filter", frozen=True, kw_only=True):
 
     keeps_text: ClassVar[bool] = True
 
-    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:  # noqa: ARG002
+    def call_on(self, batch: pa.RecordBatch, *, stops: bool) -> Applied:
         keep = np.zeros(batch.num_rows, dtype=bool)
         num_rejected = 0
 
@@ -39,6 +39,6 @@ class Filter(FunctionStep, tag="filter", frozen=True, kw_only=True):
             num_rejected += not verdict
 
         bad: list[BadRecord] = []
-        call_each(self.function.resolve(), batch, take, bad)
+        call_each(self.function.resolve(), batch, take, bad, stops=stops)
         dropped = {"rejected": num_rejected} if num_rejected else {}
         return Applied(batch.filter(pa.array(keep)), dropped, bad=bad)

@@ -13,6 +13,9 @@ from gristmill.steps.record_functions import each_record
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from gristmill.core.records import Applied
+    from gristmill.core.step import Kernel
+
 
 class FunctionStep(LocalStep, frozen=True, kw_only=True):
     """Base of `map`, `filter` and `map_batches`."""
@@ -34,6 +37,29 @@ class FunctionStep(LocalStep, frozen=True, kw_only=True):
         """With the function's file as an absolute path. The function itself is imported where it is called."""
         return msgspec.structs.replace(self, call=self.function.in_folder(folder))
 
+    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:  # noqa: ARG002
+        return self.call_on(batch, stops=False)
+
+    def call_on(self, batch: pa.RecordBatch, *, stops: bool) -> Applied:
+        """The batch after the function; with `stops` only up to the first record for which it raises."""
+        raise NotImplementedError
+
+    def load_stopping(self) -> Kernel:
+        return _StoppingKernel(self)
+
     def replay(self, record: pa.RecordBatch) -> None:
         """Call the function on the record."""
         self.function(*each_record(record))
+
+
+class _StoppingKernel:
+    """Calls the user's function no more after it has raised."""
+
+    def __init__(self, step: FunctionStep) -> None:
+        self._step = step
+
+    def begin_task(self) -> None:
+        """Nothing to do."""
+
+    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:  # noqa: ARG002
+        return self._step.call_on(batch, stops=True)

@@ -37,11 +37,11 @@ class Map(FunctionStep, tag="map", frozen=True, kw_only=True):
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         return add_columns(self.name, schema, self.columns)
 
-    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:  # noqa: ARG002
+    def call_on(self, batch: pa.RecordBatch, *, stops: bool) -> Applied:
         schema = self.output_schema(batch.schema)
         results = _Results(schema)
         bad: list[BadRecord] = []
-        call_each(self.function.resolve(), batch, results.add, bad)
+        call_each(self.function.resolve(), batch, results.add, bad, stops=stops)
         measures = {NAN_AS_NULL: results.num_not_finite} if results.num_not_finite else {}
         return Applied(results.to_batch(batch), bad=bad, measures=measures)
 

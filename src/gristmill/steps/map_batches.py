@@ -38,7 +38,7 @@ class MapBatches(FunctionStep, tag="map_batches", frozen=True, kw_only=True):
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         return add_columns(self.name, schema, self.columns)
 
-    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:
+    def call_on(self, batch: pa.RecordBatch, *, stops: bool) -> Applied:
         schema = self.output_schema(batch.schema)
         if not batch.num_rows:
             return Applied(_empty(schema))
@@ -50,7 +50,8 @@ class MapBatches(FunctionStep, tag="map_batches", frozen=True, kw_only=True):
             if batch.num_rows == 1:
                 return Applied(_empty(schema), bad=[exception_record(batch, 0, error)])
         middle = batch.num_rows // 2
-        return _joined(self.apply(batch.slice(0, middle), seed), self.apply(batch.slice(middle), seed))
+        first = self.call_on(batch.slice(0, middle), stops=stops)
+        return first if stops and first.bad else _joined(first, self.call_on(batch.slice(middle), stops=stops))
 
     def replay(self, record: pa.RecordBatch) -> None:
         """Call the function on a batch of this record alone."""

@@ -53,9 +53,17 @@ def _with_columns_beside(
 
 
 def call_each(
-    call: Callable[..., Any], batch: pa.RecordBatch, take: Callable[[int, Any], None], bad: list[BadRecord]
+    call: Callable[..., Any],
+    batch: pa.RecordBatch,
+    take: Callable[[int, Any], None],
+    bad: list[BadRecord],
+    *,
+    stops: bool = False,
 ) -> None:
-    """Call the function on every record and hand `take` what it gives; what fails goes to `bad`."""
+    """Call the function on every record and hand `take` what it gives; what fails goes to `bad`.
+
+    With `stops` it is not called again once it has raised.
+    """
     for row, record in enumerate(each_record(batch)):
         try:
             if isinstance(record, Refused):
@@ -65,6 +73,8 @@ def call_each(
             bad.append(bad_record(batch, row, refused.reason, refused.message))
         except (Exception, SystemExit) as error:
             bad.append(exception_record(batch, row, error))
+            if stops:
+                return
 
 
 def exception_record(batch: pa.RecordBatch, row: int, error: BaseException) -> BadRecord:

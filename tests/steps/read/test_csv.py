@@ -197,6 +197,33 @@ def test_a_bad_row_is_quarantined_alone(bad_row, place):
         assert found.raw in (bad_row, None)
 
 
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("num_ragged", [0, 3, 6, 9, 30])
+def test_rows_may_be_ragged_in_any_number(delimiter, num_ragged):
+    rows = [["text", "n", "m"], *([f"a{number}", "1, 2; 3", "x"] for number in range(9))]
+    rows += [["b", "2"][: 1 + number % 2] + ["c"] * (4 * (number % 3 == 0)) for number in range(num_ragged)]
+    text = io.StringIO()
+    csv.writer(text, delimiter=delimiter).writerows(rows)
+    expected = [row for row in rows[1:] if len(row) == 3]
+    records, bad, _ = read_whole(text.getvalue().encode())
+    assert [list(record.values()) for _, record in records] == expected
+    assert [each.reason for each in bad] == ["ragged_row"] * (len(rows) - 1 - len(expected))
+
+
+def test_a_delimiter_only_in_the_header_is_none():
+    data = b"text of one column, not two\n" + b"words and words\n" * 9
+    read, file = describe(data)
+    assert find_csv_layout(read, file.path).names == ("text of one column, not two",)
+
+
+def test_quotes_that_stay_in_texts_are_counted():
+    for cell_bytes in (CELL, 1 << 20):
+        cells = reader_of(b'text,n\na,1\n"b,2\nc,"x\n', cell_bytes=cell_bytes).read_cells()
+        assert sum(cell.measures["literal_quotes"] for cell in cells) == 2
+        cells = reader_of(b'text,n\n"a",1\n"b",2\n', cell_bytes=cell_bytes).read_cells()
+        assert not any(+cell.measures for cell in cells)
+
+
 def test_an_unclosed_quote_takes_the_rest_and_says_so():
     data = b'text,n\na,1\n"b,2\nc,3\n'
     records, bad, _ = read_whole(data, delimiter=",")

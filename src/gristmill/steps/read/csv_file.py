@@ -17,7 +17,7 @@ import numpy as np
 from gristmill.core.records import BadRecord
 from gristmill.steps.read.cells import CELL_BYTES, CellBatch
 from gristmill.steps.read.csv_layout import csv_chunks
-from gristmill.steps.read.csv_rows import Rows, RowScanner, field_text
+from gristmill.steps.read.csv_rows import Rows, RowScanner, count_first_quotes, field_text
 from gristmill.steps.read.json_lines import JsonLinesReader
 from gristmill.steps.read.records import CutRecords
 from gristmill.steps.read.scanned import ScannedCutter, ScannedFile
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+LITERAL_QUOTES = "literal_quotes"
+"""Fields that begin with a quote in a file whose quotes are characters like others."""
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -85,18 +87,21 @@ class CsvReader(JsonLinesReader):
     def __init__(self, read: Read, cells: CsvFile, schema: pa.Schema) -> None:
         super().__init__(read, cells, schema)
         self._rows = RowDecoder(read, cells.layout)
-        self._num_blank = 0
+        self._num_blank = self._num_literal_quotes = 0
 
     def parse(self, raw: RawCell) -> CellBatch:
         cell = super().parse(raw)
         cell.num_blank += self._num_blank
+        cell.measures[LITERAL_QUOTES] += self._num_literal_quotes
         return cell
 
     def _cut(self, raw: RawCell) -> CutRecords:
         file = self._cells.file.id
         whole = raw.data.obj  # a large cell was put together, and is not copied once more
         data = whole if isinstance(whole, bytes) and len(whole) == len(raw.data) else bytes(raw.data)
-        found = RowScanner(self._rows.layout.dialect).split(data)
+        dialect = self._rows.layout.dialect
+        found = RowScanner(dialect).split(data)
+        self._num_literal_quotes = 0 if dialect.has_quotes else count_first_quotes(data, found)
         lines: list[bytes] = []
         places: list[int] = []
         bad: list[BadRecord] = []

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 _SAMPLE_BYTES = 256 << 10
 _DELIMITERS = (",", "\t", ";", "|")
-_MIN_AGREEING = 0.7
-"""A delimiter by which fewer rows than this have the header's number of fields is none."""
 _WIDE_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _ASCII = bytes(range(128))
 
@@ -134,7 +132,7 @@ def _dialect(read: Read, path: str, sample: bytes, *, is_whole: bool) -> Dialect
     elif strip_codec(path).lower().endswith(".tsv") and b"\t" in sample.partition(b"\n")[0]:
         delimiters = ("\t",)
     fits = [
-        _fit(Dialect(delimiter, skips_space=skips_space), sample, is_whole=is_whole)
+        _fit(Dialect(delimiter, skips_space=skips_space), sample, read.text.encode(), is_whole=is_whole)
         for delimiter in delimiters
         for skips_space in ((False, True) if f'{delimiter} "'.encode() in sample else (False,))
     ]
@@ -151,21 +149,27 @@ class _Fit:
     fields have quotes around them."""
 
 
-def _fit(dialect: Dialect, sample: bytes, *, is_whole: bool) -> _Fit:
+def _fit(dialect: Dialect, sample: bytes, wanted: bytes, *, is_whole: bool) -> _Fit:
+    """`wanted` is the column that holds the text."""
     rows = RowScanner(dialect).split(sample)
     num_quoted = 0
     if dialect.has_quotes:
         num_quoted, num_loose = _count_quotes(rows, sample)
         if num_quoted < num_loose + (rows.is_unclosed and is_whole):
             # More quotes begin a field that they do not end: they are characters like others.
-            return _fit(Dialect(dialect.delimiter, has_quotes=False), sample, is_whole=is_whole)
+            return _fit(Dialect(dialect.delimiter, has_quotes=False), sample, wanted, is_whole=is_whole)
     counts = np.diff(rows.rows[:, 2], prepend=0)
     if (not is_whole or rows.is_unclosed) and len(counts) > 1:
         counts = counts[:-1]  # it may go on
     counts = counts[counts > 0]
     num_columns = int(counts[0]) if len(counts) else 0
     agreeing = float((counts[1:] == num_columns).mean()) if len(counts) > 1 else 1.0
-    return _Fit(dialect, (num_columns > 1 and agreeing >= _MIN_AGREEING, agreeing, num_columns, num_quoted))
+    # However ragged the rows are, they speak against a delimiter only where most are without it and it does not part
+    # the text's name from others: then it stands in the header by chance.
+    undivided = float((counts[1:] == 1).mean()) if len(counts) > 1 else 0.0
+    has_text = wanted in (field_text(sample, *field) for field in rows.fields[:num_columns].tolist())
+    makes_columns = num_columns > 1 and (has_text or agreeing >= undivided)
+    return _Fit(dialect, (makes_columns, agreeing, num_columns, num_quoted))
 
 
 def _count_quotes(rows: Rows, sample: bytes) -> tuple[int, int]:

@@ -71,6 +71,11 @@ def data_files(found: Sequence[FoundFile]) -> dict[str, list[FoundFile]]:
         for entry in described.data_files:
             relative = posixpath.join(folder, entry.filename)
             files[relative] = _named(by_relative, relative, state)
+    if not any(chosen.values()):
+        raise UsageError(
+            f"{posixpath.dirname(states[0].path)}: the saved dataset is empty: its {_STATE} names no data files",
+            help="check what was saved there, or leave the source out",
+        )
     return {split: list(files.values()) for split, files in chosen.items()}
 
 

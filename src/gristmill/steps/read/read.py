@@ -153,7 +153,9 @@ def _paths_or_records(given: Any) -> str | list[str] | PythonRecords:
         if not isinstance(path, (str, os.PathLike)):
             raise UsageError(f"read: {path!r:.100} stands among paths", help="give paths or records, not both")
     if not any(map(os.fspath, paths)):
-        raise UsageError("read: no files named", help="give a path, a glob or a list of them")
+        raise UsageError(
+            "read: no files and no records: it is empty", help="give a path, a glob, a list of them, or records"
+        )
     return os.fspath(given) if isinstance(given, (str, os.PathLike)) else [os.fspath(path) for path in paths]
 
 
