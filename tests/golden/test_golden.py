@@ -95,6 +95,7 @@ CASES = {
         ),
     ),
     "units": Case("units", unit_borders=True),
+    "units-small_shards": Case("units", ("steps.2.write.max_shard_bytes=30KB",)),
     "units_packed": Case("units_packed"),
     **{
         f"formats-{name}-{compression}": _format_case(name, compression)

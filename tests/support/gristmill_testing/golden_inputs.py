@@ -203,9 +203,12 @@ def _write_large(folder):
             filler = (filling * (record_bytes // len(filling) + 2))[start : start + record_bytes]
             yield {"text": draws.text(1 + draws.below(5)), "number": number, "filler": filler}
 
-    # One file of more than a unit, plain ones that are grouped (small ones in clusters), and compressed ones, which are
-    # counted four times: with three or five times their size they would be grouped in another way.
-    _write(folder / "large/one.jsonl", _lines(records("one", 70 << 20, 90_000)))
+    # One file of more than a unit, the same compressed (unpacked into pieces before it is read), plain files that are
+    # grouped (small ones in clusters), and compressed ones, which are counted four times: with three or five times
+    # their size they would be grouped in another way.
+    large = _lines(records("one", 70 << 20, 90_000))
+    _write(folder / "large/one.jsonl", large)
+    _write(folder / "large_packed/one.jsonl.gz", stored_gzip(large))
     for number in range(14):
         size = (200 << 10) if number % 3 else (5 << 20)
         _write(folder / f"grouped/{number:02d}.jsonl", _lines(records(f"grouped-{number}", size, 40_000)))
