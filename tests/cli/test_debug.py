@@ -50,3 +50,8 @@ def test_a_debugger_opens_where_it_failed(failing):
 def test_no_more_is_shown_as_read_than_the_limit_lets_through(gristmill, project):
     out = gristmill("run", project / "recipe.yaml", "--debug", "--limit", 2).out
     assert "web · read: 2 records" in out
+
+
+@pytest.mark.parametrize("option", ["--quiet", "--json"])
+def test_what_would_hide_the_records_is_refused(gristmill, project, option):
+    assert option in gristmill("run", project / "recipe.yaml", "--debug", option, fails=2).err

@@ -108,6 +108,37 @@ def test_bytes_move_inside_items(clock, capsys):
     assert "bytes" not in line
 
 
+@pytest.mark.parametrize("num_columns", [50, 80, 200])
+def test_a_narrow_terminal_shows_share_and_time_left_whole(clock, monkeypatch, num_columns):
+    terminal = _Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("COLUMNS", str(num_columns))
+    monkeypatch.setenv("TERM", "xterm")
+    observer = Observer("running", 12, None, None, num_bytes=1000)
+    observer.count({"bytes": 250, "records": 1_230_000})
+    observer.num_deaths = 1
+    clock.now += 10
+    bars = progress.Bars(monitor=False)
+    bars.show(observer, [])
+    bars.close(observer)
+    line = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue()).rstrip().replace("\r", "\n").splitlines()[-1]
+    assert len(line) <= num_columns
+    for part in ("running", "25%", "0/12", "123,000/s", "30 s left"):
+        assert part in line
+    assert "…" not in line
+    assert ("1,230,000 records" in line) == (num_columns >= 80)
+    assert ("1 worker replaced" in line) == (num_columns >= 80)
+
+
+def test_time_left_does_not_count_the_start_of_workers(clock):
+    observer = Observer("words", 100, None, None)
+    clock.now += 10
+    observer.event("worker_ready")
+    observer.advance(50)
+    clock.now += 2
+    assert "2 s left" in progress.summary(observer)
+
+
 def test_activity_is_named_after_half_a_second(capfd):
     with progress.Activity() as activity:
         activity.tell("planning: one")

@@ -69,6 +69,10 @@ def command(
     """
     if quiet and verbose:
         raise UsageError("--quiet and --verbose exclude each other")
+    if (debug or use_pdb) and (quiet or as_json):
+        raise UsageError(
+            f"--debug shows records, and {'--quiet' if quiet else '--json'} would not", help="leave one of them out"
+        )
     if debug or use_pdb:
         debug_run(load_recipe(recipe, overrides), limit=limit, use_pdb=use_pdb)
         return

@@ -134,7 +134,7 @@ class Bars:
             bar,
             completed=observer.fraction or 0.0,
             done=_done(observer),
-            details=_details(observer),
+            details=_details(observer, progress.console.width - _fixed_cells(observer)),
             refresh=refresh,
         )
 
@@ -178,27 +178,35 @@ class Monitor:
 def summary(observer: Observer) -> str:
     """`words: 12%, 1,200/10,000, 120/s, 1 min 13 s left, 3 failed`."""
     share = [] if observer.fraction is None else [f"{observer.fraction:.0%}"]
-    return f"{observer.desc}: {', '.join([*share, _done(observer), _details(observer)])}"
+    return f"{observer.desc}: {', '.join([*share, _done(observer), _details(observer, None)])}"
 
 
 def _done(observer: Observer) -> str:
     return f"{observer.num_done:,}/{observer.total:,}" if observer.total else f"{observer.num_done:,}"
 
 
-def _details(observer: Observer) -> str:
-    seconds, fraction = observer.seconds, observer.fraction
+def _fixed_cells(observer: Observer) -> int:
+    """What a bar's line takes beside its details: name, share and items, each with a space."""
+    return len(observer.desc) + 1 + 1 + len("100%") + 1 + len(_done(observer)) + 1
+
+
+def _details(observer: Observer, room: int | None) -> str:
+    """Speed and counts; in a narrow terminal the first of them, so that none is cut and the share stays in sight."""
     if observer.num_bytes and not observer.counts:
         return "starting workers"
+    seconds, fraction = observer.seconds_since_ready or observer.seconds, observer.fraction
     counted = observer.counts.get("records", 0) if observer.num_bytes else observer.num_done
     rate = counted / seconds if seconds else 0.0
     parts = [f"{rate:,.1f}/s" if rate < 100 else f"{rate:,.0f}/s"]
     if fraction and fraction < 1:
         parts.append(f"{duration(seconds * (1 - fraction) / fraction)} left")
-    parts += [f"{amount:,} {name}" for name, amount in sorted(observer.counts.items()) if name != "bytes"]
     if observer.num_failed:
         parts.append(f"{observer.num_failed:,} failed")
     if observer.num_deaths:
-        parts.append(f"{observer.num_deaths:,} workers replaced")
+        parts.append(f"{observer.num_deaths:,} worker{'s' if observer.num_deaths > 1 else ''} replaced")
+    parts += [f"{amount:,} {name}" for name, amount in sorted(observer.counts.items()) if name != "bytes"]
+    while room is not None and len(parts) > 1 and len(", ".join(parts)) > room:
+        parts.pop()
     return ", ".join(parts)
 
 

@@ -22,6 +22,7 @@ import msgspec
 
 from gristmill.core.errors import GristmillError, UsageError
 from gristmill.engine.parallel_map import parallel_map
+from gristmill.engine.progress import Activity
 from gristmill.pipeline.tokenizers import train
 from gristmill.steps.read import Read
 from gristmill.storage.commit import make_folder, write_file
@@ -106,7 +107,15 @@ def prepare_demo(
     if not (folder / "tokenizer/tokenizer.json").exists():
         read = Read(read=[str(folder / "data/*.jsonl")])
         special = ["<|endoftext|>"]
-        train(str(folder / "tokenizer"), read, vocab_size=vocab_size, special_tokens=special, max_bytes=_TRAINING_BYTES)
+        with Activity(shows=progress is not False) as activity:
+            activity.tell("training a tokenizer")
+            train(
+                str(folder / "tokenizer"),
+                read,
+                vocab_size=vocab_size,
+                special_tokens=special,
+                max_bytes=_TRAINING_BYTES,
+            )
     if not (folder / "recipe.yaml").exists():  # the user may have changed it
         write_file(folder / "recipe.yaml", RECIPE.encode(), "demo")
     return Prepared(

@@ -110,7 +110,8 @@ def run_recipe(recipe: Recipe, options: RunOptions | None = None, *, limit: int 
         timeout=options.timeout,
         debug=options.watch is not None,
     )
-    plan = plan_by()
+    with Activity(shows=options.progress is not False) as activity:
+        plan = plan_by(tell=activity.tell)
     if not has_python_records(recipe):
         return run_plan(plan, options)
     # Planned by the first records, so that what is wrong shows before a generator is spent; then by all.
