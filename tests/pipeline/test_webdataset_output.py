@@ -100,18 +100,34 @@ def test_neighbours_with_one_key_stay_two_samples(mill, tmp_path):
     keys = [sample["__key__"] for sample in samples(mill.output)]
     assert keys[0] == keys[2] == "k"
     assert len(set(keys)) == 4
+    assert [record.get("__key__") for record in open_dataset(mill.output)] == columns["__key__"]
 
 
 @pytest.mark.parametrize(
     "key", ["", ".", "/a", "../a", "a/../b", "a\0b", "x" * 97, "__meta__", "é" * 60, "d/" * 150 + "k"]
 )
-def test_a_key_that_cannot_be_used_is_replaced(mill, tmp_path, key):
+def test_a_key_that_cannot_be_used_stays_in_the_record(mill, tmp_path, key):
     pq.write_table(pa.table({"text": ["a", "b"], "__key__": [key, "good"]}), tmp_path / "p.parquet")
     mill.run(mill.recipe({"web": Read(read=f"{tmp_path}/p.parquet")}, [Write(format="webdataset")]))
     found = [(sample["__key__"], sample["txt"]) for sample in samples(mill.output)]
     assert found[0][0] != key
     assert found[0][1] == b"a"
     assert found[1] == ("good", b"b")
+    assert [record["__key__"] for record in open_dataset(mill.output)] == [key, "good"]
+    first = mill.output.rename(tmp_path / "first")
+    mill.run(mill.recipe({"old": Read(read=str(first))}, [Write(format="jsonl")]))
+    assert [record["__key__"] for record in open_dataset(mill.output)] == [key, "good"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [([7, 8], [7, 8]), ([b"\xff", None], ["/w==", None]), (["0123456789abcdef-000000000001-0"] * 2, None)],
+)
+def test_keys_that_are_no_text_or_look_like_origins_are_not_lost(mill, tmp_path, keys, expected):
+    pq.write_table(pa.table({"text": ["a", "b"], "__key__": keys}), tmp_path / "p.parquet")
+    mill.run(mill.recipe({"web": Read(read=f"{tmp_path}/p.parquet")}, [Write(format="webdataset")]))
+    assert len({sample["__key__"] for sample in samples(mill.output)}) == 2
+    assert [record.get("__key__") for record in open_dataset(mill.output)] == (expected or keys)
 
 
 @pytest.mark.parametrize("key", ["x" * 95, "d/" * 70 + "k", "a.b/c", "é" * 40])
@@ -144,6 +160,8 @@ def test_a_dataset_of_pictures_as_a_source_loses_nothing(mill, pictures, tmp_pat
         {"shard_name": "{numbr}"},
         {"shard_name": "{number"},
         {"shard_name": "{number.__class__}"},
+        {"shard_name": "{number.__class__}-{number}"},
+        {"shard_name": "{number:010000000d}"},
         {"shard_name": "{number:01d}" + "x" * 200},
     ],
 )

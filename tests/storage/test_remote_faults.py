@@ -3,6 +3,9 @@
 import io
 import pickle
 import socket
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -93,6 +96,29 @@ def test_a_run_over_broken_connections_gives_the_same_dataset(proxy, tmp_path):
         assert len(result.dataset()) == 150
         hashes.add(result.manifest.dataset_hash)
     assert len(hashes) == 1
+
+
+def test_answers_of_a_web_server_that_break_off(tmp_path):
+    """What aiohttp says of them looks like a refusal: it has a status, 400."""
+    (tmp_path / "large.bin").write_bytes(CONTENT)
+    handler = partial(_QuietHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        faulty = FaultyProxy(server.server_address[1])
+        faulty.fault = lambda line, number: CUT if line.startswith("GET") and number % 2 == 0 else None
+        url = f"{faulty.endpoint}/large.bin"
+        with open_input(url) as stream:
+            assert stream.read() == CONTENT
+        faulty.fault = lambda line, number: CUT if line.startswith("GET") else None
+        with pytest.raises(RemoteStoreError, match="does not answer, after 8 tries"), open_input(url) as stream:
+            stream.read()
+        faulty.close()
+        server.shutdown()
+
+
+class _QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
 
 
 def test_a_store_that_never_answers(proxy, no_waits):

@@ -192,3 +192,33 @@ def test_steps_and_rows_agree(epoch_rows, num_rows, drop_last, first, global_siz
     assert passes.steps_to_end(first, global_size) == len(rows)
     assert [passes.row_of_step(first, step, global_size) for step in range(len(rows))] == rows
     assert not passes.has_batch(passes.row_of_step(first, len(rows), global_size), global_size)
+
+
+@pytest.mark.parametrize("kind", ["loader", "dataset"])
+@pytest.mark.parametrize("end", [{"rows": 10}, {"tokens": 40}, {"epochs": 1.5}, {"rows": 10, "rows_per_epoch": 10}])
+def test_an_end_is_named_as_it_was_given(packed, kind, end):
+    batches = reader(kind, Stream(packed, **end))
+    for _ in range(2 if "epochs" in end else 1):
+        assert list(batches)
+    with pytest.raises(UsageError, match="were read") as caught:
+        iter(batches)
+    name, value = next(iter(end.items()))
+    assert f"its {value} {name}" in caught.value.message
+    assert f"{name}={2 if name == 'epochs' else 2 * value})" in caught.value.help
+
+
+@pytest.mark.parametrize("kind", ["loader", "dataset"])
+def test_a_stream_shorter_than_a_batch_says_so(packed, kind):
+    batches = reader(kind, Stream(packed, rows=10, drop_last=True), 16)
+    with pytest.raises(UsageError, match=r"last 10 rows are fewer than a batch of all ranks \(16\)"):
+        iter(batches)
+
+
+def test_steps_left_are_those_of_the_next_loop(packed):
+    """Two rows of an epoch are left, no whole batch: the next loop is the next epoch."""
+    stream = Stream(packed, epochs=2, drop_last=True)
+    stream.load_state_dict(stream.state_dict(row=51))
+    loader = TorchLoader(stream, 4)
+    assert loader.steps_left == 13
+    assert len(list(loader)) == 13
+    assert loader.steps_left == 0

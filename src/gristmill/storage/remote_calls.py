@@ -40,6 +40,8 @@ _UNREACHED = ("ConnectTimeout", "ConnectTimeoutError", "ClientConnectorError")
 """Beside names that nobody knows and connections that were refused. botocore's own word for it also means a reset."""
 _HALF_ANSWERS = ("JSONDecodeError", "ResponseParserError")
 """ValueErrors that a cut answer gives."""
+_BROKEN_ANSWERS = ("HttpProcessingError",)
+"""aiohttp's own, of an answer that breaks off or is none: they have a status, 400, that no server has sent."""
 _NO_CREDENTIALS = (
     "NoCredentialsError",
     "PartialCredentialsError",
@@ -262,6 +264,8 @@ def _causes(error: BaseException) -> list[BaseException]:
 
 def _status(error: BaseException) -> int | None:
     """The HTTP status that an error of any library tells of."""
+    if _has_name(error, _BROKEN_ANSWERS):
+        return None
     response = getattr(error, "response", None)
     if isinstance(response, dict):  # botocore
         response = response.get("ResponseMetadata", {}).get("HTTPStatusCode")

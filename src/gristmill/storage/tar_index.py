@@ -41,7 +41,11 @@ _MEMBERS_AT_ONCE = 4096
 _MAX_HEAD_BYTES = 1 << 16
 _PLAIN_KINDS = (b"0", b"\0", b"1", b"2", b"3", b"4", b"5", b"6", b"7")
 _FILE_KINDS = (b"0", b"\0", b"7")
+_EXTENSION_KINDS = (b"L", b"K", b"x", b"g", b"X")
 _OCTAL = frozenset(b"01234567")
+_MAX_PLACE = 1 << 62
+_MAX_EXTENSION_BYTES = 16 << 20
+"""Of a header for the name or the attributes of the next one: `tarfile` holds it whole."""
 
 
 _KEY_AND_EXTENSION = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
@@ -137,14 +141,15 @@ class TarScan:
                 fileobj=cast("IO[bytes]", self._file), mode="r:", tarinfo=self._headers(), ignore_zeros=True
             )
             while (found := archive.next()) is not None:
-                if found.size < 0:
-                    raise DamagedHeaderError("damaged header: a member of a negative size")
+                check_size(found)
                 self._is_ended = False
                 kind = b"S" if found.issparse() else found.type
                 kind = b"5" if found.isdir() else kind
-                yield TarMember(found.name, found.size, found.offset_data, found.offset, kind)
+                # Behind a link, a folder or a device there is nothing, whatever size its header gives.
+                has_content = found.isreg() or found.type not in tarfile.SUPPORTED_TYPES
+                yield TarMember(found.name, found.size if has_content else 0, found.offset_data, found.offset, kind)
                 cast("Any", archive).members.clear()  # tarfile keeps every header it has seen
-        except (tarfile.TarError, DamagedHeaderError, EOFError) as error:
+        except TAR_FAULTS as error:
             fault = str(error)
         if not self._is_ended:
             self.fault = fault or "the tar file has no end mark"
@@ -168,6 +173,16 @@ class DamagedHeaderError(Exception):
     """Passes through tarfile, which would swallow its own errors."""
 
 
+TAR_FAULTS = (tarfile.TarError, DamagedHeaderError, EOFError, RecursionError, ValueError, LookupError, OverflowError)
+"""What `tarfile` raises for damaged archives: the last four for numbers that are none, and headers that nest."""
+
+
+def check_size(member: tarfile.TarInfo) -> None:
+    """Raise `DamagedHeaderError` for a member that no file can hold."""
+    if not 0 <= member.size <= member.offset_data + member.size <= _MAX_PLACE:
+        raise DamagedHeaderError(f"damaged header: a member of {member.size} bytes")
+
+
 def noticing_header(note_end: Callable[[], None]) -> type[tarfile.TarInfo]:
     """A header for `tarfile` that tells damage from an end mark, for both of which it would just stop."""
 
@@ -178,11 +193,14 @@ def noticing_header(note_end: Callable[[], None]) -> type[tarfile.TarInfo]:
             if is_end and buf:
                 note_end()
             try:
-                return super().frombuf(buf, encoding, errors)
+                header = super().frombuf(buf, encoding, errors)
             except tarfile.HeaderError as error:
                 if is_end:
                     raise
                 raise DamagedHeaderError(f"damaged header: {error}") from error
+            if header.type in _EXTENSION_KINDS and not 0 <= header.size <= _MAX_EXTENSION_BYTES:
+                raise DamagedHeaderError(f"damaged header: a name or attributes of {header.size} bytes")
+            return header
 
     return Header
 
@@ -315,7 +333,7 @@ def load_tar_index(path: Path) -> TarIndex:
 
 def _check_records(records: NDArray[np.void], head: _Head) -> None:
     header, data, size, name_end = (records[name] for name in ("header", "data", "size", "name_end"))
-    most = np.uint64(1 << 62)
+    most = np.uint64(_MAX_PLACE)
     if len(records) and max(header.max(), data.max(), size.max(), name_end.max()) > most:
         raise ValueError("a number in it is out of range")
     is_ordered = (header < data).all() and (header[1:] >= (data + size)[:-1]).all()

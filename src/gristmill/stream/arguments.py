@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -58,6 +59,12 @@ class StreamArguments(msgspec.Struct, frozen=True, kw_only=True):
             changes["rows_per_epoch"] = whole_number("rows_per_epoch", self.rows_per_epoch, least=1)
         for name, value in changes.items():
             msgspec.structs.force_setattr(self, name, value)
+
+    @property
+    def end(self) -> tuple[str, float]:
+        """Which of `epochs`, `rows` and `tokens` ends the stream, and its value; infinite where none does."""
+        ends = {"epochs": self.epochs, "rows": self.rows, "tokens": self.tokens}
+        return next(((name, end) for name, end in ends.items() if end is not None), ("rows", math.inf))
 
 
 def _end(name: str, end: Any) -> float:

@@ -276,15 +276,23 @@ class Stream:
 
     def refuse_ended(self, row: int, global_size: int = 1) -> None:
         """Raise `UsageError` where a pass would begin with no batch before the end."""
-        if not self.has_batch(row, global_size):
-            given = self.arguments
-            what = f"its {given.epochs:g} epochs" if given.epochs is not None else f"its {self.num_rows:,} rows"
-            more = math.floor(given.epochs or 1) + 1
+        if self.has_batch(row, global_size) or self.num_rows is None:
+            return
+        if row < self.num_rows:
             raise UsageError(
-                f"the stream has ended: {what} were read",
-                help=f"give it more, as Stream(…, epochs={more}); or read it again as a new Stream, or after "
-                "load_state_dict",
+                f"the stream has ended: its last {self.num_rows - row:,} rows are fewer than a batch of all ranks "
+                f"({global_size:,}), and drop_last leaves out incomplete ones",
+                help="choose a smaller batch_size, a later end of the stream, or drop_last=False",
             )
+        name, end = self.arguments.end
+        was, more = f"{end:,}", f"{2 * int(end)}"
+        if name == "epochs":
+            was, more = f"{end:g}", f"{math.floor(end) + 1}"
+        raise UsageError(
+            f"the stream has ended: its {was} {name} were read",
+            help=f"give it more, as Stream(…, {name}={more}); or read it again as a new Stream, or after "
+            "load_state_dict",
+        )
 
     @property
     def epoch(self) -> int:

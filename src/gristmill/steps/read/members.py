@@ -161,7 +161,7 @@ class SampleWalk:
                         return
                     sample = Sample(key, position, self.cell)
                 if fault is None and sample is not None and extension in (*sample.members, *sample.too_large):
-                    fault = "duplicate_member", f"{member.name} is there twice"
+                    fault = "duplicate_member", f"{member.name!r} is there twice"
                 if fault is not None:
                     yield Stray(self.cell, BadRecord(self._file, position, 0, *fault, None, member.size))
                 elif sample is not None and (self._needed is None or extension in self._needed) and self._is_wanted():
@@ -193,7 +193,9 @@ def _sample_name(member: Member) -> tuple[str, str] | None:
     """Key and extension; None for what is no part of a sample: folders, WebDataset's own notes, names without a dot."""
     if member.isdir() or _META.match(member.name):
         return None
-    found = split_sample_name(member.name)
+    # What is no UTF-8 in a name is shown as \xff: columns hold text.
+    name = member.name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    found = split_sample_name(name)
     return (found[0], found[1].lower()) if found else None
 
 

@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 from gristmill.core.errors import CorruptStreamError
 from gristmill.steps.read.cells import StreamDamage
-from gristmill.storage.tar_index import DamagedHeaderError, noticing_header
+from gristmill.storage.tar_index import TAR_FAULTS, check_size, noticing_header
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import IO
+
+
+_MAX_READS_BEHIND_END = 4
+"""`tarfile` passes over a member in reads of 10 KiB, also where a header says that it has 2**80 bytes."""
 
 
 class _ChunkStream:
@@ -27,6 +31,7 @@ class _ChunkStream:
         self.num_bytes = 0
         self._chunks = chunks
         self._held = b""
+        self._reads_behind_end = 0
 
     def read(self, size: int) -> bytes:
         parts = []
@@ -38,6 +43,9 @@ class _ChunkStream:
             size -= len(part)
         data = b"".join(parts)
         self.num_bytes += len(data)
+        self._reads_behind_end = 0 if data else self._reads_behind_end + 1
+        if self._reads_behind_end > _MAX_READS_BEHIND_END:
+            raise EOFError("the tar file is cut short")
         return data
 
     def _fetch(self) -> bool:
@@ -68,10 +76,11 @@ class TarStream:
                 ignore_zeros=True,
             )
             while (member := self._archive.next()) is not None:
+                check_size(member)
                 self._end_marked = False
                 yield member
                 cast("Any", self._archive).members.clear()  # tarfile keeps every header it has seen
-        except (tarfile.TarError, DamagedHeaderError, EOFError) as error:
+        except TAR_FAULTS as error:
             fault = str(error)
         if self._stream.error is not None:
             self.damage = StreamDamage.from_error(self._stream.error)

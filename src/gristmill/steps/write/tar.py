@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from gristmill.core.records import KEY, ORIGIN, RECORD, TEXT
 from gristmill.steps.write.jsonl import json_rows
-from gristmill.storage.tar_index import split_sample_name
+from gristmill.storage.tar_index import is_origin_key, split_sample_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 BLOCK = 512
 _NAME_BYTES = 100
@@ -68,13 +68,13 @@ class TarEncoder:
 
     def _members(self, batch: pa.RecordBatch, keys: list[str]) -> Iterator[bytes]:
         texts = batch.column(TEXT).to_pylist() if TEXT in self.schema.names else None
-        others = self._json(batch)
+        others = self._json(batch, keys)
         contents = {name: batch.column(name) for name in self.binary_columns}
         for row, key in enumerate(keys):
             if texts is not None:
                 yield from member(f"{key}.txt", (texts[row] or "").encode())
-            if others is not None:
-                yield from member(f"{key}.json", others[row])
+            if (other := others[row]) is not None:
+                yield from member(f"{key}.json", other)
             for name, column in contents.items():
                 if column[row].is_valid:
                     yield from member(f"{key}.{name}", column[row].as_py())
@@ -91,15 +91,21 @@ class TarEncoder:
             previous = keys[row]
         return keys
 
-    def _json(self, batch: pa.RecordBatch) -> list[bytes] | None:
+    def _json(self, batch: pa.RecordBatch, keys: list[str]) -> Sequence[bytes | None]:
+        """The `.json` of each sample, if it has one; with the record's own key where the sample has another name."""
         if self.has_record:
             records: list[bytes] = batch.column(RECORD).to_pylist()
             return records
         members = {ORIGIN, TEXT, KEY, *self.binary_columns}
         names = [name for name in self.schema.names if name not in members]
-        if not names and (TEXT in self.schema.names or self.binary_columns):
-            return None
-        return [msgspec.json.encode(row) for row in json_rows(batch, names)]
+        is_needed = bool(names) or not (TEXT in self.schema.names or self.binary_columns)
+        rows = list(json_rows(batch, names))
+        if KEY in self.schema.names:
+            for row, own, key in zip(rows, json_rows(batch, [KEY]), keys, strict=True):
+                # Who reads it takes a name like an origin for no key at all.
+                if own[KEY] is not None and (own[KEY] != key or is_origin_key(key)):
+                    row.update(own)
+        return [msgspec.json.encode(row) if row or is_needed else None for row in rows]
 
 
 def member(name: str, data: bytes) -> tuple[bytes, bytes, bytes]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from gristmill.core.errors import UsageError
 from gristmill.core.names import one_of
 from gristmill.core.step import Step
@@ -15,6 +17,7 @@ _COMPRESSIONS: dict[str, tuple[str, ...]] = {
 FORMATS = tuple(_COMPRESSIONS)
 
 
+_NAME_FIELD = re.compile(r"\{(split|source|number(:0?\d{0,2}[dx]?)?)\}")
 _NAME_HELP = 'write it as in "web-{number:06d}"; {split} and {source} may stand in it, too'
 
 
@@ -62,15 +65,15 @@ class Write(Step, tag="write", frozen=True, kw_only=True):
         self._check_shard_name()
 
     def _check_shard_name(self) -> None:
-        try:
-            names = [self.name_shard("train", "web", number) for number in (0, 1, 123_456)]
-        except (LookupError, ValueError, AttributeError) as error:
-            raise UsageError(f"shard_name: {self.shard_name!r} is no pattern: {error}", help=_NAME_HELP) from error
+        if set("{}") & set(_NAME_FIELD.sub("", self.shard_name)):
+            raise UsageError(f"shard_name: {self.shard_name!r:.100} is no pattern", help=_NAME_HELP)
+        names = [self.name_shard("train", "web", number) for number in (0, 1, 123_456)]
         is_safe = all(name.isprintable() and name[:1] not in ("", ".", "_") and len(name) <= 100 for name in names)
         if len(set(names)) < len(names) or not is_safe or any(mark in name for mark in "/\\" for name in names):
+            shown = ", ".join(f"{name:.100}" for name in names)
             raise UsageError(
-                f"shard_name: {self.shard_name!r} gives {', '.join(names)}: names must differ by their number, have no "
-                "slashes, and begin with a letter or digit",
+                f"shard_name: {self.shard_name!r:.100} gives {shown}: names must differ by their number, have no "
+                "slashes and at most 100 characters, and begin with a letter or digit",
                 help=_NAME_HELP,
             )
 

@@ -19,7 +19,8 @@ def steps_of_epoch(stream: Stream, global_size: int) -> int:
 
 
 def steps_of_pass(stream: Stream, row: int, global_size: int) -> int:
-    """From a row to the end of its pass; 0 at the end of the stream."""
+    """Of the pass that begins at a row, to its end; 0 at the end of the stream."""
+    row = stream.passes.batch_begin(row, global_size)
     if stream.num_rows is not None and row >= stream.num_rows:
         return 0
     steps = stream.passes.steps_in_pass(row, global_size)
