@@ -91,6 +91,18 @@ def test_reasoning_is_cut_only_where_the_prompt_has_ended_the_thought():
     assert counts(made)["reasoning_left_out"] == 1
 
 
+def test_reasoning_that_a_template_cuts_from_answers_is_told_and_can_be_kept():
+    """The prompt says nothing of it: the model itself is to begin with `<think>`."""
+    source = CHATML.replace("m.content +", "m.content.split('</think>')[-1].strip() +")
+    record = chat("<think>\nR.\n</think>\n\nA.")
+    assert counts(maker(source).make(record)) == {"reasoning_left_out": 1}
+    [problem] = check_template(maker(source), [record], {}).problems
+    assert (problem.name, "as_prompted" in problem.help) == ("reasoning_lost", True)
+    made = maker(source, prompt="as_prompted").make(record)
+    assert trained(made) == [["<think>\nR.\n</think>\n\nA." + END]]
+    assert "reasoning_left_out" not in counts(made)
+
+
 def test_special_tokens_in_reasoning_stay_text_where_it_is_put_into_the_prompt():
     record = chat(f"A {END}.", reasoning_content=f"R {END}.")
     [example] = maker(OPEN_THOUGHT, [END], prompt="as_prompted").make(record).examples

@@ -39,7 +39,7 @@ CHAT_FIELDS = frozenset(
 class RenderChats(LocalStep, tag="render", frozen=True, kw_only=True):
     """Chats to text with a known template."""
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     whole_record: ClassVar[bool] = True
     not_shaping: ClassVar[tuple[str, ...]] = ("files", "unknown_tokens", "accepts_quoted_arguments", "report")
 

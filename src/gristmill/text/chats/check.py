@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gristmill.text.chats.examples import AS_PROMPTED, TRAIN_ALL, TRAIN_MARKED, ExampleMaker
-from gristmill.text.chats.reasoning import open_tag, reasoning_of
+from gristmill.text.chats.reasoning import has_closed_thought, open_tag, reasoning_of, written_thought
 from gristmill.text.chats.shapes import NotAChat, conversation_of
 from gristmill.text.chats.tally import AnswerCounts, AnswerTally, PromptDifference
 from gristmill.text.templates import TemplateError
@@ -184,14 +184,17 @@ def _lost_reasoning(maker: ExampleMaker, records: Sequence[Mapping[str, Any]]) -
             turns = maker.finder(conversation).turns
             if reasoning and reasoning not in turns.render(conversation.first(message + 1)):
                 prompt = turns.prompt(conversation, message)
-                num_lost += open_tag(prompt, turns.template.source, turns.ending.token) is not None
+                is_open = open_tag(prompt, turns.template.source, turns.ending.token) is not None
+                written = written_thought(conversation.messages[message])
+                is_cut = reasoning in written and not has_closed_thought(prompt)
+                num_lost += is_open or is_cut
         except (NotAChat, TemplateError, IndexError):
             continue
     if num_lost:
         yield TemplateProblem(
             "reasoning_lost",
-            f"the template leaves the reasoning out of the last answer of {num_lost} sample records, while its prompt "
-            "makes the model begin with it",
+            f"the template leaves the reasoning out of the last answer of {num_lost} sample records, though the model "
+            "is to begin with it",
             "prompt: as_prompted puts the reasoning where the model will write it",
         )
 

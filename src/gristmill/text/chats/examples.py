@@ -14,7 +14,7 @@ import msgspec
 
 from gristmill.text.chats.left_out import count_lost_answers, find_lost_call
 from gristmill.text.chats.literals import ChatLiterals
-from gristmill.text.chats.reasoning import has_closed_thought, open_tag, reasoning_of
+from gristmill.text.chats.reasoning import has_closed_thought, open_tag, reasoning_of, written_thought
 from gristmill.text.chats.shapes import ASSISTANT, AUTO, SYSTEM, TOOL, USER, Conversation, NotAChat, conversation_of
 from gristmill.text.chats.skeletons import AnswerFinder
 from gristmill.text.chats.turns import Answer, HistoryRewritten, MessageNotRendered
@@ -291,10 +291,13 @@ class ExampleMaker:
         reasoning = reasoning_of(conversation.messages[-1])
         thought = ""
         if tags is None:
-            if reasoning and reasoning in rendered and has_closed_thought(prompt):  # no model would have written one
-                rendered = _behind_thought(rendered, reasoning)
-                if not conversation.messages[-1].get("reasoning_content"):  # else it is counted with the others
-                    made.counts.append(("reasoning_left_out", 1))
+            if reasoning in rendered:
+                if reasoning and has_closed_thought(prompt):  # no model would have written one
+                    rendered = _behind_thought(rendered, reasoning)
+            elif reasoning in (written := written_thought(conversation.messages[-1])) and not has_closed_thought(
+                prompt
+            ):
+                thought, rendered = written, rendered.lstrip()
         elif tags[1] not in rendered:
             if not reasoning:
                 raise DroppedChat("unclosed_reasoning")
@@ -320,12 +323,13 @@ class ExampleMaker:
         before = conversation.first(answer.message)
         asked = Conversation(before.messages, before.tools, {**before.variables, "add_generation_prompt": True})
         literals = self._literals.find(template, asked, prompt)
-        begin_thought, end_thought = len(prompt), len(prompt) + len(thought)
-        thought_of = reasoning_of(conversation.messages[-1]) if thought else ""
-        literals += [(begin_thought + start, begin_thought + end) for start, end in self._literals.spans(thought_of)]
+        if thought:
+            reasoning = reasoning_of(conversation.messages[-1])
+            place = len(prompt) + thought.index(reasoning)
+            literals += [(place + begin, place + end) for begin, end in self._literals.spans(reasoning)]
         found = self._literals.find(template, conversation, text)
         behind = ((begin + shift, end + shift) for begin, end in found)
-        return [*literals, *((begin, end) for begin, end in behind if begin >= end_thought)]
+        return [*literals, *((begin, end) for begin, end in behind if begin >= len(prompt) + len(thought))]
 
     def _add(
         self,
@@ -356,7 +360,7 @@ class ExampleMaker:
         lost_call = find_lost_call(self.finder(conversation).template, conversation, text, messages)
         if lost_call:
             raise NotAChat("calls_left_out", lost_call)
-        _count_lost_words(conversation, text, made)
+        _count_lost_reasoning(conversation, text, messages, made)
         num_lost = count_lost_answers(conversation, text, chosen)
         if num_lost:
             made.counts.append(("answer_left_out", num_lost))
@@ -514,11 +518,10 @@ def _said_between(conversation: Conversation, start: int, stop: int) -> set[int]
     return {index for index in range(start, stop) if conversation.messages[index]["role"] not in standing}
 
 
-def _count_lost_words(conversation: Conversation, text: str, made: Made) -> None:
+def _count_lost_reasoning(conversation: Conversation, text: str, messages: Sequence[int], made: Made) -> None:
     """Templates that know no reasoning leave it out; that may be what is wanted, so it is told."""
-    for message in conversation.messages:
-        reasoning = message.get("reasoning_content")
-        if reasoning and reasoning.strip() not in text:
+    for message in messages:
+        if reasoning_of(conversation.messages[message]) not in text:
             made.counts.append(("reasoning_left_out", 1))
 
 

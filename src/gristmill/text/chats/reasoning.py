@@ -26,9 +26,27 @@ def reasoning_of(message: Mapping[str, Any]) -> str:
     reasoning = message.get("reasoning_content")
     if reasoning:
         return str(reasoning).strip()
+    inline = _inline(message)
+    return inline.group(4).strip() if inline else ""
+
+
+def written_thought(message: Mapping[str, Any]) -> str:
+    r"""Reasoning at the start of the content as it is written there, with its tags and the space behind them.
+
+    >>> written_thought({"content": "<think>Two and two.</think>\n4"})
+    '<think>Two and two.</think>\n'
+    """
+    inline = _inline(message)
+    if inline is None:
+        return ""
+    behind = inline.string[inline.end() :]
+    return inline.group().lstrip() + behind[: len(behind) - len(behind.lstrip())]
+
+
+def _inline(message: Mapping[str, Any]) -> re.Match[str] | None:
     content = message.get("content")
     inline = _INLINE.match(content) if isinstance(content, str) else None
-    return inline.group(4).strip() if inline and _THOUGHT.search(inline.group(2)) else ""
+    return inline if inline and _THOUGHT.search(inline.group(2)) else None
 
 
 def open_tag(prompt: str, template_source: str, end_of_turn: str) -> tuple[str, str] | None:
