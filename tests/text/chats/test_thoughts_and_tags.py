@@ -67,6 +67,13 @@ def test_reasoning_that_only_the_prompt_of_a_template_knows_stops_the_plan():
     assert not check_template(maker(CHATML), [chat("A.", reasoning_content="R.")], {}).problems
 
 
+def test_notes_say_why_answers_become_examples_of_their_own():
+    record = chat("A.", reasoning_content="R.")
+    notes = check_template(maker(OPEN_THOUGHT, prompt="as_prompted"), [record], {}).notes
+    assert any("answers stand behind their prompts, so each" in note for note in notes)
+    assert not any("rewrites" in note for note in notes)
+
+
 def test_a_tag_that_the_end_of_the_turn_closes_is_no_thought():
     source = (
         "{%- for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}"

@@ -289,8 +289,9 @@ def _notes(
         found.append(f"prefixes for {measures['found_by_prefixes']} of {len(records)} sample records (slower)")
     yield f"template: answers are found by {', '.join(found)}"
     if measures["split_turns"]:
+        why = "answers stand behind their prompts" if measures["prompted_answers"] else "it rewrites earlier turns"
         yield (
-            f"template: it rewrites earlier turns, so each answer becomes an example of its own: "
+            f"template: {why}, so each answer becomes an example of its own: "
             f"{measures['split_turns']} from the sample's records"
         )
     if measures["special_literals"]:
