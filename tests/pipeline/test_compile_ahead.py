@@ -26,8 +26,8 @@ def run(project):
     records = [{"text": f"document number {n} " + "with some words that repeat " * (n % 7)} for n in range(60)]
     (project / "data.jsonl").write_text("\n".join(map(json.dumps, records)))
 
-    def start():
-        environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    def start(**variables):
+        environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"} | variables
         command = [sys.executable, "-m", "gristmill", "run", "recipe.yaml", "--overwrite", "--workers", "2"]
         done = subprocess.run(
             command, env={**environment, "HOME": str(project / "home")}, capture_output=True, text=True, timeout=240
@@ -38,7 +38,10 @@ def run(project):
     return start
 
 
-def test_it_is_said_once_for_each_step_and_machine(run):
+def test_it_is_said_once_for_each_step_and_machine(run, project):
     steps = [line.partition("once: ")[2].split()[0] for line in run()]
     assert steps == ["deduplicate", "pack"]
+    # Records from files, from barriers and from the trial are of one type: no worker compiles the longest once more.
+    assert len(list((project / "home").rglob("sign_texts-*"))) == 1
     assert run() == []
+    assert len(run(NUMBA_CACHE_DIR=str(project / "other"))) == 2

@@ -9,6 +9,7 @@ import click
 from gristmill.cli.printing import one_line
 from gristmill.cli.tables import print_books, print_lines, print_tokens
 from gristmill.core.errors import GristmillError
+from gristmill.engine.progress import Activity
 from gristmill.pipeline.demo import Prepared, prepare_demo
 from gristmill.pipeline.options import RunOptions
 from gristmill.pipeline.outline import amount
@@ -104,7 +105,10 @@ def _print_rows(dataset: Dataset) -> None:
 
 
 def _print_batches(dataset: Dataset) -> None:
-    stream = Stream(dataset.folder, seed=7)
+    with Activity() as activity:
+        activity.tell("opening the stream; kernels for this machine are compiled once")
+        stream = Stream(dataset.folder, seed=7)
+        stream.batch(0, _BATCH_SIZE)
     click.echo("5. Streamed in the order of training, from any row on:")
     for step in (0, 1, 1_000_000):
         batch = stream.batch(step, _BATCH_SIZE)

@@ -23,6 +23,7 @@ import contextlib
 import functools
 import hashlib
 import logging
+import os
 import pickle
 import platform
 import secrets
@@ -111,7 +112,9 @@ def _note(modules: Iterable[str]) -> Path:
     """An empty file, named by all that can be known without numba: loading that takes as long as a small job."""
     sources = [Path(spec.origin).read_bytes() for name in modules if (spec := find_spec(name)) and spec.origin]
     shape = (version("numba"), sys.implementation.cache_tag, platform.machine())
-    return _default_folder() / f"compiled-{_digest(b''.join([*sources, repr(shape).encode()])).hex()}"
+    chosen = os.environ.get("NUMBA_CACHE_DIR")  # noqa: TID251  (numba's own, asked without loading it)
+    folder = Path(chosen, "gristmill") if chosen else _default_folder()
+    return folder / f"compiled-{_digest(b''.join([*sources, repr(shape).encode()])).hex()}"
 
 
 def cache_folder() -> Path:

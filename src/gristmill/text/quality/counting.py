@@ -223,4 +223,7 @@ def text_buffers(texts: pa.LargeStringArray) -> tuple[NDArray[np.uint8], NDArray
     if not len(texts) or offsets is None or data is None:
         # From buffers too: a kernel is compiled once more for arrays that may be written.
         return np.frombuffer(b"", np.uint8), np.frombuffer(bytes(8 * (len(texts) + 1)), np.int64)
-    return np.frombuffer(data, np.uint8), np.frombuffer(offsets, np.int64, len(texts) + 1, texts.offset * 8)
+    values, ends = np.frombuffer(data, np.uint8), np.frombuffer(offsets, np.int64, len(texts) + 1, texts.offset * 8)
+    # Whether Arrow could write to them depends on where they come from: kernels would be compiled for both.
+    values.flags.writeable = ends.flags.writeable = False
+    return values, ends

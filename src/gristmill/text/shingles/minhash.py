@@ -136,4 +136,7 @@ def text_buffers(texts: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]
     found = np.frombuffer(
         offsets or bytes(8), np.int64, count=len(texts) + 1, offset=texts.offset * 8 if offsets else 0
     )
-    return np.frombuffer(data or b"", np.uint8), found
+    values = np.frombuffer(data or b"", np.uint8)
+    # Whether Arrow could write to them depends on where they come from: kernels would be compiled for both.
+    values.flags.writeable = found.flags.writeable = False
+    return values, found
