@@ -55,3 +55,21 @@ def test_no_more_is_shown_as_read_than_the_limit_lets_through(gristmill, project
 @pytest.mark.parametrize("option", ["--quiet", "--json"])
 def test_what_would_hide_the_records_is_refused(gristmill, project, option):
     assert option in gristmill("run", project / "recipe.yaml", "--debug", option, fails=2).err
+
+
+def test_where_the_steps_run_in_a_worker_it_says_so(failing):
+    (failing / "template.jinja").write_text(
+        "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+    turns = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    lines = [json.dumps({"messages": turns, "id": number}) for number in range(8)]
+    (failing / "data.jsonl").write_text("\n".join(lines))
+    (failing / "recipe.yaml").write_text(
+        "{output: out, sources: {web: {read: data.jsonl}}, steps: [filter: {call: 'functions.py:check'}, "
+        "render: {template: template.jinja}, write: {format: jsonl}]}"
+    )
+    done = debug(failing, "--pdb")
+    assert "worker process" in done.stdout
+    assert "AssertionError: five" in done.stderr
+    assert "--pdb: the function ran in a worker" in done.stderr

@@ -72,15 +72,11 @@ class _Watch:
     def __init__(self, show: Callable[[str], object], limit: int) -> None:
         self._show = show
         self._limit = limit
+        self._has_named_worker = False
         self._num_shown: Counter[tuple[str, str, int]] = Counter()
 
     def after_read(self, source: str, batch: pa.RecordBatch, bad: list[BadRecord]) -> None:
         """A cell was read: more than the limit lets through."""
-        if nesting.is_worker_process() and not self._num_shown:
-            self._show(
-                "the chat template came with a model, and only a worker process can be ended where it does not end: "
-                "the steps run there, without a debugger (--pdb)"
-            )
         self._report(source, "read", 0, batch.slice(0, self._limit), {}, bad)
 
     def after_step(self, source: str, step: LocalStep, before: pa.RecordBatch, applied: Applied) -> None:
@@ -100,6 +96,12 @@ class _Watch:
         dropped: Mapping[str, int],
         bad: list[BadRecord],
     ) -> None:
+        if nesting.is_worker_process() and not self._has_named_worker:
+            self._has_named_worker = True
+            self._show(
+                "the chat template came with a model, and only a worker process can be ended where it does not end: "
+                "the steps run there, without a debugger (--pdb)"
+            )
         room = _SHOWN_RECORDS - self._num_shown[source, name, number]
         if room <= 0 and not bad:
             return
