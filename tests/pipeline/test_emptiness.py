@@ -204,3 +204,10 @@ def test_a_link_into_the_output_is_refused(mill, tmp_path):
     os.symlink(shard, tmp_path / "linked.jsonl")
     with pytest.raises(UsageError, match="output"):
         make_plan(mill.recipe({"web": Read(read=f"{tmp_path}/*.jsonl")}, [WRITE]), backend="serial")
+
+
+@pytest.mark.parametrize("part", ["", "train"])
+def test_a_saved_dataset_without_any_row_says_so(mill, tmp_path, part):
+    saved_dict(tmp_path / "saved", train=[], test=[])
+    with pytest.raises(UsageError, match="the saved dataset is empty"):
+        mill.run(mill.recipe({"web": Read(read=str(tmp_path / "saved" / part))}, [WRITE]))
