@@ -138,25 +138,25 @@ def kernel_gristmill(options):
     import msgspec
     import pyarrow as pa
 
-    from gristmill.core.records import ORIGIN, RECORD, origins
+    from gristmill.core.records import ORIGIN, RECORD, make_origins
     from gristmill.steps import Pack, Render, Tokenize
     from gristmill.steps.pack.documents import pack_documents
-    from gristmill.steps.tokenize.encode_chats import for_chats
+    from gristmill.steps.tokenize.tokenize_chats import to_chat_form
 
     template = options.folder / "tagged.jinja"
     template.write_text(TEMPLATE)
     tokenizer = str(options.tokenizer)
-    render = Render(template=str(template), tokenizer=tokenizer).resolved(".")
+    render = Render(template=str(template), tokenizer=tokenizer).resolve(".")
     render = msgspec.structs.replace(render, is_tokenized=True).load()
-    encode = for_chats(Tokenize(tokenizer=tokenizer, engine="fastokens"), None, cuts=False).resolved(".").load()
+    encode = to_chat_form(Tokenize(tokenizer=tokenizer, engine="fastokens"), None, cuts=False).resolve(".").load()
     pack = Pack(row_length=ROW_LENGTH)
     lines = [line for line, _ in records_of(options)]
-    first = batch_of(lines[:1], pa, origins, ORIGIN, RECORD)  # what is loaded with the first chat is not timed
+    first = batch_of(lines[:1], pa, make_origins, ORIGIN, RECORD)  # what is loaded with the first chat is not timed
     list(pack_documents(pack, 0, [encode.apply(render.apply(first, 0).batch, 0).batch], keeps_unfinished=True).rows())
     began = process_time()
     batches = []
     for start in range(0, len(lines), 1000):
-        batch = batch_of(lines[start : start + 1000], pa, origins, ORIGIN, RECORD)
+        batch = batch_of(lines[start : start + 1000], pa, make_origins, ORIGIN, RECORD)
         batches.append(encode.apply(render.apply(batch, 0).batch, 0).batch)
     for _ in pack_documents(pack, 0, batches, keeps_unfinished=True).rows():
         pass

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from gristmill.text.quality.counting import Counting, Needs
+from gristmill.text.quality.counting import RequiredPasses, TextCounter
 from gristmill.text.quality.scores import SCORES
 
 MAX_DOCUMENTS = 300
@@ -70,7 +70,7 @@ def main():
         kind_and_name, _, where = group.partition("=")
         path, _, suffix = where.partition(":")
         groups.setdefault(tuple(kind_and_name.split(":")), []).append((Path(path), suffix))
-    counting = Counting(Needs.of([SCORE]))
+    counting = TextCounter(RequiredPasses.of([SCORE]))
     print("| kind | | documents | median | 5 % are below | 95 % are below | right |\n|---|---|---|---|---|---|---|")
     for (kind, name), paths in groups.items():
         texts = chosen_documents(paths, setting.half)

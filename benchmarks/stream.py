@@ -39,7 +39,9 @@ def main():
     folder = Path(tempfile.mkdtemp(prefix="gristmill-bench-"))
     try:
         results = compare(folder, options)
-        results |= {name: run(f"facts:{name}", folder, options) for name in ("first", "ranks") if not options.only}
+        results |= {
+            name: run(f"facts:{name}", folder, options) for name in ("first", "ranks") if not options.trial_rows
+        }
     finally:
         shutil.rmtree(folder)
     report(results, options)
@@ -56,7 +58,7 @@ def compare(folder, options):
     contests |= {
         f"datasets + DataLoader, {workers} workers": f"peer:datasets + DataLoader:{workers}" for workers in (0, 2)
     }
-    contests = {name: what for name, what in contests.items() if not options.only or options.only in name}
+    contests = {name: what for name, what in contests.items() if not options.trial_rows or options.trial_rows in name}
     for name in {what.split(":")[1] for what in contests.values() if what.startswith("peer:")} - {
         "datasets + DataLoader"
     }:

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 
 import gristmill as gm
 from gristmill import steps
-from gristmill.pipeline.tokenizers import train
+from gristmill.pipeline.jobs.tokenizer_jobs import train_on_source
 from gristmill.stream import Collate, Stream
 from gristmill.stream.torch import TorchDataset
 
@@ -41,7 +41,9 @@ def build_dataset(folder: Path) -> Path:
     }
     tokenizer = folder / "tokenizer"
     if not tokenizer.exists():
-        train(str(tokenizer), sources["json"], vocab_size=VOCABULARY, special_tokens=["<|end|>"], max_bytes=10**7)
+        train_on_source(
+            str(tokenizer), sources["json"], vocab_size=VOCABULARY, special_tokens=["<|end|>"], max_bytes=10**7
+        )
     recipe = gm.Recipe(
         sources=sources,
         steps=[steps.Tokenize(tokenizer=str(tokenizer)), steps.Pack(row_length=ROW_LENGTH)],

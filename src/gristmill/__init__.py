@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from gristmill.engine.failure import Failure
     from gristmill.engine.parallel_map import parallel_imap, parallel_map
     from gristmill.pipeline.api import plan, run
-    from gristmill.pipeline.export import export
-    from gristmill.pipeline.mix import mix
+    from gristmill.pipeline.jobs.export import export
+    from gristmill.pipeline.jobs.mix import mix
     from gristmill.recipe.load import load_recipe
     from gristmill.shards.dataset import open_dataset
 
@@ -43,9 +43,9 @@ _HOMES = {
     "Recipe": "gristmill.core.recipe",
     "Source": "gristmill.core.recipe",
     "errors": "gristmill.core.errors",
-    "export": "gristmill.pipeline.export",
+    "export": "gristmill.pipeline.jobs.export",
     "load_recipe": "gristmill.recipe.load",
-    "mix": "gristmill.pipeline.mix",
+    "mix": "gristmill.pipeline.jobs.mix",
     "open_dataset": "gristmill.shards.dataset",
     "parallel_imap": "gristmill.engine.parallel_map",
     "parallel_map": "gristmill.engine.parallel_map",

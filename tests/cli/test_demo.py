@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gristmill.pipeline.demo import file_system_account
+from gristmill.pipeline.jobs.demo import count_source_files
 from gristmill.shards.dataset import open_dataset
 
 
@@ -19,7 +19,7 @@ def _demo(folder):
 @pytest.mark.timeout(300)
 def test_the_whole_way(tmp_path):
     out = _demo(tmp_path)
-    num_files, _ = file_system_account(Path(sysconfig.get_path("stdlib")))
+    num_files, _ = count_source_files(Path(sysconfig.get_path("stdlib")))
     assert f"{num_files:,} files" in out
     assert "SIGKILL" in out
     assert "Nothing was lost" in out

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from gristmill import steps
 from gristmill.core.books import Account
-from gristmill.core.examples import documents
 from gristmill.core.function import Function
 from gristmill.core.records import ORIGIN, RECORD, RECORD_TYPE
+from gristmill.core.sample_batches import documents
 from gristmill.core.step import GlobalStep, LocalStep
 from gristmill.recipe.catalog import STEPS, step_class
 from gristmill.recipe.dump import dump_recipe
@@ -101,7 +101,7 @@ def make_batch(rows, *, with_json):
 
 
 def account_of(step, batch, applied):
-    quarantined = Counter(bad.reason for bad in applied.bad)
+    quarantined = Counter(bad.reason for bad in applied.quarantined)
     return Account(
         step.name, batch.num_rows, applied.created, applied.batch.num_rows, Counter(applied.dropped), quarantined
     )
@@ -149,18 +149,18 @@ def test_books_schema_and_grouping(step_type, parameters, with_json, rows, cut, 
     batch = make_batch(rows, with_json=with_json)
     applied = step.apply(batch, seed)
 
-    assert account_of(step, batch, applied).balances
+    assert account_of(step, batch, applied).is_balanced
     assert applied.batch.schema.equals(step.output_schema(batch.schema), check_metadata=True)
     applied.batch.validate(full=True)
     again = step.apply(make_batch(rows, with_json=with_json), seed)
     assert again.batch.equals(applied.batch)
-    assert again.bad == applied.bad
+    assert again.quarantined == applied.quarantined
 
     first, second = step.apply(batch.slice(0, cut), seed), step.apply(batch.slice(cut), seed)
     assert pa.concat_batches([first.batch, second.batch]).equals(applied.batch)
     assert Counter(first.dropped) + Counter(second.dropped) == Counter(applied.dropped)
     assert first.created + second.created == applied.created
-    assert first.bad + second.bad == applied.bad
+    assert first.quarantined + second.quarantined == applied.quarantined
 
 
 @pytest.mark.parametrize(("step_type", "parameters"), LOCAL)

@@ -1,7 +1,7 @@
 import pytest
 
 from gristmill.core.errors import UsageError
-from gristmill.core.recipe import Recipe, Source, recipe_data, runs_foreign_code
+from gristmill.core.recipe import Recipe, Source, recipe_to_data, runs_user_code
 from gristmill.core.step import LocalStep
 from gristmill.steps import Length, Map, Read, Sample, Write
 
@@ -19,7 +19,7 @@ def test_from_python():
     assert [place for place, _ in recipe.all_steps()] == [
         "sources.web", "sources.books", "sources.books.steps.0", "steps.0", "steps.1",
     ]  # fmt: skip
-    assert recipe_data(recipe) == {
+    assert recipe_to_data(recipe) == {
         "output": "out",
         "sources": {
             "web": {"read": "web/*.jsonl"},
@@ -69,6 +69,6 @@ def test_whose_code_runs():
         pass
 
     ours = [Read(read="x"), Length(min_chars=3), Write()]
-    assert not runs_foreign_code(ours)
-    assert runs_foreign_code([*ours, Map(call=str)])
-    assert runs_foreign_code([*ours, Own()])
+    assert not runs_user_code(ours)
+    assert runs_user_code([*ours, Map(call=str)])
+    assert runs_user_code([*ours, Own()])

@@ -35,15 +35,15 @@ def test_changes_with_the_file_and_with_what_it_imports(tmp_path):
         "unrelated": "X = 1\n",
     }
     path = project(tmp_path, **files)
-    seen = {source_code.of_file(path, "f")}
+    seen = {source_code.fingerprint_file(path, "f")}
     for name, text in files.items():
-        before = source_code.of_file(path, "f")
+        before = source_code.fingerprint_file(path, "f")
         project(tmp_path, **{name: text + "Y = 2\n"})
-        after = source_code.of_file(path, "f")
+        after = source_code.fingerprint_file(path, "f")
         assert (before == after) == (name == "unrelated"), name
         seen.add(after)
     assert len(seen) == len(files)
-    assert source_code.of_file(path, "f") != source_code.of_file(path, "g")
+    assert source_code.fingerprint_file(path, "f") != source_code.fingerprint_file(path, "g")
 
 
 def test_does_not_depend_on_where_the_project_lies(tmp_path):
@@ -51,19 +51,19 @@ def test_does_not_depend_on_where_the_project_lies(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     one, two = project(tmp_path / "a", **files), project(tmp_path / "b", **files)
-    assert source_code.of_file(one, "f") == source_code.of_file(two, "f")
+    assert source_code.fingerprint_file(one, "f") == source_code.fingerprint_file(two, "f")
 
 
 def test_circular_imports_end(tmp_path):
     path = project(tmp_path, main="import other\n", other="import main\n")
-    assert source_code.of_file(path, "f")
+    assert source_code.fingerprint_file(path, "f")
 
 
 def test_broken_or_missing_files_are_named(tmp_path):
     with pytest.raises(UsageError, match=r"main\.py.*line 1"):
-        source_code.of_file(project(tmp_path, main="def f(:\n"), "f")
+        source_code.fingerprint_file(project(tmp_path, main="def f(:\n"), "f")
     with pytest.raises(UsageError, match=r"none\.py"):
-        source_code.of_file(str(tmp_path / "none.py"), "f")
+        source_code.fingerprint_file(str(tmp_path / "none.py"), "f")
 
 
 def make(value, default=1):
@@ -75,7 +75,7 @@ def make(value, default=1):
 
 def test_closures_and_defaults_count():
     prints = [
-        source_code.of_callable(make(*arguments))
+        source_code.fingerprint_callable(make(*arguments))
         for arguments in [
             (1,),
             (2,),
@@ -90,20 +90,20 @@ def test_closures_and_defaults_count():
     ]
     assert None not in prints
     assert len(set(prints)) == len(prints)
-    assert source_code.of_callable(make(1)) == prints[0]
+    assert source_code.fingerprint_callable(make(1)) == prints[0]
 
 
 def test_constants_of_the_module_count(monkeypatch):
-    before = source_code.of_callable(make(1))
+    before = source_code.fingerprint_callable(make(1))
     monkeypatch.setitem(globals(), "LIMIT", 6)
-    assert source_code.of_callable(make(1)) != before
+    assert source_code.fingerprint_callable(make(1)) != before
 
 
 def test_lambdas_on_one_line_differ():
     first, second = lambda x: x + 1, lambda x: x + 2
-    assert source_code.of_callable(first) != source_code.of_callable(second)
+    assert source_code.fingerprint_callable(first) != source_code.fingerprint_callable(second)
     outer = [lambda x: [y + 1 for y in x], lambda x: [y + 2 for y in x]]
-    assert source_code.of_callable(outer[0]) != source_code.of_callable(outer[1])
+    assert source_code.fingerprint_callable(outer[0]) != source_code.fingerprint_callable(outer[1])
 
 
 class Threshold:
@@ -120,7 +120,7 @@ class Threshold:
 def test_objects_methods_partials_and_builtins():
     low, high = Threshold(1), Threshold(2)
     prints = [
-        source_code.of_callable(called)
+        source_code.fingerprint_callable(called)
         for called in (
             low, high, low.method, high.method, functools.partial(max, 1), functools.partial(max, 2), len, str.upper,
             "a".join, "b".join, Threshold,
@@ -134,7 +134,7 @@ def test_a_function_that_calls_itself():
     def count(depth):
         return depth and count(depth - 1)
 
-    assert source_code.of_callable(count)
+    assert source_code.fingerprint_callable(count)
 
 
 def test_two_functions_that_call_each_other():
@@ -144,16 +144,16 @@ def test_two_functions_that_call_each_other():
     def odd(n):
         return n != 0 and even(n - 1)
 
-    assert source_code.of_callable(even)
+    assert source_code.fingerprint_callable(even)
 
 
 def test_unknown_code_gives_nothing():
     namespace = {}
     exec("f = lambda x: x", namespace)
-    assert source_code.of_callable(namespace["f"]) is None
-    assert source_code.of_callable(make(namespace["f"])) is None
+    assert source_code.fingerprint_callable(namespace["f"]) is None
+    assert source_code.fingerprint_callable(make(namespace["f"])) is None
     with open(__file__) as file:
-        assert source_code.of_callable(make(file)) is None  # cannot be pickled
+        assert source_code.fingerprint_callable(make(file)) is None  # cannot be pickled
 
 
 SCRIPT = """

@@ -41,7 +41,7 @@ def chunk_of(items):
 
 def test_fast_items_leave_in_one_batch(clock):
     emitted = Emitted()
-    chunks.run(abs, (), chunk_of([-1, -2, -3]), emitted)
+    chunks.run_chunk(abs, (), chunk_of([-1, -2, -3]), emitted)
     ((batch, last),) = emitted.batches
     assert last
     assert batch.results == [1, 2, 3]
@@ -50,7 +50,7 @@ def test_fast_items_leave_in_one_batch(clock):
 
 def test_more_arguments_follow_the_item(clock):
     emitted = Emitted()
-    chunks.run(lambda item, state: (item, state), ("state",), chunk_of([1]), emitted)
+    chunks.run_chunk(lambda item, state: (item, state), ("state",), chunk_of([1]), emitted)
     assert emitted.results == [(1, "state")]
 
 
@@ -63,7 +63,7 @@ def test_what_is_raised_keeps_its_place(clock):
         return n
 
     emitted = Emitted()
-    chunks.run(function, (), chunk_of([0, 1, 2, 3]), emitted)
+    chunks.run_chunk(function, (), chunk_of([0, 1, 2, 3]), emitted)
     ((batch, _),) = emitted.batches
     assert batch.results[0] == 0
     assert batch.results[3] == 3
@@ -78,7 +78,7 @@ def test_interrupt_of_the_caller_is_not_swallowed(clock):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        chunks.run(function, (), chunk_of([0]), Emitted())
+        chunks.run_chunk(function, (), chunk_of([0]), Emitted())
 
 
 def test_slow_items_leave_soon(clock):
@@ -87,7 +87,7 @@ def test_slow_items_leave_soon(clock):
         return n
 
     emitted = Emitted()
-    chunks.run(function, (), chunk_of(range(4)), emitted)
+    chunks.run_chunk(function, (), chunk_of(range(4)), emitted)
     assert emitted.results == [0, 1, 2, 3]
     assert len(emitted.batches) == 4
     assert [last for _, last in emitted.batches] == [False, False, False, True]
@@ -100,7 +100,7 @@ def test_slow_chunk_gives_its_rest_back(clock):
         return n
 
     emitted = Emitted()
-    chunks.run(function, (), chunk_of(range(10)), emitted, gives_back=True)
+    chunks.run_chunk(function, (), chunk_of(range(10)), emitted, gives_back=True)
     assert emitted.is_ended
     assert emitted.results == list(range(len(emitted.results)))
     assert 1 <= len(emitted.results) <= 3
@@ -112,15 +112,15 @@ def test_explicit_chunk_is_run_to_its_end(clock):
         return n
 
     emitted = Emitted()
-    chunks.run(function, (), chunk_of(range(10)), emitted, gives_back=False)
+    chunks.run_chunk(function, (), chunk_of(range(10)), emitted, gives_back=False)
     assert emitted.results == list(range(10))
 
 
 def test_remaining_follows_done():
     chunk = chunks.Chunk(1, [5, 6, 7], ["a", "b", "c"])
-    assert chunk.remaining() == [(5, "a"), (6, "b"), (7, "c")]
+    assert chunk.unfinished_items() == [(5, "a"), (6, "b"), (7, "c")]
     chunk.done = 2
-    assert chunk.remaining() == [(7, "c")]
+    assert chunk.unfinished_items() == [(7, "c")]
 
 
 class NoteBook:
@@ -136,5 +136,5 @@ class NoteBook:
 def test_each_item_is_noted_before_it_is_run(clock):
     book = NoteBook()
     seen = []
-    chunks.run(lambda n: seen.append(book.notes[-1]), (), chunk_of([7, 8]), Emitted(), recorder=book)
+    chunks.run_chunk(lambda n: seen.append(book.notes[-1]), (), chunk_of([7, 8]), Emitted(), recorder=book)
     assert seen == [("timed", 0), ("timed", 1)]

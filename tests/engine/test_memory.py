@@ -18,9 +18,9 @@ def machine(monkeypatch):
 
     machine = Machine()
     monkeypatch.setattr(memory, "monotonic", lambda: machine.now)
-    monkeypatch.setattr(resources, "memory_limit", lambda: machine.limit)
-    monkeypatch.setattr(resources, "memory_available", lambda: machine.available)
-    monkeypatch.setattr(resources, "num_oom_kills", lambda: machine.kills)
+    monkeypatch.setattr(resources, "read_memory_limit", lambda: machine.limit)
+    monkeypatch.setattr(resources, "read_memory_available", lambda: machine.available)
+    monkeypatch.setattr(resources, "count_oom_kills", lambda: machine.kills)
     return machine
 
 
@@ -38,14 +38,14 @@ def test_looks_once_a_second(machine):
 )
 def test_room_for_workers_of_a_size(machine, worker_bytes, wanted, most):
     """One is there already; what is available is never all used."""
-    room = MemoryWatch().room_for(worker_bytes, wanted)
+    room = MemoryWatch().count_fitting_workers(worker_bytes, wanted)
     assert 1 <= room <= most
     assert room * worker_bytes <= machine.available + worker_bytes
 
 
 def test_no_room_is_room_for_one(machine):
     machine.available = 0
-    assert MemoryWatch().room_for(GIB, 8) == 1
+    assert MemoryWatch().count_fitting_workers(GIB, 8) == 1
 
 
 def test_worker_is_too_large_above_its_share_and_its_growth(machine):
@@ -69,7 +69,7 @@ def test_memory_is_short_near_the_limit_but_not_all_the_time(machine):
 
 def test_kernels_kills_are_seen_once(machine):
     watch = MemoryWatch()
-    assert not watch.killer_struck()
+    assert not watch.has_oom_killer_fired()
     machine.kills += 2
-    assert watch.killer_struck()
-    assert not watch.killer_struck()
+    assert watch.has_oom_killer_fired()
+    assert not watch.has_oom_killer_fired()

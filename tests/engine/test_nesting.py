@@ -83,7 +83,7 @@ def test_calls_outside_of_workers_say_nothing(caplog):
         gm.parallel_map(lambda n: n, range(3), workers=2, backend="threads")
         gm.parallel_map(lambda n: n, range(3), workers=2)
     assert caplog.records == []
-    assert not nesting.inside_worker()
+    assert not nesting.is_inside_worker()
 
 
 def test_thread_that_was_a_worker_is_none_any_more():
@@ -91,7 +91,7 @@ def test_thread_that_was_a_worker_is_none_any_more():
     gm.parallel_map(lambda n: n, range(3), workers=2, backend="threads")
     seen = []
     for _ in range(10):
-        thread = threading.Thread(target=lambda: seen.append(nesting.inside_worker()))
+        thread = threading.Thread(target=lambda: seen.append(nesting.is_inside_worker()))
         thread.start()
         thread.join()
     assert seen == [False] * 10

@@ -41,18 +41,18 @@ def shown_by(display, observer, capsys, crew=()):
 
 
 def test_choice_of_the_display(monkeypatch):
-    assert progress.choose(progress=False, monitor=False) is None
-    assert isinstance(progress.choose(progress=True, monitor=False), progress.Bars)
+    assert progress.choose_display(progress=False, monitor=False) is None
+    assert isinstance(progress.choose_display(progress=True, monitor=False), progress.ProgressBars)
     monkeypatch.setattr("sys.stderr", io.StringIO())
-    assert isinstance(progress.choose(progress=None, monitor=False), progress.Lines)
+    assert isinstance(progress.choose_display(progress=None, monitor=False), progress.ProgressLines)
     monkeypatch.setattr("sys.stderr", _Terminal())
-    assert isinstance(progress.choose(progress=None, monitor=False), progress.Bars)
+    assert isinstance(progress.choose_display(progress=None, monitor=False), progress.ProgressBars)
 
 
 def test_no_standard_error_is_no_display(monkeypatch):
     """As under pythonw, or a daemon that closed it."""
     monkeypatch.setattr("sys.stderr", None)
-    display = progress.choose(progress=None, monitor=False)
+    display = progress.choose_display(progress=None, monitor=False)
     if display is not None:
         observer = Observer("job", 10, display, None)
         display.show(observer, ())
@@ -64,7 +64,7 @@ def test_plain_line(clock, capsys):
     observer.advance(1200)
     observer.num_failed = 3
     clock.now += 10
-    line = shown_by(progress.Lines(monitor=False), observer, capsys)
+    line = shown_by(progress.ProgressLines(monitor=False), observer, capsys)
     for part in ("words", "1,200/10,000", "12%", "120/s", "1 min 13 s left", "3 failed"):
         assert part in line
     assert "\x1b" not in line
@@ -74,7 +74,7 @@ def test_plain_line_without_a_total(clock, capsys):
     observer = Observer("words", None, None, None)
     observer.advance(5)
     clock.now += 10
-    line = shown_by(progress.Lines(monitor=False), observer, capsys)
+    line = shown_by(progress.ProgressLines(monitor=False), observer, capsys)
     assert "words: 5" in line
     assert "left" not in line
     assert "%" not in line
@@ -87,22 +87,22 @@ def test_no_numbers_break_the_line(clock, capsys, total, done, seconds):
     observer = Observer("words", total, None, None)
     observer.advance(done)
     clock.now += seconds
-    assert "words" in progress.summary(observer)
+    assert "words" in progress.summarize(observer)
 
 
 def test_counters_are_shown(clock, capsys):
     observer = Observer("words", 10, None, None)
     observer.count({"records": 12_000, "bytes": 7})
     observer.count({"records": 500})
-    assert "12,500 records" in progress.summary(observer)
+    assert "12,500 records" in progress.summarize(observer)
 
 
 def test_bytes_move_inside_items(clock, capsys):
     observer = Observer("stage 1", 2, None, None, num_bytes=1000)
-    assert "starting workers" in progress.summary(observer)
+    assert "starting workers" in progress.summarize(observer)
     observer.count({"bytes": 250, "records": 500})
     clock.now += 10
-    line = progress.summary(observer)
+    line = progress.summarize(observer)
     for part in ("25%", "0/2", "50.0/s", "30 s left", "500 records"):
         assert part in line
     assert "bytes" not in line
@@ -118,7 +118,7 @@ def test_a_narrow_terminal_shows_share_and_time_left_whole(clock, monkeypatch, n
     observer.count({"bytes": 250, "records": 1_230_000})
     observer.num_deaths = 1
     clock.now += 10
-    bars = progress.Bars(monitor=False)
+    bars = progress.ProgressBars(monitor=False)
     bars.show(observer, [])
     bars.close(observer)
     line = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue()).rstrip().replace("\r", "\n").splitlines()[-1]
@@ -133,18 +133,18 @@ def test_a_narrow_terminal_shows_share_and_time_left_whole(clock, monkeypatch, n
 def test_time_left_does_not_count_the_start_of_workers(clock):
     observer = Observer("words", 100, None, None)
     clock.now += 10
-    observer.event("worker_ready")
+    observer.report_event("worker_ready")
     observer.advance(50)
     clock.now += 2
-    assert "2 s left" in progress.summary(observer)
+    assert "2 s left" in progress.summarize(observer)
 
 
 def test_activity_is_named_after_half_a_second(capfd):
     with progress.Activity() as activity:
-        activity.tell("planning: one")
+        activity.show("planning: one")
         wait_until(lambda: activity._has_begun)
-        activity.tell("planning: two")
-        activity.tell("planning: two")
+        activity.show("planning: two")
+        activity.show("planning: two")
     assert capfd.readouterr().err.splitlines() == ["planning: one", "planning: two"]
 
 
@@ -152,7 +152,7 @@ def test_activity_on_a_terminal_leaves_nothing(monkeypatch):
     terminal = _Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     with progress.Activity() as activity:
-        activity.tell("planning: one")
+        activity.show("planning: one")
         wait_until(lambda: activity._has_begun)
     assert "planning: one" in terminal.getvalue()
     assert terminal.getvalue().endswith("\r\x1b[K")
@@ -160,7 +160,7 @@ def test_activity_on_a_terminal_leaves_nothing(monkeypatch):
 
 def test_a_short_activity_says_nothing(capfd):
     with progress.Activity() as activity:
-        activity.tell("planning: one")
+        activity.show("planning: one")
     assert capfd.readouterr().err == ""
 
 
@@ -171,14 +171,14 @@ def test_short_jobs_say_nothing(capfd):
 
 def test_line_comes_while_the_job_runs(capfd, monkeypatch, folder):
     """With ten seconds made a moment: an item waits until the line has been seen."""
-    monkeypatch.setattr(progress.Lines, "seconds_between", 0.05)
-    original = progress.Lines.show
+    monkeypatch.setattr(progress.ProgressLines, "seconds_between", 0.05)
+    original = progress.ProgressLines.show
 
     def show(self, observer, crew):
         original(self, observer, crew)
         (folder / "shown").touch()
 
-    monkeypatch.setattr(progress.Lines, "show", show)
+    monkeypatch.setattr(progress.ProgressLines, "show", show)
     gm.parallel_map(lambda n: wait_for_file(folder / "shown"), range(2), workers=2, desc="my job")
     lines = capfd.readouterr().err.splitlines()
     assert lines
@@ -187,15 +187,15 @@ def test_line_comes_while_the_job_runs(capfd, monkeypatch, folder):
 
 
 def test_monitor_names_each_worker(capfd, monkeypatch, folder):
-    monkeypatch.setattr(progress.Lines, "seconds_between", 0.05)
-    original = progress.Lines.show
+    monkeypatch.setattr(progress.ProgressLines, "seconds_between", 0.05)
+    original = progress.ProgressLines.show
 
     def show(self, observer, crew):
         original(self, observer, crew)
         if len([member for member in crew if member.chunks]) == 2:
             (folder / "shown").touch()
 
-    monkeypatch.setattr(progress.Lines, "show", show)
+    monkeypatch.setattr(progress.ProgressLines, "show", show)
 
     def function(n):
         meet(folder, 2)
@@ -209,7 +209,7 @@ def test_monitor_names_each_worker(capfd, monkeypatch, folder):
 
 
 def test_progress_false_says_nothing(capfd, monkeypatch):
-    monkeypatch.setattr(progress.Lines, "seconds_between", 0.0)
+    monkeypatch.setattr(progress.ProgressLines, "seconds_between", 0.0)
     gm.parallel_map(abs, range(10), workers=1, progress=False)
     assert capfd.readouterr().err == ""
 
@@ -273,7 +273,7 @@ def test_forced_bars_into_a_file(project):
 @pytest.mark.parametrize("desc", ["[/tmp] files", "[red]", "100 %", "{task}", "two\nlines", "\udcff", "日本語"])
 def test_any_name_of_a_job(desc, clock, capsys):
     """What looks like markup is just a name."""
-    for display in (progress.Bars(monitor=False), progress.Lines(monitor=False)):
+    for display in (progress.ProgressBars(monitor=False), progress.ProgressLines(monitor=False)):
         observer = Observer(desc, 10, display, None)
         clock.now += 60
         observer.advance(3)
@@ -289,7 +289,7 @@ class _Gone(io.StringIO):
 
 
 @pytest.mark.parametrize(
-    "display", [progress.Lines(monitor=False), progress.Bars(monitor=False)], ids=["lines", "bars"]
+    "display", [progress.ProgressLines(monitor=False), progress.ProgressBars(monitor=False)], ids=["lines", "bars"]
 )
 def test_nobody_looking_is_no_reason_to_fail(monkeypatch, clock, display):
     observer = Observer("job", 10, display, None)

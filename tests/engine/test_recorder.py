@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-from gristmill.engine.recorder import SIZE, Recorder, create_file
+from gristmill.engine.recorder import SIZE, Recorder, create_recording
 
 
 @pytest.fixture
 def pair():
     """Two maps of one file, as parent and worker have them."""
-    fd = create_file()
+    fd = create_recording()
     parent, worker = Recorder(fd), Recorder(fd)
     os.close(fd)
     yield parent, worker
@@ -46,7 +46,7 @@ def test_untimed_notes_are_never_late(pair):
     worker.note_position(9)
     worker.stop_clock()
     assert parent.read() == (float("inf"), 3, 9)
-    worker.note_none()
+    worker.note_idle()
     assert parent.read() == (float("inf"), -1, -1)
 
 
@@ -60,7 +60,7 @@ def test_next_item_forgets_the_position(pair):
 
 def test_file_has_no_name_and_goes_with_its_holders():
     before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
-    fd = create_file()
+    fd = create_recording()
     assert os.fstat(fd).st_nlink == 0
     assert os.fstat(fd).st_size == SIZE
     os.close(fd)
@@ -69,7 +69,7 @@ def test_file_has_no_name_and_goes_with_its_holders():
 
 
 def test_notes_of_another_process_survive_its_death():
-    fd = create_file()
+    fd = create_recording()
     code = (
         "import faulthandler, os, sys\n"
         f"sys.path[:] = {sys.path!r}\n"
@@ -92,7 +92,7 @@ def test_notes_of_another_process_survive_its_death():
 
 def test_reading_never_sees_half_a_note():
     """A process that writes without pause, read as fast as possible: time and number always belong together."""
-    fd = create_file()
+    fd = create_recording()
     code = (
         "import sys\n"
         f"sys.path[:] = {sys.path!r}\n"

@@ -29,21 +29,21 @@ class World:
             (folder / name.replace("_", ".", 1)).write_text(f"{text}\n")
 
     def quota(self):
-        return resources.cpu_quota(self.proc, self.cgroups)
+        return resources.read_cpu_quota(self.proc, self.cgroups)
 
     def limit(self):
-        return resources.memory_limit(self.proc, self.cgroups)
+        return resources.read_memory_limit(self.proc, self.cgroups)
 
     def available(self):
-        return resources.memory_available(self.proc, self.cgroups)
+        return resources.read_memory_available(self.proc, self.cgroups)
 
     def kills(self):
-        return resources.num_oom_kills(self.proc, self.cgroups)
+        return resources.count_oom_kills(self.proc, self.cgroups)
 
 
 @pytest.fixture
 def world(tmp_path, monkeypatch):
-    monkeypatch.setattr(resources, "_machine_memory", lambda: (64 * GIB, 48 * GIB))
+    monkeypatch.setattr(resources, "_read_machine_memory", lambda: (64 * GIB, 48 * GIB))
     return World(tmp_path)
 
 
@@ -190,7 +190,7 @@ def test_groups_that_say_nothing(world, text):
     ],
 )
 def test_number_of_workers_is_the_smallest(cpus, cores, quota, expected):
-    assert resources.num_workers(cpus, cores, quota) == expected
+    assert resources.choose_num_workers(cpus, cores, quota) == expected
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no CPU affinity here")
@@ -198,11 +198,11 @@ def test_usable_cpus_follow_the_affinity():
     before = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {min(before)})
-        assert resources.usable_cpus() == [min(before)]
-        assert resources.num_physical_cores() == 1
+        assert resources.find_usable_cpus() == [min(before)]
+        assert resources.count_physical_cores() == 1
     finally:
         os.sched_setaffinity(0, before)
-    assert sorted(resources.usable_cpus()) == sorted(before)
+    assert sorted(resources.find_usable_cpus()) == sorted(before)
 
 
 def test_hyperthreads_come_last(tmp_path, monkeypatch):
@@ -213,25 +213,25 @@ def test_hyperthreads_come_last(tmp_path, monkeypatch):
         (folder / "thread_siblings_list").write_text(siblings + "\n")
     monkeypatch.setattr(resources, "_CPUS", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3}, raising=False)
-    cpus = resources.usable_cpus()
+    cpus = resources.find_usable_cpus()
     assert set(cpus[:2]) == {0, 1}
     assert set(cpus[2:]) == {2, 3}
-    assert resources.num_physical_cores() == 2
+    assert resources.count_physical_cores() == 2
 
 
 def test_size_and_time_of_a_process():
-    assert resources.process_bytes(os.getpid()) > 1 << 20
-    assert resources.process_cpu_seconds(os.getpid()) > 0
+    assert resources.read_process_bytes(os.getpid()) > 1 << 20
+    assert resources.read_process_cpu_seconds(os.getpid()) > 0
 
 
 def test_process_that_is_gone_has_no_size():
-    assert resources.process_bytes(2**22 + 17) == 0
-    assert resources.process_cpu_seconds(2**22 + 17) == 0
+    assert resources.read_process_bytes(2**22 + 17) == 0
+    assert resources.read_process_cpu_seconds(2**22 + 17) == 0
 
 
 def test_this_machine_makes_sense():
-    assert 0 < resources.memory_limit() <= 1 << 50
-    assert 0 <= resources.memory_available() <= resources.memory_limit()
-    assert resources.cpu_quota() > 0
-    assert resources.num_oom_kills() >= 0
-    assert resources.num_physical_cores() >= 1
+    assert 0 < resources.read_memory_limit() <= 1 << 50
+    assert 0 <= resources.read_memory_available() <= resources.read_memory_limit()
+    assert resources.read_cpu_quota() > 0
+    assert resources.count_oom_kills() >= 0
+    assert resources.count_physical_cores() >= 1

@@ -8,10 +8,10 @@ from gristmill_testing.simulation import Clock, Events, SimulatedBackend, Simula
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gristmill.engine.failure_report import FinalFailure
 from gristmill.engine.job import Job
 from gristmill.engine.observer import Observer
 from gristmill.engine.scheduler import Policy, Scheduler
-from gristmill.engine.verdict import Failed
 
 JOB = Job(abs)
 
@@ -43,7 +43,7 @@ policies = st.builds(
 
 
 def kind(value):
-    return value.failure.kind if isinstance(value, Failed) else None
+    return value.failure.kind if isinstance(value, FinalFailure) else None
 
 
 @given(
@@ -151,9 +151,9 @@ def test_first_failing_item_in_order_ends_the_job(names, policy, seed, outside_k
         for index, value in outcomes:
             assert index not in held
             held[index] = value
-            if isinstance(value, Failed):
+            if isinstance(value, FinalFailure):
                 scheduler.end_at(index)
-            while next_index in held and not isinstance(held[next_index], Failed):
+            while next_index in held and not isinstance(held[next_index], FinalFailure):
                 next_index += 1
             if next_index in held:
                 break
@@ -267,7 +267,7 @@ def test_kernel_that_killed_means_fewer_workers_then_out_of_memory():
 def test_first_worker_is_measured_before_others_are_started():
     """`workers="auto"` with a set-up: only as many as there is room for."""
     plans = {index: ["ok"] for index in range(60)}
-    policy = Policy(workers=8, resizes=True, chunk_size=1)
+    policy = Policy(workers=8, can_resize=True, chunk_size=1)
     _, backend, _ = simulate(random.Random(0), plans, Job(abs, setup=dict), policy, memory=SimulatedMemory(room=3))
     assert backend.most_workers == 3
 

@@ -149,7 +149,7 @@ def test_counters_arrive_while_the_task_runs(folder, monkeypatch):
         def close(self, observer):
             pass
 
-    monkeypatch.setattr(progress, "choose", lambda **_: Display())
+    monkeypatch.setattr(progress, "choose_display", lambda **_: Display())
 
     def function(task, context):
         deadline = time.monotonic() + 30

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gristmill_testing.token_datasets import write_tokens
 
-from gristmill.pipeline.export import export
+from gristmill.pipeline.jobs.export import export
 
 DOCUMENTS = {
     ("train", "web"): [[[5, 6, 7], [8], [9, 10]], [[11, 12]]],

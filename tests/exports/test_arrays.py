@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.errors import UsageError
-from gristmill.pipeline.export import export
+from gristmill.pipeline.jobs.export import export
 
 ROW_LENGTH = 7
 ROW = st.lists(st.integers(1, ROW_LENGTH), min_size=1, max_size=ROW_LENGTH).map(

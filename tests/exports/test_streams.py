@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gristmill.core.errors import GristmillError, UsageError
 from gristmill.exports import streams
 from gristmill.exports.streams import LlmcLayout
-from gristmill.pipeline.export import export
+from gristmill.pipeline.jobs.export import export
 
 TRAIN = [5, 6, 7, 8, 9, 10, 11, 12, 20, 21, 22, 23, 24, 25]
 
@@ -63,7 +63,8 @@ def test_llmc(documents, run, tmp_path):
 @pytest.mark.parametrize("tokens_a_file", [1, 3, 14, 100])
 def test_llmc_goes_on_in_the_next_file(documents, run, tmp_path, monkeypatch, tokens_a_file):
     monkeypatch.setattr(
-        "gristmill.pipeline.export.LlmcLayout", lambda split, count, size: LlmcLayout(split, count, size, tokens_a_file)
+        "gristmill.pipeline.jobs.export.LlmcLayout",
+        lambda split, count, size: LlmcLayout(split, count, size, tokens_a_file),
     )
     run(documents, "llmc", split="train")
     files = sorted((tmp_path / "bin").iterdir())
@@ -75,7 +76,7 @@ def test_llmc_goes_on_in_the_next_file(documents, run, tmp_path, monkeypatch, to
 def test_files_of_an_older_longer_set_do_not_stay(documents, run, tmp_path, monkeypatch):
     for tokens_a_file, overwrite in [(5, False), (7, True)]:
         monkeypatch.setattr(
-            "gristmill.pipeline.export.LlmcLayout",
+            "gristmill.pipeline.jobs.export.LlmcLayout",
             lambda split, count, size, most=tokens_a_file: LlmcLayout(split, count, size, most),
         )
         run(documents, "llmc", split="train", overwrite=overwrite)
@@ -120,7 +121,7 @@ def test_every_token_once_whatever_its_width(tmp_path_factory, documents, tokens
     assert np.fromfile(file, "<u4" if is_wide else "<u2").tolist() == tokens
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(
-            "gristmill.pipeline.export.LlmcLayout", lambda *arguments: LlmcLayout(*arguments, tokens_a_file)
+            "gristmill.pipeline.jobs.export.LlmcLayout", lambda *arguments: LlmcLayout(*arguments, tokens_a_file)
         )
         files = export(folder / "out", to="llmc", path=folder / "llmc/x", **options).files
     assert list(itertools.chain(*(read_llmc(path, is_llama=is_wide) for path in files))) == tokens

@@ -13,9 +13,9 @@ import json, os, random, shutil, signal, sys, traceback
 from pathlib import Path
 
 from gristmill.core.recipe import Recipe
-from gristmill.pipeline import units
-from gristmill.pipeline.options import RunOptions
-from gristmill.pipeline.receipts import Receipts
+from gristmill.pipeline.planning import units
+from gristmill.pipeline.stages.options import RunOptions
+from gristmill.pipeline.stages.receipts import Receipts
 from gristmill.pipeline.run import run_recipe
 from gristmill.shards.verify import verify
 from gristmill.steps import Deduplicate, Read, Write

@@ -17,8 +17,8 @@ import gristmill as gm
 # The export stops for ever at a chosen moment and says so on standard output: a kill always finds it there.
 SCRIPT = """
 import signal, sys
-from gristmill.pipeline import export
-from gristmill.storage.in_place import FilesInPlace
+from gristmill.pipeline.jobs import export
+from gristmill.storage.preallocated import PreallocatedFiles
 
 dataset, to, prefix, backend, moment = sys.argv[1:]
 run_tasks = export.run_tasks
@@ -36,7 +36,7 @@ def stop_after_first_shard(function, *arguments, **options):
 if moment == "filling":
     export.run_tasks = stop_after_first_shard
 else:
-    FilesInPlace.commit = stop_here
+    PreallocatedFiles.commit = stop_here
 export.export(dataset, to=to, path=prefix, backend=backend, workers=2, progress=False)
 """
 

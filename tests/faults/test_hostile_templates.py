@@ -15,11 +15,11 @@ import gristmill as gm
 from gristmill.cli.main import command_line
 from gristmill.core.errors import OutOfMemoryError, UsageError
 from gristmill.engine.tasks import Task, run_tasks
-from gristmill.pipeline.explain import explain
+from gristmill.pipeline.inspecting.explain import explain
 from gristmill.steps import Read, Render, Write
-from gristmill.steps.render import render_chats
-from gristmill.text import templates as jinja_door
-from gristmill.text.template_limits import TemplateLimits, TemplateTimeout
+from gristmill.steps.render import resolved_render as render_chats
+from gristmill.text.chats import jinja as jinja_door
+from gristmill.text.chats.template_limits import TemplateLimits, TemplateTimeout
 
 pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(300)]
 
@@ -117,8 +117,8 @@ def test_template_check(folder):
     (folder / "hostile.jinja").write_text(LARGE["constant width"] + CHATML)
     arguments = ["check", str(folder / "tokenizer"), str(folder / "chats.jsonl")]
     done = CliRunner().invoke(command_line, ["template", *arguments, "--template", str(folder / "hostile.jinja")])
-    assert isinstance(done.exception, UsageError)
-    assert "hostile.jinja" in done.exception.message
+    assert isinstance(done.to_exception, UsageError)
+    assert "hostile.jinja" in done.to_exception.message
 
 
 def test_explain(folder):
@@ -154,9 +154,9 @@ def test_time_is_limited_a_record(tmp_path, monkeypatch):
     answer = {"role": "assistant", "content": "Hello"}
     chats = [{"messages": [{"role": "user", "content": word}, answer]} for word in ("a", "loop", "b")]
     monkeypatch.setattr(render_chats, "TemplateLimits", lambda: TemplateLimits(max_seconds=0.2))
-    step = Render(template=str(tmp_path / "loop.jinja")).resolved(".")
+    step = Render(template=str(tmp_path / "loop.jinja")).resolve(".")
     applied = step.load().apply(batch(*chats), 0)
-    assert [bad.reason for bad in applied.bad] == ["timeout"]
+    assert [bad.reason for bad in applied.quarantined] == ["timeout"]
     assert applied.batch.num_rows == 2
 
 

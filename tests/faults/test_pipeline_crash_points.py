@@ -15,8 +15,8 @@ import json, os, shutil, sys, traceback
 from pathlib import Path
 
 from gristmill.core.recipe import Recipe
-from gristmill.pipeline import units
-from gristmill.pipeline.options import RunOptions
+from gristmill.pipeline.planning import units
+from gristmill.pipeline.stages.options import RunOptions
 from gristmill.pipeline.run import run_recipe
 from gristmill.shards.manifest import load_manifest
 from gristmill.shards.verify import verify

@@ -10,9 +10,9 @@ import subprocess
 import pytest
 
 from gristmill.core.recipe import Recipe
-from gristmill.pipeline import units
-from gristmill.pipeline.options import RunOptions
+from gristmill.pipeline.planning import units
 from gristmill.pipeline.run import run_recipe
+from gristmill.pipeline.stages.options import RunOptions
 from gristmill.shards.verify import verify
 from gristmill.steps import Read, Shuffle, Split, Write
 

@@ -18,8 +18,8 @@ from gristmill.shards.verify import verify
 SCRIPT = """
 import signal, sys
 from gristmill.core.recipe import Recipe
-from gristmill.pipeline import units
-from gristmill.pipeline.options import RunOptions
+from gristmill.pipeline.planning import units
+from gristmill.pipeline.stages.options import RunOptions
 from gristmill.pipeline.run import run_recipe
 from gristmill.steps import Length, Map, Read, Shuffle, Split, Write
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from gristmill.core.records import ORIGIN_TYPE, SourceFile
-from gristmill.pipeline import fingerprint
-from gristmill.pipeline.legs import UnitWork
-from gristmill.pipeline.plan import Leg, SourcePlan
-from gristmill.pipeline.receipts import Receipts
-from gristmill.pipeline.sink import Part
-from gristmill.pipeline.units import Span
-from gristmill.pipeline.work import PartResult
+from gristmill.pipeline.planning import fingerprint
+from gristmill.pipeline.stages.runner import StageUnit
+from gristmill.pipeline.planning.plan import Leg, SourcePlan
+from gristmill.pipeline.stages.receipts import Receipts
+from gristmill.pipeline.stages.sink import SplitFile
+from gristmill.pipeline.planning.units import Span
+from gristmill.pipeline.stages.slice_task import SliceResult
 from gristmill.shards.manifest import StoredFile
 from gristmill.steps import Read
 
@@ -32,12 +32,12 @@ for number in range(count):
     name = f"part-{number:06d}.jsonl"
     file = SourceFile(f"/data/corpus/{name}", name, 64 << 20, "1700000000", number)
     span = Span(file, 0, 16, 64 << 20)
-    unit = UnitWork(source, fingerprint.of("common", span.identity()), (span,))
+    unit = StageUnit(source, fingerprint.of("common", span.identity()), (span,))
     units.append(unit)
     data = StoredFile(path=f"{unit.stem}-train-0.jsonl.zst", bytes=20_000_000 + number, xxh3=f"{number:016x}")
     origins = StoredFile(path=f"{unit.stem}-train-0.origins.arrow", bytes=500_000, xxh3=f"{number:016x}")
     blocks = [1_300_000 + number + cell for cell in range(16)]
-    part = Part(
+    part = SplitFile(
         split="train", rows=12_345, data=data, data_blocks=blocks, row_blocks=[771] * 16, origins=origins,
         origins_blocks=[31_000] * 16,
     )
@@ -45,11 +45,11 @@ for number in range(count):
         {"step": step, "in": 12_400, "created": 0, "out": 12_345, "dropped": {"too_short": 55}, "quarantined": {}}
         for step in ("read", "length", "sample")
     ]
-    receipts.add(unit.fingerprint, PartResult(parts=[part], books=books))
+    receipts.add(unit.fingerprint, SliceResult(parts=[part], books=books))
 receipts.close()
 del receipts
 again = Receipts(root / "receipts.jsonl")
-assert all(again.get(unit.fingerprint, PartResult) is not None for unit in units)
+assert all(again.get(unit.fingerprint, SliceResult) is not None for unit in units)
 # Not `ru_maxrss`, which a process takes over from the one that started it.
 [peak] = [line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
 print(json.dumps({"mib": int(peak) / 1024}))

@@ -7,8 +7,8 @@ import pytest
 from gristmill.core.errors import UsageError
 from gristmill.core.recipe import Recipe
 from gristmill.engine.events import EventLog
-from gristmill.pipeline.options import RunOptions
 from gristmill.pipeline.run import run_recipe
+from gristmill.pipeline.stages.options import RunOptions
 from gristmill.shards.dataset import open_dataset
 from gristmill.shards.verify import verify
 from gristmill.steps import Map, MapBatches, Read, Write

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from gristmill.core.errors import CorruptStreamError, FolderLockedError, UsageError
 from gristmill.storage import local_files
-from gristmill.storage.commit import PendingFile, free_bytes, remove_temporaries, write_file
-from gristmill.storage.compression import compress_frame, decompressed
+from gristmill.storage.commit import PendingFile, count_free_bytes, remove_temporaries, write_file
+from gristmill.storage.compression import compress_frame, decompress
 from gristmill.storage.lock import FolderLock
 from gristmill.storage.paths import find_files
 
@@ -33,7 +33,7 @@ def drain(packed, codec):
     """What a stream gives, and the error at its end."""
     chunks = []
     try:
-        chunks.extend(decompressed(io.BytesIO(packed), codec))
+        chunks.extend(decompress(io.BytesIO(packed), codec))
     except CorruptStreamError as error:
         return b"".join(chunks), error
     return b"".join(chunks), None
@@ -110,7 +110,7 @@ def test_an_error_of_the_disk_is_not_taken_for_a_damaged_stream(codec):
             raise OSError(errno.EIO, "Input/output error")
 
     with pytest.raises(OSError, match="Input") as caught:
-        list(decompressed(Broken(), codec))
+        list(decompress(Broken(), codec))
     assert caught.value.errno == errno.EIO
 
 
@@ -138,7 +138,7 @@ def write_in_pieces(path, count, piece_bytes):
 
 @pytest.mark.parametrize("piece_bytes", [1000, 2**20])
 def test_a_full_disk_stops_the_write_cleanly_and_space_cures_it(small_disk, piece_bytes):
-    assert free_bytes(small_disk) <= 2**20
+    assert count_free_bytes(small_disk) <= 2**20
     write_file(small_disk / "old", bytes(600_000), "run1")
     with pytest.raises(OSError, match="space") as caught:
         write_in_pieces(small_disk / "new", 2**20 // piece_bytes, piece_bytes)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from gristmill.core.recipe import Recipe
-from gristmill.pipeline import units
-from gristmill.pipeline.options import RunOptions
+from gristmill.pipeline.planning import units
 from gristmill.pipeline.run import run_recipe
+from gristmill.pipeline.stages.options import RunOptions
 from gristmill.shards.verify import verify
 
 FUNCTIONS = """

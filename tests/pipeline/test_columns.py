@@ -8,10 +8,10 @@ import pytest
 from gristmill_testing.record_forms import to_json_lines, to_tar, without_nulls, written_records
 
 from gristmill.core.errors import UsageError
-from gristmill.pipeline.export import export
-from gristmill.pipeline.options import RunOptions
-from gristmill.pipeline.plan import make_plan
+from gristmill.pipeline.jobs.export import export
+from gristmill.pipeline.planning.plan import make_plan
 from gristmill.pipeline.run import run_recipe
+from gristmill.pipeline.stages.options import RunOptions
 from gristmill.shards.dataset import open_dataset
 from gristmill.shards.verify import verify
 from gristmill.steps import Deduplicate, Length, Map, Mix, Read, Rename, Select, Split, Write
@@ -62,7 +62,7 @@ def run(mill, sources, steps=()):
 def measures(result, source):
     counted = {}
     for account in result.manifest.accounts(source):
-        counted |= account.measures
+        counted |= account.counters
     return counted
 
 

@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.recipe import Recipe
-from gristmill.pipeline.options import RunOptions
 from gristmill.pipeline.run import run_recipe
+from gristmill.pipeline.stages.options import RunOptions
 from gristmill.shards.verify import verify
 from gristmill.steps import Read, Write
 from gristmill.steps.read import schema as read_schema
@@ -96,7 +96,7 @@ def run(tmp_path_factory, read, to):
     result = run_recipe(recipe, RunOptions(backend="serial", progress=False))
     assert verify(output)
     assert result.manifest.quarantine.counts == {}
-    measures = sum((account.measures for account in result.manifest.accounts("web")), Counter())
+    measures = sum((account.counters for account in result.manifest.accounts("web")), Counter())
     return output, measures
 
 

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from gristmill.core.errors import UsageError
-from gristmill.pipeline.explain import explain
-from gristmill.pipeline.plan import make_plan
-from gristmill.pipeline.trace import trace
+from gristmill.pipeline.inspecting.explain import explain
+from gristmill.pipeline.inspecting.trace import trace
+from gristmill.pipeline.planning.plan import make_plan
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps import Length, Read, Write
 

@@ -8,9 +8,9 @@ import pytest
 
 from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.core.recipe import Recipe
-from gristmill.pipeline.options import RunOptions
+from gristmill.pipeline.inspecting.trace import trace
 from gristmill.pipeline.run import run_recipe
-from gristmill.pipeline.trace import trace
+from gristmill.pipeline.stages.options import RunOptions
 from gristmill.shards.dataset import open_dataset
 from gristmill.shards.manifest import dump_manifest, load_manifest
 from gristmill.steps import Filter, Length, Map, Read, Rename, Split, Write

@@ -10,12 +10,12 @@ from gristmill_testing.duplicates import column
 
 from gristmill.core.errors import TooManyDuplicatesError, UsageError
 from gristmill.core.recipe import Source
-from gristmill.pipeline import units
+from gristmill.pipeline.planning import units
 from gristmill.shards.dataset import open_dataset
 from gristmill.shards.manifest import load_manifest
 from gristmill.shards.verify import verify
 from gristmill.steps import Deduplicate, Length, Read, Select, Shuffle, Split, Write
-from gristmill.steps.duplicates.in_memory import find_duplicates
+from gristmill.steps.deduplicate.digests import find_duplicates
 
 MIB = 1 << 20
 WORDS = [f"w{n}" for n in range(3000)]
@@ -327,8 +327,8 @@ def test_against_a_file_and_a_dataset(mill, tmp_path):
     other = tmp_path / "other"
     again = mill.recipe(sources, [Deduplicate(against=str(mill.output)), Write(format="jsonl")])
     again = type(again)(sources=again.sources, steps=again.steps, output=str(other))
-    from gristmill.pipeline.options import RunOptions
     from gristmill.pipeline.run import run_recipe
+    from gristmill.pipeline.stages.options import RunOptions
 
     run_recipe(again, RunOptions(backend="serial", progress=False))
     assert verify(other)

@@ -8,9 +8,10 @@ import pytest
 
 from gristmill.core.errors import EmptyDatasetError
 from gristmill.core.recipe import Source
-from gristmill.pipeline import plan, units, unpack
-from gristmill.pipeline.options import RunOptions
+from gristmill.pipeline.planning import plan, units
 from gristmill.pipeline.run import run_recipe
+from gristmill.pipeline.stages import unpack
+from gristmill.pipeline.stages.options import RunOptions
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps import Length, Limit, Read, Shuffle, Split, Write
 

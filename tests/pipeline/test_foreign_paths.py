@@ -10,11 +10,11 @@ from gristmill_testing.token_datasets import write_tokens
 from gristmill import export, mix, open_dataset
 from gristmill.cli.main import main
 from gristmill.core.errors import DamagedDatasetError, GristmillError
-from gristmill.pipeline.clean import clean
+from gristmill.pipeline.publishing.clean import clean
 from gristmill.shards.manifest import StoredFile, dump_manifest, load_manifest
 from gristmill.shards.verify import verify
 from gristmill.steps import Read, Write
-from gristmill.storage.in_place import FilesInPlace
+from gristmill.storage.preallocated import PreallocatedFiles
 from gristmill.stream import Stream
 
 OUTSIDE = ["../v/p.txt", "train/../../v/p.txt", "absolute"]
@@ -206,15 +206,15 @@ def test_the_plan_of_a_mix_that_was_killed(tmp_path, victim, path):
 @pytest.mark.parametrize("names", [["../v/p.txt"], ["v/p.txt"], ["other.txt"]])
 def test_the_note_of_an_export_that_was_killed(tmp_path, victim, names):
     """It names files that begin with the prefix; another one is left alone, one elsewhere is refused."""
-    with FilesInPlace(tmp_path / "x") as files:
+    with PreallocatedFiles(tmp_path / "x") as files:
         note = files._note
     (tmp_path / "other.txt").write_text("mine")
     note.write_text(json.dumps(names))
     if "/" in names[0]:
-        with pytest.raises(DamagedDatasetError, match="names a file outside"), FilesInPlace(tmp_path / "x"):
+        with pytest.raises(DamagedDatasetError, match="names a file outside"), PreallocatedFiles(tmp_path / "x"):
             pass
     else:
-        with FilesInPlace(tmp_path / "x"):
+        with PreallocatedFiles(tmp_path / "x"):
             pass
     assert (tmp_path / "other.txt").read_text() == "mine"
 

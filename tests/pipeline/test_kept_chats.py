@@ -8,8 +8,8 @@ import pytest
 from gristmill_testing.record_forms import without_nulls, written_records
 
 from gristmill.core.errors import UsageError
-from gristmill.pipeline.options import RunOptions
 from gristmill.pipeline.run import run_recipe
+from gristmill.pipeline.stages.options import RunOptions
 from gristmill.shards.verify import verify
 from gristmill.steps import Deduplicate, Filter, Language, Length, Map, Read, Render, Select, Shuffle, Tokenize, Write
 from gristmill.text.tokenizers import save_tokenizer, train_tokenizer

@@ -9,11 +9,13 @@ import tarfile
 import pytest
 
 from gristmill.core.errors import SourceChangedError
-from gristmill.pipeline import plan as plan_module
-from gristmill.pipeline import units, unpack
+from gristmill.pipeline.planning import plan as plan_module
+from gristmill.pipeline.planning import units
+from gristmill.pipeline.stages import unpack
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps import Deduplicate, Read, Shuffle, Write
-from gristmill.steps.read import open_reader, webdataset
+from gristmill.steps.read import open_reader
+from gristmill.steps.read.tar_files import webdataset
 
 JSONL = Write(format="jsonl")
 NUM_SAMPLES = 600

@@ -5,7 +5,9 @@ import json
 
 import pytest
 
-from gristmill.pipeline import first_units, plan, unpack
+from gristmill.pipeline.planning import plan
+from gristmill.pipeline.stages import input_units as first_units
+from gristmill.pipeline.stages import unpack
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps import Length, Limit, Read, Shuffle, Write
 

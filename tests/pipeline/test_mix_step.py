@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import gristmill as gm
 from gristmill import steps
 from gristmill.core.errors import UsageError
-from gristmill.pipeline.shares import Wanted, wanted_amounts
+from gristmill.order.shares import SourceShare, plan_shares
 from gristmill.recipe.load import load_recipe
 from gristmill.shards.verify import verify
 
@@ -131,7 +131,7 @@ def test_sources_are_interleaved_and_copies_come_after_the_whole_first_epoch(
 
 @pytest.mark.parametrize("format", ["arrow", "parquet", "jsonl", "webdataset"])
 def test_one_lane_in_every_format_in_many_units(folder, format, monkeypatch):
-    import gristmill.pipeline.mixed_lane as module
+    import gristmill.pipeline.publishing.mixed_lane as module
 
     monkeypatch.setattr(module, "UNIT_BYTES", 1500)
     monkeypatch.setattr(module, "CELL_BYTES", 400)
@@ -280,7 +280,7 @@ def test_the_same_bytes_however_it_is_run(folder):
 
 
 def test_a_stopped_run_goes_on(folder, monkeypatch):
-    import gristmill.pipeline.publish as publish
+    import gristmill.pipeline.publishing.publish as publish
 
     mix = by_documents(size=40)
     with monkeypatch.context() as patched:
@@ -330,7 +330,7 @@ def test_from_a_recipe_file(folder):
 )
 def test_shares_sum_to_the_size_and_are_less_than_one_away(weights, size):
     given_weights = {f"s{number}": weight for number, weight in enumerate(weights)}
-    wanted = wanted_amounts(given_weights, dict.fromkeys(given_weights, 10**15), size=size, by="rows", max_epochs=1)
+    wanted = plan_shares(given_weights, dict.fromkeys(given_weights, 10**15), size=size, by="rows", max_epochs=1)
     assert sum(share.amount for share in wanted.values()) == size
     for name, weight in given_weights.items():
         assert abs(wanted[name].amount - size * weight / sum(weights)) < 1 + 1e-6 * size / 10**6
@@ -341,13 +341,13 @@ def test_shares_sum_to_the_size_and_are_less_than_one_away(weights, size):
 def test_a_share_is_met_as_nearly_as_whole_records_allow(amounts, data):
     available = sum(amounts)
     amount = data.draw(st.integers(0, 3 * available)) if available else 0
-    wanted = Wanted(amount, available, 4 * available)
+    wanted = SourceShare(amount, available, 4 * available)
     reached = np.concatenate([[0], np.cumsum(amounts)])
-    count = wanted.cut(reached)
+    count = wanted.count_rows_to_take(reached)
     assert abs(reached[count] - wanted.rest) == np.abs(reached - wanted.rest).min()
-    limited = Wanted(amount, available, amount)
-    assert reached[limited.cut(reached)] <= wanted.rest
+    limited = SourceShare(amount, available, amount)
+    assert reached[limited.count_rows_to_take(reached)] <= wanted.rest
 
 
 def test_the_limit_on_epochs_is_the_number_that_was_written():
-    assert wanted_amounts({"a": 1.0}, {"a": 100}, size=29, by="rows", max_epochs=0.29)["a"].limit == 29
+    assert plan_shares({"a": 1.0}, {"a": 100}, size=29, by="rows", max_epochs=0.29)["a"].limit == 29

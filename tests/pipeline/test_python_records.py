@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 import gristmill as gm
 from gristmill.core.errors import NotUpToDateError, UsageError
 from gristmill.core.recipe import Recipe, Source
-from gristmill.pipeline import legs, run
-from gristmill.pipeline.plan import make_plan
-from gristmill.pipeline.trace import trace
+from gristmill.pipeline import run
+from gristmill.pipeline.inspecting.trace import trace
+from gristmill.pipeline.planning.plan import make_plan
+from gristmill.pipeline.stages import runner as legs
 from gristmill.recipe.dump import dump_recipe
 from gristmill.recipe.load import parse_recipe
 from gristmill.shards.dataset import open_dataset
@@ -168,7 +169,7 @@ def test_values_that_json_can_hold_after_all(mill, name):
     value, expected = HANDLED[name]
     result = mill.run(mill.recipe(sources([{"text": "a", "value": value}]), JSONL))
     assert list(open_dataset(mill.output)) == [{"text": "a", "value": expected}]
-    counted = result.manifest.accounts("py")[0].measures
+    counted = result.manifest.accounts("py")[0].counters
     assert counted["nan_as_null"] == ("nan" in name or "inf" in name)
 
 

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 import gristmill as gm
 from gristmill.core.errors import UsageError
 from gristmill.core.recipe import Source
-from gristmill.pipeline import units
+from gristmill.pipeline.planning import units
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps import Length, Map, Pack, Read, Render, Shuffle, Split, Tokenize, Write
 

@@ -57,7 +57,7 @@ def test_each_format(mill, corpus, small_units, write):
     ids=["limit", "shuffle", "split", "all", "shuffled splits"],
 )
 def test_barriers(mill, corpus, small_units, steps, monkeypatch):
-    from gristmill.pipeline import barriers
+    from gristmill.pipeline.barriers import base as barriers
 
     monkeypatch.setattr(barriers, "BUCKET_BYTES", 2 * MIB)
     assert_same(mill, lambda size: mill.recipe(sources(corpus), steps, slice_bytes=size, seed=3), THREADS)
@@ -65,16 +65,16 @@ def test_barriers(mill, corpus, small_units, steps, monkeypatch):
 
 def test_the_number_of_buckets_does_not_depend_on_the_number_of_files(mill, corpus, small_units, monkeypatch):
     """Just where one more bucket begins: heads and feet of more files must not count."""
-    from gristmill.pipeline import barriers
+    from gristmill.pipeline.barriers import base as barriers
 
     found = []
-    real = barriers.after_shuffle
+    real = barriers.shuffle_units
 
     def watched(shuffle, runner, stage, units, results):
         found.append(sum(sum(part.data_blocks) for result in results for part in result.parts))
         return real(shuffle, runner, stage, units, results)
 
-    monkeypatch.setattr(barriers, "after_shuffle", watched)
+    monkeypatch.setattr(barriers, "shuffle_units", watched)
     one_source = {"web": Read(read=f"{corpus}/web/*.jsonl")}
     mill.fresh_files(mill.recipe(one_source, [Shuffle()]))
     monkeypatch.setattr(barriers, "BUCKET_BYTES", found[0])

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from gristmill.core.errors import SourceChangedError
-from gristmill.pipeline import units
-from gristmill.pipeline.trace import trace
+from gristmill.pipeline.inspecting.trace import trace
+from gristmill.pipeline.planning import units
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps import Length, Map, Read, Shuffle, Split, Write
 
@@ -39,7 +39,7 @@ def small_clusters(monkeypatch):
     monkeypatch.setattr(units, "CELL_BYTES", 1000)
     monkeypatch.setattr(units, "UNIT_BYTES", 12_000)
     monkeypatch.setattr(units, "MIN_GROUP_BYTES", 4000)
-    monkeypatch.setattr(units, "OPENING_BYTES", 50)
+    monkeypatch.setattr(units, "FILE_OPEN_BYTES", 50)
 
 
 @pytest.mark.parametrize(
@@ -97,13 +97,13 @@ def test_books_quarantine_and_traces_know_the_single_file(mill, small):
 def test_a_file_of_a_cluster_that_changes_while_the_run_goes_on(mill, small, monkeypatch):
     from gristmill.pipeline import run
 
-    real = run.LegRunner.run
+    real = run.StageRunner.run
 
     def touching(*arguments):
         os.utime(small / "part-042.jsonl", ns=(1, 1))
         return real(*arguments)
 
-    monkeypatch.setattr(run.LegRunner, "run", touching)
+    monkeypatch.setattr(run.StageRunner, "run", touching)
     with pytest.raises(SourceChangedError, match="part-042"):
         mill.run(mill.recipe({"web": Read(read=f"{small}/*")}, [Write(format="jsonl")], max_quarantine=1))
 

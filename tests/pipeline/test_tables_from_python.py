@@ -7,7 +7,7 @@ import pytest
 
 from gristmill.core.errors import UsageError
 from gristmill.core.python_records import PythonRecords
-from gristmill.pipeline.plan import make_plan
+from gristmill.pipeline.planning.plan import make_plan
 from gristmill.steps import Length, Read, Write
 
 pandas = pytest.importorskip("pandas")

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from gristmill.core.errors import LowUtilisationError, UsageError
 from gristmill.core.recipe import Source
-from gristmill.pipeline import units
+from gristmill.pipeline.planning import units
 from gristmill.shards.dataset import open_dataset
 from gristmill.shards.verify import verify
 from gristmill.steps import Length, Limit, Pack, Read, Shuffle, Split, Tokenize, Write

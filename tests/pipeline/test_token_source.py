@@ -10,12 +10,13 @@ import pytest
 
 from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.core.recipe import Recipe, Source
-from gristmill.pipeline import legs, work
-from gristmill.pipeline.options import RunOptions
-from gristmill.pipeline.plan import make_plan
+from gristmill.pipeline.inspecting.trace import trace
+from gristmill.pipeline.jobs.tokenizer_jobs import train_on_source
+from gristmill.pipeline.planning.plan import make_plan
 from gristmill.pipeline.run import run_recipe
-from gristmill.pipeline.tokenizers import train
-from gristmill.pipeline.trace import trace
+from gristmill.pipeline.stages import runner as legs
+from gristmill.pipeline.stages import slice_task as work
+from gristmill.pipeline.stages.options import RunOptions
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps import Filter, Length, Limit, Pack, Read, Rename, Sample, Shuffle, Split, Tokenize, Write
 from gristmill.text.tokenizers import save_tokenizer, train_tokenizer
@@ -278,7 +279,7 @@ def test_what_cannot_be_done_with_tokens(mill, world, tmp_path):
         run(mill, Read(read=tokens, split="train"), Split(validation=0.1))
     assert "by: origin" in caught.value.help
     with pytest.raises(UsageError, match='no column "text"'):
-        train(
+        train_on_source(
             str(tmp_path / "t"), Read(read=tokens, format="gristmill"), vocab_size=300, special_tokens=[], max_bytes=9
         )
     assert not mill.output.exists()

@@ -6,7 +6,9 @@ import os
 import pytest
 
 from gristmill.core.errors import FolderLockedError, GristmillError, NotUpToDateError, SourceChangedError, UsageError
-from gristmill.pipeline import legs, plan, run, units
+from gristmill.pipeline import run
+from gristmill.pipeline.planning import plan, units
+from gristmill.pipeline.stages import runner as legs
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps import Length, Limit, Map, Read, Sample, Shuffle, Split, Write
 from gristmill.storage.lock import FolderLock
@@ -16,7 +18,7 @@ from gristmill.storage.lock import FolderLock
 def tiny_units(monkeypatch):
     monkeypatch.setattr(units, "UNIT_BYTES", 4000)
     monkeypatch.setattr(units, "MIN_GROUP_BYTES", 1500)
-    monkeypatch.setattr(units, "OPENING_BYTES", 0)
+    monkeypatch.setattr(units, "FILE_OPEN_BYTES", 0)
 
 
 @pytest.fixture
@@ -294,7 +296,7 @@ def test_a_file_that_may_not_be_read(mill, data):
 
 def test_a_file_that_cannot_be_read(mill, data, monkeypatch):
     """As above, for root: the file system refuses it."""
-    from gristmill.steps.read import separated
+    from gristmill.steps.read.raw_cells import delimited_file as separated
 
     real = separated.open_input
 

@@ -154,8 +154,8 @@ def test_functions_lie_beside_the_recipe(tmp_path):
     path.write_text("output: out\nsources: {a: {read: x}}\nsteps: [map: {call: functions.py:f}]\n")
     recipe = load_recipe(path)
     assert recipe.folder == str(tmp_path)
-    assert recipe.steps[0].resolved(recipe.path(".")) == Map(call=f"{tmp_path}/functions.py:f")
-    assert recipe.steps[0].resolved(recipe.path(".")).function({"a": 1}) == {"a": 1}
+    assert recipe.steps[0].resolve(recipe.path(".")) == Map(call=f"{tmp_path}/functions.py:f")
+    assert recipe.steps[0].resolve(recipe.path(".")).function({"a": 1}) == {"a": 1}
 
 
 def test_files_that_are_no_recipes(tmp_path):

@@ -32,7 +32,7 @@ def test_every_part_knows_its_line():
         "a.c.1": "r.yaml, line 5",
         "a.c.1.y": "r.yaml, line 5",
     }
-    assert tree.place(("a", "missing", 3)) == "r.yaml, line 1"
+    assert tree.find_place(("a", "missing", 3)) == "r.yaml, line 1"
 
 
 @pytest.mark.parametrize(

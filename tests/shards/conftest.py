@@ -4,8 +4,7 @@ import pyarrow as pa
 import pytest
 
 from gristmill.core.books import Account
-from gristmill.core.records import origins
-from gristmill.shards.funnel import derived_files
+from gristmill.core.records import make_origins
 from gristmill.shards.manifest import (
     InputFile,
     Manifest,
@@ -16,6 +15,7 @@ from gristmill.shards.manifest import (
     dump_manifest,
     file_key,
 )
+from gristmill.shards.report import make_derived_files
 from gristmill.steps.write import (
     Write,
     encode_whole,
@@ -67,7 +67,7 @@ def make_dataset(tmp_path):
             versions={"gristmill": "0"},
             files={file_key(_file(source)): _input_file(source) for source in num_rows},
         ).sealed()
-        for path, content in derived_files(manifest).items():
+        for path, content in make_derived_files(manifest).items():
             write_file(folder / path, content, "test")
         write_file(folder / "manifest.json", b"".join(dump_manifest(manifest)), "test")
         return folder
@@ -95,7 +95,7 @@ def _batch(start, rows, source):
     numbers = range(start, start + rows)
     return pa.record_batch(
         {
-            "origin": origins(_file(source), pa.array(numbers)),
+            "origin": make_origins(_file(source), pa.array(numbers)),
             "text": pa.array([f"text {number} é\n" for number in numbers], pa.large_string()),
             "number": pa.array([None if number % 3 == 0 else number for number in numbers], pa.int64()),
         }
@@ -124,7 +124,7 @@ def _write_shard(folder, path, write, batches):
 
 
 def _account(step, rows, *, bad):
-    account = Account(step, taken=rows + bad, given=rows)
+    account = Account(step, records_in=rows + bad, records_out=rows)
     if bad:
         account.quarantined["invalid_json"] = 1
     return account

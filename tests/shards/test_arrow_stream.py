@@ -2,12 +2,12 @@
 
 import pyarrow as pa
 
-from gristmill.core.records import origins
+from gristmill.core.records import make_origins
 from gristmill.shards import arrow_stream
 
 
 def _batch(rows):
-    return pa.record_batch({"origin": origins(7, pa.array(range(rows))), "text": ["a"] * rows})
+    return pa.record_batch({"origin": make_origins(7, pa.array(range(rows))), "text": ["a"] * rows})
 
 
 def test_the_bytes_are_those_of_a_stream_writer():

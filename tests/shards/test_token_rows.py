@@ -7,7 +7,7 @@ from gristmill_testing.streams import with_manifest
 from gristmill_testing.token_datasets import write_tokens
 
 from gristmill.core.errors import UsageError
-from gristmill.core.examples import documents
+from gristmill.core.sample_batches import documents
 from gristmill.shards.canonical import canonical_batch, canonical_schema
 from gristmill.shards.manifest import dump_manifest, load_manifest
 from gristmill.shards.token_rows import (

@@ -9,8 +9,8 @@ import pytest
 
 from gristmill.core.errors import DamagedDatasetError
 from gristmill.shards.dataset import open_dataset
-from gristmill.shards.funnel import derived_files
 from gristmill.shards.manifest import Account, dump_manifest, load_manifest
+from gristmill.shards.report import make_derived_files
 from gristmill.shards.verify import verify
 
 
@@ -85,7 +85,7 @@ def _reseal(folder, change):
         state["_fingerprint"] = f"{manifest.dataset_hash[:16]}-{path.parent.name}"
         path.write_bytes(msgspec.json.format(msgspec.json.encode(state), indent=2) + b"\n")
     with suppress(DamagedDatasetError):  # of books that cannot be read
-        (folder / "report.json").write_bytes(derived_files(manifest)["report.json"])
+        (folder / "report.json").write_bytes(make_derived_files(manifest)["report.json"])
 
 
 def test_more_or_fewer_rows_than_the_manifest_says(dataset):
@@ -119,7 +119,7 @@ def test_an_edited_manifest(dataset):
 
 def test_books_that_do_not_balance_or_do_not_end_with_the_records(dataset):
     original = (dataset / "manifest.json").read_bytes()
-    first = Account("read", taken=10, given=9).to_dict()
+    first = Account("read", records_in=10, records_out=9).to_dict()
     edits = [
         lambda plain: plain["books"]["web"][0].update({"in": 99}),
         lambda plain: plain["books"]["web"].insert(0, first),

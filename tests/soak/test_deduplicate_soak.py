@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from gristmill.core.recipe import Recipe
-from gristmill.pipeline.options import RunOptions
 from gristmill.pipeline.run import run_recipe
+from gristmill.pipeline.stages.options import RunOptions
 from gristmill.shards.verify import verify
 from gristmill.steps import Deduplicate, Read, Write
 
@@ -60,7 +60,7 @@ def test_a_million_documents_in_two_gibibytes_a_worker(tmp_path):
     script = """
 import resource, sys
 from gristmill.core.recipe import Recipe
-from gristmill.pipeline.options import RunOptions
+from gristmill.pipeline.stages.options import RunOptions
 from gristmill.pipeline.run import run_recipe
 from gristmill.steps import Deduplicate, Read, Write
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from gristmill.core.errors import UsageError
-from gristmill.core.examples import documents, texts
+from gristmill.core.sample_batches import documents, texts
 from gristmill.steps import Filter
 
 
@@ -20,8 +20,8 @@ def test_exceptions_and_wrong_answers_are_set_aside_one_by_one():
     applied = Filter(call=careful).apply(documents(list("abcde")), seed=0)
     assert texts(applied.batch) == ["a", "d"]
     assert applied.dropped == {"rejected": 1}
-    assert [(bad.position, bad.reason) for bad in applied.bad] == [(2, "not_a_bool"), (4, "exception")]
-    raised = applied.bad[1]
+    assert [(bad.position, bad.reason) for bad in applied.quarantined] == [(2, "not_a_bool"), (4, "exception")]
+    raised = applied.quarantined[1]
     assert "ZeroDivisionError" in raised.message
     assert "in judge" in raised.traceback
     assert "record_functions.py" not in raised.traceback  # only the user's frames
@@ -30,15 +30,15 @@ def test_exceptions_and_wrong_answers_are_set_aside_one_by_one():
 
 def test_a_large_record_is_set_aside_by_reference():
     applied = Filter(call=lambda record: None).apply(documents(["x" * (2 << 20)]), seed=0)
-    assert applied.bad[0].raw is None
-    assert applied.bad[0].num_bytes > 2 << 20
+    assert applied.quarantined[0].raw is None
+    assert applied.quarantined[0].num_bytes > 2 << 20
 
 
 def test_out_of_memory_is_told_apart_from_other_errors():
     def hungry(record):
         raise MemoryError
 
-    [bad] = Filter(call=hungry).apply(documents(["a"]), seed=0).bad
+    [bad] = Filter(call=hungry).apply(documents(["a"]), seed=0).quarantined
     assert bad.reason == "out_of_memory"
 
 

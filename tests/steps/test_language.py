@@ -6,8 +6,8 @@ from gristmill_testing.open_texts import translations
 from gristmill_testing.shared_data import corpus_records
 
 from gristmill.core.errors import UsageError
-from gristmill.core.examples import documents, texts
 from gristmill.core.records import RECORD, RECORD_TYPE
+from gristmill.core.sample_batches import documents, texts
 from gristmill.steps.language import Language
 
 ENGLISH, GERMAN = "This is a sentence in English.", "Dieser Satz ist auf Deutsch geschrieben."
@@ -50,7 +50,7 @@ def test_columns_that_are_there_are_replaced_and_json_follows():
 @pytest.mark.parametrize(("language", "meant"), [("pt-BR", "pt"), ("eng", "en"), ("german", None)])
 def test_unknown_languages_are_refused(language, meant):
     with pytest.raises(UsageError) as raised:
-        Language(languages=[language]).resolved(".")
+        Language(languages=[language]).resolve(".")
     assert (f'did you mean "{meant}"' in str(raised.value)) == (meant is not None)
 
 
@@ -78,7 +78,7 @@ def test_explain_names_the_rule_that_drops_what_has_no_letters():
 def test_every_rule_that_fails_is_counted():
     applied = Language(languages=["fr"], min_score=1).apply(documents([ENGLISH, "le the der", "1"]), seed=0)
     assert applied.dropped == {"no_letters": 1, "other_language": 2}
-    assert applied.measures == {"failed:no_letters": 1, "failed:other_language": 2, "failed:min_score": 2}
+    assert applied.counters == {"failed:no_letters": 1, "failed:other_language": 2, "failed:min_score": 2}
     assert applied.failed["min_score"].tolist() == [True, True, False]
 
 

@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 
 from gristmill.core.errors import UsageError
-from gristmill.core.examples import documents, texts
 from gristmill.core.records import RECORD, RECORD_TYPE
+from gristmill.core.sample_batches import documents, texts
 from gristmill.steps import Map
 
 
@@ -50,7 +50,7 @@ def test_what_cannot_be_kept_is_set_aside_alone(result, reason):
         json_batch([{"text": "a"}, {"text": "b"}, {"text": "c"}]), seed=0
     )
     assert texts(applied.batch) == ["a", "c"]
-    assert [(bad.position, bad.reason) for bad in applied.bad] == [(1, reason)]
+    assert [(bad.position, bad.reason) for bad in applied.quarantined] == [(1, reason)]
 
 
 def test_columns_are_typed_and_new_ones_declared():
@@ -62,15 +62,15 @@ def test_columns_are_typed_and_new_ones_declared():
     assert applied.batch.schema.field("score").type == pa.int32()
     assert applied.batch.column("score").to_pylist() == [1, None]
     assert applied.batch.column("url").to_pylist() == ["u", "w"]
-    assert [bad.reason for bad in applied.bad] == ["column_type"]
+    assert [bad.reason for bad in applied.quarantined] == ["column_type"]
 
     applied = Map(call=score).apply(batch, seed=0)
-    assert [bad.reason for bad in applied.bad] == ["undeclared_column"] * 3
+    assert [bad.reason for bad in applied.quarantined] == ["undeclared_column"] * 3
 
 
 def test_broken_json_that_the_reader_did_not_see_is_set_aside():
     batch = documents(["a"]).append_column(RECORD, pa.array([b'{"text": "a", "x": "\xff"}'], RECORD_TYPE))
-    assert [bad.reason for bad in Map(call=lambda record: record).apply(batch, seed=0).bad] == ["invalid_json"]
+    assert [bad.reason for bad in Map(call=lambda record: record).apply(batch, seed=0).quarantined] == ["invalid_json"]
 
 
 @pytest.mark.parametrize("columns", [{"x": "int65"}, {"origin": "int64"}, {"x": "list<strin>"}])

@@ -5,8 +5,8 @@ import pyarrow.compute as pc
 import pytest
 
 from gristmill.core.errors import UsageError
-from gristmill.core.examples import documents, texts
 from gristmill.core.records import RECORD, RECORD_TYPE
+from gristmill.core.sample_batches import documents, texts
 from gristmill.steps import MapBatches
 
 
@@ -32,8 +32,8 @@ def test_a_raising_batch_is_halved_to_the_record_at_fault():
     words = [str(number) for number in range(64)]
     applied = MapBatches(call=fails_at_7).apply(documents(words), seed=0)
     assert texts(applied.batch) == [word for word in words if word != "7"]
-    assert [(bad.position, bad.reason) for bad in applied.bad] == [(7, "exception")]
-    assert "seven" in applied.bad[0].traceback
+    assert [(bad.position, bad.reason) for bad in applied.quarantined] == [(7, "exception")]
+    assert "seven" in applied.quarantined[0].traceback
     assert len(calls) == 1 + 2 * 6  # both halves, six times
 
 
@@ -70,7 +70,7 @@ def test_json_records_follow_the_columns_and_others_keep_their_bytes():
 def test_a_batch_that_breaks_the_rules_is_set_aside(call):
     applied = MapBatches(call=call).apply(documents(["a", "b"]), seed=0)
     assert applied.batch.num_rows == 0
-    assert [bad.reason for bad in applied.bad] == ["exception"] * 2
+    assert [bad.reason for bad in applied.quarantined] == ["exception"] * 2
 
 
 def test_changing_the_raw_record_itself_is_refused():
@@ -78,7 +78,7 @@ def test_changing_the_raw_record_itself_is_refused():
         return batch.set_column(2, RECORD, pa.array([b"{}"] * batch.num_rows, RECORD_TYPE))
 
     applied = MapBatches(call=rewrite).apply(json_batch([{"text": "a"}]), seed=0)
-    assert "record" in applied.bad[0].message
+    assert "record" in applied.quarantined[0].message
 
 
 def test_reordered_and_dropped_rows_are_accounted_for():

@@ -2,8 +2,8 @@ import pyarrow as pa
 import pytest
 
 from gristmill.core.errors import UsageError
-from gristmill.core.examples import documents
 from gristmill.core.records import RECORD, RECORD_TYPE
+from gristmill.core.sample_batches import documents
 from gristmill.steps import Rename
 
 
@@ -22,7 +22,7 @@ def test_a_record_that_has_the_name_already_is_set_aside():
     batch = with_json([b'{"url": "a", "link": 1}', b'{"url": "b"}'], url=["a", "b"])
     applied = Rename(columns={"url": "link"}).apply(batch, seed=0)
     assert applied.batch.column("link").to_pylist() == ["b"]
-    assert [(bad.position, bad.reason, bad.raw) for bad in applied.bad] == [
+    assert [(bad.position, bad.reason, bad.raw) for bad in applied.quarantined] == [
         (0, "name_taken", b'{"url": "a", "link": 1}')
     ]
 

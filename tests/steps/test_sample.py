@@ -1,7 +1,7 @@
 import pytest
 
 from gristmill.core.errors import UsageError
-from gristmill.core.examples import documents
+from gristmill.core.sample_batches import documents
 from gristmill.steps import Sample
 
 

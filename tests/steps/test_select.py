@@ -2,8 +2,8 @@ import pyarrow as pa
 import pytest
 
 from gristmill.core.errors import UsageError
-from gristmill.core.examples import documents
 from gristmill.core.records import RECORD, SPLIT
+from gristmill.core.sample_batches import documents
 from gristmill.steps import Select
 
 

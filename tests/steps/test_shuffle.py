@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.core.errors import UsageError
-from gristmill.core.examples import documents, texts
+from gristmill.core.sample_batches import documents, texts
 from gristmill.steps import Shuffle
 
 WORDS = [str(number) for number in range(2000)]

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.core.errors import UsageError
-from gristmill.core.examples import documents
 from gristmill.core.records import SPLIT
+from gristmill.core.sample_batches import documents
 from gristmill.steps import Split
 
 

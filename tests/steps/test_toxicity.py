@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.core.errors import UsageError
-from gristmill.core.examples import documents, texts
+from gristmill.core.sample_batches import documents, texts
 from gristmill.steps.toxicity import Toxicity
 
 
@@ -65,7 +65,7 @@ def test_a_long_list():
 
 def test_a_list_that_is_too_long_is_refused():
     with pytest.raises(UsageError, match="of 150,000 words is too long"):
-        Toxicity(lists={"": [f"{number * 7919:x}" * 2 for number in range(150_000)]}).resolved(".")
+        Toxicity(lists={"": [f"{number * 7919:x}" * 2 for number in range(150_000)]}).resolve(".")
 
 
 def test_what_is_allowed_does_not_count():
@@ -90,7 +90,7 @@ def test_lists_are_read_when_a_run_is_planned(tmp_path):
     (package / "de.txt").write_text("böse\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(tmp_path)
-        assert step.resolved(str(tmp_path)).lists == {"": ["darn", "bad word"], "de": ["böse"]}
+        assert step.resolve(str(tmp_path)).lists == {"": ["darn", "bad word"], "de": ["böse"]}
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_lists_that_cannot_be_read_are_refused(tmp_path, words, content, message
     if content is not None:
         (tmp_path / words).write_bytes(content)
     with pytest.raises(UsageError, match=message):
-        Toxicity(words=words).resolved(str(tmp_path))
+        Toxicity(words=words).resolve(str(tmp_path))
 
 
 def test_explain():

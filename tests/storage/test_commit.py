@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gristmill.core.errors import UsageError
 from gristmill.storage.checksums import file_checksum
-from gristmill.storage.commit import PendingFile, free_bytes, make_folder, remove_temporaries, write_file
+from gristmill.storage.commit import PendingFile, count_free_bytes, make_folder, remove_temporaries, write_file
 
 
 def names(folder):
@@ -142,4 +142,4 @@ def test_errors_name_the_path_and_keep_their_number(tmp_path):
 
 
 def test_free_bytes_of_a_folder_that_is_not_there_yet(tmp_path):
-    assert free_bytes(tmp_path / "x" / "y") > 0
+    assert count_free_bytes(tmp_path / "x" / "y") > 0

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.core.errors import UsageError
-from gristmill.storage.compression import codec_of, compress_frame, decompressed, strip_codec
+from gristmill.storage.compression import codec_of, compress_frame, decompress, strip_codec
 
 CODECS = ("gzip", "zstd", "bz2", "xz", "lz4")
 SUFFIXES = {"gzip": ".gz", "zstd": ".zst", "bz2": ".bz2", "xz": ".xz", "lz4": ".lz4"}
@@ -43,7 +43,7 @@ class Trickle(io.RawIOBase):
 
 
 def unpack(data, codec):
-    return b"".join(decompressed(io.BytesIO(data), codec))
+    return b"".join(decompress(io.BytesIO(data), codec))
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -98,7 +98,7 @@ def test_an_unknown_codec_is_wrong_use():
 def test_chunks_do_not_depend_on_how_the_bytes_arrive(codec, step):
     data = b"".join(b"line %d of some text\n" % number for number in range(5_000 if step == 1 else 150_000))
     packed = compress_frame(data, codec, 1) * 2
-    assert list(decompressed(Trickle(packed, step), codec)) == list(decompressed(io.BytesIO(packed), codec))
+    assert list(decompress(Trickle(packed, step), codec)) == list(decompress(io.BytesIO(packed), codec))
     assert unpack(packed, codec) == data * 2
 
 
@@ -108,7 +108,7 @@ def test_a_bomb_is_unpacked_in_small_chunks(codec):
     bomb = compress_frame(bytes(num_bytes), codec, 1)
     total = largest = 0
     tracemalloc.start()
-    for chunk in decompressed(io.BytesIO(bomb), codec):
+    for chunk in decompress(io.BytesIO(bomb), codec):
         total += len(chunk)
         largest = max(largest, len(chunk))
     _, peak = tracemalloc.get_traced_memory()

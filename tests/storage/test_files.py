@@ -1,7 +1,7 @@
 import fsspec
 import pytest
 
-from gristmill.storage.files import current_version, open_input
+from gristmill.storage.files import open_input, read_version
 from gristmill.storage.paths import find_files
 
 
@@ -28,15 +28,15 @@ def test_the_version_is_that_of_the_listing_until_the_file_changes(place):
     folder, write = place
     write("a", b"one")
     (file,) = find_files(f"{folder}/*")
-    assert current_version(file.path) == (file.num_bytes, file.version)
+    assert read_version(file.path) == (file.num_bytes, file.version)
     write("a", b"two")
-    assert current_version(file.path) != (file.num_bytes, file.version)
+    assert read_version(file.path) != (file.num_bytes, file.version)
 
 
 def test_a_file_that_is_gone_is_an_error(place):
     folder, write = place
     write("a", b"")
-    for use in (open_input, current_version):
+    for use in (open_input, read_version):
         with pytest.raises(FileNotFoundError):
             use(f"{folder}/gone")
 
@@ -45,4 +45,4 @@ def test_file_urls_are_local(tmp_path):
     (tmp_path / "a").write_bytes(b"data")
     with open_input(f"file://{tmp_path}/a", 1) as stream:
         assert stream.read() == b"ata"
-    assert current_version(f"file://{tmp_path}/a") == current_version(str(tmp_path / "a"))
+    assert read_version(f"file://{tmp_path}/a") == read_version(str(tmp_path / "a"))

@@ -6,7 +6,7 @@ import fsspec
 import pytest
 
 from gristmill.core.errors import UsageError
-from gristmill.storage.paths import FoundFile, find_files, list_files
+from gristmill.storage.paths import ListedFile, find_files, list_files
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_a_folder_stands_for_all_its_files_but_hidden_ones(tree):
 
 def test_size_version_and_path_are_those_of_the_file(tree):
     file = tree / "a.jsonl"
-    assert find_files(str(file)) == [FoundFile(str(file), "a.jsonl", 7, str(file.stat().st_mtime_ns))]
+    assert find_files(str(file)) == [ListedFile(str(file), "a.jsonl", 7, str(file.stat().st_mtime_ns))]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_links_inside_the_root_give_each_file_once(tree):
     (tree / "deep2").mkdir()
     (tree / "deep2" / "beside").symlink_to("../deep")
     assert relatives(str(tree)) == ["a.jsonl", "b.jsonl", "c.txt", "deep/d.jsonl", "deep/er/e.jsonl"]
-    assert list_files(str(tree)).links_again == [f"{tree}/0-again.jsonl"]
+    assert list_files(str(tree)).duplicate_links == [f"{tree}/0-again.jsonl"]
     assert relatives(f"{tree}/0-d*/*.jsonl") == ["0-deep/d.jsonl"]
 
 
@@ -161,7 +161,7 @@ def test_links_to_files_anywhere_are_followed(tree, tmp_path_factory):
         listing = list_files(pattern)
         [file] = [file for file in listing.files if file.num_bytes == 999]
         assert file.path == f"{tree}/deep/again.jsonl"  # the first of its names
-        assert listing.links_again == [f"{tree}/file.jsonl"]
+        assert listing.duplicate_links == [f"{tree}/file.jsonl"]
         assert listing.link_targets == [str(outside / "blob")]
     assert relatives(f"{tree}/fi*.jsonl") == ["file.jsonl"]
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.core.errors import UsageError
-from gristmill.storage.patterns import PathPattern, expand_braces, fixed_folder
+from gristmill.storage.patterns import PathPattern, expand_braces, find_fixed_folder
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_a_range_of_a_billion_names_is_refused_at_once():
     ("pattern", "folder"), [("/a/b/*.txt", "/a/b/"), ("a/b", "a/"), ("{a,b}/c", ""), ("x/[ab]/c", "x/"), ("x/y?", "x/")]
 )
 def test_the_fixed_folder_ends_before_the_first_special_character(pattern, folder):
-    assert fixed_folder(pattern) == folder
+    assert find_fixed_folder(pattern) == folder
 
 
 @pytest.mark.parametrize(

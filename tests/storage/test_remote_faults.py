@@ -16,7 +16,7 @@ from gristmill import Recipe, run, steps
 from gristmill.cli.main import main
 from gristmill.core.errors import RemoteStoreError, SourceChangedError, StoreRefusedError, UsageError
 from gristmill.storage import remote_calls
-from gristmill.storage.files import current_version, open_input
+from gristmill.storage.files import open_input, read_version
 from gristmill.storage.paths import find_files
 from gristmill.storage.remote_calls import RemoteStream, ask_store
 
@@ -77,7 +77,7 @@ def test_half_of_the_connections_break(proxy, seed):
     assert [file.relative for file in find_files("s3://faulty/web/*.jsonl")] == ["0.jsonl", "1.jsonl", "2.jsonl"]
     assert len(find_files("s3://faulty/web")) == 3
     (file,) = find_files("s3://faulty/large.bin")
-    assert current_version(file.path) == (len(CONTENT), file.version)
+    assert read_version(file.path) == (len(CONTENT), file.version)
     with open_input(file.path, 1000) as stream:
         assert stream.read(5) == CONTENT[1000:1005]
         assert stream.read() == CONTENT[1005:]
@@ -161,7 +161,7 @@ def _write_arrow(table, sink):
 
 def test_access_denied_is_said_at_once(proxy, no_waits):
     proxy.fault = lambda line, number: DENIED
-    for read in (lambda: find_files("s3://faulty/web/*.jsonl"), lambda: current_version("s3://faulty/large.bin")):
+    for read in (lambda: find_files("s3://faulty/web/*.jsonl"), lambda: read_version("s3://faulty/large.bin")):
         with pytest.raises(StoreRefusedError, match="denied") as caught:
             read()
         assert "credentials" in caught.value.help

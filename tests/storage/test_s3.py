@@ -6,8 +6,8 @@ import pytest
 
 from gristmill.core.errors import UsageError
 from gristmill.storage.checksums import file_checksum
-from gristmill.storage.compression import compress_frame, decompressed
-from gristmill.storage.files import current_version, open_input
+from gristmill.storage.compression import compress_frame, decompress
+from gristmill.storage.files import open_input, read_version
 from gristmill.storage.paths import find_files
 
 pytest.importorskip("s3fs")
@@ -100,7 +100,7 @@ def test_content_and_ranges(bucket):
             assert stream.read() == data[start:]
     bucket.pipe("corpus/big.bin.zst", compress_frame(data, "zstd"))
     with open_input("s3://corpus/big.bin.zst") as stream:
-        assert b"".join(decompressed(stream, "zstd")) == data
+        assert b"".join(decompress(stream, "zstd")) == data
 
 
 def test_a_checksum_of_a_remote_file(bucket, tmp_path):
@@ -112,9 +112,9 @@ def test_the_etag_tells_a_changed_object_of_the_same_size(bucket):
     (file,) = find_files("s3://corpus/books/z.txt")
     (listed,) = find_files("s3://corpus/books/*")
     assert file == listed
-    assert current_version(file.path) == (file.num_bytes, file.version)
+    assert read_version(file.path) == (file.num_bytes, file.version)
     bucket.pipe("corpus/books/z.txt", NAMES[-1].upper().encode())
-    size, version = current_version(file.path)
+    size, version = read_version(file.path)
     assert size == file.num_bytes
     assert version != file.version
     assert find_files("s3://corpus/books/z.txt")[0].version == version

@@ -96,7 +96,7 @@ def test_phases(packed):
 @pytest.fixture
 def mixed(tmp_path):
     """Three quarters of web, a quarter of code, interleaved when they were written."""
-    from gristmill.pipeline.mix import mix
+    from gristmill.pipeline.jobs.mix import mix
 
     given = {
         "web": (write_packed(tmp_path / "web", {"a": [30, 40]}), 3),

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from gristmill.cli.options import dataset_argument, json_option
-from gristmill.pipeline.clean import clean
-from gristmill.pipeline.outline import amount, counted
+from gristmill.pipeline.planning.outline import format_bytes, format_count
+from gristmill.pipeline.publishing.clean import clean
 
 _MAX_LISTED = 10
 
@@ -31,4 +31,4 @@ def command(out: str, *, as_json: bool) -> None:
     if len(found.files) > _MAX_LISTED:
         click.echo(f"removed {len(found.files) - _MAX_LISTED:,} others")
     kept = "; the finished dataset is untouched" if found.is_dataset else ""
-    click.echo(f"{counted(len(found.files), 'file')}, {amount(found.num_bytes)} removed from {out}{kept}")
+    click.echo(f"{format_count(len(found.files), 'file')}, {format_bytes(found.num_bytes)} removed from {out}{kept}")

@@ -10,9 +10,9 @@ from gristmill.cli.options import Choice, json_option
 from gristmill.cli.run import print_accounts, print_outcome, result_facts
 from gristmill.core.errors import UsageError
 from gristmill.core.recipe import Recipe
-from gristmill.pipeline.options import RunOptions
 from gristmill.pipeline.run import run_recipe
-from gristmill.steps.deduplicate import KINDS, VERIFY, Deduplicate
+from gristmill.pipeline.stages.options import RunOptions
+from gristmill.steps.deduplicate.deduplicate import KINDS, VERIFY, Deduplicate
 from gristmill.steps.read import Read
 from gristmill.steps.write import Write
 from gristmill.steps.write.write import FORMATS

@@ -10,10 +10,10 @@ from gristmill.cli.printing import one_line
 from gristmill.cli.tables import print_books, print_lines, print_tokens
 from gristmill.core.errors import GristmillError
 from gristmill.engine.progress import Activity
-from gristmill.pipeline.demo import Prepared, prepare_demo
-from gristmill.pipeline.options import RunOptions
-from gristmill.pipeline.outline import amount
+from gristmill.pipeline.jobs.demo import DemoFolder, prepare_demo
+from gristmill.pipeline.planning.outline import format_bytes
 from gristmill.pipeline.run import RunResult, run_recipe
+from gristmill.pipeline.stages.options import RunOptions
 from gristmill.recipe.load import load_recipe
 from gristmill.shards.dataset import Dataset
 from gristmill.stream import Stream
@@ -66,7 +66,7 @@ def _say(as_json: bool, line: str) -> None:  # noqa: FBT001
         print_lines(line)
 
 
-def _print_prepared(prepared: Prepared, *, as_json: bool) -> None:
+def _print_prepared(prepared: DemoFolder, *, as_json: bool) -> None:
     left_out = f", {prepared.num_unreadable} without a readable encoding left out" if prepared.num_unreadable else ""
     found = f"{prepared.num_files:,} files and {prepared.num_docstrings:,} docstrings"
     times = f"in {prepared.extract_seconds:.1f} s{left_out}; the tokenizer took {prepared.train_seconds:.1f} s"
@@ -85,7 +85,7 @@ def _print_result(result: RunResult, seconds: float) -> None:
     print_books(result.books, more=f"gristmill inspect {result.output} --details")
     print_tokens(result.manifest)
     num_bytes = _num_bytes(result)
-    done = "up to date" if result.was_up_to_date else f"{amount(num_bytes)} of text, {_speed(result, seconds)}"
+    done = "up to date" if result.was_up_to_date else f"{format_bytes(num_bytes)} of text, {_speed(result, seconds)}"
     print_lines(f"3. {done}; every checksum, row and token verified; the books balance")
 
 
@@ -106,7 +106,7 @@ def _print_rows(dataset: Dataset) -> None:
 
 def _print_batches(dataset: Dataset) -> None:
     with Activity() as activity:
-        activity.tell("opening the stream; kernels for this machine are compiled once")
+        activity.show("opening the stream; kernels for this machine are compiled once")
         stream = Stream(dataset.folder, seed=7)
         stream.batch(0, _BATCH_SIZE)
     click.echo("5. Streamed in the order of training, from any row on:")
@@ -116,7 +116,7 @@ def _print_batches(dataset: Dataset) -> None:
         print_lines(f"   step {step:,}: input_ids {batch['input_ids'].shape}, {num_trained:,} tokens to learn from")
 
 
-def _as_dict(prepared: Prepared, result: RunResult, seconds: float) -> dict[str, object]:
+def _as_dict(prepared: DemoFolder, result: RunResult, seconds: float) -> dict[str, object]:
     return {
         "recipe": str(prepared.recipe),
         "output": str(result.output),

@@ -16,10 +16,10 @@ import click
 
 from gristmill import __version__
 from gristmill.cli.options import json_option
-from gristmill.core.kernels import cache_folder
 from gristmill.engine import resources
-from gristmill.pipeline.outline import amount, counted
-from gristmill.storage.commit import free_bytes
+from gristmill.pipeline.planning.outline import format_bytes, format_count
+from gristmill.runtime.kernels import find_cache_folder
+from gristmill.storage.commit import count_free_bytes
 
 
 @click.command(epilog="Example: gristmill doctor --json")
@@ -49,14 +49,14 @@ def collect_facts() -> dict[str, dict[str, Any]]:
 
 
 def _machine() -> dict[str, Any]:
-    cpus, cores, quota = len(resources.usable_cpus()), resources.num_physical_cores(), resources.cpu_quota()
+    cpus, cores, quota = len(resources.find_usable_cpus()), resources.count_physical_cores(), resources.read_cpu_quota()
     return {
         "cpus usable": cpus,
         "cores": cores,
         "cpu quota": "none" if math.isinf(quota) else f"{quota:g}",
-        "workers by default": resources.num_workers(cpus, cores, quota),
-        "memory limit": amount(resources.memory_limit()),
-        "memory available": amount(resources.memory_available()),
+        "workers by default": resources.choose_num_workers(cpus, cores, quota),
+        "memory limit": format_bytes(resources.read_memory_limit()),
+        "memory available": format_bytes(resources.read_memory_available()),
     }
 
 
@@ -67,17 +67,18 @@ def _limits() -> dict[str, Any]:
 
 
 def _folders() -> dict[str, Any]:
-    kernels = cache_folder()
+    kernels = find_cache_folder()
     try:
         sizes = [path.stat().st_size for path in kernels.iterdir()]
-        compiled = f"{counted(len(sizes), 'compiled kernel')}, {amount(sum(sizes))}"
+        compiled = f"{format_count(len(sizes), 'compiled kernel')}, {format_bytes(sum(sizes))}"
     except OSError:
         compiled = "nothing compiled yet"
     writable = next(folder for folder in (kernels, *kernels.parents) if folder.exists())
+    temporary = Path(tempfile.gettempdir())
     return {
         "kernel cache": f"{kernels}: {compiled}{'' if os.access(writable, os.W_OK) else ', not writable'}",
-        "temporary files": f"{tempfile.gettempdir()}: {amount(free_bytes(Path(tempfile.gettempdir())))} free",
-        "current folder": f"{Path.cwd()}: {amount(free_bytes(Path.cwd()))} free",
+        "temporary files": f"{temporary}: {format_bytes(count_free_bytes(temporary))} free",
+        "current folder": f"{Path.cwd()}: {format_bytes(count_free_bytes(Path.cwd()))} free",
     }
 
 

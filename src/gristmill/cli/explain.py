@@ -13,7 +13,7 @@ from gristmill.cli.summary import summary_width
 from gristmill.cli.tables import print_lines
 from gristmill.core.errors import UsageError
 from gristmill.core.step import Finding
-from gristmill.pipeline.explain import Explanation, StepVerdict, explain
+from gristmill.pipeline.inspecting.explain import Explanation, StepVerdict, explain
 from gristmill.recipe.load import load_recipe
 
 

@@ -8,8 +8,8 @@ import click
 from gristmill.cli.options import Choice, backend_option, dataset_argument, json_option
 from gristmill.cli.tables import print_lines
 from gristmill.exports.training import COLUMNS
-from gristmill.pipeline.export import FORMATS, export
-from gristmill.pipeline.outline import amount, counted
+from gristmill.pipeline.jobs.export import FORMATS, export
+from gristmill.pipeline.planning.outline import format_bytes, format_count
 
 
 @click.command(epilog="Example: gristmill export out --to megatron --path bin/corpus")
@@ -75,9 +75,9 @@ def command(
         click.echo(json.dumps(facts, indent=2))
         return
     for name, num_bytes in sizes.items():
-        click.echo(f"{name}  {amount(num_bytes)}")
+        click.echo(f"{name}  {format_bytes(num_bytes)}")
     rows = ", ".join(f"{split} {count:,}" for split, count in exported.rows.items())
-    click.echo(f"done: rows {rows}; {counted(len(sizes), 'file')}, {amount(sum(sizes.values()))}")
+    click.echo(f"done: rows {rows}; {format_count(len(sizes), 'file')}, {format_bytes(sum(sizes.values()))}")
     if exported.nan_as_null:
         click.echo(f"nan_as_null: {exported.nan_as_null:,} NaN or infinite, which JSON has not, are null")
     for usage in exported.usage:

@@ -11,7 +11,7 @@ from gristmill.cli.options import dataset_argument, json_option
 from gristmill.cli.printing import one_line
 from gristmill.cli.tables import print_books, print_duplicates, print_lines, print_table, print_tokens
 from gristmill.core.records import INPUT_IDS, LOSS_MASK
-from gristmill.pipeline.outline import amount, counted
+from gristmill.pipeline.planning.outline import format_bytes, format_count
 from gristmill.shards.dataset import Dataset, open_dataset
 from gristmill.shards.token_rows import CHATS, LENGTHS
 
@@ -111,7 +111,7 @@ def _print(dataset: Dataset, *, details: bool) -> None:
     kind = f"rows of {manifest.kind}" if manifest.holds_rows else manifest.kind
     print_lines(f"{dataset.folder}: {len(dataset):,} {kind}, {manifest.format}, {manifest.dataset_hash}")
     rows = [
-        (split, source, f"{num_rows:,}", f"{num_shards:,}", amount(num_bytes))
+        (split, source, f"{num_rows:,}", f"{num_shards:,}", format_bytes(num_bytes))
         for split, source, num_rows, num_shards, num_bytes in _counts(dataset)
     ]
     print_table(("split", "source", "rows", "shards", "size"), rows, num_words=2)
@@ -130,7 +130,7 @@ def _print_record(title: str, record: dict[str, Any]) -> None:
 def _print_row(dataset: Dataset, number: int, record: dict[str, Any]) -> None:
     """The text of a row, document by document; of chats, what is trained in brackets, and on a terminal in colour."""
     lengths = record["lengths"]
-    click.echo(f"record {number}: {counted(len(lengths), 'document')}, {counted(sum(lengths), 'token')}")
+    click.echo(f"record {number}: {format_count(len(lengths), 'document')}, {format_count(sum(lengths), 'token')}")
     if dataset.manifest.kind == CHATS:
         click.echo("  what is trained in ⟦ ⟧:")
         _print_trained(dataset, number)
@@ -141,7 +141,7 @@ def _print_row(dataset: Dataset, number: int, record: dict[str, Any]) -> None:
                 click.echo("  …")
                 break
             shown = one_line(text, min(left, _DOCUMENT_CHARS))
-            print_lines(f"  {counted(length, 'token')}: {shown}", breaks_words=True)
+            print_lines(f"  {format_count(length, 'token')}: {shown}", breaks_words=True)
             left -= min(len(text), _DOCUMENT_CHARS)
     for name in (INPUT_IDS, LOSS_MASK):
         if name in record:

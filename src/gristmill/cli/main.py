@@ -154,7 +154,7 @@ def _terminate(*_: object) -> NoReturn:
 
 
 def _suggestion(name: str) -> str:
-    from gristmill.core.names import nearest  # noqa: PLC0415  (only a mistyped name needs it)
+    from gristmill.core.names import find_nearest  # noqa: PLC0415  (only a mistyped name needs it)
 
-    meant = nearest(name, COMMANDS)
+    meant = find_nearest(name, COMMANDS)
     return f"did you mean {meant!r}?" if meant else "run 'gristmill --help' for the list of commands"

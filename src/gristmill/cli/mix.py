@@ -10,7 +10,7 @@ import click
 from gristmill.cli.options import Choice, json_option
 from gristmill.cli.tables import print_table
 from gristmill.core.errors import UsageError
-from gristmill.pipeline.mix import mix
+from gristmill.pipeline.jobs.mix import mix
 from gristmill.steps.mix import UNITS
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}

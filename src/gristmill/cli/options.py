@@ -6,8 +6,8 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
-from gristmill.core.names import nearest
-from gristmill.engine.launch import BACKENDS
+from gristmill.core.names import find_nearest
+from gristmill.engine.parallel_run import BACKENDS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -17,7 +17,7 @@ class Choice(click.Choice[str]):
 
     def fail(self, message: str, param: click.Parameter | None = None, ctx: click.Context | None = None) -> NoReturn:
         given = re.match(r"'([^']*)'", message)
-        meant = nearest(given[1], self.choices) if given else None
+        meant = find_nearest(given[1], self.choices) if given else None
         super().fail(f'{message} Did you mean "{meant}"?' if meant else message, param, ctx)
 
 

@@ -9,7 +9,7 @@ from gristmill.cli.options import json_option, limit_option, recipe_argument
 from gristmill.cli.printing import again
 from gristmill.cli.tables import print_lines
 from gristmill.engine.progress import Activity
-from gristmill.pipeline.plan import make_plan
+from gristmill.pipeline.planning.plan import make_plan
 from gristmill.recipe.load import load_recipe
 
 
@@ -23,7 +23,7 @@ def command(recipe: str, overrides: tuple[str, ...], limit: int | None, *, as_js
     Files are looked up, columns are compared, a few real records go through the steps, the disk is measured.
     """
     with Activity() as activity:
-        outline = make_plan(load_recipe(recipe, overrides), limit=limit, tell=activity.tell).outline()
+        outline = make_plan(load_recipe(recipe, overrides), limit=limit, tell=activity.show).outline()
     if as_json:
         click.echo(json.dumps({**asdict(outline), "fits": outline.fits}, indent=2))
         return

@@ -7,7 +7,7 @@ from itertools import islice, zip_longest
 import click
 
 from gristmill.cli.printing import one_line
-from gristmill.pipeline.removed_documents import RemovedDocument
+from gristmill.pipeline.inspecting.duplicate_lookup import RemovedDocument
 from gristmill.shards.dataset import Origin
 
 _MAX_CHARS = 4000

@@ -11,15 +11,15 @@ from gristmill.cli.options import backend_option, json_option, limit_option, rec
 from gristmill.cli.printing import again
 from gristmill.cli.tables import print_books, print_duplicates, print_lines, print_tokens, print_wrapped
 from gristmill.core.errors import UsageError
-from gristmill.core.pandas_free import keep_pandas_out
-from gristmill.core.recipe import runs_foreign_code
+from gristmill.core.recipe import runs_user_code
 from gristmill.engine.events import EventLog
 from gristmill.engine.progress import Activity
-from gristmill.pipeline.options import RunOptions
-from gristmill.pipeline.outline import amount, counted
-from gristmill.pipeline.plan import Plan, make_plan
+from gristmill.pipeline.planning.outline import format_bytes, format_count
+from gristmill.pipeline.planning.plan import Plan, make_plan
 from gristmill.pipeline.run import RunResult, run_plan
+from gristmill.pipeline.stages.options import RunOptions
 from gristmill.recipe.load import load_recipe
+from gristmill.runtime.pandas_free import block_pandas_import
 from gristmill.shards.manifest import Manifest
 
 
@@ -89,10 +89,10 @@ def command(
         events=EventLog(events) if events else None,
     )
     loaded = load_recipe(recipe, overrides)
-    if not runs_foreign_code(step for _, step in loaded.all_steps()):
-        keep_pandas_out()
+    if not runs_user_code(step for _, step in loaded.all_steps()):
+        block_pandas_import()
     with Activity(shows=not quiet) as activity:
-        plan = make_plan(loaded, limit=limit, backend=backend, timeout=timeout, tell=activity.tell)
+        plan = make_plan(loaded, limit=limit, backend=backend, timeout=timeout, tell=activity.show)
     _warn_of_space(plan)
     if verbose:
         print_lines(str(plan), err=True)
@@ -116,7 +116,7 @@ def command(
 def _warn_of_space(plan: Plan) -> None:
     outline = plan.outline()
     if not outline.fits:
-        needed, free = amount(outline.needed_bytes), amount(outline.free_bytes)
+        needed, free = format_bytes(outline.needed_bytes), format_bytes(outline.free_bytes)
         print_lines(f"warning: this may need up to {needed} of disk, and {free} are free", err=True)
 
 
@@ -171,9 +171,9 @@ def print_outcome(result: RunResult, seconds: float) -> None:
         print_wrapped("note: some records were quarantined for reasons of this machine; another run may keep them")
     rows_by_split = ", ".join(f"{split} {rows:,}" for split, rows in _num_rows(manifest).items())
     num_shards = sum(1 for _ in manifest.shards())
-    num_bytes = amount(sum(shard.bytes for _, _, shard in manifest.shards()))
+    num_bytes = format_bytes(sum(shard.bytes for _, _, shard in manifest.shards()))
     done = "up to date: nothing to do" if result.was_up_to_date else f"done in {seconds:.1f} s; the books balance"
-    print_wrapped(f"{done}: {rows_by_split}; {counted(num_shards, 'shard')}, {num_bytes}, in {result.output}")
+    print_wrapped(f"{done}: {rows_by_split}; {format_count(num_shards, 'shard')}, {num_bytes}, in {result.output}")
     if not any(_num_rows(manifest).values()):
         print_wrapped("the dataset is empty: the table says where the records have gone")
     click.echo(f"next: gristmill inspect {result.output}")

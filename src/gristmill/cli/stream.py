@@ -14,7 +14,7 @@ from gristmill.cli.options import json_option
 from gristmill.cli.stream_data import stream_arguments
 from gristmill.cli.tables import print_table
 from gristmill.core.errors import UsageError
-from gristmill.pipeline.outline import counted
+from gristmill.pipeline.planning.outline import format_count
 from gristmill.stream import Collate, Stream
 from gristmill.stream.prove import Proof, Run, prove
 from gristmill.stream.where import RowOrigins
@@ -132,7 +132,7 @@ def _loader_workers() -> Run | None:
 
 def _print_proof(proof: Proof, how: str) -> None:
     if proof.different_row is not None:
-        changes = counted(len(proof.legs), "change")
+        changes = format_count(len(proof.legs), "change")
         click.echo(f"row {proof.different_row:,} differs in {proof.different_in} after {changes}")
         click.echo("help: run gristmill verify; if all is as written, this is a bug: report it")
         return
@@ -144,7 +144,7 @@ def _print_proof(proof: Proof, how: str) -> None:
     print_table(("ranks", "workers", "batch", "from row", "rows"), rows, num_words=0)
     workers = "worker processes of a DataLoader" if how == "processes" else "workers simulated: torch was not used"
     click.echo(
-        f"proved: {proof.num_rows:,} rows in one order through {counted(len(proof.legs), 'combination')}, "
+        f"proved: {proof.num_rows:,} rows in one order through {format_count(len(proof.legs), 'combination')}, "
         f"{proof.num_tokens:,} tokens and their labels equal ({workers}); none lost, none twice, none in another place"
     )
 

@@ -137,7 +137,7 @@ def books_lines(
 ) -> Iterator[str]:
     """The books of all sources, none of the lines longer than `width`."""
     accounts = {source: [Account.from_dict(state) for state in states] for source, states in books.items()}
-    largest = [account.taken + account.created for steps in accounts.values() for account in steps]
+    largest = [account.records_in + account.created for steps in accounts.values() for account in steps]
     labels = [f"  {account.step}" for steps in accounts.values() for account in steps]
     reasons = [reason for steps in accounts.values() for account in steps for _, reason in _reasons(account)]
     columns = _Columns(width, [0, *largest], ["", *accounts, *labels], ["", *reasons])
@@ -145,20 +145,20 @@ def books_lines(
         yield columns.line("", *columns.HEADS)
         for source, steps in accounts.items():
             if steps:
-                num_came = steps[0].taken + sum(account.created for account in steps)
-                yield _step_line(columns, source, num_came, steps[-1].given)
+                num_came = steps[0].records_in + sum(account.created for account in steps)
+                yield _step_line(columns, source, num_came, steps[-1].records_out)
         return
     for source, steps in accounts.items():
         yield columns.line(source, *columns.HEADS)
         for account in steps:
             yield from _account_lines(columns, account, details=details)
-            if details and +account.measures:
-                counts = "; ".join(f"{name} {count:,}" for name, count in sorted(account.measures.items()) if count)
+            if details and +account.counters:
+                counts = "; ".join(f"{name} {count:,}" for name, count in sorted(account.counters.items()) if count)
                 yield from wrap(f"    counted: {one_line(counts, 10_000)}", width, indent="      ")
 
 
 def _account_lines(columns: _Columns, account: Account, *, details: bool) -> Iterator[str]:
-    yield _step_line(columns, f"  {account.step}", account.taken + account.created, account.given)
+    yield _step_line(columns, f"  {account.step}", account.records_in + account.created, account.records_out)
     if account.created:
         yield columns.line("    created", f"{account.created:,}")
     reasons = _reasons(account)
@@ -191,8 +191,8 @@ def token_lines(manifest: Manifest, width: int) -> Iterator[str]:
         return
     for source in manifest.books:
         accounts = manifest.accounts(source)
-        count: Counter[str] = sum((account.measures for account in accounts), Counter())
-        num_encoded = sum(account.measures["tokens"] for account in accounts if account.measures["bytes"])
+        count: Counter[str] = sum((account.counters for account in accounts), Counter())
+        num_encoded = sum(account.counters["tokens"] for account in accounts if account.counters["bytes"])
         amounts = manifest.amounts().get(source, MixedShare(rows=0))
         num_rows, num_tokens = amounts.rows, amounts.tokens or 0
         facts = [f"{num_tokens:,} tokens in {num_rows:,} rows"]

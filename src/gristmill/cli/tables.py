@@ -38,7 +38,7 @@ def print_books(
     if more is not None and not details and is_short(books):
         print_wrapped(f"every step and reason: {more}")
     for name, states in books.items():
-        measures = sum((Account.from_dict(state).measures for state in states), Counter[str]())
+        measures = sum((Account.from_dict(state).counters for state in states), Counter[str]())
         if num_blank := measures["blank"]:
             print_wrapped(f"skipped in {one_line(name)}: {num_blank:,} blank, which are no records")
         if num_empty := measures["empty_files"]:

@@ -5,9 +5,9 @@ import msgspec
 
 from gristmill.cli.options import Choice, json_option
 from gristmill.cli.tables import print_lines
-from gristmill.pipeline.outline import counted
-from gristmill.pipeline.templates import CheckedTemplate, check_chats
-from gristmill.steps.read import Read, as_path
+from gristmill.pipeline.jobs.template_check import TemplateTrial, try_template
+from gristmill.pipeline.planning.outline import format_count
+from gristmill.steps.read import Read, to_path
 from gristmill.steps.read.read import FORMATS
 from gristmill.steps.render import Render
 from gristmill.text.chats import AUTO, LAST_NOT_ASSISTANT, PROMPT, SHAPES, SPLIT_TURNS, TRAIN_ON
@@ -93,7 +93,9 @@ def check_command(
         date=date,
         tool_arguments=tool_arguments,
     )
-    checked = check_chats(render, Read(read=[as_path(file) for file in files], format=format_name), max_records=records)
+    checked = try_template(
+        render, Read(read=[to_path(file) for file in files], format=format_name), max_records=records
+    )
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(checked)).decode())
     else:
@@ -102,14 +104,14 @@ def check_command(
         context.exit(1)
 
 
-def _print(checked: CheckedTemplate) -> None:
+def _print(checked: TemplateTrial) -> None:
     report = checked.report
     if checked.tokens:
         click.echo(_marked(checked))
         click.echo()
         trained = sum(checked.trained)
         click.echo(f"{trained} of {len(checked.trained)} tokens of this example are trained on")
-    click.echo(f"{counted(report.num_examples, 'example')} from {counted(report.num_records, 'record')}")
+    click.echo(f"{format_count(report.num_examples, 'example')} from {format_count(report.num_records, 'record')}")
     for name, counts in (("dropped", report.dropped), ("would be set aside", report.bad)):
         for reason, count in counts.items():
             click.echo(f"{name}: {reason} {count}")
@@ -128,7 +130,7 @@ def _print(checked: CheckedTemplate) -> None:
         click.echo("no problems found")
 
 
-def _marked(checked: CheckedTemplate) -> str:
+def _marked(checked: TemplateTrial) -> str:
     """The tokens of an example: trained ones green, their borders to be seen; brackets for who sees no colours."""
     parts = []
     is_open = False

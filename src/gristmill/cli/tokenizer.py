@@ -8,10 +8,10 @@ import msgspec
 from gristmill.cli.options import Choice, json_option
 from gristmill.cli.printing import one_line
 from gristmill.core.errors import UsageError
-from gristmill.core.numbers import byte_size
-from gristmill.pipeline.outline import amount, counted
-from gristmill.pipeline.tokenizers import Trained, check, train
-from gristmill.steps.read import Read, as_path
+from gristmill.core.numbers import parse_byte_size
+from gristmill.pipeline.jobs.tokenizer_jobs import TrainingSummary, train_on_source, try_tokenizer
+from gristmill.pipeline.planning.outline import format_bytes, format_count
+from gristmill.steps.read import Read, to_path
 from gristmill.steps.read.read import FORMATS
 from gristmill.text.tokenizers import TokenizerReport
 
@@ -28,7 +28,7 @@ class Size(click.ParamType[int]):
         if isinstance(value, int):
             return value
         try:
-            size = byte_size("the size", value)
+            size = parse_byte_size("the size", value)
         except UsageError:
             size = 0
         if not size:
@@ -79,8 +79,10 @@ def train_command(
     FILES are paths, folders, patterns or URLs, in any format that recipes read. The same files and options give the
     same tokenizer.
     """
-    read = Read(read=[as_path(file) for file in files], text=text, format=format_name)
-    trained = train(out, read, vocab_size=vocab_size, special_tokens=specials, max_bytes=max_bytes, overwrite=overwrite)
+    read = Read(read=[to_path(file) for file in files], text=text, format=format_name)
+    trained = train_on_source(
+        out, read, vocab_size=vocab_size, special_tokens=specials, max_bytes=max_bytes, overwrite=overwrite
+    )
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(trained)).decode())
     else:
@@ -100,23 +102,23 @@ def check_command(tokenizer: str, files: tuple[str, ...], text: str, format_name
     """
     if format_name is not None and not files:
         raise UsageError("--format is for FILES, and there are none")
-    read = Read(read=[as_path(file) for file in files], text=text, format=format_name) if files else None
-    report = check(tokenizer, read)
+    read = Read(read=[to_path(file) for file in files], text=text, format=format_name) if files else None
+    report = try_tokenizer(tokenizer, read)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
     else:
         _print_report(report)
 
 
-def _print_trained(trained: Trained) -> None:
+def _print_trained(trained: TrainingSummary) -> None:
     click.echo(f"wrote {trained.folder}/tokenizer.json and tokenizer_config.json")
-    click.echo(f"trained on {counted(trained.num_documents, 'document')}, {amount(trained.num_bytes)}")
+    click.echo(f"trained on {format_count(trained.num_documents, 'document')}, {format_bytes(trained.num_bytes)}")
     if trained.num_left_out:
         click.echo(
-            f"left out {counted(trained.num_left_out, 'document')}, chosen by hash: the input is over --max-bytes"
+            f"left out {format_count(trained.num_left_out, 'document')}, chosen by hash: the input is over --max-bytes"
         )
     if trained.num_unusable:
-        click.echo(f"{counted(trained.num_unusable, 'record')} had no text that can be used")
+        click.echo(f"{format_count(trained.num_unusable, 'record')} had no text that can be used")
     click.echo(f"next: gristmill tokenizer check {trained.folder}")
 
 
@@ -133,7 +135,10 @@ def _print_report(report: TokenizerReport) -> None:
         ("round trip", f"{report.num_round_trips} of {report.num_adversarial} adversarial texts come back unchanged"),
         (
             "bytes a token",
-            f"{report.bytes_per_token:.2f} on {counted(report.num_texts, 'text')}, {amount(report.num_bytes)}",
+            (
+                f"{report.bytes_per_token:.2f} on {format_count(report.num_texts, 'text')}, "
+                f"{format_bytes(report.num_bytes)}"
+            ),
         ),
         ("engine: auto", f"{report.engine}: {one_line(report.why, max_chars=1000)}"),
     ]

@@ -11,8 +11,8 @@ from gristmill.cli.printing import one_line
 from gristmill.cli.removed_pair import print_pair
 from gristmill.cli.tables import print_lines
 from gristmill.core.errors import UsageError
-from gristmill.pipeline.removed_documents import RemovedDocument, removed_document
-from gristmill.pipeline.trace import Place, trace, trace_place
+from gristmill.pipeline.inspecting.duplicate_lookup import RemovedDocument, read_removed_document
+from gristmill.pipeline.inspecting.trace import TracedOrigin, trace, trace_input
 from gristmill.shards.dataset import open_dataset
 
 
@@ -33,10 +33,10 @@ def command(out: str, number: str, split: str | None, *, removed: bool, as_json:
     if not re.fullmatch(r"-?\d+", number):
         if removed or split is not None:
             raise UsageError(f"--{'removed' if removed else 'split'} takes the number of a record, not {number!r}")
-        _show_place(trace_place(dataset, number), as_json=as_json)
+        _show_place(trace_input(dataset, number), as_json=as_json)
         return
     if removed:
-        _show_removed(removed_document(dataset, int(number)), as_json=as_json)
+        _show_removed(read_removed_document(dataset, int(number)), as_json=as_json)
         return
     found = trace(dataset.split(split) if split is not None else dataset, int(number))
     if as_json:
@@ -49,7 +49,7 @@ def command(out: str, number: str, split: str | None, *, removed: bool, as_json:
         _print_place(place)
 
 
-def _show_place(found: Place, *, as_json: bool) -> None:
+def _show_place(found: TracedOrigin, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(asdict(found), indent=2, default=str))
         return
@@ -63,7 +63,7 @@ def _show_removed(found: RemovedDocument, *, as_json: bool) -> None:
     print_pair(found)
 
 
-def _print_place(place: Place) -> None:
+def _print_place(place: TracedOrigin) -> None:
     origin = place.origin
     click.echo(f"came from source {origin.source}")
     part = f", part {origin.part}" if origin.part else ""

@@ -7,8 +7,8 @@ import click
 
 from gristmill.cli.options import dataset_argument, json_option
 from gristmill.cli.tables import print_lines
-from gristmill.core.pandas_free import keep_pandas_out
-from gristmill.pipeline.outline import amount, counted
+from gristmill.pipeline.planning.outline import format_bytes, format_count
+from gristmill.runtime.pandas_free import block_pandas_import
 from gristmill.shards.verify import verify
 
 
@@ -20,7 +20,7 @@ def command(out: str, *, as_json: bool) -> None:
 
     Exits with 1 and names each damaged file if anything is not as it was written.
     """
-    keep_pandas_out()
+    block_pandas_import()
     found = verify(out)
     if as_json:
         click.echo(json.dumps({"ok": bool(found), **asdict(found)}, indent=2))
@@ -28,9 +28,13 @@ def command(out: str, *, as_json: bool) -> None:
         for problem in found.problems:
             print_lines(f"damaged: {problem}")
         checked = ", ".join(
-            (counted(found.num_shards, "shard"), counted(found.num_rows, "record"), amount(found.num_bytes))
+            (
+                format_count(found.num_shards, "shard"),
+                format_count(found.num_rows, "record"),
+                format_bytes(found.num_bytes),
+            )
         )
-        verdict = counted(len(found.problems), "problem") if found.problems else "all as written"
+        verdict = format_count(len(found.problems), "problem") if found.problems else "all as written"
         print_lines(f"{verdict}: {checked} in {out}")
         if not found:
             print_lines("help: put the files back from a copy, or make the dataset again with --overwrite")

@@ -19,7 +19,7 @@ import xxhash
 
 from gristmill.core import source_code
 from gristmill.core.errors import UsageError
-from gristmill.core.names import nearest
+from gristmill.core.names import find_nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,16 +77,16 @@ class Function:
     def fingerprint(self) -> str | None:
         """A hash of the code it may run; None if that cannot be known, and then nothing may be reused."""
         if self.path is not None:
-            return source_code.of_file(self.path, self.name)
-        return source_code.of_callable(self.resolve())
+            return source_code.fingerprint_file(self.path, self.name)
+        return source_code.fingerprint_callable(self.resolve())
 
     def _look_up(self) -> Callable[..., Any]:
         path = os.path.abspath(self.path or "")  # noqa: PTH100  (Path.resolve would follow links)
-        found: Any = _module_of(path)
+        found: Any = _import_current(path)
         for part in self.name.split("."):
             if not hasattr(found, part):
                 known = [name for name, value in vars(found).items() if callable(value)]
-                meant = nearest(part, known)
+                meant = find_nearest(part, known)
                 own = [name for name in known if getattr(vars(found)[name], "__module__", None) == found.__name__]
                 hint = f'did you mean "{meant}"?' if meant else f"it defines {', '.join(own) or 'no function'}"
                 raise UsageError(f'{self.path} has no function "{self.name}"', help=hint, path=path)
@@ -116,7 +116,7 @@ class Function:
         return Function, (self.path, self.name, self._called if self.path is None else None)
 
 
-def _module_of(path: str) -> ModuleType:
+def _import_current(path: str) -> ModuleType:
     """The module of a file, imported again whenever the file has changed."""
     try:
         status = os.stat(path)  # noqa: PTH116

@@ -28,7 +28,7 @@ def decode_json(content: bytes | str) -> Any:
         return msgspec.json.decode(content)
     except msgspec.ValidationError:  # the grammar holds up to a number that is out of range
         try:
-            return json.loads(content, parse_int=_whole_number, parse_float=_number, parse_constant=_refuse)
+            return json.loads(content, parse_int=_parse_whole_number, parse_float=_parse_number, parse_constant=_refuse)
         except ValueError as error:
             raise msgspec.DecodeError(str(error)) from None
 
@@ -60,11 +60,11 @@ def count_not_finite_values(value: Any) -> int:
     return sum(map(count_not_finite_values, value)) if isinstance(value, (list, tuple)) else 0
 
 
-def _whole_number(digits: str) -> int | Decimal:
+def _parse_whole_number(digits: str) -> int | Decimal:
     return int(digits) if len(digits) <= _MAX_DIGITS else Decimal(digits)
 
 
-def _number(digits: str) -> float | Decimal:
+def _parse_number(digits: str) -> float | Decimal:
     return number if math.isfinite(number := float(digits)) else Decimal(digits)
 
 

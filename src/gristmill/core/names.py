@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def find_nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that was probably meant.
 
-    >>> nearest("proceses", ["serial", "threads", "processes"])
+    >>> find_nearest("proceses", ["serial", "threads", "processes"])
     'processes'
     """
     import difflib  # noqa: PLC0415  (only a mistake needs it)
@@ -22,20 +22,20 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return close[0] if close else None
 
 
-def one_of(what: str, name: object, known: Iterable[str]) -> None:
+def check_choice(what: str, name: object, known: Iterable[str]) -> None:
     """Refuse a name that is not known."""
     names = list(known)
     if name in names:
         return
-    meant = nearest(name, names) if isinstance(name, str) else None
+    meant = find_nearest(name, names) if isinstance(name, str) else None
     hint = f'did you mean "{meant}"?' if meant else None
-    raise UsageError(f"{what} must be one of {listed(names)}, not {name!r:.80}", help=hint)
+    raise UsageError(f"{what} must be one of {join_names(names)}, not {name!r:.80}", help=hint)
 
 
-def listed(names: Iterable[str], most: int = 20) -> str:
+def join_names(names: Iterable[str], most: int = 20) -> str:
     """Names for a message: the first ones, and how many more there are.
 
-    >>> listed("abc"), listed("abcde", 2)
+    >>> join_names("abc"), join_names("abcde", 2)
     ('a, b, c', 'a, b and 3 more')
     """
     known = list(names)

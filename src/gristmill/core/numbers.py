@@ -17,11 +17,11 @@ MAX_COUNT = 1 << 62
 """Of rows, tokens, steps: sums of two still fit 64 bits."""
 
 
-def whole_number(name: str, value: Any, *, least: int = 0, most: int = MAX_COUNT) -> int:
+def check_whole_number(name: str, value: Any, *, least: int = 0, most: int = MAX_COUNT) -> int:
     """An integer, of NumPy or torch too, as an int.
 
     >>> import numpy as np
-    >>> whole_number("rows", np.uint8(7))
+    >>> check_whole_number("rows", np.uint8(7))
     7
     """
     try:
@@ -36,12 +36,12 @@ def whole_number(name: str, value: Any, *, least: int = 0, most: int = MAX_COUNT
     return number
 
 
-def seed_number(value: Any) -> int:
+def check_seed(value: Any) -> int:
     """A seed: any 64-bit integer."""
-    return whole_number("seed", value, least=-(1 << 63), most=(1 << 63) - 1)
+    return check_whole_number("seed", value, least=-(1 << 63), most=(1 << 63) - 1)
 
 
-def real_number(name: str, value: Any, *, least: float = 0.0) -> float:
+def check_real_number(name: str, value: Any, *, least: float = 0.0) -> float:
     """A finite number from `least` on."""
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value) or value < least:
@@ -59,18 +59,18 @@ _SIZES = {
 }
 
 
-def byte_size(name: str, value: Any) -> int:
+def parse_byte_size(name: str, value: Any) -> int:
     """A number of bytes, as an integer or as people write it: `64MiB`, `1.5 GB`, `500k`.
 
-    >>> [byte_size("slice_bytes", value) for value in (7, "1MiB", "1 MB", "1.5GiB", "500k")]
+    >>> [parse_byte_size("slice_bytes", value) for value in (7, "1MiB", "1 MB", "1.5GiB", "500k")]
     [7, 1048576, 1000000, 1610612736, 500000]
     """
     if not isinstance(value, str):
-        return whole_number(name, value)
+        return check_whole_number(name, value)
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGTP]?I?)B?", value.strip().upper())
     if found is None or found[2] not in _SIZES:
         raise UsageError(f"{name} must be a number of bytes, not {value!r:.80}", help="write 1048576, 1MiB or 1MB")
-    return whole_number(name, round(float(found[1]) * _SIZES[found[2]]))
+    return check_whole_number(name, round(float(found[1]) * _SIZES[found[2]]))
 
 
 def is_share(value: Any) -> bool:
@@ -83,15 +83,15 @@ def is_share(value: Any) -> bool:
     return is_number and bool(0 <= value <= 1)
 
 
-def positive_number(name: str, value: Any) -> float:
+def check_positive_number(name: str, value: Any) -> float:
     """A finite number above 0."""
-    number = real_number(name, value)
+    number = check_real_number(name, value)
     if number == 0:
         raise UsageError(f"{name} must be above 0, not {value!r:.80}")
     return number
 
 
-def true_or_false(name: str, value: Any) -> bool:
+def check_bool(name: str, value: Any) -> bool:
     """A bool and nothing that could be taken for one: the text "False" is true to Python."""
     if not isinstance(value, bool):
         raise UsageError(f"{name} must be True or False, not {value!r:.80}")

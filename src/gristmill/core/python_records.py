@@ -15,7 +15,7 @@ from typing import Any
 from gristmill.core.errors import UsageError
 from gristmill.core.splits import TRAIN
 
-ONLY_PART = "records"
+DEFAULT_NAME = "records"
 
 
 class PythonRecords:
@@ -23,13 +23,13 @@ class PythonRecords:
 
     >>> records = PythonRecords.of({"text": text} for text in "abc")
     >>> [part] = records.parts.values()
-    >>> part.first(1), list(part.take_all())
+    >>> part.peek(1), list(part.take_all())
     ([{'text': 'a'}], [{'text': 'a'}, {'text': 'b'}, {'text': 'c'}])
     """
 
     __slots__ = ("_kind", "has_splits", "parts")
 
-    def __init__(self, kind: str, parts: Mapping[str, RecordPart], *, has_splits: bool) -> None:
+    def __init__(self, kind: str, parts: Mapping[str, RecordIterable], *, has_splits: bool) -> None:
         self._kind = kind
         self.parts = dict(parts)
         """By name: the splits of a DatasetDict, or the one of a Dataset; else `records`."""
@@ -41,7 +41,7 @@ class PythonRecords:
         if isinstance(given, Mapping):
             if not given or not all(_is_dataset(split) for split in given.values()):
                 raise UsageError(f"read: a {kind} is one record or none, not a source", help="put records in a list")
-            return cls(kind, {str(name): RecordPart(split) for name, split in given.items()}, has_splits=True)
+            return cls(kind, {str(name): RecordIterable(split) for name, split in given.items()}, has_splits=True)
         is_records = isinstance(given, Iterable) or is_table(given)
         if not is_records or isinstance(given, (bytes, bytearray, memoryview)):
             hint = "give paths, a table, or an iterable of dicts or texts"
@@ -53,7 +53,7 @@ class PythonRecords:
         # `train[:10%]` is a part of a split, `train+test` is neither.
         split = str(getattr(given, "split", None) or TRAIN).partition("[")[0] if _is_dataset(given) else TRAIN
         has_splits = split != TRAIN
-        return cls(kind, {split if has_splits else ONLY_PART: RecordPart(given)}, has_splits=has_splits)
+        return cls(kind, {split if has_splits else DEFAULT_NAME: RecordIterable(given)}, has_splits=has_splits)
 
     def __str__(self) -> str:
         return f"<{self._kind} from Python>"
@@ -61,7 +61,7 @@ class PythonRecords:
     __repr__ = __str__
 
 
-class RecordPart:
+class RecordIterable:
     """One iterable of records."""
 
     __slots__ = ("_ahead", "_batches", "_given", "_is_spent", "_iterator")
@@ -70,7 +70,7 @@ class RecordPart:
         self._given = given
         self._iterator: Iterator[Any] | None = given if isinstance(given, Iterator) else None
         self._ahead: list[Any] = []
-        self._batches: RecordPart | None = None
+        self._batches: RecordIterable | None = None
         self._is_spent = inspect.isgenerator(given) and inspect.getgeneratorstate(given) == inspect.GEN_CLOSED
 
     @property
@@ -84,15 +84,15 @@ class RecordPart:
         is_table = _is_dataset(self._given) and hasattr(self._given, "data") and hasattr(self._given, "_indices")
         return self._given if is_table else None
 
-    def as_iterator(self, make: Callable[[Any], Iterator[Any]]) -> RecordPart:
+    def as_iterator(self, make: Callable[[Any], Iterator[Any]]) -> RecordIterable:
         """A part over what `make` makes of it, the batches of a table; of a one-time stream, always one."""
         if not hasattr(self._given, "read_next_batch"):
-            return RecordPart(make(self._given))
+            return RecordIterable(make(self._given))
         if self._batches is None:
-            self._batches = RecordPart(make(self._given))
+            self._batches = RecordIterable(make(self._given))
         return self._batches
 
-    def first(self, count: int) -> list[Any]:
+    def peek(self, count: int) -> list[Any]:
         """The first records, which come again with `take_all`."""
         self._refuse_spent()
         if self._iterator is None:

@@ -11,8 +11,8 @@ import msgspec
 
 from gristmill.core.errors import UsageError
 from gristmill.core.function import Function
-from gristmill.core.names import nearest
-from gristmill.core.numbers import byte_size
+from gristmill.core.names import find_nearest
+from gristmill.core.numbers import parse_byte_size
 from gristmill.core.python_records import PythonRecords
 from gristmill.core.step import Step
 
@@ -56,12 +56,12 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_kinds(self.sources, self.steps)
-        sources = {name: _source(name, given) for name, given in self.sources.items()}
+        sources = {name: _make_source(name, given) for name, given in self.sources.items()}
         for name, value in (
             ("sources", sources),
             ("steps", tuple(self.steps)),
             ("output", os.fspath(self.output)),
-            ("slice_bytes", byte_size("slice_bytes", self.slice_bytes)),
+            ("slice_bytes", parse_byte_size("slice_bytes", self.slice_bytes)),
         ):
             msgspec.structs.force_setattr(self, name, value)
         _check_numbers(self)
@@ -101,17 +101,17 @@ def step_parameters(step: Step) -> dict[str, Any]:
     return parameters
 
 
-def runs_foreign_code(steps: Iterable[Step]) -> bool:
+def runs_user_code(steps: Iterable[Step]) -> bool:
     """Whether a step calls a function of the user's or the like, or is itself none of ours."""
     return any(
-        step.foreign_code
+        step.runs_untrusted_code
         or not type(step).__module__.startswith("gristmill.")
         or any(isinstance(getattr(step, name), Function) for name in step.__struct_fields__)
         for step in steps
     )
 
 
-def recipe_data(recipe: Recipe) -> dict[str, Any]:
+def recipe_to_data(recipe: Recipe) -> dict[str, Any]:
     """A recipe as plain data in the layout of its YAML form; functions and records stay objects."""
     data: dict[str, Any] = {"output": recipe.output}
     for name, default in (
@@ -127,15 +127,15 @@ def recipe_data(recipe: Recipe) -> dict[str, Any]:
         if value != default:
             data[name] = dict(value) if isinstance(value, Mapping) else value
     data["sources"] = {
-        name: step_parameters(source.read) | ({"steps": _steps_data(source.steps)} if source.steps else {})
+        name: step_parameters(source.read) | ({"steps": _steps_to_data(source.steps)} if source.steps else {})
         for name, source in recipe.sources.items()
     }
     if recipe.steps:
-        data["steps"] = _steps_data(recipe.steps)
+        data["steps"] = _steps_to_data(recipe.steps)
     return data
 
 
-def _steps_data(steps: Sequence[Step]) -> list[Any]:
+def _steps_to_data(steps: Sequence[Step]) -> list[Any]:
     described: list[Any] = []
     for step in steps:
         parameters = step_parameters(step)
@@ -160,7 +160,7 @@ def check_source_name(name: object) -> None:
         )
 
 
-def _source(name: object, given: object) -> Source:
+def _make_source(name: object, given: object) -> Source:
     check_source_name(name)
     if isinstance(given, Source):
         return given
@@ -190,7 +190,7 @@ def _check_numbers(recipe: Recipe) -> None:
 def _check_mixture(recipe: Recipe) -> None:
     for name, weight in (recipe.mixture or {}).items():
         if name not in recipe.sources:
-            meant = nearest(name, recipe.sources)
+            meant = find_nearest(name, recipe.sources)
             raise UsageError(
                 f'mixture names "{name}", which is not a source',
                 help=f'did you mean "{meant}"?' if meant else f"the sources are {', '.join(recipe.sources)}",

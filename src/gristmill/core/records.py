@@ -43,9 +43,9 @@ OTHER_FIELDS = "other_fields"
 """A JSON object of what has no column: keys that the plan did not see, and values that do not fit their column."""
 JSON_TEXT = b"json"
 """Metadata of a field: its texts are JSON values."""
-WHY = b"why"
+TYPE_REASON = b"why"
 """Metadata of such a field, for the plan: why it has no other type."""
-BESIDE = b"beside"
+BESIDE_RECORD = b"beside"
 """Metadata of the field `text` of chats that are written as chats: it stands beside the record, not in it."""
 PATH = b"path"
 """Metadata of a field: where its value stands in the JSON record, `payload.body`. Without it, where its name says."""
@@ -58,7 +58,7 @@ RECORD_TYPE = pa.large_binary()
 
 
 @dataclass(frozen=True, slots=True)
-class BadRecord:
+class QuarantinedRecord:
     """A record that was set aside, and why."""
 
     file: int
@@ -93,15 +93,15 @@ class RuleValues:
 
 
 @dataclass(slots=True)
-class Applied:
+class StepResult:
     """What a step made of a batch. For each step and batch: rows in + created = rows out + dropped + bad."""
 
     batch: pa.RecordBatch
     dropped: Mapping[str, int] = field(default_factory=dict)
     """How many records were dropped, by reason."""
     created: int = 0
-    bad: list[BadRecord] = field(default_factory=list)
-    measures: Mapping[str, int] = field(default_factory=dict)
+    quarantined: list[QuarantinedRecord] = field(default_factory=list)
+    counters: Mapping[str, int] = field(default_factory=dict)
     """What else the step has counted: tokens, literal special tokens."""
     codes: NDArray[np.uint8] | None = None
     """For each row that came in 0, or 1 + the index of the reason for which it was dropped: where the step can tell."""
@@ -144,7 +144,7 @@ class SourceFile(msgspec.Struct, frozen=True, gc=False):
         return self.id, self.relative, self.num_bytes, self.content or self.version, self.split
 
 
-def origins(file: int | pa.Array, positions: pa.Array, parts: pa.Array | None = None) -> pa.StructArray:
+def make_origins(file: int | pa.Array, positions: pa.Array, parts: pa.Array | None = None) -> pa.StructArray:
     """The origin column of records of one file, or of the file that is given for each."""
     count = len(positions)
     files = pa.repeat(pa.scalar(file, pa.uint64()), count) if isinstance(file, int) else file
@@ -161,10 +161,10 @@ def is_for_training(batch: pa.RecordBatch) -> NDArray[np.bool_]:
     return found
 
 
-def span_of_values(column: pa.Array) -> int:
+def count_values(column: pa.Array) -> int:
     """Bytes of a column of texts, or values of a column of lists.
 
-    >>> span_of_values(pa.array(["ab", "", "c"], pa.large_string())), span_of_values(pa.array([[1, 2], [3]]))
+    >>> count_values(pa.array(["ab", "", "c"], pa.large_string())), count_values(pa.array([[1, 2], [3]]))
     (3, 3)
     """
     wide = pa.types.is_large_string(column.type) or pa.types.is_large_list(column.type)

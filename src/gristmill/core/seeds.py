@@ -18,14 +18,14 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
-def key(seed: int, purpose: str) -> int:
+def derive_key(seed: int, purpose: str) -> int:
     """One 64-bit key for each seed and purpose."""
     return xxhash.xxh3_64_intdigest(f"{seed}/{purpose}".encode())
 
 
 def hash_origins(seed: int, purpose: str, origins: pa.StructArray) -> NDArray[np.uint64]:
     """A uniform 64-bit number for each origin; bulk, about 5 ns each."""
-    hashes = np.full(len(origins), key(seed, purpose), dtype=np.uint64)
+    hashes = np.full(len(origins), derive_key(seed, purpose), dtype=np.uint64)
     for name in ("file", "position", "part"):
         hashes = _mix(hashes ^ origins.field(name).to_numpy(zero_copy_only=False).astype(np.uint64))
     return hashes
@@ -33,13 +33,13 @@ def hash_origins(seed: int, purpose: str, origins: pa.StructArray) -> NDArray[np
 
 def hash_texts(seed: int, purpose: str, texts: pa.Array) -> NDArray[np.uint64]:
     """A uniform 64-bit number for each string; equal strings get equal numbers. Null counts as empty."""
-    purpose_key = key(seed, purpose)
+    purpose_key = derive_key(seed, purpose)
     digest = xxhash.xxh3_64_intdigest
     values = texts.cast(pa.large_binary()).to_pylist()
     return np.fromiter((digest(value or b"", purpose_key) for value in values), dtype=np.uint64, count=len(values))
 
 
-def below(fraction: float) -> int:
+def hash_bound(fraction: float) -> int:
     """The bound under which a uniform 64-bit number lies with this probability; 1 keeps all: compare with `<`."""
     return min(int(fraction * 2**64), 2**64 - 1) if fraction < 1 else 2**64
 

@@ -38,20 +38,20 @@ if TYPE_CHECKING:
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 
 
-class _Unknown(Exception):
+class _UnknownCode(Exception):
     """The code or a value cannot be told."""
 
 
-def of_file(path: str, name: str) -> str:
+def fingerprint_file(path: str, name: str) -> str:
     """The code of `name` in this file: the file and what it imports of the project."""
-    return _hash(["file", name, *_files(path)])
+    return _hash(["file", name, *_read_project_files(path)])
 
 
-def of_callable(called: object) -> str | None:
+def fingerprint_callable(called: object) -> str | None:
     """The code and the values of a callable; None if they cannot be told (typed at a prompt, not picklable)."""
     try:
-        return _hash(["callable", *_Words().of(called)])
-    except _Unknown:
+        return _hash(["callable", *_ValueDescriber().of(called)])
+    except _UnknownCode:
         return None
 
 
@@ -63,7 +63,7 @@ def _hash(parts: list[str]) -> str:
     return hasher.hexdigest()
 
 
-class _Words:
+class _ValueDescriber:
     """Tells what a value is, in words that are the same in every process."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class _Words:
         code = function.__code__
         yield function.__qualname__
         if not Path(code.co_filename).is_file():  # typed at a prompt or in a notebook, made by exec
-            raise _Unknown
+            raise _UnknownCode
         yield from self._of_file(code.co_filename)
         yield from self._of_code(code)
         yield from self._of_all([function.__defaults__, function.__kwdefaults__])
@@ -123,7 +123,7 @@ class _Words:
             try:
                 content = cell.cell_contents
             except ValueError:  # not bound yet
-                raise _Unknown from None
+                raise _UnknownCode from None
             yield from self.of(content)
         for name in code.co_names:
             value = function.__globals__.get(name)
@@ -142,7 +142,7 @@ class _Words:
         if path is not None and path.endswith(".py"):
             yield from self._of_file(path)
         elif value.__module__ == "__main__":
-            raise _Unknown
+            raise _UnknownCode
 
     def _of_instance(self, value: object) -> Iterator[str]:
         if hasattr(value, "__wrapped__"):  # a decorator's object around a function
@@ -151,15 +151,15 @@ class _Words:
         try:
             yield pickle.dumps(value, protocol=5).hex()
         except Exception:
-            raise _Unknown from None
+            raise _UnknownCode from None
 
     def _of_file(self, path: str) -> list[str]:
         if path not in self._files:
-            self._files[path] = _files(path)
+            self._files[path] = _read_project_files(path)
         return self._files[path]
 
 
-def _files(path: str) -> list[str]:
+def _read_project_files(path: str) -> list[str]:
     """Name and content of the file and of the project's own modules that it imports, in a fixed order."""
     first = Path(path).absolute()
     if _is_versioned(first):

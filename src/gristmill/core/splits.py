@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from gristmill.core.errors import UsageError
-from gristmill.core.names import one_of
+from gristmill.core.names import check_choice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ TRAIN = "train"
 ALL_AS_TRAIN = "all_as_train"
 
 # Beside the folders of splits in a dataset.
-_TAKEN = ("dataset_dict.json", "dropped", "manifest.json", "origins", "quarantine", "report.json", "tokenizer")
+_RESERVED_NAMES = ("dataset_dict.json", "dropped", "manifest.json", "origins", "quarantine", "report.json", "tokenizer")
 _MAX_NAME_BYTES = 100
 _HELD_OUT_WORDS = ("validation", "valid", "val", "dev", "test", "testing", "eval", "evaluation", "heldout", "holdout")
 _HELD_OUT = re.compile(rf"(?:^|[\W_\d])(?:{'|'.join(_HELD_OUT_WORDS)})(?:$|[\W_\d])", re.IGNORECASE)
@@ -44,11 +44,11 @@ def choose_splits(
     if choice == ALL_AS_TRAIN:
         return dict.fromkeys(known, TRAIN)
     if isinstance(choice, Mapping):
-        chosen = _renamed(known, choice)
+        chosen = _apply_mapping(known, choice)
     elif choice is None:
         chosen = {name: name for name in known}
     else:
-        one_of("split", choice, known)
+        check_choice("split", choice, known)
         chosen = {choice: choice}
     folders: dict[str, str] = {}
     for name in chosen.values():
@@ -90,12 +90,12 @@ def looks_held_out(name: str) -> bool:
     return _HELD_OUT.search(name) is not None
 
 
-def _renamed(known: Sequence[str], choice: Mapping[str, str]) -> dict[str, str]:
+def _apply_mapping(known: Sequence[str], choice: Mapping[str, str]) -> dict[str, str]:
     if not choice:
         raise UsageError("split: an empty mapping reads nothing", help=f"write {suggest_mapping(known)}")
     chosen: dict[str, str] = {}
     for name, split in choice.items():
-        one_of(f"split: {name}", split, known)
+        check_choice(f"split: {name}", split, known)
         if split in chosen:
             raise UsageError(f"split: {split} would be both {chosen[split]} and {name}", help="give it one name")
         chosen[split] = name
@@ -109,7 +109,7 @@ def _check_name(name: str, where: str) -> None:
         problem = "it becomes a folder of the output: no slashes, no dot or underscore at the start, at most 100 bytes"
     elif not name.isprintable():
         problem = "it has characters that cannot be shown"
-    elif name.lower() in _TAKEN:
+    elif name.lower() in _RESERVED_NAMES:
         problem = "the output has a file or folder of that name"
     else:
         return

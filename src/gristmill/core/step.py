@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from gristmill.core.records import Applied
+from gristmill.core.records import StepResult
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,10 +24,10 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     version: ClassVar[int] = 1
     """Raised whenever the same parameters would give other output."""
 
-    not_shaping: ClassVar[tuple[str, ...]] = ()
+    not_fingerprinted: ClassVar[tuple[str, ...]] = ()
     """Fields that no output depends on, such as the path of a file whose content is in another field."""
 
-    keeps_text: ClassVar[bool] = False
+    preserves_text: ClassVar[bool] = False
     """It may drop, order or count records, but what passes has the text that it had."""
 
     @property
@@ -41,16 +41,16 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return False
 
     @property
-    def foreign_code(self) -> bool:
+    def runs_untrusted_code(self) -> bool:
         """It runs code that is not ours, which may never end: a chat template. Only worker processes load it."""
         return False
 
     @property
-    def shaping_versions(self) -> object:
+    def fingerprint_versions(self) -> object:
         """Versions of the step and of what else it is made of: part of every fingerprint."""
         return self.version
 
-    def resolved(self, folder: str) -> Step:  # noqa: ARG002
+    def resolve(self, folder: str) -> Step:  # noqa: ARG002
         """The step with what its parameters name looked up; relative paths start at `folder`.
 
         Part of planning: raises `UsageError` for what is not there. What it finds (the content of files) is part of the
@@ -71,13 +71,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     passed: bool = True
 
 
-class Kernel(Protocol):
+class StepKernel(Protocol):
     """What runs in a worker."""
 
     def begin_task(self) -> None:
         """A task starts."""
 
-    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
         """The batch after the step, and an account of what is gone."""
 
 
@@ -87,7 +87,7 @@ class LocalStep(Step, frozen=True, kw_only=True):
     needs: ClassVar[tuple[str, ...]] = ()
     """Columns that must be there (see also `columns_needed`)."""
 
-    whole_record: ClassVar[bool] = False
+    needs_whole_record: ClassVar[bool] = False
     """It looks at the whole record, whatever is in it, not only at columns that it can name."""
 
     def columns_needed(self) -> tuple[str, ...]:
@@ -106,7 +106,7 @@ class LocalStep(Step, frozen=True, kw_only=True):
         """What the user should know before the run, after a look at some real records that reach the step."""
         return []
 
-    def columns_made(self) -> tuple[str, ...]:
+    def columns_added(self) -> tuple[str, ...]:
         """Columns that need not be in the files for later steps to find them."""
         return ()
 
@@ -114,15 +114,15 @@ class LocalStep(Step, frozen=True, kw_only=True):
         """What the step finds in one record and what it makes of it, for `gristmill explain`."""
         return []
 
-    def settled(self, sample: pa.RecordBatch) -> Self:  # noqa: ARG002
+    def adapt_to_sample(self, sample: pa.RecordBatch) -> Self:  # noqa: ARG002
         """The step after a look at some real records, in the plan: where a choice hangs on what they are like."""
         return self
 
-    def load(self) -> Kernel:
+    def load(self) -> StepKernel:
         """What a worker needs to run it; called once a worker. Most steps are their own kernel."""
         return self
 
-    def load_stopping(self) -> Kernel:
+    def load_stopping(self) -> StepKernel:
         """Like `load`, for debug mode: behind the first exception the user's own code is not called again."""
         return self.load()
 
@@ -132,7 +132,7 @@ class LocalStep(Step, frozen=True, kw_only=True):
     def begin_task(self) -> None:
         """A task starts: nothing to do for a step without state."""
 
-    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
         """The batch after this step, and an account of what is gone."""
         raise NotImplementedError
 
@@ -140,19 +140,19 @@ class LocalStep(Step, frozen=True, kw_only=True):
 class FilterStep(LocalStep, frozen=True, kw_only=True):
     """A step that only drops records, each for a named reason."""
 
-    keeps_text: ClassVar[bool] = True
+    preserves_text: ClassVar[bool] = True
 
     def drop_reasons(self, batch: pa.RecordBatch, seed: int) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
         """For each row 0 to keep it, or 1 + the index of a reason; and the reasons' names."""
         raise NotImplementedError
 
-    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
         codes, reasons = self.drop_reasons(batch, seed)
         counts = np.bincount(codes, minlength=len(reasons) + 1)
         if counts[0] == len(codes):
-            return Applied(batch)
+            return StepResult(batch)
         dropped = {reason: int(count) for reason, count in zip(reasons, counts[1:], strict=True) if count}
-        return Applied(batch.filter(pa.array(codes == 0)), dropped, codes=codes, reasons=reasons)
+        return StepResult(batch.filter(pa.array(codes == 0)), dropped, codes=codes, reasons=reasons)
 
 
 class GlobalStep(Step, frozen=True, kw_only=True):
@@ -161,7 +161,7 @@ class GlobalStep(Step, frozen=True, kw_only=True):
     It is a description and pure kernels; how records come together (counts, keys, buckets on disk) is the pipeline's.
     """
 
-    keeps_text: ClassVar[bool] = True
+    preserves_text: ClassVar[bool] = True
 
     @property
     def is_global(self) -> bool:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from gristmill.engine.caught import Caught
-    from gristmill.engine.chunk import Batch, Chunk
+    from gristmill.engine.captured_error import CapturedError
+    from gristmill.engine.chunk import Chunk, ChunkResults
     from gristmill.engine.job import Job
     from gristmill.engine.recorder import Note
 
@@ -21,11 +21,11 @@ class WorkerSpec:
     """What every worker of a job has in common."""
 
     job: Job
-    gives_back: bool
+    returns_unstarted: bool
     """Chunks that take too long return their unstarted items."""
 
 
-class Worker(Protocol):
+class WorkerHandle(Protocol):
     """One place that runs one chunk after another. Hashable by identity."""
 
     @property
@@ -55,24 +55,24 @@ class Worker(Protocol):
 class Ready:
     """The worker has finished its set-up."""
 
-    worker: Worker
+    worker: WorkerHandle
 
 
 @dataclass(frozen=True, slots=True)
 class SetupFailed:
     """The worker could not load the job or its set-up raised. A `Died` event follows."""
 
-    worker: Worker
-    caught: Caught
+    worker: WorkerHandle
+    error: CapturedError
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
     """Some items of a chunk have ended. With `last`, the chunk has, though perhaps not all of its items."""
 
-    worker: Worker
+    worker: WorkerHandle
     chunk: int
-    batch: Batch
+    batch: ChunkResults
     last: bool
     num_bytes: int
 
@@ -81,9 +81,9 @@ class Results:
 class Undecodable:
     """A chunk's items, or results of it, could not be unpickled on the other side."""
 
-    worker: Worker
+    worker: WorkerHandle
     chunk: int
-    caught: Caught
+    error: CapturedError
     last: bool
 
 
@@ -91,7 +91,7 @@ class Undecodable:
 class Counts:
     """Counters that a running task sent."""
 
-    worker: Worker
+    worker: WorkerHandle
     counts: dict[str, int]
 
 
@@ -99,7 +99,7 @@ class Counts:
 class Died:
     """The worker is gone, wanted or not; all that it had sent before has been reported."""
 
-    worker: Worker
+    worker: WorkerHandle
     cause: str
     """For people: `killed by SIGSEGV`, `exited with code 3`."""
     signal: str | None = None
@@ -119,7 +119,7 @@ class Backend(Protocol):
     can_kill: bool
     """Workers can be ended from outside, so that timeouts can be kept and deaths survived."""
 
-    def start(self, spec: WorkerSpec, cpu: int | None) -> Worker:
+    def start(self, spec: WorkerSpec, cpu: int | None) -> WorkerHandle:
         """Start a worker, on one CPU if asked. `Ready`, or `SetupFailed` and `Died`, follow."""
 
     def wait(self, timeout: float | None) -> list[Event]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from time import monotonic
 
-from gristmill.engine.caught import Caught
+from gristmill.engine.captured_error import CapturedError
 
 TYPE_CHECKING = False  # a worker does without the typing module
 if TYPE_CHECKING:
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     class Emit(Protocol):
         """Takes results on their way; `last` marks the end of the chunk."""
 
-        def __call__(self, batch: Batch, *, last: bool) -> None: ...
+        def __call__(self, batch: ChunkResults, *, last: bool) -> None: ...
 
 
 FLUSH_SECONDS = 0.1
-GIVE_BACK_SECONDS = 0.2
+RETURN_AFTER_SECONDS = 0.2
 
 
 class Chunk:
@@ -40,22 +40,22 @@ class Chunk:
         self.dissolved = False
         """Its items have been taken back; what still comes of them is not wanted."""
 
-    def remaining(self) -> list[tuple[int, Any]]:
+    def unfinished_items(self) -> list[tuple[int, Any]]:
         return list(zip(self.indexes[self.done :], self.items[self.done :], strict=True))
 
 
-class Batch:
+class ChunkResults:
     """Results of consecutive items of one chunk; `caught` maps positions in `results` to what was raised there."""
 
     __slots__ = ("caught", "results", "seconds")
 
     def __init__(self) -> None:
         self.results: list[Any] = []
-        self.caught: dict[int, Caught] = {}
+        self.caught: dict[int, CapturedError] = {}
         self.seconds = 0.0
 
 
-def run(
+def run_chunk(
     function: Callable[..., Any],
     more_arguments: tuple[Any, ...],
     chunk: Chunk,
@@ -67,19 +67,19 @@ def run(
 ) -> None:
     """Call the function on each item and `emit` batches; the last one is marked, and may leave items undone."""
     began = flushed = monotonic()
-    batch = Batch()
+    batch = ChunkResults()
     for index, item in zip(chunk.indexes, chunk.items, strict=True):
         if is_cancelled is not None and is_cancelled():
             break
         now = monotonic()
         if now - flushed > FLUSH_SECONDS and batch.results:
             batch.seconds = now - flushed
-            if gives_back and now - began > GIVE_BACK_SECONDS:
+            if gives_back and now - began > RETURN_AFTER_SECONDS:
                 break
             if recorder is not None:
                 recorder.note(now, index)  # the pickling of results is still under the timeout
             emit(batch, last=False)
-            batch, flushed = Batch(), now
+            batch, flushed = ChunkResults(), now
         if recorder is not None:
             recorder.note(now, index)
         try:
@@ -87,7 +87,7 @@ def run(
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit too: a function that calls sys.exit() has failed, not finished
-            batch.caught[len(batch.results)] = Caught(error, travels=recorder is not None)
+            batch.caught[len(batch.results)] = CapturedError(error, travels=recorder is not None)
             batch.results.append(None)
     else:
         batch.seconds = monotonic() - flushed

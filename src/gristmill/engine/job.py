@@ -26,7 +26,7 @@ class Job:
         self.setup = setup
         self.takes_context = takes_context
 
-    def more_arguments(self, context: Context) -> tuple[Any, ...]:
+    def run_setup(self, context: Context) -> tuple[Any, ...]:
         """Run the set-up and give the arguments that follow the item in each call."""
         context.state = self.setup() if self.setup is not None else None
         if self.takes_context:

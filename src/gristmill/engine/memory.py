@@ -18,8 +18,8 @@ _GROWTH_ALLOWED = 1.5
 
 class MemoryWatch:
     def __init__(self) -> None:
-        self._limit = resources.memory_limit()
-        self._num_kills = resources.num_oom_kills()
+        self._limit = resources.read_memory_limit()
+        self._num_kills = resources.count_oom_kills()
         self._looked = self._shrunk = monotonic()
 
     def is_due(self) -> bool:
@@ -30,11 +30,11 @@ class MemoryWatch:
         return True
 
     def size_of(self, pid: int) -> int:
-        return resources.process_bytes(pid)
+        return resources.read_process_bytes(pid)
 
-    def room_for(self, worker_bytes: int, wanted: int) -> int:
+    def count_fitting_workers(self, worker_bytes: int, wanted: int) -> int:
         """How many workers of this size fit, one being there already; at most `wanted`, at least one."""
-        more = int(_WORKERS_SHARE * resources.memory_available()) // max(worker_bytes, 1)
+        more = int(_WORKERS_SHARE * resources.read_memory_available()) // max(worker_bytes, 1)
         return max(1, min(wanted, 1 + more))
 
     def is_too_large(self, size: int, size_after_setup: int, num_workers: int) -> bool:
@@ -44,12 +44,12 @@ class MemoryWatch:
     def is_short(self) -> bool:
         """Memory is nearly used up; true at most every few seconds."""
         now = monotonic()
-        if now - self._shrunk < _SHRINK_SECONDS or resources.memory_available() > _SHORT_BELOW * self._limit:
+        if now - self._shrunk < _SHRINK_SECONDS or resources.read_memory_available() > _SHORT_BELOW * self._limit:
             return False
         self._shrunk = now
         return True
 
-    def killer_struck(self) -> bool:
+    def has_oom_killer_fired(self) -> bool:
         """Has the kernel killed for lack of memory since this was last asked?"""
-        num_kills, self._num_kills = self._num_kills, resources.num_oom_kills()
+        num_kills, self._num_kills = self._num_kills, resources.count_oom_kills()
         return self._num_kills > num_kills

@@ -25,11 +25,11 @@ def leave_worker_thread() -> None:
     _worker_threads.discard(get_ident())
 
 
-def inside_worker() -> bool:
+def is_inside_worker() -> bool:
     return _process["is_worker"] or get_ident() in _worker_threads
 
 
-def first_time_here() -> bool:
+def is_first_nested_call() -> bool:
     """True once in a process: for the message."""
     has_said, _process["has_said"] = _process["has_said"], True
     return not has_said

@@ -7,13 +7,13 @@ import logging
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gristmill.engine.verdict import Failed
+from gristmill.engine.failure_report import FinalFailure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gristmill.engine.crew import Crew
     from gristmill.engine.events import EventLog
+    from gristmill.engine.worker_pool import WorkerPool
 
 _log = logging.getLogger("gristmill")
 
@@ -23,7 +23,7 @@ class Display(Protocol):
 
     seconds_between: float
 
-    def show(self, observer: Observer, crew: Crew) -> None: ...
+    def show(self, observer: Observer, crew: WorkerPool) -> None: ...
 
     def close(self, observer: Observer) -> None: ...
 
@@ -49,13 +49,13 @@ class Observer:
 
     def __enter__(self) -> None:
         self._started = self._shown = monotonic()
-        self.event("job_started", job=self.desc, total=self.total)
+        self.report_event("job_started", job=self.desc, total=self.total)
 
     def __exit__(self, *exc_info: object) -> None:
         if self._display is not None:
             with contextlib.suppress(OSError, ValueError):
                 self._display.close(self)
-        self.event(
+        self.report_event(
             "job_ended",
             done=self.num_done,
             failed=self.num_failed,
@@ -91,10 +91,10 @@ class Observer:
 
     def end_item(self, value: Any) -> None:
         self.num_done += 1
-        if isinstance(value, Failed):
+        if isinstance(value, FinalFailure):
             self.num_failed += 1
             failure = value.failure
-            self.event(
+            self.report_event(
                 "item_failed",
                 item=failure.index,
                 kind=failure.kind,
@@ -108,7 +108,7 @@ class Observer:
         for name, amount in counts.items():
             self.counts[name] = self.counts.get(name, 0) + amount
 
-    def event(self, event: str, **fields: object) -> None:
+    def report_event(self, event: str, **fields: object) -> None:
         if event == "worker_ready" and self._ready is None:
             self._ready = monotonic()
         if event == "worker_died":
@@ -121,7 +121,7 @@ class Observer:
         if self._events is not None:
             self._events.write(event, **fields)
 
-    def tick(self, crew: Crew) -> None:
+    def tick(self, crew: WorkerPool) -> None:
         if self._display is not None and monotonic() - self._shown >= self._display.seconds_between:
             self._shown = monotonic()
             try:

@@ -8,13 +8,13 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, Literal
 
 from gristmill.core.errors import UsageError
-from gristmill.core.names import one_of
+from gristmill.core.names import check_choice
 from gristmill.engine import progress as displays
 from gristmill.engine.events import EventLog
+from gristmill.engine.failure_report import FinalFailure
 from gristmill.engine.job import Job
-from gristmill.engine.launch import Options, Run, known_length
 from gristmill.engine.observer import Observer
-from gristmill.engine.verdict import Failed
+from gristmill.engine.parallel_run import Options, ParallelRun, find_length
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -141,26 +141,26 @@ class _Call:
         progress: bool | EventLog | None,
         monitor: bool,
     ) -> None:
-        one_of("on_error", on_error, ["raise", "return", "skip"])
+        check_choice("on_error", on_error, ["raise", "return", "skip"])
         if not callable(fn):
             raise UsageError(f"fn must be callable, not {fn!r}")
         if setup is not None and not callable(setup):
             raise UsageError(f"setup must be callable, not {setup!r}", help="pass the function itself, without ()")
         self._on_error = on_error
         self._skipped: Counter[str] = Counter()
-        self._first_skipped: Failed | None = None
-        total = known_length(items)
+        self._first_skipped: FinalFailure | None = None
+        total = find_length(items)
         log = progress if isinstance(progress, EventLog) else None
         shows = None if isinstance(progress, EventLog) else progress
-        display = displays.choose(progress=shows, monitor=monitor)
+        display = displays.choose_display(progress=shows, monitor=monitor)
         name = str(getattr(fn, "__name__", "items")).strip("<>")
         self._observer = Observer(desc or name, total, display, log)
-        self._run = Run(Job(fn, setup), items, options, self._observer, total=total)
+        self._run = ParallelRun(Job(fn, setup), items, options, self._observer, total=total)
 
     def as_completed(self) -> Iterator[Any]:
         with self, closing(self._run.outcomes()) as outcomes:
             for _, values in outcomes:
-                yield from self._shown(values)
+                yield from self._apply_on_error(values)
 
     def in_order(self, *, holds_all: bool = False) -> Iterator[Any]:
         """Each result in its place. The first failing item in input order is raised, whichever failed first."""
@@ -170,23 +170,23 @@ class _Call:
             for index, values in outcomes:
                 held[index] = values
                 num_held += len(values)
-                if isinstance(values[0], Failed) and self._on_error == "raise":
+                if isinstance(values[0], FinalFailure) and self._on_error == "raise":
                     self._run.end_at(index)
                 while next_index in held:
                     ready = held.pop(next_index)
                     next_index += len(ready)
                     num_held -= len(ready)
-                    yield from self._shown(ready)
+                    yield from self._apply_on_error(ready)
                 if not holds_all:
                     self._run.pause(paused=num_held > self._run.num_results_to_hold)
 
-    def _shown(self, values: list[Any]) -> list[Any]:
+    def _apply_on_error(self, values: list[Any]) -> list[Any]:
         """What the caller sees of outcomes. A failure is always alone."""
         value = values[0]
-        if not isinstance(value, Failed):
+        if not isinstance(value, FinalFailure):
             return values
         if self._on_error == "raise":
-            raise value.exception()
+            raise value.to_exception()
         if self._on_error == "return":
             return [value.failure]
         self._skipped[f"{value.failure.kind} {value.failure.error_type}"] += 1

@@ -24,7 +24,7 @@ class _NeedsCloudpickle(Exception):
     """The object refers to something of `__main__`."""
 
 
-class _Parts:
+class _SegmentFile:
     """A file for a pickler that keeps what is written. Objects over 64 KiB arrive uncopied."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ def encode(obj: object) -> tuple[list[Buffer], list[memoryview]]:
 
 
 def _encode_with(pickler: Callable[..., pickle.Pickler], obj: object) -> tuple[list[Buffer], list[memoryview]]:
-    file = _Parts()
+    file = _SegmentFile()
     buffers: list[memoryview] = []
 
     def keep_large(buffer: pickle.PickleBuffer) -> bool:  # false: "I have it", true: "write it into the pickle"
@@ -75,7 +75,7 @@ def decode(body: Buffer, buffers: Sequence[Buffer] = ()) -> Any:
 
 def to_bytes(obj: object) -> bytes:
     """One self-contained byte string, for what is small or sent once."""
-    file = _Parts()
+    file = _SegmentFile()
     try:
         _PlainPickler(file, protocol=5).dump(obj)
     except Exception:  # as in `encode`

@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress, TaskID
 
-    from gristmill.engine.crew import Crew
     from gristmill.engine.observer import Display, Observer
+    from gristmill.engine.worker_pool import WorkerPool
 
 _QUIET_SECONDS = 0.5
 _ERASE = "\r\x1b[K"
 
 
-def choose(*, progress: bool | None, monitor: bool) -> Display | None:
+def choose_display(*, progress: bool | None, monitor: bool) -> Display | None:
     """None: bars on a terminal, lines elsewhere. True: always bars."""
     if progress is False or sys.stderr is None:
         return None
     if progress or sys.stderr.isatty():
-        return Bars(monitor=monitor)
-    return Lines(monitor=monitor)
+        return ProgressBars(monitor=monitor)
+    return ProgressLines(monitor=monitor)
 
 
 class Activity:
     """What is being done now, in one line: on a terminal replaced by the next and removed at the end, else printed.
 
     >>> with Activity(shows=False) as activity:
-    ...     activity.tell("planning: reading a sample")
+    ...     activity.show("planning: reading a sample")
     """
 
     def __init__(self, *, shows: bool = True) -> None:
@@ -64,7 +64,7 @@ class Activity:
             sys.stderr.write(_ERASE)
             sys.stderr.flush()
 
-    def tell(self, message: str) -> None:
+    def show(self, message: str) -> None:
         """Say what begins now."""
         self._message = message
         if self._has_begun:
@@ -84,40 +84,40 @@ class Activity:
             sys.stderr.write(f"{_ERASE}{self._message[:width]}")
             sys.stderr.flush()
         else:
-            _say(self._message)
+            _print_line(self._message)
 
 
-class Lines:
+class ProgressLines:
     """One line every ten seconds."""
 
     seconds_between = 10.0
 
     def __init__(self, *, monitor: bool) -> None:
-        self._monitor = Monitor() if monitor else None
+        self._monitor = WorkerMonitor() if monitor else None
 
-    def show(self, observer: Observer, crew: Crew) -> None:
-        parts = [summary(observer)]
+    def show(self, observer: Observer, crew: WorkerPool) -> None:
+        parts = [summarize(observer)]
         if self._monitor is not None:
-            parts += self._monitor.look(crew)
-        _say("; ".join(parts))
+            parts += self._monitor.describe_workers(crew)
+        _print_line("; ".join(parts))
 
     def close(self, observer: Observer) -> None:
         if observer.seconds >= self.seconds_between:
-            _say(f"{summary(observer)}; ended after {duration(observer.seconds)}")
+            _print_line(f"{summarize(observer)}; ended after {format_duration(observer.seconds)}")
 
 
-class Bars:
+class ProgressBars:
     """A live bar, with one more line for each worker when they are monitored."""
 
     seconds_between = 0.2
 
     def __init__(self, *, monitor: bool) -> None:
-        self._monitor = Monitor() if monitor else None
+        self._monitor = WorkerMonitor() if monitor else None
         self._progress: Progress | None = None
         self._bar: TaskID | None = None
         self._workers: dict[int, TaskID] = {}
 
-    def show(self, observer: Observer, crew: Crew) -> None:
+    def show(self, observer: Observer, crew: WorkerPool) -> None:
         if observer.seconds < _QUIET_SECONDS:
             return
         if self._progress is None or self._bar is None:
@@ -126,15 +126,15 @@ class Bars:
             self._bar = self._progress.add_task(observer.desc, total=total, done="", details="")
         self._update(self._progress, self._bar, observer, refresh=True)
         if self._monitor is not None:
-            self._show_workers(self._progress, self._monitor.look(crew))
+            self._show_workers(self._progress, self._monitor.describe_workers(crew))
 
     @staticmethod
     def _update(progress: Progress, bar: TaskID, observer: Observer, *, refresh: bool) -> None:
         progress.update(
             bar,
             completed=observer.fraction or 0.0,
-            done=_done(observer),
-            details=_details(observer, progress.console.width - _fixed_cells(observer)),
+            done=_format_done(observer),
+            details=_format_details(observer, progress.console.width - _fixed_cells(observer)),
             refresh=refresh,
         )
 
@@ -153,44 +153,44 @@ class Bars:
             self._progress = None
 
 
-class Monitor:
+class WorkerMonitor:
     """CPU and memory of each worker since the last look."""
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[float, float]] = {}
 
-    def look(self, crew: Crew) -> list[str]:
+    def describe_workers(self, crew: WorkerPool) -> list[str]:
         lines = []
         for member in crew:
             pid = member.worker.pid
             if pid is None:
                 continue
-            now, used = monotonic(), resources.process_cpu_seconds(pid)
+            now, used = monotonic(), resources.read_process_cpu_seconds(pid)
             then, used_then = self._seen.get(pid, (now, used))
             self._seen[pid] = (now, used)
             share = (used - used_then) / (now - then) if now > then else 0.0
-            size = resources.process_bytes(pid) / (1 << 20)
-            state = "busy" if member.chunks else "idle" if member.ready else "starting"
+            size = resources.read_process_bytes(pid) / (1 << 20)
+            state = "busy" if member.chunks else "idle" if member.is_ready else "starting"
             lines.append(f"{member.worker.name} {state} cpu {share:4.0%} mem {size:,.0f} MiB")
         return lines
 
 
-def summary(observer: Observer) -> str:
+def summarize(observer: Observer) -> str:
     """`words: 12%, 1,200/10,000, 120/s, 1 min 13 s left, 3 failed`."""
     share = [] if observer.fraction is None else [f"{observer.fraction:.0%}"]
-    return f"{observer.desc}: {', '.join([*share, _done(observer), _details(observer, None)])}"
+    return f"{observer.desc}: {', '.join([*share, _format_done(observer), _format_details(observer, None)])}"
 
 
-def _done(observer: Observer) -> str:
+def _format_done(observer: Observer) -> str:
     return f"{observer.num_done:,}/{observer.total:,}" if observer.total else f"{observer.num_done:,}"
 
 
 def _fixed_cells(observer: Observer) -> int:
     """What a bar's line takes beside its details: name, share and items, each with a space."""
-    return len(observer.desc) + 1 + 1 + len("100%") + 1 + len(_done(observer)) + 1
+    return len(observer.desc) + 1 + 1 + len("100%") + 1 + len(_format_done(observer)) + 1
 
 
-def _details(observer: Observer, room: int | None) -> str:
+def _format_details(observer: Observer, room: int | None) -> str:
     """Speed and counts; in a narrow terminal the first of them, so that none is cut and the share stays in sight."""
     if observer.num_bytes and not observer.counts:
         return "starting workers"
@@ -199,7 +199,7 @@ def _details(observer: Observer, room: int | None) -> str:
     rate = counted / seconds if seconds else 0.0
     parts = [f"{rate:,.1f}/s" if rate < 100 else f"{rate:,.0f}/s"]
     if fraction and fraction < 1:
-        parts.append(f"{duration(seconds * (1 - fraction) / fraction)} left")
+        parts.append(f"{format_duration(seconds * (1 - fraction) / fraction)} left")
     if observer.num_failed:
         parts.append(f"{observer.num_failed:,} failed")
     if observer.num_deaths:
@@ -210,10 +210,10 @@ def _details(observer: Observer, room: int | None) -> str:
     return ", ".join(parts)
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A time in at most two units.
 
-    >>> duration(4.2), duration(73), duration(7500)
+    >>> format_duration(4.2), format_duration(73), format_duration(7500)
     ('4 s', '1 min 13 s', '2 h 5 min')
     """
     whole = round(seconds)
@@ -224,7 +224,7 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
 

@@ -21,7 +21,7 @@ from time import monotonic
 SIZE = 64 * 1024
 _NOTE = struct.Struct("@dqqd")
 _TIME = struct.Struct("@d")
-_PLACE = struct.Struct("@qq")
+_ITEM_AND_POSITION = struct.Struct("@qq")
 _POSITION = struct.Struct("@qd")
 _NEVER = float("inf")
 
@@ -49,7 +49,7 @@ class Recorder:
         """What the worker does now for its item takes no time of the item's."""
         self._memory[0:8] = self._memory[24:32] = _TIME.pack(_NEVER)
 
-    def note_none(self) -> None:
+    def note_idle(self) -> None:
         """The worker has no item."""
         self.note(_NEVER, -1)
 
@@ -58,7 +58,7 @@ class Recorder:
         # Read backwards: if the last thing written still agrees with the first, nothing came between. If not, a note is
         # being written, and the later time is the one that counts.
         (again,) = _TIME.unpack_from(self._memory, 24)
-        item, position = _PLACE.unpack_from(self._memory, 8)
+        item, position = _ITEM_AND_POSITION.unpack_from(self._memory, 8)
         (started,) = _TIME.unpack_from(self._memory, 0)
         return max(started, again), item, position
 
@@ -69,7 +69,7 @@ class Recorder:
         self._memory.close()
 
 
-def create_file() -> int:
+def create_recording() -> int:
     """A file descriptor of `SIZE` zero bytes that has no name anywhere and goes with its last holder."""
     if sys.platform == "linux":
         fd = os.memfd_create("gristmill-recorder", os.MFD_CLOEXEC)

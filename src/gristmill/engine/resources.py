@@ -21,7 +21,7 @@ _CPUS = Path("/sys/devices/system/cpu")
 _UNLIMITED_BYTES = 1 << 60
 
 
-def usable_cpus() -> list[int]:
+def find_usable_cpus() -> list[int]:
     """The CPUs that this process may run on, one of each physical core first."""
     if not hasattr(os, "sched_getaffinity"):
         return list(range(os.cpu_count() or 1))
@@ -32,9 +32,9 @@ def usable_cpus() -> list[int]:
     return sorted(cpus, key=lambda cpu: next(core.index(cpu) for core in cores.values() if cpu in core))
 
 
-def num_physical_cores() -> int:
+def count_physical_cores() -> int:
     """Physical cores among the usable CPUs."""
-    siblings = [_read(_CPUS / f"cpu{cpu}/topology/thread_siblings_list") for cpu in usable_cpus()]
+    siblings = [_read(_CPUS / f"cpu{cpu}/topology/thread_siblings_list") for cpu in find_usable_cpus()]
     if all(siblings):
         return len(set(siblings))
     import psutil  # noqa: PLC0415
@@ -42,10 +42,10 @@ def num_physical_cores() -> int:
     return psutil.cpu_count(logical=False) or len(siblings)
 
 
-def cpu_quota(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> float:
+def read_cpu_quota(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> float:
     """CPUs' worth of time that the control groups allow; infinite without a limit."""
     quota = math.inf
-    for group in _groups("cpu", proc, cgroups):
+    for group in _find_groups("cpu", proc, cgroups):
         allowed, _, period = (_read(group / "cpu.max") or "max").partition(" ")  # v2: "150000 100000"
         if allowed != "max":
             quota = min(quota, int(allowed) / int(period))
@@ -55,33 +55,33 @@ def cpu_quota(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> float:
     return quota
 
 
-def num_workers(cpus: int, cores: int, quota: float) -> int:
+def choose_num_workers(cpus: int, cores: int, quota: float) -> int:
     """The smallest of the three, and at least one. A quota of 1.5 CPUs keeps two workers busy three quarters."""
     return max(1, min(cpus, cores, math.ceil(quota) if math.isfinite(quota) else cpus))
 
 
-def memory_limit(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
+def read_memory_limit(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
     """Bytes that this process and its children may use together."""
-    return min(_machine_memory()[0], *(limit for limit, _ in _memory_groups(proc, cgroups)), _UNLIMITED_BYTES)
+    return min(_read_machine_memory()[0], *(limit for limit, _ in _read_memory_groups(proc, cgroups)), _UNLIMITED_BYTES)
 
 
-def memory_available(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
+def read_memory_available(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
     """Bytes that can still be used before some limit is reached. Page cache counts as free: the kernel drops it."""
-    rooms = [limit - used for limit, used in _memory_groups(proc, cgroups)]
-    return max(0, min(_machine_memory()[1], *rooms, _UNLIMITED_BYTES))
+    rooms = [limit - used for limit, used in _read_memory_groups(proc, cgroups)]
+    return max(0, min(_read_machine_memory()[1], *rooms, _UNLIMITED_BYTES))
 
 
-def num_oom_kills(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
+def count_oom_kills(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
     """How often the kernel has killed for lack of memory, in our control group if it counts that, else anywhere."""
-    for group in _groups("memory", proc, cgroups):
+    for group in _find_groups("memory", proc, cgroups):
         for name in ("memory.events", "memory.oom_control"):
-            counts = _table(group / name)
+            counts = _read_table(group / name)
             if "oom_kill" in counts:
                 return counts["oom_kill"]
-    return _table(proc / "vmstat").get("oom_kill", 0)
+    return _read_table(proc / "vmstat").get("oom_kill", 0)
 
 
-def process_bytes(pid: int) -> int:
+def read_process_bytes(pid: int) -> int:
     """Resident memory of a process, 0 if it is gone."""
     pages = _read(_PROC / str(pid) / "statm")
     if pages:
@@ -96,7 +96,7 @@ def process_bytes(pid: int) -> int:
         return 0
 
 
-def process_cpu_seconds(pid: int) -> float:
+def read_process_cpu_seconds(pid: int) -> float:
     """CPU time that a process has used, 0 if it is gone."""
     import psutil  # noqa: PLC0415
 
@@ -107,9 +107,9 @@ def process_cpu_seconds(pid: int) -> float:
     return float(times.user + times.system)
 
 
-def _machine_memory() -> tuple[int, int]:
+def _read_machine_memory() -> tuple[int, int]:
     """Total and available bytes of the machine."""
-    info = _table(_PROC / "meminfo")
+    info = _read_table(_PROC / "meminfo")
     if "MemTotal:" in info and "MemAvailable:" in info:
         return info["MemTotal:"] * 1024, info["MemAvailable:"] * 1024
     import psutil  # noqa: PLC0415
@@ -118,17 +118,17 @@ def _machine_memory() -> tuple[int, int]:
     return int(memory.total), int(memory.available)
 
 
-def _memory_groups(proc: Path, cgroups: Path) -> Iterator[tuple[int, int]]:
+def _read_memory_groups(proc: Path, cgroups: Path) -> Iterator[tuple[int, int]]:
     """`(limit, used without page cache)` of each control group that has a limit."""
-    for group in _groups("memory", proc, cgroups):
+    for group in _find_groups("memory", proc, cgroups):
         limit = _read(group / "memory.max") or _read(group / "memory.limit_in_bytes")
         used = _read(group / "memory.current") or _read(group / "memory.usage_in_bytes")
         if limit and used and limit != "max" and int(limit) < _UNLIMITED_BYTES:
-            cache = _table(group / "memory.stat")
+            cache = _read_table(group / "memory.stat")
             yield int(limit), int(used) - cache.get("total_inactive_file", cache.get("inactive_file", 0))
 
 
-def _groups(controller: str, proc: Path, cgroups: Path) -> Iterator[Path]:
+def _find_groups(controller: str, proc: Path, cgroups: Path) -> Iterator[Path]:
     """Our control group and its ancestors, innermost first, for v2 and for the v1 controller."""
     for line in (_read(proc / "self/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)  # "0::/user.slice" (v2) or "4:memory:/docker/ab12" (v1)
@@ -146,7 +146,7 @@ def _groups(controller: str, proc: Path, cgroups: Path) -> Iterator[Path]:
                     yield folder
 
 
-def _table(path: Path) -> dict[str, int]:
+def _read_table(path: Path) -> dict[str, int]:
     """A file of lines like `oom_kill 3` or `MemTotal:  24 kB`."""
     rows = (line.split() for line in (_read(path) or "").splitlines())
     return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from gristmill.engine import progress as displays
+from gristmill.engine.failure_report import FinalFailure, add_note
 from gristmill.engine.job import Context, Job
-from gristmill.engine.launch import Options, Run, known_length
 from gristmill.engine.observer import Observer
-from gristmill.engine.verdict import Failed, add_note
+from gristmill.engine.parallel_run import Options, ParallelRun, find_length
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from gristmill.engine.court import Probe
     from gristmill.engine.events import EventLog
     from gristmill.engine.failure import Failure
+    from gristmill.engine.failures import Probe
 
 __all__ = ["Context", "Stopwatch", "Task", "run_tasks"]
 
@@ -83,15 +83,17 @@ def run_tasks(
         pin=pin,
         max_growth_bytes=max_growth_bytes,
     )
-    total = known_length(tasks)
-    display = displays.choose(progress=progress, monitor=monitor)
+    total = find_length(tasks)
+    display = displays.choose_display(progress=progress, monitor=monitor)
     observer = Observer(desc, total, display, events, num_bytes=num_bytes)
-    in_work = _Ledger(tasks)
-    run = Run(Job(function, setup, takes_context=True), in_work, options, observer, total=total, on_poison=on_poison)
-    return _results(run, in_work, observer, stopwatch or Stopwatch())
+    in_work = _TasksInFlight(tasks)
+    run = ParallelRun(
+        Job(function, setup, takes_context=True), in_work, options, observer, total=total, on_poison=on_poison
+    )
+    return _yield_results(run, in_work, observer, stopwatch or Stopwatch())
 
 
-class _Ledger:
+class _TasksInFlight:
     """The tasks on their way through, by number."""
 
     def __init__(self, tasks: Iterable[Task]) -> None:
@@ -107,12 +109,14 @@ class _Ledger:
         return self._out.pop(index)
 
 
-def _results(run: Run, in_work: _Ledger, observer: Observer, stopwatch: Stopwatch) -> Iterator[tuple[Task, Any]]:
+def _yield_results(
+    run: ParallelRun, in_work: _TasksInFlight, observer: Observer, stopwatch: Stopwatch
+) -> Iterator[tuple[Task, Any]]:
     with observer, closing(run.outcomes()) as outcomes:
         for index, (value,) in outcomes:
             task = in_work.take(index)
-            if isinstance(value, Failed):
-                error = value.exception()
+            if isinstance(value, FinalFailure):
+                error = value.to_exception()
                 add_note(error, f"gristmill: task {task.id}")
                 raise error
             yield task, value

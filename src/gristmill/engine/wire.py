@@ -80,7 +80,7 @@ class Sender:
                 written = os.writev(self._fd, self._waiting[:_MAX_SEGMENTS])
             except BlockingIOError:
                 return False
-            self._waiting = _without_prefix(self._waiting, written)
+            self._waiting = _drop_prefix(self._waiting, written)
         return True
 
 
@@ -99,7 +99,7 @@ class Receiver:
         self._segments: list[Buffer] = []
         self._missing: list[memoryview] = [memoryview(self._header)]
 
-    def _body_buffer(self, size: int) -> Buffer:
+    def _reuse_body_buffer(self, size: int) -> Buffer:
         """The same memory for every frame: unpickling copies out of it, and a frame is loaded before the next comes."""
         if size > _MAX_KEPT_BODY_BYTES:
             return _allocate(size)
@@ -118,14 +118,14 @@ class Receiver:
                 if num_bytes == 0:
                     raise EOFError
                 self.num_bytes += num_bytes
-                self._missing = _without_prefix(self._missing, num_bytes)
+                self._missing = _drop_prefix(self._missing, num_bytes)
             kind, last, num_buffers, chunk, num_items, body_bytes = _HEADER.unpack(self._header)
             if self._sizes is None:
                 self._sizes = bytearray(8 * num_buffers)
                 self._missing = [memoryview(self._sizes)] if num_buffers else []
             elif not self._segments:
                 sizes = (body_bytes, *struct.unpack(f"={num_buffers}Q", self._sizes))
-                self._segments = [self._body_buffer(sizes[0]), *(_allocate(size) for size in sizes[1:])]
+                self._segments = [self._reuse_body_buffer(sizes[0]), *(_allocate(size) for size in sizes[1:])]
                 self._missing = [memoryview(segment).cast("B") for segment in self._segments if len(segment)]
             else:
                 body, *buffers = self._segments
@@ -143,7 +143,7 @@ def _allocate(size: int) -> Buffer:
         raise MemoryError(f"no room for a message of {size} bytes") from error
 
 
-def _without_prefix(segments: list[memoryview], num_bytes: int) -> list[memoryview]:
+def _drop_prefix(segments: list[memoryview], num_bytes: int) -> list[memoryview]:
     for position, segment in enumerate(segments):
         if num_bytes < len(segment):
             return [segment[num_bytes:], *segments[position + 1 :]]

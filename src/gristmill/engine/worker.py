@@ -17,7 +17,7 @@ from time import monotonic
 
 from gristmill.engine import chunk as chunks
 from gristmill.engine import nesting, pickling, wire
-from gristmill.engine.caught import Caught
+from gristmill.engine.captured_error import CapturedError
 from gristmill.engine.job import Context
 from gristmill.engine.recorder import Recorder
 
@@ -25,7 +25,7 @@ TYPE_CHECKING = False  # a worker does without the typing module
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from gristmill.engine.chunk import Batch, Chunk
+    from gristmill.engine.chunk import Chunk, ChunkResults
 
 _WATCH_SECONDS = 0.5
 
@@ -59,7 +59,7 @@ class Worker:
         faulthandler.enable(recording, all_threads=False)
 
     def serve(self) -> None:
-        if not self._take_job():
+        if not self._load_job():
             return
         self._send(wire.READY)
         while True:
@@ -68,7 +68,7 @@ class Worker:
                 return
             self._run_chunk(frame)
 
-    def _take_job(self) -> bool:
+    def _load_job(self) -> bool:
         try:
             sys.path[:], sys.argv[:], cpu, self._gives_back, pickled = self._receive().load()
             if cpu is not None:
@@ -76,11 +76,11 @@ class Worker:
             nesting.mark_process_as_worker()
             job = pickling.decode(pickled)
             self._function = job.function
-            self._more_arguments = job.more_arguments(self._context)
+            self._more_arguments = job.run_setup(self._context)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            self._send(wire.SETUP_FAILED, Caught(error, travels=True))
+            self._send(wire.SETUP_FAILED, CapturedError(error, travels=True))
             return False
         return True
 
@@ -91,20 +91,22 @@ class Worker:
         try:
             indexes, items = frame.load()
         except BaseException as error:
-            caught = Caught(error, "unpicklable", about="the argument cannot be unpickled in a worker", travels=True)
+            caught = CapturedError(
+                error, "unpicklable", about="the argument cannot be unpickled in a worker", travels=True
+            )
             self._send(wire.UNDECODABLE, caught, chunk=frame.chunk)
             return
         chunk = chunks.Chunk(frame.chunk, indexes, items)
 
-        def emit(batch: Batch, *, last: bool) -> None:
+        def emit(batch: ChunkResults, *, last: bool) -> None:
             self._emit(batch, chunk, last=last)
 
-        chunks.run(
+        chunks.run_chunk(
             self._function, self._more_arguments, chunk, emit, recorder=self._recorder, gives_back=self._gives_back
         )
-        self._recorder.note_none()
+        self._recorder.note_idle()
 
-    def _emit(self, batch: Batch, chunk: Chunk, *, last: bool) -> None:
+    def _emit(self, batch: ChunkResults, chunk: Chunk, *, last: bool) -> None:
         if os.getpid() != self._pid:
             _end_forked_child(failed=bool(batch.caught))
         self._context.flush()
@@ -118,7 +120,7 @@ class Worker:
                 except BaseException as error:
                     batch.results[position] = None
                     about = "the result cannot be pickled"
-                    batch.caught[position] = Caught(error, "unpicklable", about=about, travels=True)
+                    batch.caught[position] = CapturedError(error, "unpicklable", about=about, travels=True)
             segments = wire.pack(wire.RESULTS, batch, last=last, chunk=chunk.number, num_items=num_items)
         # The parent may be busy elsewhere and not read: that is not the item's fault.
         self._recorder.stop_clock()

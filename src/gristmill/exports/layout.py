@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from gristmill.storage.in_place import write_at
+from gristmill.storage.preallocated import write_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

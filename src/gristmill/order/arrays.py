@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gristmill.core.errors import UsageError
-from gristmill.core.numbers import MAX_COUNT, whole_number
+from gristmill.core.numbers import MAX_COUNT, check_whole_number
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def whole_numbers(name: str, values: Any) -> NDArray[np.int64]:
+def check_whole_numbers(name: str, values: Any) -> NDArray[np.int64]:
     """One integer or many; anything that would have to be cut down to one is refused.
 
-    >>> whole_numbers("rows", range(3))
+    >>> check_whole_numbers("rows", range(3))
     array([0, 1, 2])
     """
     if isinstance(values, list | tuple) and not any(isinstance(value, list | tuple) for value in values):
         # One by one: NumPy would take True for 1, and make 1 and an unsigned 1 together a float.
-        values = np.array([whole_number(name, value, least=-MAX_COUNT) for value in values], dtype=np.int64)
+        values = np.array([check_whole_number(name, value, least=-MAX_COUNT) for value in values], dtype=np.int64)
     try:
         array = np.asarray(values)
         if array.dtype.kind not in "iu" or (array.dtype == np.uint64 and array.size and int(array.max()) >> 63):

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gristmill.core.errors import OutOfRangeError, UsageError
-from gristmill.core.kernels import kernel
-from gristmill.core.numbers import real_number, whole_number
-from gristmill.order.arrays import whole_numbers
+from gristmill.core.numbers import check_real_number, check_whole_number
+from gristmill.order.arrays import check_whole_numbers
+from gristmill.runtime.kernels import kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -57,7 +57,7 @@ class Mixture:
     """
 
     def __init__(self, weights: Weights | Sequence[tuple[int, Weights]]) -> None:
-        phases = [(0, weights)] if isinstance(weights, Mapping) else _pairs(weights)
+        phases = [(0, weights)] if isinstance(weights, Mapping) else _parse_phases(weights)
         if not phases or phases[0][0] != 0:
             raise UsageError("the first phase of a mixture starts at row 0", help='for example [(0, {"web": 1.0}), …]')
         self.phases = [Phase(row, period_counts(chosen)) for row, chosen in phases]
@@ -73,14 +73,14 @@ class Mixture:
         self._slot_draws = np.empty((len(self.phases), PERIOD), dtype=np.int32)
         for number, phase in enumerate(self.phases):
             if number:
-                self._drawn_before[number] = self._drawn(number - 1, phase.first_row)
+                self._drawn_before[number] = self._count_draws(number - 1, phase.first_row)
             self._counts[number] = [phase.counts.get(name, 0) for name in self.sources]
             drawn = np.zeros(shape[1], dtype=np.int64)
             schedule(self._counts[number], 0, drawn, self._slot_sources[number], self._slot_draws[number])
 
     def __call__(self, rows: Sequence[int] | range | NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """For each row the number of its source (in `sources`), and how many draws of that source came before it."""
-        numbers = np.atleast_1d(whole_numbers("rows", rows))
+        numbers = np.atleast_1d(check_whole_numbers("rows", rows))
         if numbers.size and int(numbers.min()) < 0:
             raise OutOfRangeError(f"row {int(numbers.min())}: rows are counted from 0")
         sources, draws = np.empty_like(numbers), np.empty_like(numbers)
@@ -90,15 +90,15 @@ class Mixture:
 
     def draws_before(self, row: int) -> dict[str, int]:
         """How many of the first `row` rows each source gives."""
-        row = whole_number("row", row)
+        row = check_whole_number("row", row)
         number = max(int(np.searchsorted(self._starts, row, side="left")) - 1, 0)
-        return dict(zip(self.sources, self._drawn(number, row).tolist(), strict=True))
+        return dict(zip(self.sources, self._count_draws(number, row).tolist(), strict=True))
 
     def then(self, first_row: int, weights: Weights) -> Mixture:
         """With one more phase; rows before it stay what they were."""
         return Mixture([*((phase.first_row, phase.counts) for phase in self.phases), (first_row, weights)])
 
-    def _drawn(self, number: int, row: int) -> NDArray[np.int64]:
+    def _count_draws(self, number: int, row: int) -> NDArray[np.int64]:
         """Of each source before `row`, which lies in or just after the phase `number`."""
         periods, slots = divmod(row - self.phases[number].first_row, PERIOD)
         in_period = np.bincount(self._slot_sources[number, :slots], minlength=len(self.sources))
@@ -106,7 +106,7 @@ class Mixture:
         return drawn
 
 
-def _pairs(phases: object) -> list[tuple[int, Weights]]:
+def _parse_phases(phases: object) -> list[tuple[int, Weights]]:
     try:
         pairs = [(row, weights) for row, weights in phases]  # type: ignore[attr-defined]
     except (TypeError, ValueError):
@@ -117,7 +117,7 @@ def _pairs(phases: object) -> list[tuple[int, Weights]]:
         raise UsageError(
             f"a mixture is weights, or a list of phases, not {phases!r:.80}", help='for example [(0, {"web": 1.0}), …]'
         )
-    return [(whole_number("the row of a phase", row), weights) for row, weights in pairs]
+    return [(check_whole_number("the row of a phase", row), weights) for row, weights in pairs]
 
 
 def period_counts(weights: Weights) -> dict[str, int]:
@@ -126,7 +126,7 @@ def period_counts(weights: Weights) -> dict[str, int]:
     >>> period_counts({"a": 1, "b": 1, "c": 1})
     {'a': 21846, 'b': 21845, 'c': 21845}
     """
-    given = {str(name): real_number(f"the weight of {name}", weight) for name, weight in weights.items()}
+    given = {str(name): check_real_number(f"the weight of {name}", weight) for name, weight in weights.items()}
     exact = {name: Fraction(weight) for name, weight in sorted(given.items()) if weight}
     if not exact:
         raise UsageError("a mixture needs a source with a weight above 0")

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, SupportsIndex, overload
 import numpy as np
 
 from gristmill.core.errors import OutOfRangeError
-from gristmill.core.kernels import kernel
 from gristmill.core.numbers import MAX_COUNT as MAX_SIZE
-from gristmill.core.numbers import whole_number
-from gristmill.core.seeds import key as seed_key
-from gristmill.order.arrays import whole_numbers
+from gristmill.core.numbers import check_whole_number
+from gristmill.core.seeds import derive_key as seed_key
+from gristmill.order.arrays import check_whole_numbers
+from gristmill.runtime.kernels import kernel
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -45,8 +45,8 @@ class Permutation:
     """
 
     def __init__(self, n: int, key: int) -> None:
-        self.n = whole_number("the size of a permutation", n, least=1, most=MAX_SIZE)
-        self.key = whole_number("key", key, least=-(2**64), most=2**64) % 2**64
+        self.n = check_whole_number("the size of a permutation", n, least=1, most=MAX_SIZE)
+        self.key = check_whole_number("key", key, least=-(2**64), most=2**64) % 2**64
 
     @overload
     def __call__(self, indices: SupportsIndex) -> int: ...
@@ -54,15 +54,17 @@ class Permutation:
     def __call__(self, indices: ArrayLike) -> NDArray[np.int64]: ...
     def __call__(self, indices: SupportsIndex | ArrayLike) -> int | NDArray[np.int64]:
         """Where each index goes; a number for a number, an array for an array."""
-        array = whole_numbers("indices", indices)
+        array = check_whole_numbers("indices", indices)
         if array.size and not 0 <= int(array.min()) <= int(array.max()) < self.n:
             raise OutOfRangeError(f"indices of a permutation of {self.n} numbers are from 0 to {self.n - 1}")
         places = np.empty(array.size, dtype=np.int64)
-        _permute(array.ravel().astype(np.uint64), np.uint64(self.n), half_bits(self.n), np.uint64(self.key), places)
+        _permute(
+            array.ravel().astype(np.uint64), np.uint64(self.n), count_half_bits(self.n), np.uint64(self.key), places
+        )
         return places.reshape(array.shape) if array.ndim else int(places[0])
 
 
-def half_bits(n: int) -> np.uint64:
+def count_half_bits(n: int) -> np.uint64:
     """Of each half of a number in the network's domain; 1 at least. Integers only: a rounded logarithm is one off."""
     return np.uint64(max(1, ((n - 1).bit_length() + 1) // 2))
 
@@ -77,11 +79,11 @@ def epoch_key(seed: int, source: str, epoch: int) -> int:
 
     A hash, not a sum: with seed + epoch, seed 7 in its second epoch would be seed 8 in its first.
     """
-    return int(_mixed(np.uint64((source_key(seed, source) + epoch * int(_GOLDEN)) % 2**64)))
+    return int(_mix(np.uint64((source_key(seed, source) + epoch * int(_GOLDEN)) % 2**64)))
 
 
 @kernel
-def _mixed(value: np.uint64) -> np.uint64:
+def _mix(value: np.uint64) -> np.uint64:
     """The finaliser of splitmix64: every bit of the result depends on every bit of the value."""
     value = (value ^ (value >> _SHIFT_1)) * _MIX_1
     value = (value ^ (value >> _SHIFT_2)) * _MIX_2
@@ -98,7 +100,7 @@ def _place(value: np.uint64, size: np.uint64, half: np.uint64, key: np.uint64) -
         round_seed = key
         for _ in range(_ROUNDS):
             round_seed += _GOLDEN
-            left, right = right, left ^ (_mixed(right ^ _mixed(round_seed)) >> shift)
+            left, right = right, left ^ (_mix(right ^ _mix(round_seed)) >> shift)
         value = (left << half) | right
         if value < size:
             return value
@@ -127,5 +129,5 @@ def place_draws(
         size = sizes[source]
         epoch = draws[number] // size
         index = draws[number] - epoch * size
-        key = _mixed(keys[source] + np.uint64(epoch) * _GOLDEN)
+        key = _mix(keys[source] + np.uint64(epoch) * _GOLDEN)
         places[number] = np.int64(_place(np.uint64(index), np.uint64(size), halves[source], key))

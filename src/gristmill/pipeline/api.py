@@ -9,14 +9,14 @@ from gristmill.core.errors import UsageError
 from gristmill.core.recipe import Recipe
 from gristmill.engine.events import EventLog
 from gristmill.pipeline.debug import FunctionFailedError, run_in_debug_mode
-from gristmill.pipeline.options import RunOptions
-from gristmill.pipeline.plan import make_plan
+from gristmill.pipeline.planning.plan import make_plan
 from gristmill.pipeline.run import run_recipe
+from gristmill.pipeline.stages.options import RunOptions
 
 if TYPE_CHECKING:
     import os
 
-    from gristmill.pipeline.plan import Plan
+    from gristmill.pipeline.planning.plan import Plan
     from gristmill.pipeline.run import RunResult
 
 
@@ -32,7 +32,7 @@ def plan(recipe: Recipe, *, limit: int | None = None) -> Plan:
     Raises:
         UsageError: Whatever would fail later: files or columns that are not there, an output that cannot be written.
     """
-    return make_plan(_checked(recipe), limit=limit)
+    return make_plan(_check_recipe(recipe), limit=limit)
 
 
 def run(
@@ -75,7 +75,7 @@ def run(
     """
     if debug:
         try:
-            return run_in_debug_mode(_checked(recipe), _print_line, limit=limit)
+            return run_in_debug_mode(_check_recipe(recipe), _print_line, limit=limit)
         except FunctionFailedError as failed:
             raise failed.error from None  # as the user's own code raised it: debuggers start from its frames
     options = RunOptions(
@@ -89,14 +89,14 @@ def run(
         monitor=monitor,
         events=events if events is None or isinstance(events, EventLog) else EventLog(events),
     )
-    return run_recipe(_checked(recipe), options, limit=limit)
+    return run_recipe(_check_recipe(recipe), options, limit=limit)
 
 
 def _print_line(line: str) -> None:
     sys.stdout.write(f"{line}\n")
 
 
-def _checked(recipe: object) -> Recipe:
+def _check_recipe(recipe: object) -> Recipe:
     if isinstance(recipe, Recipe):
         return recipe
     raise UsageError(

@@ -17,9 +17,9 @@ import msgspec
 from gristmill.core.errors import GristmillError
 from gristmill.core.records import ORIGIN, RECORD
 from gristmill.engine import nesting
-from gristmill.pipeline.options import RunOptions
 from gristmill.pipeline.run import run_recipe
-from gristmill.steps.columns import value_columns
+from gristmill.pipeline.stages.options import RunOptions
+from gristmill.steps.records.columns import value_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from gristmill.core.recipe import Recipe
-    from gristmill.core.records import Applied, BadRecord
+    from gristmill.core.records import QuarantinedRecord, StepResult
     from gristmill.core.step import LocalStep
     from gristmill.pipeline.run import RunResult
 
@@ -46,7 +46,7 @@ def run_in_debug_mode(recipe: Recipe, show: Callable[[str], object], *, limit: i
     # Nothing is judged by shares here: the first exception ends the run, whatever else is quarantined is shown.
     trial = msgspec.structs.replace(recipe, output=str(folder), max_quarantine=1.0)
     limit = MAX_RECORDS if limit is None else limit
-    options = RunOptions(backend="serial", progress=False, watch=_Watch(show, limit))
+    options = RunOptions(backend="serial", progress=False, watch=_RecordPrinter(show, limit))
     show(f"debug mode: this process, output in {folder}")
     return run_recipe(trial, options, limit=limit)
 
@@ -66,7 +66,7 @@ class FunctionFailedError(GristmillError):
         return FunctionFailedError, (self.error, self.traceback)
 
 
-class _Watch:
+class _RecordPrinter:
     """Shows the first records behind each step of each source."""
 
     def __init__(self, show: Callable[[str], object], limit: int) -> None:
@@ -75,17 +75,17 @@ class _Watch:
         self._has_named_worker = False
         self._num_shown: Counter[tuple[str, str, int]] = Counter()
 
-    def after_read(self, source: str, batch: pa.RecordBatch, bad: list[BadRecord]) -> None:
+    def after_read(self, source: str, batch: pa.RecordBatch, bad: list[QuarantinedRecord]) -> None:
         """A cell was read: more than the limit lets through."""
         self._report(source, "read", 0, batch.slice(0, self._limit), {}, bad)
 
-    def after_step(self, source: str, step: LocalStep, before: pa.RecordBatch, applied: Applied) -> None:
+    def after_step(self, source: str, step: LocalStep, before: pa.RecordBatch, applied: StepResult) -> None:
         """A step was applied to a batch."""
         # By identity: a recipe may hold the same step twice.
-        self._report(source, step.name, id(step), applied.batch, applied.dropped, applied.bad)
-        for record in applied.bad:
+        self._report(source, step.name, id(step), applied.batch, applied.dropped, applied.quarantined)
+        for record in applied.quarantined:
             if record.reason == "exception":
-                _stop(source, step, before, record)
+                _raise_failure(source, step, before, record)
 
     def _report(
         self,
@@ -94,7 +94,7 @@ class _Watch:
         number: int,
         batch: pa.RecordBatch,
         dropped: Mapping[str, int],
-        bad: list[BadRecord],
+        bad: list[QuarantinedRecord],
     ) -> None:
         if nesting.is_worker_process() and not self._has_named_worker:
             self._has_named_worker = True
@@ -113,7 +113,7 @@ class _Watch:
             self._show(f"    {_shorten(_describe(batch, row))}")
 
 
-def _stop(source: str, step: LocalStep, before: pa.RecordBatch, failed: BadRecord) -> NoReturn:
+def _raise_failure(source: str, step: LocalStep, before: pa.RecordBatch, failed: QuarantinedRecord) -> NoReturn:
     """Call the function on the record once more, so that the exception leaves with all its frames."""
     origins = before.column(ORIGIN).to_pylist()
     row = origins.index({"file": failed.file, "position": failed.position, "part": failed.part})

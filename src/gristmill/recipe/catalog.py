@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gristmill import steps
 from gristmill.core.errors import UsageError
-from gristmill.core.names import nearest
+from gristmill.core.names import find_nearest
 
 if TYPE_CHECKING:
     from gristmill.core.step import Step
@@ -30,7 +30,7 @@ def step_class(name: str) -> type[Step]:
     if name not in STEPS:
         if name == "read":
             raise UsageError("read is not a step but the beginning of a source", help="put it under sources")
-        meant = nearest(name, STEPS)
+        meant = find_nearest(name, STEPS)
         raise UsageError(
             f'there is no step "{name}"',
             help=f'did you mean "{meant}"?' if meant else f"the steps are {', '.join(STEPS)}",

@@ -9,7 +9,7 @@ import yaml
 from gristmill.core.errors import UsageError
 from gristmill.core.function import Function
 from gristmill.core.python_records import PythonRecords
-from gristmill.core.recipe import recipe_data
+from gristmill.core.recipe import recipe_to_data
 from gristmill.recipe.yaml_tree import add_number_forms
 
 if TYPE_CHECKING:
@@ -44,24 +44,24 @@ def dump_recipe(recipe: Recipe) -> str:
     steps:
     - length
     """
-    data = _written(recipe_data(recipe))
+    data = _to_plain_data(recipe_to_data(recipe))
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=120)
 
 
-def _written(data: Any) -> Any:
+def _to_plain_data(data: Any) -> Any:
     if isinstance(data, dict):
-        return {key: _written(value) for key, value in data.items()}
+        return {key: _to_plain_data(value) for key, value in data.items()}
     if isinstance(data, list):
-        return [_written(value) for value in data]
+        return [_to_plain_data(value) for value in data]
     if isinstance(data, PythonRecords):
         raise UsageError(
             f"{data} is a Python object, which a recipe file cannot hold",
             help="write the records to a file, and name it in read",
         )
-    return _call(data) if isinstance(data, Function) else data
+    return _format_function(data) if isinstance(data, Function) else data
 
 
-def _call(function: Function) -> str:
+def _format_function(function: Function) -> str:
     if function.path is None:
         raise UsageError(
             f"{function.name} is a Python object, which a recipe file cannot hold",

@@ -11,13 +11,13 @@ import msgspec
 
 from gristmill import steps
 from gristmill.core.errors import UsageError
-from gristmill.core.names import nearest
-from gristmill.core.numbers import byte_size
+from gristmill.core.names import find_nearest
+from gristmill.core.numbers import parse_byte_size
 from gristmill.core.recipe import Recipe, Source
 from gristmill.recipe.catalog import step_class
 from gristmill.recipe.overrides import apply_overrides
 from gristmill.recipe.yaml_tree import parse_yaml
-from gristmill.steps.read import as_path
+from gristmill.steps.read import to_path
 
 if TYPE_CHECKING:
     import os
@@ -55,10 +55,10 @@ def parse_recipe(
     """
     tree = parse_yaml(text, name)
     apply_overrides(tree, overrides)
-    return _Reader(tree, folder).recipe()
+    return _RecipeReader(tree, folder).recipe()
 
 
-class _Reader:
+class _RecipeReader:
     """One recipe's tree, made into structs piece by piece."""
 
     def __init__(self, tree: Tree, folder: str | None) -> None:
@@ -103,7 +103,7 @@ class _Reader:
 
     def _paths(self, path: TreePath, named: list[str]) -> list[str]:
         try:
-            return [as_path(item) for item in named]
+            return [to_path(item) for item in named]
         except UsageError as error:
             raise self._tree.error(path, error.message, help=error.help) from None
 
@@ -112,7 +112,7 @@ class _Reader:
             return []
         if not isinstance(data, list):
             raise self._tree.error(
-                path, f"steps must be a list, not {_shown(data)}", help="begin each step with a dash"
+                path, f"steps must be a list, not {_describe(data)}", help="begin each step with a dash"
             )
         return [self._step((*path, index), item) for index, item in enumerate(data)]
 
@@ -120,7 +120,9 @@ class _Reader:
         if isinstance(data, str):
             data = {data: None}
         if not isinstance(data, dict) or len(data) != 1:
-            problem = "several steps in one item" if isinstance(data, dict) and data else f"not a step: {_shown(data)}"
+            problem = (
+                "several steps in one item" if isinstance(data, dict) and data else f"not a step: {_describe(data)}"
+            )
             raise self._tree.error(
                 path, problem, help="write each step as `- name: {key: value}`, keys indented further"
             )
@@ -133,7 +135,7 @@ class _Reader:
         if parameters is not None and not isinstance(parameters, dict):
             raise self._tree.error(
                 path,
-                f"{name} must be `key: value` pairs, not {_shown(parameters)}",
+                f"{name} must be `key: value` pairs, not {_describe(parameters)}",
                 help=_pairs_help(step_type, parameters),
             )
         return self._struct(path, parameters or {}, step_type, name)
@@ -152,21 +154,21 @@ class _Reader:
         for key, value in data.items():
             if key.endswith("_bytes") and isinstance(value, str):
                 try:
-                    found[key] = byte_size(key, value)
+                    found[key] = parse_byte_size(key, value)
                 except UsageError as error:
                     raise self._tree.error((*path, key), error.message, help=error.help) from None
         return found
 
     def _mapping(self, path: TreePath, data: Any, what: str) -> dict[str, Any]:
         if not isinstance(data, dict):
-            raise self._tree.error(path, f"{what} must be `key: value` pairs, not {_shown(data)}")
+            raise self._tree.error(path, f"{what} must be `key: value` pairs, not {_describe(data)}")
         return data
 
     def _check_keys(self, path: TreePath, data: dict[str, Any], known: Iterable[str], what: str) -> None:
         names = list(known)
         for key in data:
             if key not in names:
-                meant = nearest(key, names)
+                meant = find_nearest(key, names)
                 hint = f'did you mean "{meant}"?' if meant else f"there are {', '.join(names) or 'none'}"
                 raise self._tree.error((*path, key), f'{what} has no key "{key}"', help=hint)
 
@@ -174,9 +176,9 @@ class _Reader:
         try:
             return msgspec.convert(value, wanted)
         except msgspec.ValidationError as error:
-            raise self._located(path, value, error) from error
+            raise self._locate_error(path, value, error) from error
 
-    def _located(self, path: TreePath, value: Any, error: msgspec.ValidationError) -> UsageError:
+    def _locate_error(self, path: TreePath, value: Any, error: msgspec.ValidationError) -> UsageError:
         cause = error.__cause__
         if isinstance(cause, UsageError):  # the step's own check; its message begins with the key where it can
             named = [key for key in value if re.search(rf"\b{re.escape(key)}\b", cause.message)]
@@ -209,5 +211,5 @@ def _keys(written: str) -> TreePath:
     return tuple(path)
 
 
-def _shown(data: Any) -> str:
+def _describe(data: Any) -> str:
     return "nothing" if data is None else repr(data) if len(repr(data)) < 60 else type(data).__name__

@@ -23,13 +23,13 @@ def apply_overrides(tree: Tree, overrides: Iterable[str]) -> None:
             )
         place = f"--set {override}"
         value = parse_value(written, place)
-        path = _put(tree, key.strip().split("."), value, place)
+        path = _set_value(tree, key.strip().split("."), value, place)
         for known in [known for known in tree.places if known[: len(path)] == path]:
             del tree.places[known]
         tree.places[path] = place
 
 
-def _put(tree: Tree, keys: list[str], value: Any, place: str) -> Path:
+def _set_value(tree: Tree, keys: list[str], value: Any, place: str) -> Path:
     if tree.data is None:
         tree.data = {}
     holder: Any = tree.data
@@ -56,10 +56,10 @@ def _position(holder: Any, key: str, place: str) -> str | int:
     if not isinstance(holder, list):
         raise UsageError(f'{place}: there is nothing to set under "{key}", the value before it is {holder!r}')
     if not key.isdecimal() or int(key) >= len(holder):
-        raise UsageError(f'{place}: "{key}" is not one of the {len(holder)} items', help=_numbered(holder))
+        raise UsageError(f'{place}: "{key}" is not one of the {len(holder)} items', help=_describe_items(holder))
     return int(key)
 
 
-def _numbered(items: list[Any]) -> str:
+def _describe_items(items: list[Any]) -> str:
     names = [next(iter(item), "") if isinstance(item, dict) else item for item in items]
     return "they are " + ", ".join(f"{index} ({name})" for index, name in enumerate(names))

@@ -51,7 +51,7 @@ class Tree:
     places: dict[Path, str] = field(default_factory=dict)
     """`recipe.yaml, line 7`, for each key, item and value."""
 
-    def place(self, path: Path) -> str:
+    def find_place(self, path: Path) -> str:
         """Where this part was written, or the nearest part around it."""
         while path and path not in self.places:
             path = path[:-1]
@@ -59,7 +59,7 @@ class Tree:
 
     def error(self, path: Path, message: str, *, help: str | None = None) -> UsageError:
         """An error about this part."""
-        place = self.place(path)
+        place = self.find_place(path)
         where = ".".join(map(str, path))
         return UsageError(f"{place}: {message}" if place else message, help=help, key=where, place=place)
 

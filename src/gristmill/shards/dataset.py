@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 
 from gristmill.core.errors import CorruptStreamError, DamagedDatasetError, UsageError
-from gristmill.core.names import one_of
+from gristmill.core.names import check_choice
 from gristmill.core.records import INPUT_IDS, LOSS_MASK, ORIGIN
 from gristmill.shards.arrow_stream import ORIGINS_SCHEMA
 from gristmill.shards.manifest import Manifest, Shard, StoredFile, file_key, load_manifest
@@ -107,7 +107,7 @@ class Dataset:
 
     def split(self, name: str) -> Dataset:
         """The records of one split."""
-        one_of("split", name, self.splits)
+        check_choice("split", name, self.splits)
         return Dataset(self.folder, self.manifest, split=name)
 
     def origins(self, index: SupportsIndex) -> list[Origin]:

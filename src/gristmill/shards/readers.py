@@ -21,11 +21,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gristmill.core.json_values import decode_json
-from gristmill.core.names import one_of
+from gristmill.core.names import check_choice
 from gristmill.core.records import KEY, ORIGIN, TEXT
 from gristmill.shards.arrow_stream import mapped_batches, unchecked_batches
 from gristmill.shards.token_rows import KINDS, ORIGINS, check_rows
-from gristmill.storage.compression import codec_of, decompressed
+from gristmill.storage.compression import codec_of, decompress
 from gristmill.storage.files import open_input
 from gristmill.storage.tar_index import PlainTar, index_tar, is_origin_key, split_sample_name
 
@@ -58,7 +58,7 @@ def open_shard(path: Path, format: str, kind: str = "documents", schema: pa.Sche
     """A shard of a dataset of this format and kind, and with these columns where they are in Arrow or Parquet."""
     if kind in KINDS:
         return TokenShard(path, schema)
-    one_of("format", format, ("arrow", "parquet", "jsonl", "webdataset"))
+    check_choice("format", format, ("arrow", "parquet", "jsonl", "webdataset"))
     if format == "arrow":
         return ArrowShard(path, schema)
     if format == "parquet":
@@ -290,7 +290,7 @@ def _pieces(path: Path) -> Iterator[bytes]:
     with open_input(str(path)) as stream:
         codec = codec_of(str(path))
         if codec is not None:
-            yield from decompressed(stream, codec)
+            yield from decompress(stream, codec)
             return
         while piece := stream.read(1 << 20):
             yield piece

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from gristmill.core.books import unbalanced
+from gristmill.core.books import find_imbalances
 from gristmill.core.errors import CorruptStreamError, DamagedDatasetError
 from gristmill.shards.arrow_stream import ORIGINS_SCHEMA, mapped_batches
-from gristmill.shards.funnel import derived_files
 from gristmill.shards.hugging_face import side_files
 from gristmill.shards.manifest import (
     MANIFEST,
@@ -30,6 +29,7 @@ from gristmill.shards.manifest import (
     load_manifest,
 )
 from gristmill.shards.readers import READ_ERRORS, open_origins, open_shard
+from gristmill.shards.report import make_derived_files
 from gristmill.shards.token_rows import CHATS, ORIGINS, num_tokens, num_trained_tokens, rows_problem
 from gristmill.storage.checksums import file_checksum
 from gristmill.storage.stored_paths import Count, path_below
@@ -109,7 +109,7 @@ def check_manifest(folder: Path, manifest: Manifest) -> list[Problem]:
     if not damage.keys() & {file.path for file in manifest.quarantine.files}:
         problems += _quarantine_problems(folder, manifest)
     try:
-        derived = derived_files(manifest)
+        derived = make_derived_files(manifest)
     except DamagedDatasetError:  # the books cannot be read, which was said above
         derived = side_files(manifest)
     problems += [problem for path, content in derived.items() if (problem := _content_problem(folder, path, content))]
@@ -255,7 +255,7 @@ def _book_problems(manifest: Manifest) -> Iterator[str]:
         except DamagedDatasetError as error:
             yield error.message
             continue
-        for message in unbalanced(accounts):
+        for message in find_imbalances(accounts):
             yield f"source {source}: {message}"
         given = _num_rows(accounts[-1]) if accounts else 0
         if given != num_rows[source]:
@@ -297,7 +297,7 @@ def _first_files(folder: Path, shard: Shard, manifest: Manifest) -> Iterator[NDA
 
 def _num_rows(account: Account) -> int:
     """What the last step has left: records, or the rows that it laid them into."""
-    return account.measures.get("rows", account.given)
+    return account.counters.get("rows", account.records_out)
 
 
 def _quarantine_problems(folder: Path, manifest: Manifest) -> Iterator[Problem]:

@@ -6,7 +6,7 @@ Each step is fetched from its module at first use. Its name in recipes is its cl
 
 TYPE_CHECKING = False  # as in typing
 if TYPE_CHECKING:
-    from gristmill.steps.deduplicate import Deduplicate
+    from gristmill.steps.deduplicate.deduplicate import Deduplicate
     from gristmill.steps.filter import Filter
     from gristmill.steps.language import Language
     from gristmill.steps.length import Length
@@ -65,7 +65,7 @@ __all__ = [
 _HOMES = {
     "C4": "gristmill.steps.quality.c4",
     "Code": "gristmill.steps.quality.code",
-    "Deduplicate": "gristmill.steps.deduplicate",
+    "Deduplicate": "gristmill.steps.deduplicate.deduplicate",
     "Filter": "gristmill.steps.filter",
     "Fineweb": "gristmill.steps.quality.fineweb",
     "GopherQuality": "gristmill.steps.quality.gopher_quality",

@@ -7,9 +7,9 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from gristmill.core.records import Applied, BadRecord
-from gristmill.steps.function_step import FunctionStep
-from gristmill.steps.record_functions import Refused, call_each
+from gristmill.core.records import QuarantinedRecord, StepResult
+from gristmill.steps.records.function_step import FunctionStep
+from gristmill.steps.records.record_functions import RefusedRecord, call_on_records
 
 
 class Filter(FunctionStep, tag="filter", frozen=True, kw_only=True):
@@ -19,26 +19,26 @@ class Filter(FunctionStep, tag="filter", frozen=True, kw_only=True):
     `- filter: {call: functions.py:is_english}`, with the file beside the recipe. A record for which it raises, or
     returns anything else, is quarantined, and the others go on.
 
-    >>> from gristmill.core.examples import documents, texts
+    >>> from gristmill.core.sample_batches import documents, texts
     >>> applied = Filter(call=lambda record: "e" in record["text"]).apply(documents(["hi", "hello"]), seed=0)
     >>> texts(applied.batch), applied.dropped
     (['hello'], {'rejected': 1})
     """
 
-    keeps_text: ClassVar[bool] = True
+    preserves_text: ClassVar[bool] = True
 
-    def call_on(self, batch: pa.RecordBatch, *, stops: bool) -> Applied:
+    def call_on(self, batch: pa.RecordBatch, *, stops: bool) -> StepResult:
         keep = np.zeros(batch.num_rows, dtype=bool)
         num_rejected = 0
 
         def take(row: int, verdict: object) -> None:
             nonlocal num_rejected
             if not isinstance(verdict, (bool, np.bool_)):
-                raise Refused("not_a_bool", f"{self.function.name} returned {verdict!r:.200}, not True or False")
+                raise RefusedRecord("not_a_bool", f"{self.function.name} returned {verdict!r:.200}, not True or False")
             keep[row] = verdict
             num_rejected += not verdict
 
-        bad: list[BadRecord] = []
-        call_each(self.function.resolve(), batch, take, bad, stops=stops)
+        bad: list[QuarantinedRecord] = []
+        call_on_records(self.function.resolve(), batch, take, bad, stops=stops)
         dropped = {"rejected": num_rejected} if num_rejected else {}
-        return Applied(batch.filter(pa.array(keep)), dropped, bad=bad)
+        return StepResult(batch.filter(pa.array(keep)), dropped, quarantined=bad)

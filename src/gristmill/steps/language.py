@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.core.errors import UsageError
-from gristmill.core.names import nearest
+from gristmill.core.names import find_nearest
 from gristmill.core.numbers import is_share
-from gristmill.core.records import TEXT, Applied, RuleValues
+from gristmill.core.records import TEXT, RuleValues, StepResult
 from gristmill.core.step import Finding, LocalStep
-from gristmill.steps.put_columns import put_columns, with_fields
+from gristmill.steps.records.put_columns import put_columns, with_fields
 from gristmill.text.language_codes import nearest_code
-from gristmill.text.language_id import find_model, identifier, model_hash
+from gristmill.text.language_id import find_model, hash_model, load_identifier
 from gristmill.text.quality.counting import text_buffers
 
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ class Language(LocalStep, tag="language", frozen=True, kw_only=True):
     `de`, `zh`); a document without letters is in `und`, with the score 0. Whole documents are looked at; of those above
     32 KiB, 64 pieces of 512 bytes.
 
-    >>> from gristmill.core.examples import documents
+    >>> from gristmill.core.sample_batches import documents
     >>> applied = Language(languages=["en"]).apply(documents(["This is English text.", "Das ist ja deutsch."]), seed=0)
     >>> applied.batch.column("language").to_pylist(), applied.dropped
     (['en'], {'other_language': 1})
     """
 
     needs: ClassVar[tuple[str, ...]] = (TEXT,)
-    keeps_text: ClassVar[bool] = True
+    preserves_text: ClassVar[bool] = True
 
     languages: list[str] = msgspec.field(default_factory=list)
     """Those to keep; none: all."""
@@ -57,30 +57,30 @@ class Language(LocalStep, tag="language", frozen=True, kw_only=True):
             raise UsageError(f"min_score must be from 0 to 1, not {self.min_score}")
 
     @property
-    def shaping_versions(self) -> object:
-        return [self.version, model_hash(find_model())]
+    def fingerprint_versions(self) -> object:
+        return [self.version, hash_model(find_model())]
 
-    def resolved(self, folder: str) -> Language:  # noqa: ARG002
-        known = identifier().labels
+    def resolve(self, folder: str) -> Language:  # noqa: ARG002
+        known = load_identifier().labels
         for language in self.languages:
             if language not in known:
                 code = nearest_code(language)
-                meant = code if code in known else nearest(language, known)
+                meant = code if code in known else find_nearest(language, known)
                 raise UsageError(
                     f'language: "{language}" is none of the {len(known)} languages of the model',
                     help=f'did you mean "{meant}"?' if meant else "use codes such as en, de, zh",
                 )
         return self
 
-    def columns_made(self) -> tuple[str, ...]:
+    def columns_added(self) -> tuple[str, ...]:
         return (LANGUAGE, SCORE)
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         return with_fields(schema, _FIELDS)
 
-    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:  # noqa: ARG002
-        languages, scores = _identified(batch.column(TEXT))
-        failed = self._failed(languages, scores)
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
+        languages, scores = _identify_languages(batch.column(TEXT))
+        failed = self._find_failures(languages, scores)
         codes = np.zeros(batch.num_rows, np.uint8)
         for code in range(len(failed), 0, -1):
             codes[failed[_REASONS[code - 1]]] = code
@@ -95,11 +95,11 @@ class Language(LocalStep, tag="language", frozen=True, kw_only=True):
             "other_language": RuleValues(languages, ", ".join(self.languages)),
             "min_score": RuleValues(scores, self.min_score),
         }
-        return Applied(
+        return StepResult(
             kept,
             dropped,
-            bad=bad,
-            measures=measures,
+            quarantined=bad,
+            counters=measures,
             codes=codes,
             reasons=_REASONS,
             failed=failed,
@@ -110,7 +110,7 @@ class Language(LocalStep, tag="language", frozen=True, kw_only=True):
     def _is_filter(self) -> bool:
         return bool(self.languages) or self.min_score is not None
 
-    def _failed(self, languages: pa.StringArray, scores: NDArray[np.float64]) -> dict[str, NDArray[np.bool_]]:
+    def _find_failures(self, languages: pa.StringArray, scores: NDArray[np.float64]) -> dict[str, NDArray[np.bool_]]:
         """For each reason, the documents that it holds for. Of one without letters nothing else is said."""
         none = np.zeros(len(scores), np.bool_)
         has_letters = pc.not_equal(languages, UNDETERMINED).to_numpy(zero_copy_only=False)
@@ -122,7 +122,7 @@ class Language(LocalStep, tag="language", frozen=True, kw_only=True):
         }
 
     def explain(self, record: pa.RecordBatch) -> list[Finding]:
-        languages, scores = _identified(record.column(TEXT))
+        languages, scores = _identify_languages(record.column(TEXT))
         language, score = languages[0].as_py(), scores[0].item()
         wanted = ", ".join(self.languages)
         is_bare = self._is_filter and language == UNDETERMINED
@@ -146,9 +146,9 @@ class Language(LocalStep, tag="language", frozen=True, kw_only=True):
         ]
 
 
-def _identified(texts: pa.LargeStringArray) -> tuple[pa.StringArray, NDArray[np.float64]]:
+def _identify_languages(texts: pa.LargeStringArray) -> tuple[pa.StringArray, NDArray[np.float64]]:
     """The language of each text and its score, to as many digits as every machine agrees on."""
-    known = identifier()
+    known = load_identifier()
     labels, scores = known.identify(*text_buffers(texts))
     has_letters = pc.fill_null(pc.match_substring_regex(texts, r"\p{L}"), False).to_numpy(zero_copy_only=False)
     names = pa.array([*known.labels, UNDETERMINED], pa.string())

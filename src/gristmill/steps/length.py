@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from gristmill.core.records import Applied
+    from gristmill.core.records import StepResult
 
 _TOO_SHORT, _TOO_LONG = "too_short", "too_long"
 
@@ -25,7 +25,7 @@ class Length(FilterStep, tag="length", frozen=True, kw_only=True):
 
     Dropped as `too_short` and `too_long`.
 
-    >>> from gristmill.core.examples import documents, texts
+    >>> from gristmill.core.sample_batches import documents, texts
     >>> applied = Length(min_chars=3).apply(documents(["hi", "hello"]), seed=0)
     >>> texts(applied.batch), applied.dropped
     (['hello'], {'too_short': 1})
@@ -45,7 +45,7 @@ class Length(FilterStep, tag="length", frozen=True, kw_only=True):
                 f"max_chars ({self.max_chars}) is below min_chars ({self.min_chars}): nothing would be kept"
             )
 
-    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
         applied = super().apply(batch, seed)
         if applied.dropped:
             lengths = _lengths(batch)

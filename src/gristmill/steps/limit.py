@@ -29,7 +29,7 @@ class Limit(GlobalStep, tag="limit", frozen=True, kw_only=True):
 
     max_records: int
 
-    def limits(self, split: str) -> bool:
+    def applies_to_split(self, split: str) -> bool:
         """Whether it counts the records of a split."""
         return split == TRAIN
 
@@ -47,5 +47,5 @@ class Limit(GlobalStep, tag="limit", frozen=True, kw_only=True):
 class FirstRecords(Limit, tag="limit", frozen=True, kw_only=True):
     """A quick look at a recipe (`--limit`): the first records of each split."""
 
-    def limits(self, split: str) -> bool:  # noqa: ARG002
+    def applies_to_split(self, split: str) -> bool:  # noqa: ARG002
         return True

@@ -9,10 +9,10 @@ import msgspec
 import pyarrow as pa
 
 from gristmill.core.json_values import count_not_finite_values, encode_json
-from gristmill.core.records import ORIGIN, RECORD, SPLIT, TEXT, Applied, BadRecord
-from gristmill.steps.columns import add_columns, path_in_record, value_columns
-from gristmill.steps.function_step import FunctionStep
-from gristmill.steps.record_functions import Refused, call_each
+from gristmill.core.records import ORIGIN, RECORD, SPLIT, TEXT, QuarantinedRecord, StepResult
+from gristmill.steps.records.columns import add_columns, path_in_record, value_columns
+from gristmill.steps.records.function_step import FunctionStep
+from gristmill.steps.records.record_functions import RefusedRecord, call_on_records
 from gristmill.steps.unite.json_text import NAN_AS_NULL
 
 _STRING_TYPES = (pa.large_string(), pa.string())
@@ -26,7 +26,7 @@ class Map(FunctionStep, tag="map", frozen=True, kw_only=True):
     steps need: `columns: {score: float64}`. A record for which the function raises, or returns what cannot be kept, is
     quarantined, and the others go on. To drop records use `filter`.
 
-    >>> from gristmill.core.examples import documents, texts
+    >>> from gristmill.core.sample_batches import documents, texts
     >>> texts(Map(call=lambda record: {"text": record["text"].upper()}).apply(documents(["hi"]), seed=0).batch)
     ['HI']
     """
@@ -37,13 +37,13 @@ class Map(FunctionStep, tag="map", frozen=True, kw_only=True):
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         return add_columns(self.name, schema, self.columns)
 
-    def call_on(self, batch: pa.RecordBatch, *, stops: bool) -> Applied:
+    def call_on(self, batch: pa.RecordBatch, *, stops: bool) -> StepResult:
         schema = self.output_schema(batch.schema)
         results = _Results(schema)
-        bad: list[BadRecord] = []
-        call_each(self.function.resolve(), batch, results.add, bad, stops=stops)
+        bad: list[QuarantinedRecord] = []
+        call_on_records(self.function.resolve(), batch, results.add, bad, stops=stops)
         measures = {NAN_AS_NULL: results.num_not_finite} if results.num_not_finite else {}
-        return Applied(results.to_batch(batch), bad=bad, measures=measures)
+        return StepResult(results.to_batch(batch), quarantined=bad, counters=measures)
 
 
 class _Results:
@@ -62,10 +62,10 @@ class _Results:
     def add(self, row: int, result: object) -> None:
         """Check one record alone, and keep it."""
         if not isinstance(result, (dict, Mapping)):
-            raise Refused("not_a_record", f"the function returned {result!r:.200}, not a dict")
+            raise RefusedRecord("not_a_record", f"the function returned {result!r:.200}, not a dict")
         values = [self._value(field, path, result) for field, path in self._fields]
         if self._keeps_json:
-            self._records.append(_encoded(result))
+            self._records.append(_encode_result(result))
             undeclared = [value for key, value in result.items() if key not in self._schema.names]
             self.num_not_finite += count_not_finite_values(undeclared)
         else:
@@ -79,7 +79,7 @@ class _Results:
         for key in path if self._keeps_json else (field.name,):
             value = value.get(key) if isinstance(value, (dict, Mapping)) else None
         if field.name == TEXT and not isinstance(value, str):
-            raise Refused(*_text_problem(value, ".".join(path) if self._keeps_json else TEXT))
+            raise RefusedRecord(*_text_problem(value, ".".join(path) if self._keeps_json else TEXT))
         if value is None:
             return None
         try:
@@ -88,15 +88,17 @@ class _Results:
             else:
                 pa.scalar(value, field.type)
         except UnicodeEncodeError as error:
-            raise Refused("lone_surrogate", f"{field.name}: {error}") from None
+            raise RefusedRecord("lone_surrogate", f"{field.name}: {error}") from None
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise Refused("column_type", f"{field.name} must be {field.type}: {error}") from None
+            raise RefusedRecord("column_type", f"{field.name} must be {field.type}: {error}") from None
         return value
 
     def _refuse_undeclared(self, result: Mapping[str, Any]) -> None:
         for key in result:
             if key not in self._schema.names or key in (ORIGIN, SPLIT):
-                raise Refused("undeclared_column", f'the function returned a new column "{key}": declare it in columns')
+                raise RefusedRecord(
+                    "undeclared_column", f'the function returned a new column "{key}": declare it in columns'
+                )
 
     def to_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The records that passed; origin and split are taken over from the batch they came in."""
@@ -113,13 +115,13 @@ class _Results:
         return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
 
 
-def _encoded(result: Mapping[str, Any]) -> bytes:
+def _encode_result(result: Mapping[str, Any]) -> bytes:
     try:
         return encode_json(result)
     except UnicodeEncodeError as error:
-        raise Refused("lone_surrogate", str(error)) from None
+        raise RefusedRecord("lone_surrogate", str(error)) from None
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise Refused("not_json", f"the result cannot be written as JSON: {error}") from None
+        raise RefusedRecord("not_json", f"the result cannot be written as JSON: {error}") from None
 
 
 def _text_problem(value: object, path: str) -> tuple[str, str]:

@@ -9,11 +9,11 @@ import msgspec
 import pyarrow as pa
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import ORIGIN, RECORD, TEXT, Applied
-from gristmill.steps.columns import add_columns, path_in_record, value_columns
-from gristmill.steps.function_step import FunctionStep
-from gristmill.steps.json_records import with_values
-from gristmill.steps.record_functions import exception_record
+from gristmill.core.records import ORIGIN, RECORD, TEXT, StepResult
+from gristmill.steps.records.columns import add_columns, path_in_record, value_columns
+from gristmill.steps.records.function_step import FunctionStep
+from gristmill.steps.records.json_records import with_values
+from gristmill.steps.records.record_functions import quarantine_exception
 
 
 class MapBatches(FunctionStep, tag="map_batches", frozen=True, kw_only=True):
@@ -25,7 +25,7 @@ class MapBatches(FunctionStep, tag="map_batches", frozen=True, kw_only=True):
     alone; they are quarantined. Judge each row by itself: where a batch ends is no property of the data.
 
     >>> import pyarrow.compute as pc
-    >>> from gristmill.core.examples import documents, texts
+    >>> from gristmill.core.sample_batches import documents, texts
     >>> def upper(batch):
     ...     return batch.set_column(1, "text", pc.utf8_upper(batch["text"]))
     >>> texts(MapBatches(call=upper).apply(documents(["hi", "hello"]), seed=0).batch)
@@ -38,27 +38,31 @@ class MapBatches(FunctionStep, tag="map_batches", frozen=True, kw_only=True):
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         return add_columns(self.name, schema, self.columns)
 
-    def call_on(self, batch: pa.RecordBatch, *, stops: bool) -> Applied:
+    def call_on(self, batch: pa.RecordBatch, *, stops: bool) -> StepResult:
         schema = self.output_schema(batch.schema)
         if not batch.num_rows:
-            return Applied(_empty(schema))
+            return StepResult(_empty_batch(schema))
         try:
-            return _checked(self.function(batch), batch, schema)
+            return _check_result(self.function(batch), batch, schema)
         except UsageError:  # says something of the recipe, nothing of the records
             raise
         except (Exception, SystemExit) as error:
             if batch.num_rows == 1:
-                return Applied(_empty(schema), bad=[exception_record(batch, 0, error)])
+                return StepResult(_empty_batch(schema), quarantined=[quarantine_exception(batch, 0, error)])
         middle = batch.num_rows // 2
         first = self.call_on(batch.slice(0, middle), stops=stops)
-        return first if stops and first.bad else _joined(first, self.call_on(batch.slice(middle), stops=stops))
+        return (
+            first
+            if stops and first.quarantined
+            else _join_results(first, self.call_on(batch.slice(middle), stops=stops))
+        )
 
     def replay(self, record: pa.RecordBatch) -> None:
         """Call the function on a batch of this record alone."""
-        _checked(self.function(record), record, self.output_schema(record.schema))
+        _check_result(self.function(record), record, self.output_schema(record.schema))
 
 
-def _checked(result: object, batch: pa.RecordBatch, schema: pa.Schema) -> Applied:
+def _check_result(result: object, batch: pa.RecordBatch, schema: pa.Schema) -> StepResult:
     """What the function returned, in the planned schema, with an account of rows left out and added."""
     if not isinstance(result, pa.RecordBatch):
         raise TypeError(f"the function returned {type(result).__name__}, not a RecordBatch")
@@ -70,15 +74,15 @@ def _checked(result: object, batch: pa.RecordBatch, schema: pa.Schema) -> Applie
     columns = {field.name: result.column(field.name).cast(field.type) for field in schema}
     if TEXT in columns and columns[TEXT].null_count:
         raise ValueError("the returned text is null")
-    rows, created = _source_rows(columns[ORIGIN], batch.column(ORIGIN))
+    rows, created = _find_source_rows(columns[ORIGIN], batch.column(ORIGIN))
     if RECORD in columns:
-        columns[RECORD] = _updated_records(columns, rows, batch, schema)
+        columns[RECORD] = _update_records(columns, rows, batch, schema)
     num_dropped = batch.num_rows + created - result.num_rows
     given = pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
-    return Applied(given, {"rejected": num_dropped} if num_dropped else {}, created)
+    return StepResult(given, {"rejected": num_dropped} if num_dropped else {}, created)
 
 
-def _source_rows(returned: pa.StructArray, given: pa.StructArray) -> tuple[list[int], int]:
+def _find_source_rows(returned: pa.StructArray, given: pa.StructArray) -> tuple[list[int], int]:
     """The input row that each output row came from, and how many output rows are new records."""
     if returned.equals(given):
         return list(range(len(given))), 0
@@ -94,7 +98,7 @@ def _source_rows(returned: pa.StructArray, given: pa.StructArray) -> tuple[list[
     return rows, sum(origin not in exact for origin in origins)
 
 
-def _updated_records(
+def _update_records(
     columns: dict[str, pa.Array], rows: list[int], batch: pa.RecordBatch, schema: pa.Schema
 ) -> pa.Array:
     """The JSON records with the values that the function changed; the other records keep their bytes."""
@@ -119,14 +123,14 @@ def _updated_records(
 _ABSENT = object()
 
 
-def _empty(schema: pa.Schema) -> pa.RecordBatch:
+def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([], schema=schema)
 
 
-def _joined(first: Applied, second: Applied) -> Applied:
-    return Applied(
+def _join_results(first: StepResult, second: StepResult) -> StepResult:
+    return StepResult(
         pa.concat_batches([first.batch, second.batch]),
         Counter(first.dropped) + Counter(second.dropped),
         first.created + second.created,
-        first.bad + second.bad,
+        first.quarantined + second.quarantined,
     )

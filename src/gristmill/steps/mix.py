@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow.compute as pc
 
 from gristmill.core.errors import UsageError
-from gristmill.core.names import one_of
-from gristmill.core.numbers import positive_number, whole_number
+from gristmill.core.names import check_choice
+from gristmill.core.numbers import check_positive_number, check_whole_number
 from gristmill.core.records import INPUT_IDS, ORIGIN, is_for_training
 from gristmill.core.seeds import hash_origins
 from gristmill.core.step import GlobalStep
-from gristmill.steps.source_column import with_source_field
+from gristmill.steps.records.source_column import with_source_field
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +43,7 @@ class Mix(GlobalStep, tag="mix", frozen=True, kw_only=True):
     What is taken is written as one lane, `train/mixed/`, in which every beginning holds each source in its share, and
     a second copy of a document comes after the whole first epoch of its source. Documents get a column `source`.
 
-    >>> from gristmill.core.examples import documents
+    >>> from gristmill.core.sample_batches import documents
     >>> Mix(weights={"web": 0.7, "code": 0.3}, size=1000, by="documents").amounts(documents(["one", "two"])).tolist()
     [1, 1]
     """
@@ -58,11 +58,11 @@ class Mix(GlobalStep, tag="mix", frozen=True, kw_only=True):
     """False: a folder for each source, one after the other."""
 
     def __post_init__(self) -> None:
-        one_of("by", self.by, UNITS)
-        whole_number("size", self.size, least=1)
-        positive_number("max_epochs", self.max_epochs)
+        check_choice("by", self.by, UNITS)
+        check_whole_number("size", self.size, least=1)
+        check_positive_number("max_epochs", self.max_epochs)
         for name, weight in self.weights.items():
-            positive_number(f"the weight of {name}", weight)
+            check_positive_number(f"the weight of {name}", weight)
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         if self.by == TOKENS and INPUT_IDS not in schema.names:

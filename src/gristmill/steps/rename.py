@@ -5,11 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import ORIGIN, PATH, RECORD, SPLIT, Applied, BadRecord
+from gristmill.core.records import ORIGIN, PATH, RECORD, SPLIT, QuarantinedRecord, StepResult
 from gristmill.core.step import LocalStep
-from gristmill.steps.columns import path_in_record, require_column
-from gristmill.steps.json_records import with_names
-from gristmill.steps.record_functions import bad_record
+from gristmill.steps.records.columns import path_in_record, require_column
+from gristmill.steps.records.json_records import with_names
+from gristmill.steps.records.record_functions import quarantine_row
 
 _RESERVED = (ORIGIN, RECORD, SPLIT)
 
@@ -17,7 +17,7 @@ _RESERVED = (ORIGIN, RECORD, SPLIT)
 class Rename(LocalStep, tag="rename", frozen=True, kw_only=True):
     """Give columns other names, `{old: new}`. Everything else of a record stays as it is, byte for byte.
 
-    >>> from gristmill.core.examples import documents
+    >>> from gristmill.core.sample_batches import documents
     >>> Rename(columns={"url": "link"}).apply(documents(["hi"], url=["a.org"]), seed=0).batch.column_names
     ['origin', 'text', 'link']
     """
@@ -43,9 +43,9 @@ class Rename(LocalStep, tag="rename", frozen=True, kw_only=True):
                 raise UsageError(
                     f'rename: there is already a column "{new}"', help="rename or leave that one out first"
                 )
-        return pa.schema([self._renamed(field, schema) for field in schema], schema.metadata)
+        return pa.schema([self._rename_field(field, schema) for field in schema], schema.metadata)
 
-    def _renamed(self, field: pa.Field, schema: pa.Schema) -> pa.Field:
+    def _rename_field(self, field: pa.Field, schema: pa.Schema) -> pa.Field:
         new = self.columns.get(field.name)
         if new is None:
             return field
@@ -55,22 +55,22 @@ class Rename(LocalStep, tag="rename", frozen=True, kw_only=True):
         metadata = {key: value for key, value in (field.metadata or {}).items() if key != PATH}
         return field.with_name(new).with_metadata(metadata or None)
 
-    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:  # noqa: ARG002
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
         schema = self.output_schema(batch.schema)
         columns = dict(zip(schema.names, batch.columns, strict=True))
         if RECORD not in columns:
-            return Applied(pa.RecordBatch.from_arrays(list(columns.values()), schema=schema))
+            return StepResult(pa.RecordBatch.from_arrays(list(columns.values()), schema=schema))
         names = {path_in_record(batch.schema.field(old))[0]: new for old, new in self.columns.items()}
         records: list[bytes] = []
         kept: list[int] = []
-        bad: list[BadRecord] = []
+        bad: list[QuarantinedRecord] = []
         for row, line in enumerate(batch.column(RECORD).to_pylist()):
             try:
                 records.append(with_names(line, names))
                 kept.append(row)
             except ValueError as error:  # also what msgspec raises
-                bad.append(bad_record(batch, row, "name_taken", str(error)))
+                bad.append(quarantine_row(batch, row, "name_taken", str(error)))
         if bad:
             columns = {name: column.take(pa.array(kept, pa.int64())) for name, column in columns.items()}
         columns[RECORD] = pa.array(records, schema.field(RECORD).type)
-        return Applied(pa.RecordBatch.from_arrays(list(columns.values()), schema=schema), bad=bad)
+        return StepResult(pa.RecordBatch.from_arrays(list(columns.values()), schema=schema), quarantined=bad)

@@ -8,7 +8,7 @@ import numpy as np
 
 from gristmill.core.errors import UsageError
 from gristmill.core.records import ORIGIN, is_for_training
-from gristmill.core.seeds import below, hash_origins
+from gristmill.core.seeds import hash_bound, hash_origins
 from gristmill.core.step import FilterStep
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class Sample(FilterStep, tag="sample", frozen=True, kw_only=True):
     two samples in one recipe are not independent (0.5 and then 0.1 keep 0.1) unless their `salt` differs. Records of
     other splits than `train` all stay.
 
-    >>> from gristmill.core.examples import documents
+    >>> from gristmill.core.sample_batches import documents
     >>> applied = Sample(fraction=0.25).apply(documents(["text"] * 1000), seed=7)
     >>> applied.batch.num_rows, applied.dropped
     (251, {'not_sampled': 749})
@@ -41,5 +41,5 @@ class Sample(FilterStep, tag="sample", frozen=True, kw_only=True):
 
     def drop_reasons(self, batch: pa.RecordBatch, seed: int) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
         hashes = hash_origins(seed, f"sample/{self.salt}", batch.column(ORIGIN))
-        is_dropped = (hashes >= below(self.fraction)) & is_for_training(batch)
+        is_dropped = (hashes >= hash_bound(self.fraction)) & is_for_training(batch)
         return is_dropped.astype(np.uint8), ("not_sampled",)

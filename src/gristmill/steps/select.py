@@ -5,15 +5,15 @@ from __future__ import annotations
 import pyarrow as pa
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import ORIGIN, RECORD, SPLIT, Applied
+from gristmill.core.records import ORIGIN, RECORD, SPLIT, StepResult
 from gristmill.core.step import LocalStep
-from gristmill.steps.columns import require_column
+from gristmill.steps.records.columns import require_column
 
 
 class Select(LocalStep, tag="select", frozen=True, kw_only=True):
     """Keep these columns, in this order. The text is called `text`, whatever it is called in the files.
 
-    >>> from gristmill.core.examples import documents
+    >>> from gristmill.core.sample_batches import documents
     >>> Select(columns=["url"]).apply(documents(["hi"], url=["a.org"]), seed=0).batch.column_names
     ['origin', 'url']
     """
@@ -38,5 +38,5 @@ class Select(LocalStep, tag="select", frozen=True, kw_only=True):
         fields = [schema.field(name) for name in [*reserved, *self.columns]]
         return pa.schema(fields, schema.metadata)
 
-    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:  # noqa: ARG002
-        return Applied(batch.select(self.output_schema(batch.schema).names))
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
+        return StepResult(batch.select(self.output_schema(batch.schema).names))

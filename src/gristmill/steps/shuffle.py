@@ -15,7 +15,7 @@ from gristmill.core.errors import UsageError
 from gristmill.core.records import ORIGIN
 from gristmill.core.seeds import hash_origins
 from gristmill.core.step import GlobalStep
-from gristmill.steps.source_column import with_source_field
+from gristmill.steps.records.source_column import with_source_field
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,7 +28,7 @@ class Shuffle(GlobalStep, tag="shuffle", frozen=True, kw_only=True):
     Sources stay apart, since streams mix them. With `across: sources` they are written as one lane, `train/mixed/`:
     each in its random order, interleaved so that every beginning holds each source in its share.
 
-    >>> from gristmill.core.examples import documents, texts
+    >>> from gristmill.core.sample_batches import documents, texts
     >>> texts(Shuffle().sort(documents(list("abcdef")), seed=1))
     ['b', 'e', 'c', 'a', 'f', 'd']
     """

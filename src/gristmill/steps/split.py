@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import ORIGIN, SPLIT, TEXT, Applied, is_for_training
-from gristmill.core.seeds import below, hash_origins, hash_texts
+from gristmill.core.records import ORIGIN, SPLIT, TEXT, StepResult, is_for_training
+from gristmill.core.seeds import hash_bound, hash_origins, hash_texts
 from gristmill.core.splits import TRAIN
 from gristmill.core.step import LocalStep
-from gristmill.steps.columns import require_column
+from gristmill.steps.records.columns import require_column
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,14 +31,14 @@ class Split(LocalStep, tag="split", frozen=True, kw_only=True):
     keeps records with the same value in that column together. Numbers are met in order of the hash, so where the last
     chosen value has copies there are as many more.
 
-    >>> from gristmill.core.examples import documents
+    >>> from gristmill.core.sample_batches import documents
     >>> applied = Split(validation=0.4).apply(documents(["one", "two", "three", "one"]), seed=8)
     >>> applied.batch.column("__split__").to_pylist()
     ['validation', 'train', 'train', 'validation']
     """
 
     version: ClassVar[int] = 2
-    keeps_text: ClassVar[bool] = True
+    preserves_text: ClassVar[bool] = True
 
     validation: int | float = 0
     test: int | float = 0
@@ -107,7 +107,7 @@ class Split(LocalStep, tag="split", frozen=True, kw_only=True):
         For numbers of records give the `smallest` keys of all `num_records`.
         """
         if smallest is None:
-            return below(self.validation), below(self.validation + self.test)
+            return hash_bound(self.validation), hash_bound(self.validation + self.test)
         wanted = int(self.validation) + int(self.test)
         if num_records <= wanted:
             raise UsageError(
@@ -118,18 +118,18 @@ class Split(LocalStep, tag="split", frozen=True, kw_only=True):
         first, second = (int(smallest[end - 1]) + 1 if end else 0 for end in ends)
         return first, second
 
-    def assign(self, batch: pa.RecordBatch, seed: int, bounds: tuple[int, int]) -> Applied:
+    def assign(self, batch: pa.RecordBatch, seed: int, bounds: tuple[int, int]) -> StepResult:
         """The batch with its `split` column."""
         keys = self.keys(batch, seed)
         codes = np.where(keys < bounds[0], 0, np.where(keys < bounds[1], 1, 2)).astype(np.int8)
         splits = pa.DictionaryArray.from_arrays(codes, list(_NAMES)).cast(pa.string())
         index = batch.schema.get_field_index(SPLIT)
         if index < 0:
-            return Applied(batch.append_column(pa.field(SPLIT, pa.string()), splits))
+            return StepResult(batch.append_column(pa.field(SPLIT, pa.string()), splits))
         splits = pc.if_else(pa.array(is_for_training(batch)), splits, batch.column(index))
-        return Applied(batch.set_column(index, batch.schema.field(index), splits))
+        return StepResult(batch.set_column(index, batch.schema.field(index), splits))
 
-    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
         return self.assign(batch, seed, self.bounds())
 
 
@@ -139,5 +139,5 @@ class AssignSplit(LocalStep, tag="split", frozen=True, kw_only=True):
     split: Split
     bounds: tuple[int, int]
 
-    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
         return self.split.assign(batch, seed, self.bounds)

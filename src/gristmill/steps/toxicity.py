@@ -15,15 +15,15 @@ import pyarrow.compute as pc
 
 from gristmill.core.errors import UsageError
 from gristmill.core.numbers import is_share
-from gristmill.core.records import TEXT, Applied, RuleValues
+from gristmill.core.records import TEXT, RuleValues, StepResult
 from gristmill.core.step import Finding, LocalStep
-from gristmill.steps.put_columns import put_columns, with_fields
 from gristmill.steps.quality.languages import (
+    assign_tables,
+    can_name_languages,
     check_language_column,
-    is_text,
     note_languages_without_table,
-    tables_of,
 )
+from gristmill.steps.records.put_columns import put_columns, with_fields
 from gristmill.text.language_codes import check_language_code
 
 if TYPE_CHECKING:
@@ -50,15 +50,15 @@ class Toxicity(LocalStep, tag="toxicity", frozen=True, kw_only=True):
     `max_density` says so: words on such lists are also used to talk about health, identity and law. What should not
     count can be allowed.
 
-    >>> from gristmill.core.examples import documents
+    >>> from gristmill.core.sample_batches import documents
     >>> step = Toxicity(lists={"": ["darn"]}, max_density=0.5)
     >>> step.apply(documents(["Darn, darned thing", "darn darn darn!"]), seed=0).batch.column("toxicity").to_pylist()
     [0.3333333333333333]
     """
 
     needs: ClassVar[tuple[str, ...]] = (TEXT,)
-    keeps_text: ClassVar[bool] = True
-    not_shaping: ClassVar[tuple[str, ...]] = ("words", "by_language")
+    preserves_text: ClassVar[bool] = True
+    not_fingerprinted: ClassVar[tuple[str, ...]] = ("words", "by_language")
 
     words: str | None = None
     """The list for documents of all languages that have none of their own."""
@@ -80,7 +80,7 @@ class Toxicity(LocalStep, tag="toxicity", frozen=True, kw_only=True):
         for language in filter(None, (*self.by_language, *self.lists)):
             check_language_code(language, "by_language")
 
-    def resolved(self, folder: str) -> Toxicity:
+    def resolve(self, folder: str) -> Toxicity:
         files = {**({"": self.words} if self.words else {}), **self.by_language}
         lists = {language: _read_list(path, folder) for language, path in files.items()}
         step = msgspec.structs.replace(self, lists=self.lists | lists)
@@ -97,7 +97,7 @@ class Toxicity(LocalStep, tag="toxicity", frozen=True, kw_only=True):
         what, consequence = f"{self.name} has no list", "none of their words count"
         return note_languages_without_table(sample, self.language_column, self.lists, what, consequence)
 
-    def columns_made(self) -> tuple[str, ...]:
+    def columns_added(self) -> tuple[str, ...]:
         return (self.name,)
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
@@ -108,11 +108,11 @@ class Toxicity(LocalStep, tag="toxicity", frozen=True, kw_only=True):
     def load(self) -> ToxicityKernel:
         return ToxicityKernel(self)
 
-    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
         return self.load().apply(batch, seed)
 
     def explain(self, record: pa.RecordBatch) -> list[Finding]:
-        density = self.load().densities(record)[0].item()
+        density = self.load().measure_densities(record)[0].item()
         return [
             Finding(
                 name=self.name,
@@ -126,7 +126,7 @@ class Toxicity(LocalStep, tag="toxicity", frozen=True, kw_only=True):
 
 
 def _read_list(path: str, folder: str) -> list[str]:
-    file = _in_package(path.removeprefix(_PACKAGE)) if path.startswith(_PACKAGE) else Path(folder, path)
+    file = _find_in_package(path.removeprefix(_PACKAGE)) if path.startswith(_PACKAGE) else Path(folder, path)
     try:
         lines = file.read_text("utf-8-sig").splitlines()
     except OSError as error:
@@ -141,7 +141,7 @@ def _read_list(path: str, folder: str) -> list[str]:
     return words
 
 
-def _in_package(path: str) -> Path:
+def _find_in_package(path: str) -> Path:
     name, _, inside = path.partition("/")
     spec = importlib.util.find_spec(name) if name.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
@@ -155,13 +155,13 @@ class ToxicityKernel:
     def __init__(self, step: Toxicity) -> None:
         self._step = step
         self._languages = [language for language in step.lists if language]
-        self._patterns: dict[tuple[int, bool], _Patterns | None] = {}
+        self._patterns: dict[tuple[int, bool], _WordPatterns | None] = {}
 
     def begin_task(self) -> None:
         """Nothing is carried over."""
 
-    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:  # noqa: ARG002
-        densities = self.densities(batch)
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
+        densities = self.measure_densities(batch)
         limit = self._step.max_density
         codes = np.zeros(batch.num_rows, np.uint8) if limit is None else (densities > limit).astype(np.uint8)
         is_kept = pa.array(codes == 0)
@@ -171,29 +171,29 @@ class ToxicityKernel:
         )
         dropped = {_REASON: num_dropped} if num_dropped else {}
         rule_values = {_REASON: RuleValues(densities, limit)} if dropped else {}
-        return Applied(kept, dropped, bad=bad, codes=codes, reasons=(_REASON,), rule_values=rule_values)
+        return StepResult(kept, dropped, quarantined=bad, codes=codes, reasons=(_REASON,), rule_values=rule_values)
 
-    def densities(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
+    def measure_densities(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
         """Of each document."""
         column = self._step.language_column
-        table_of = tables_of(batch, column, self._languages)
+        table_of = assign_tables(batch, column, self._languages)
         has_borders = np.ones(batch.num_rows, np.bool_)
-        if column in batch.schema.names and is_text(batch.schema.field(column).type):
-            has_borders = tables_of(batch, column, _WITHOUT_BORDERS) == 0
+        if column in batch.schema.names and can_name_languages(batch.schema.field(column).type):
+            has_borders = assign_tables(batch, column, _WITHOUT_BORDERS) == 0
         texts = pc.utf8_lower(pc.fill_null(batch.column(TEXT), ""))
         densities = np.zeros(batch.num_rows)
         for table in range(len(self._languages) + 1):
             for borders in (True, False):
                 rows = np.flatnonzero((table_of == table) & (has_borders == borders))
-                patterns = self._patterns_of(table, borders=borders) if len(rows) else None
+                patterns = self._load_patterns(table, borders=borders) if len(rows) else None
                 if patterns is not None:
-                    densities[rows] = _densities(texts.take(pa.array(rows)), patterns, borders=borders)
+                    densities[rows] = _measure_densities(texts.take(pa.array(rows)), patterns, borders=borders)
         return densities
 
     def check(self) -> None:
         """Refuse lists that no pattern can hold: about 50,000 words."""
         for table, language in enumerate(["", *self._languages]):
-            patterns = self._patterns_of(table, borders=True)
+            patterns = self._load_patterns(table, borders=True)
             try:
                 _count(pa.array([""]), "" if patterns is None else patterns.all)
             except pa.ArrowInvalid as error:
@@ -203,23 +203,23 @@ class ToxicityKernel:
                     help="make it shorter, or part it by_language",
                 ) from error
 
-    def _patterns_of(self, table: int, *, borders: bool) -> _Patterns | None:
+    def _load_patterns(self, table: int, *, borders: bool) -> _WordPatterns | None:
         key = (table, borders)
         if key not in self._patterns:
             words = self._step.lists.get(["", *self._languages][table], [])
-            self._patterns[key] = _patterns(words, self._step.allow, borders=borders)
+            self._patterns[key] = _build_patterns(words, self._step.allow, borders=borders)
         return self._patterns[key]
 
 
 @dataclass(frozen=True, slots=True)
-class _Patterns:
+class _WordPatterns:
     """All entries of a list, and those of symbols alone: they are no words, but can be counted."""
 
     all: str
     symbols: str | None
 
 
-def _densities(texts: pa.Array, patterns: _Patterns, *, borders: bool) -> NDArray[np.float64]:
+def _measure_densities(texts: pa.Array, patterns: _WordPatterns, *, borders: bool) -> NDArray[np.float64]:
     total = _count(texts, _WORD if borders else r"[\p{L}\p{N}]")
     if patterns.symbols is not None:
         total += _count(texts, patterns.symbols)
@@ -233,9 +233,9 @@ def _with_borders(texts: pa.Array) -> pa.Array:
     return pc.replace_substring_regex(texts, f"({_WORD})", rf"{_BORDER}\1{_BORDER}")
 
 
-def _patterns(words: list[str], allow: list[str], *, borders: bool) -> _Patterns | None:
-    allowed = set(_plain(allow))
-    entries = pa.array([word for word in _plain(words) if word and word not in allowed], pa.large_string())
+def _build_patterns(words: list[str], allow: list[str], *, borders: bool) -> _WordPatterns | None:
+    allowed = set(_normalize_words(allow))
+    entries = pa.array([word for word in _normalize_words(words) if word and word not in allowed], pa.large_string())
     if not len(entries):
         return None
     has_words = pc.match_substring_regex(entries, _WORD).to_pylist()
@@ -251,10 +251,10 @@ def _patterns(words: list[str], allow: list[str], *, borders: bool) -> _Patterns
         parts = shape.split(" ")
         found[gap.join(map(re.escape, parts))] = with_words
     symbols = [pattern for pattern, with_words in found.items() if not with_words]
-    return _Patterns(_any_of(found), _any_of(symbols) if symbols else None)
+    return _WordPatterns(_any_of(found), _any_of(symbols) if symbols else None)
 
 
-def _plain(words: list[str]) -> list[str]:
+def _normalize_words(words: list[str]) -> list[str]:
     """In small letters, with single spaces: all at once, for each call of Arrow costs as much as a thousand words."""
     plain: list[str] = pc.utf8_lower(
         pa.array([" ".join(word.split()) for word in words], pa.large_string())

@@ -50,7 +50,7 @@ class PendingFile:
         self._synced = False
 
     def __enter__(self) -> Self:
-        with _noting(self.path):
+        with _annotate_errors(self.path):
             make_folder(self.path.parent)
             self._fd = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         return self
@@ -75,7 +75,7 @@ class PendingFile:
         self._digest.update(view)
         self.num_bytes += len(view)
         self._synced = False
-        with _noting(self.path):
+        with _annotate_errors(self.path):
             if len(self._gathered) + len(view) < _GATHER_BYTES:
                 self._gathered += view
             else:
@@ -84,7 +84,7 @@ class PendingFile:
 
     def sync(self) -> None:
         """Wait until the content is on the disk. `commit` does so too; separate for those who check something first."""
-        with _noting(self.path):
+        with _annotate_errors(self.path):
             self._flush()
             os.fsync(self._open_fd())
         self._synced = True
@@ -93,7 +93,7 @@ class PendingFile:
         """Give the file its name, over any older one. When this returns, it survives a power cut."""
         if not self._synced:
             self.sync()
-        with _noting(self.path):
+        with _annotate_errors(self.path):
             fd = self._open_fd()
             self._temporary.replace(self.path)
             self._fd = None
@@ -159,7 +159,7 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
         os.close(fd)
 
 
-def free_bytes(folder: str | os.PathLike[str]) -> int:
+def count_free_bytes(folder: str | os.PathLike[str]) -> int:
     """How much this user can still write there; the folder need not exist yet."""
     path = Path(folder).absolute()
     while not path.exists():
@@ -168,7 +168,7 @@ def free_bytes(folder: str | os.PathLike[str]) -> int:
 
 
 @contextmanager
-def _noting(path: Path) -> Iterator[None]:
+def _annotate_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 import zstandard
 
 from gristmill.core.errors import CorruptStreamError, UsageError
-from gristmill.storage.members import member_pieces
-from gristmill.storage.zstd_frames import zstd_pieces
+from gristmill.storage.decompression import decompress_members
+from gristmill.storage.zstd_frames import decompress_zstd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-__all__ = ["Codec", "CorruptStreamError", "codec_of", "compress_frame", "decompressed", "strip_codec"]
+__all__ = ["Codec", "CorruptStreamError", "codec_of", "compress_frame", "decompress", "strip_codec"]
 
 Codec = Literal["gzip", "zstd", "bz2", "xz", "lz4"]
 CHUNK_BYTES = 2**20
@@ -70,13 +70,13 @@ def strip_codec(path: str) -> str:
     return path if codec_of(path) is None else path[: path.rfind(".")]
 
 
-def decompressed(stream: BinaryIO, codec: Codec) -> Iterator[bytes]:
+def decompress(stream: BinaryIO, codec: Codec) -> Iterator[bytes]:
     """The content of a compressed stream, in chunks of 1 MiB to 1.125 MiB; the last is shorter.
 
     Raises:
         CorruptStreamError: After the last readable chunk. `context["num_bytes"]` have been given until then.
     """
-    pieces = zstd_pieces(stream) if codec == "zstd" else member_pieces(stream, codec)
+    pieces = decompress_zstd(stream) if codec == "zstd" else decompress_members(stream, codec)
     num_bytes, gathered, num_gathered = 0, list[bytes](), 0
     damage: CorruptStreamError | None = None
     try:

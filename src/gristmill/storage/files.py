@@ -19,7 +19,7 @@ def open_input(path: str, start: int = 0) -> BinaryIO:
     if remote_files.protocol_of(path) is None:
         stream = cast("BinaryIO", io.FileIO(remote_files.local_path(path)))
     else:
-        fs, inner = remote_files.file_system(path)
+        fs, inner = remote_files.open_file_system(path)
         opens = partial(fs.open, inner, "rb", block_size=REMOTE_BLOCK_BYTES, cache_type="readahead")
         stream = cast("BinaryIO", RemoteStream(path, opens))
     if start:
@@ -27,12 +27,12 @@ def open_input(path: str, start: int = 0) -> BinaryIO:
     return stream
 
 
-def current_version(path: str) -> tuple[int, str]:
+def read_version(path: str) -> tuple[int, str]:
     """Size and version of a file as it is now: as `find_files` gave them, unless it has changed since."""
     if remote_files.protocol_of(path) is None:
         stat = os.stat(remote_files.local_path(path))  # noqa: PTH116  (a hundred thousand small files)
         return stat.st_size, local_files.version_of(stat)
-    fs, inner = remote_files.file_system(path)
+    fs, inner = remote_files.open_file_system(path)
     fs.invalidate_cache(inner)
     info = ask_store(path, lambda: fs.info(inner))
     return int(info["size"]), remote_files.version_of(info)

@@ -44,16 +44,16 @@ def version_of(stat: os.stat_result) -> str:
     return str(stat.st_mtime_ns)
 
 
-def stat_named(path: str) -> os.stat_result | None:
+def stat_path(path: str) -> os.stat_result | None:
     """The status of a path that was named outright, links followed; None if there is nothing."""
     try:
         found = os.stat(path)  # noqa: PTH116  (a million names)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise _make_unreadable_error(path, error) from error
     if not S_ISREG(found.st_mode) and not S_ISDIR(found.st_mode):
-        raise _not_a_file(path)
+        raise _make_not_a_file_error(path)
     return found
 
 
@@ -110,11 +110,11 @@ def _list_folder(
                         listing.folders.append(path)
                 elif matched:
                     if not entry.is_file(follow_symlinks=False):
-                        raise _not_a_file(path)
+                        raise _make_not_a_file_error(path)
                     stat = entry.stat(follow_symlinks=False)
                     add_file((path, real_prefix + name, stat.st_size, str(stat.st_mtime_ns)))
     except OSError as error:
-        raise _unreadable(error.filename or path, error) from error
+        raise _make_unreadable_error(error.filename or path, error) from error
 
 
 def _follow(
@@ -133,18 +133,18 @@ def _follow(
             listing.links_outside.append(path)
         elif f"{os.path.realpath(os.path.dirname(path))}/".startswith(real.rstrip("/") + "/"):  # noqa: PTH120
             if below:
-                raise _loop(path, real)
+                raise _make_loop_error(path, real)
         elif below:
             linked.append(_Visit(path, real, below))
         elif matched:
             listing.folders.append(path)
     elif matched:
         if not S_ISREG(stat.st_mode):
-            raise _not_a_file(path)
+            raise _make_not_a_file_error(path)
         listing.links.append((path, real, stat.st_size, version_of(stat)))
 
 
-def _loop(path: str, real: str) -> UsageError:
+def _make_loop_error(path: str, real: str) -> UsageError:
     return UsageError(
         f"{path} is a link that leads back to {real}, which holds it: its files would be found without end",
         help="remove the link, or name the files more exactly",
@@ -152,7 +152,7 @@ def _loop(path: str, real: str) -> UsageError:
     )
 
 
-def _unreadable(path: str, error: OSError) -> UsageError:
+def _make_unreadable_error(path: str, error: OSError) -> UsageError:
     hints = {
         errno.EACCES: "give this user the right to read it, or leave it out of the pattern",
         errno.ENOENT: "it went away while it was listed, or is a link that leads nowhere: fetch the file or remove it",
@@ -163,7 +163,7 @@ def _unreadable(path: str, error: OSError) -> UsageError:
     )
 
 
-def _not_a_file(path: str) -> UsageError:
+def _make_not_a_file_error(path: str) -> UsageError:
     return UsageError(
         f"{path} is neither a file nor a folder", help="leave it out of the pattern: only regular files are read"
     )

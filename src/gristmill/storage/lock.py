@@ -36,7 +36,7 @@ class FolderLock:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise _locked(self.path.parent, fd) from error
+                raise _make_locked_error(self.path.parent, fd) from error
             except BaseException:
                 os.close(fd)
                 raise
@@ -65,7 +65,7 @@ def _is_at(fd: int, path: Path) -> bool:
         return False
 
 
-def _locked(folder: Path, fd: int) -> FolderLockedError:
+def _make_locked_error(folder: Path, fd: int) -> FolderLockedError:
     with os.fdopen(fd, "rb") as file:
         content = file.read()
     try:

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 
 from gristmill.core.errors import UsageError
 from gristmill.storage import local_files, remote_files
-from gristmill.storage.patterns import PathPattern, expand_braces, fixed_folder, has_range, is_wild
+from gristmill.storage.patterns import PathPattern, expand_braces, find_fixed_folder, has_range, is_wild
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_SHOWN = 5
+_MAX_SHOWN = 5
 """How many names an error lists before it counts the rest."""
 
 
 @dataclass(frozen=True, slots=True)
-class FoundFile:
+class ListedFile:
     """One input file."""
 
     path: str
@@ -36,19 +36,19 @@ class FoundFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class FileListing:
     """The files that patterns stand for, and what matched but was not followed."""
 
-    files: list[FoundFile]
+    files: list[ListedFile]
     links_outside: list[str]
     """Symbolic links to folders that lead out of the folder they were found in: not followed."""
-    links_again: list[str]
+    duplicate_links: list[str]
     """Symbolic links to files that are read under another name: left out."""
     link_targets: list[str]
     """What the links lead to that were followed."""
 
 
-def find_files(patterns: str | Sequence[str], *, base: str | None = None) -> list[FoundFile]:
+def find_files(patterns: str | Sequence[str], *, base: str | None = None) -> list[ListedFile]:
     """The files that patterns stand for, sorted by relative path.
 
     Args:
@@ -58,24 +58,24 @@ def find_files(patterns: str | Sequence[str], *, base: str | None = None) -> lis
     return list_files(patterns, base=base).files
 
 
-def list_files(patterns: str | Sequence[str], *, base: str | None = None) -> Listing:
+def list_files(patterns: str | Sequence[str], *, base: str | None = None) -> FileListing:
     """The same, with the links that were not followed."""
     given = [patterns] if isinstance(patterns, str) else list(patterns)
     if not given or not all(given):
         raise UsageError("there is no path to read from", help="name a file, a folder or a pattern")
     real_folders: dict[str, str] = {}
     searches = [_Search(pattern, base, real_folders) for pattern in given]
-    root = _common_root([search.root for search in searches], given)
+    root = _find_common_root([search.root for search in searches], given)
     found: dict[str, tuple[str, int, str]] = {}
     for search in searches:
         for path, identity, num_bytes, version in search.files():
             if identity not in found:
                 found[identity] = (path, num_bytes, version)
     links = [link for search in searches for link in search.links]
-    files = [FoundFile(path, path[len(root) :], num_bytes, version) for path, num_bytes, version in found.values()]
+    files = [ListedFile(path, path[len(root) :], num_bytes, version) for path, num_bytes, version in found.values()]
     files.sort(key=lambda file: file.relative)
     _check_names(files)
-    return Listing(
+    return FileListing(
         files,
         sorted({link for search in searches for link in search.links_outside}),
         sorted({link for link, real in links if found[real][0] != link}),
@@ -98,9 +98,9 @@ class _Search:
         self._remote_folders: dict[str, dict[str, remote_files.RemoteFile | None]] = {}
         self._is_named = False
         if self.protocol is None:
-            self._place_locally(pattern, base)
+            self._set_local_root(pattern, base)
         else:
-            self._place_remotely(pattern)
+            self._set_remote_root(pattern)
 
     def files(self) -> Iterator[tuple[str, str, int, str]]:
         """Path, identity, size, version of each file."""
@@ -116,36 +116,36 @@ class _Search:
             if num_found == before and (all_needed or not is_wild(pattern)):
                 missing.append(pattern)
         if missing and (num_found or len(missing) > 1):
-            raise self._some_missing(missing)
+            raise self._make_missing_error(missing)
         if not num_found:
-            raise self._nothing_found()
+            raise self._make_no_match_error()
 
-    def _place_locally(self, pattern: str, base: str | None) -> None:
+    def _set_local_root(self, pattern: str, base: str | None) -> None:
         path = os.path.join(base or "", os.path.expanduser(remote_files.local_path(pattern)))  # noqa: PTH118, PTH111
-        named = local_files.stat_named(path)
+        named = local_files.stat_path(path)
         self._is_named = named is not None
         if named is not None:  # a file may be called `[1].txt`
             is_folder = S_ISDIR(named.st_mode)
             folder = path if is_folder else path[: path.rfind("/") + 1]
             self.rest = "" if is_folder else path[len(folder) :]
         else:
-            folder = fixed_folder(path)
+            folder = find_fixed_folder(path)
             self.rest = path[len(folder) :]
         # `link/..` is not the folder that holds the link: only the system can tell.
         real = os.path.realpath if ".." in folder.split("/") else os.path.abspath
         self.root = real(folder or ".").rstrip("/") + "/"
 
-    def _place_remotely(self, pattern: str) -> None:
+    def _set_remote_root(self, pattern: str) -> None:
         if pattern.startswith("http") and "*" in pattern:
             raise UsageError(f"{pattern}: a web server cannot be searched", help="use braces, as {0000..0099}")
-        fs, path = remote_files.file_system(pattern)
+        fs, path = remote_files.open_file_system(pattern)
         url = fs.unstrip_protocol(path)
-        if not _wild_url(url) and "{" not in url:
+        if not _is_wild_url(url) and "{" not in url:
             self._is_named = True
-            _, is_folder = remote_files.named_remote(url)
+            _, is_folder = remote_files.find_remote(url)
             self.root = url.rstrip("/") + "/" if is_folder else url[: url.rfind("/") + 1]
         else:
-            self.root = fixed_folder(url)
+            self.root = find_fixed_folder(url)
         self.rest = url[len(self.root) :]
 
     def _patterns(self) -> list[str]:
@@ -159,15 +159,15 @@ class _Search:
     def _local_matches(self, pattern: str) -> Iterator[tuple[str, str, int, str]]:
         path = self.root + pattern
         if not self._is_named and is_wild(pattern):
-            yield from self._listed(self.root, PathPattern.below(pattern))
-        elif (stat := local_files.stat_named(path)) is not None:
+            yield from self._list_folder(self.root, PathPattern.below(pattern))
+        elif (stat := local_files.stat_path(path)) is not None:
             if S_ISDIR(stat.st_mode):
-                yield from self._listed(path, PathPattern.everything())
+                yield from self._list_folder(path, PathPattern.everything())
             else:
                 yield path, self._real_path(path), stat.st_size, local_files.version_of(stat)
 
-    def _listed(self, folder: str, pattern: PathPattern) -> Iterator[tuple[str, str, int, str]]:
-        if local_files.stat_named(folder) is None:
+    def _list_folder(self, folder: str, pattern: PathPattern) -> Iterator[tuple[str, str, int, str]]:
+        if local_files.stat_path(folder) is None:
             return
         listing = local_files.list_local(folder, pattern)
         self.links_outside += listing.links_outside
@@ -184,33 +184,35 @@ class _Search:
 
     def _remote_matches(self, pattern: str) -> Iterator[remote_files.RemoteFile]:
         url = self.root + pattern
-        if not self._is_named and _wild_url(pattern):
+        if not self._is_named and _is_wild_url(pattern):
             yield from remote_files.list_remote(self.root, PathPattern.below(pattern))
             return
-        file, is_folder = self._remote_named(url)
+        file, is_folder = self._find_remote(url)
         if is_folder:
             yield from remote_files.list_remote(url, PathPattern.everything())
         elif file is not None:
             yield file
 
-    def _remote_named(self, url: str) -> tuple[remote_files.RemoteFile | None, bool]:
+    def _find_remote(self, url: str) -> tuple[remote_files.RemoteFile | None, bool]:
         if self._is_named or url.startswith("http"):
-            return remote_files.named_remote(url)
+            return remote_files.find_remote(url)
         folder = url[: url.rfind("/") + 1]  # braces: one listing instead of a request for each of a thousand names
         if folder not in self._remote_folders:
             self._remote_folders[folder] = remote_files.list_names(folder)
         names = self._remote_folders[folder]
         return names.get(url), url in names and names[url] is None
 
-    def _some_missing(self, missing: list[str]) -> UsageError:
-        shown = ", ".join(missing[:_SHOWN]) + (f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else "")
+    def _make_missing_error(self, missing: list[str]) -> UsageError:
+        shown = ", ".join(missing[:_MAX_SHOWN]) + (
+            f" and {len(missing) - _MAX_SHOWN} more" if len(missing) > _MAX_SHOWN else ""
+        )
         return UsageError(
             f"{self.given} stands for names that do not exist: {shown}",
             help=f"check the braces against what is in {self.root}",
             missing=missing,
         )
 
-    def _nothing_found(self) -> UsageError:
+    def _make_no_match_error(self) -> UsageError:
         hint = "check the path and the pattern"
         if self.links_outside:
             hint = (
@@ -224,11 +226,11 @@ class _Search:
         return UsageError(f"no file matches {self.given}: looked for {self.rest or 'files'} in {self.root}", help=hint)
 
 
-def _wild_url(url: str) -> bool:
+def _is_wild_url(url: str) -> bool:
     return is_wild(url) and not url.startswith("http")
 
 
-def _common_root(roots: list[str], given: list[str]) -> str:
+def _find_common_root(roots: list[str], given: list[str]) -> str:
     """The deepest folder that holds all roots, with its last slash."""
     if len({remote_files.protocol_of(root) for root in roots}) > 1:
         raise UsageError(
@@ -240,7 +242,7 @@ def _common_root(roots: list[str], given: list[str]) -> str:
     return shared
 
 
-def _check_names(files: list[FoundFile]) -> None:
+def _check_names(files: list[ListedFile]) -> None:
     for file in files:
         if not file.relative.isascii():
             try:

@@ -31,10 +31,10 @@ def has_range(text: str) -> bool:
     return re.search(r"\{\d+\.\.\d+\}", text) is not None
 
 
-def fixed_folder(pattern: str) -> str:
+def find_fixed_folder(pattern: str) -> str:
     """The part of a pattern that names a folder outright, with its last slash.
 
-    >>> fixed_folder("data/web/part-*.jsonl"), fixed_folder("data/{a,b}/x"), fixed_folder("*.txt")
+    >>> find_fixed_folder("data/web/part-*.jsonl"), find_fixed_folder("data/{a,b}/x"), find_fixed_folder("*.txt")
     ('data/web/', 'data/', '')
     """
     first = re.search(r"[*?\[{]", pattern)
@@ -51,9 +51,9 @@ def expand_braces(pattern: str) -> list[str]:
     choices: list[list[str]] = []
     num_names = 1
     position = 0
-    while (start := pattern.find("{", position)) >= 0 and (stop := _closing(pattern, start)) >= 0:
+    while (start := pattern.find("{", position)) >= 0 and (stop := _find_closing_brace(pattern, start)) >= 0:
         choices.append([pattern[position:start]])
-        alternatives = _alternatives(pattern, pattern[start + 1 : stop])
+        alternatives = _list_alternatives(pattern, pattern[start + 1 : stop])
         num_names *= len(alternatives)
         _check_number(pattern, num_names)
         choices.append(alternatives)
@@ -61,7 +61,7 @@ def expand_braces(pattern: str) -> list[str]:
     return ["".join(parts) for parts in product(*choices, [pattern[position:]])]
 
 
-def _alternatives(pattern: str, inside: str) -> list[str]:
+def _list_alternatives(pattern: str, inside: str) -> list[str]:
     if found := _RANGE.fullmatch(inside):
         first, last = found.groups()
         start, stop = int(first), int(last)
@@ -77,7 +77,7 @@ def _alternatives(pattern: str, inside: str) -> list[str]:
     return [name for piece in pieces for name in (expand_braces(piece) if "{" in piece else (piece,))]
 
 
-def _closing(pattern: str, start: int) -> int:
+def _find_closing_brace(pattern: str, start: int) -> int:
     """Where the brace that opens at `start` is closed; -1 if nowhere."""
     depth = 0
     for brace in _BRACE.finditer(pattern, start):
@@ -117,21 +117,21 @@ class PathPattern:
 
     parts: tuple[re.Pattern[str] | None, ...]
     """None is `**`: any number of folders, or as the last part all files below."""
-    left_out: tuple[str, ...]
+    excluded_prefixes: tuple[str, ...]
     """Names that start so are not met by `**`."""
 
     @classmethod
     def below(cls, pattern: str) -> PathPattern:
         names = [name for name in pattern.split("/") if name not in ("", ".")]
-        return cls(tuple(None if name == "**" else _name_pattern(name) for name in names), left_out=(".",))
+        return cls(tuple(None if name == "**" else _name_pattern(name) for name in names), excluded_prefixes=(".",))
 
     @classmethod
     def everything(cls) -> PathPattern:
         """All files of a folder, except hidden ones and those that start with `_`."""
-        return cls((None,), left_out=(".", "_"))
+        return cls((None,), excluded_prefixes=(".", "_"))
 
     def start(self) -> frozenset[int]:
-        return self._closed({0})
+        return self._skip_empty_globs({0})
 
     def step(self, states: frozenset[int], name: str) -> tuple[frozenset[int], bool]:
         """After one more name: the states for what lies below it as a folder, and whether it matches as a file."""
@@ -141,7 +141,7 @@ class PathPattern:
         for state in states:
             part = self.parts[state]
             if part is None:
-                if not name.startswith(self.left_out):
+                if not name.startswith(self.excluded_prefixes):
                     below.add(state)
                     matched = matched or state == last
             elif part.match(name):
@@ -149,7 +149,7 @@ class PathPattern:
                     matched = True
                 else:
                     below.add(state + 1)
-        return (self._closed(below) if below else frozenset()), matched
+        return (self._skip_empty_globs(below) if below else frozenset()), matched
 
     def matches(self, names: list[str]) -> bool:
         states = self.start()
@@ -157,7 +157,7 @@ class PathPattern:
             states, _ = self.step(states, name)
         return bool(states) and self.step(states, names[-1])[1]
 
-    def _closed(self, states: set[int]) -> frozenset[int]:
+    def _skip_empty_globs(self, states: set[int]) -> frozenset[int]:
         """`**` may stand for no folder at all: then the next part is met at once."""
         for state in sorted(states):
             following = state

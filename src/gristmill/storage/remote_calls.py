@@ -84,16 +84,16 @@ def ask_store(url: str, request: Callable[[], T]) -> T:
         except GristmillError:
             raise
         except Exception as raised:
-            error = _behind(raised)
+            error = _find_real_error(raised)
             if isinstance(error, FileNotFoundError):
                 raise
-            refusal = _refusal(url, error)
+            refusal = _make_refusal(url, error)
             if refusal is not None:
                 raise refusal from error
             is_unreached = _is_unreached(error)
             if attempt >= (TRIES_UNREACHED if is_unreached else TRIES):
-                raise _unanswered(url, error, attempt, is_unreached=is_unreached) from error
-            _log.warning("%s: %s; trying again in %.1f s", url, _in_words(error), wait)
+                raise _make_unanswered_error(url, error, attempt, is_unreached=is_unreached) from error
+            _log.warning("%s: %s; trying again in %.1f s", url, _first_line(error), wait)
         time.sleep(wait)
         wait = min(2 * wait, LONGEST_WAIT_SECONDS)
     raise AssertionError("the last attempt gives or raises")
@@ -110,7 +110,7 @@ class RemoteStream(io.RawIOBase):
         self._url = url
         self._open_file = open_file
         self._file: Any = ask_store(url, open_file)
-        self._details = _details(self._file)
+        self._details = _version_details(self._file)
         self._size: int | None = getattr(self._file, "size", None)
         self._position = 0
 
@@ -156,7 +156,7 @@ class RemoteStream(io.RawIOBase):
     def _read_here(self, num_bytes: int | None) -> bytes:
         try:
             if self._file is None:
-                self._file = self._reopened()
+                self._file = self._reopen()
             self._move_file()
             data: bytes = self._file.read(-1 if num_bytes is None else num_bytes)
         except Exception:
@@ -175,13 +175,13 @@ class RemoteStream(io.RawIOBase):
             self._file.seek(self._position)
         except ValueError:  # a server that gives no ranges: what lies before is read again
             if self._file.tell() > self._position:
-                self._file = self._reopened()
+                self._file = self._reopen()
             while (missing := self._position - self._file.tell()) > 0 and self._file.read(min(missing, _SKIP_BYTES)):
                 pass
 
-    def _reopened(self) -> Any:
+    def _reopen(self) -> Any:
         file = self._open_file()
-        if _details(file) != self._details:
+        if _version_details(file) != self._details:
             raise SourceChangedError(
                 f"{self._url} has changed while it was read",
                 help="run the same command again: it plans anew, and what has not changed is kept",
@@ -197,55 +197,57 @@ class RemoteStream(io.RawIOBase):
                 _log.debug("%s: closing failed: %s", self._url, error)
 
 
-def _details(file: Any) -> tuple[object, ...]:
+def _version_details(file: Any) -> tuple[object, ...]:
     """What tells one version of a file from another, where the store says it."""
     details: Mapping[str, Any] = getattr(file, "details", None) or {}
     return tuple(details.get(key) for key in ("size", "ETag", "etag", "blob_id", "generation"))
 
 
-def _behind(error: Exception) -> Exception:
+def _find_real_error(error: Exception) -> Exception:
     """What has really happened: fsspec says of a web server that does not answer that the file is not there."""
     cause = error.__cause__
     if not isinstance(error, FileNotFoundError) or not isinstance(cause, Exception):
         return error
-    status = _status(cause)
+    status = _find_status(cause)
     is_missing = status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE) or isinstance(cause, FileNotFoundError)
     is_of_network = status is not None or isinstance(cause, OSError) or type(cause).__module__.startswith("aiohttp")
     return cause if is_of_network and not is_missing else error
 
 
-def _refusal(url: str, error: Exception) -> StoreRefusedError | None:
+def _make_refusal(url: str, error: Exception) -> StoreRefusedError | None:
     """The error of a store that will say the same again."""
     # s3fs makes an OSError of most answers: what was answered is its cause.
-    status = next((found for cause in _causes(error) if (found := _status(cause)) is not None), None)
+    status = next((found for cause in _list_causes(error) if (found := _find_status(cause)) is not None), None)
     if _has_name(error, _NO_CREDENTIALS) or status == HTTPStatus.UNAUTHORIZED:
         return StoreRefusedError(
-            f"{url}: there are no credentials for it: {_in_words(error)}", help=_hint(url, _CREDENTIALS)
+            f"{url}: there are no credentials for it: {_first_line(error)}", help=_find_hint(url, _CREDENTIALS)
         )
     if isinstance(error, PermissionError) or status == HTTPStatus.FORBIDDEN:
-        return StoreRefusedError(f"{url}: access is denied: {_in_words(error)}", help=_hint(url, {}, _CHECK_RIGHTS))
+        return StoreRefusedError(
+            f"{url}: access is denied: {_first_line(error)}", help=_find_hint(url, {}, _CHECK_RIGHTS)
+        )
     is_final_status = status is not None and 400 <= status < 500 and status not in _BUSY
     is_wrong_use = isinstance(error, ValueError | TypeError | NotImplementedError) and not _has_name(
         error, _HALF_ANSWERS
     )
     if is_final_status or is_wrong_use:
-        return StoreRefusedError(f"{url}: the store refuses: {_in_words(error)}", help="check the address")
+        return StoreRefusedError(f"{url}: the store refuses: {_first_line(error)}", help="check the address")
     return None
 
 
-def _unanswered(url: str, error: Exception, tries: int, *, is_unreached: bool) -> RemoteStoreError:
+def _make_unanswered_error(url: str, error: Exception, tries: int, *, is_unreached: bool) -> RemoteStoreError:
     what = "it cannot be reached" if is_unreached else f"it does not answer, after {tries} tries"
-    return RemoteStoreError(f"{url}: {what}: {_in_words(error)}", help=_hint(url, _NETWORK, _CHECK_NETWORK))
+    return RemoteStoreError(f"{url}: {what}: {_first_line(error)}", help=_find_hint(url, _NETWORK, _CHECK_NETWORK))
 
 
-def _hint(url: str, hints: Mapping[str, str], otherwise: str = "check the credentials for this store") -> str:
+def _find_hint(url: str, hints: Mapping[str, str], otherwise: str = "check the credentials for this store") -> str:
     protocol = url.partition("://")[0]
     return hints.get(_ALIASES.get(protocol, protocol), otherwise)
 
 
 def _is_unreached(error: BaseException) -> bool:
     """Whether no connection was made at all."""
-    causes = _causes(error)
+    causes = _list_causes(error)
     return any(isinstance(cause, socket.gaierror | ConnectionRefusedError) for cause in causes) or any(
         _has_name(cause, _UNREACHED) for cause in causes
     )
@@ -255,14 +257,14 @@ def _has_name(error: BaseException, names: tuple[str, ...]) -> bool:
     return any(kind.__name__ in names for kind in type(error).__mro__)
 
 
-def _causes(error: BaseException) -> list[BaseException]:
+def _list_causes(error: BaseException) -> list[BaseException]:
     found = [error]
     while (cause := found[-1].__cause__ or found[-1].__context__) is not None and cause not in found:
         found.append(cause)
     return found
 
 
-def _status(error: BaseException) -> int | None:
+def _find_status(error: BaseException) -> int | None:
     """The HTTP status that an error of any library tells of."""
     if _has_name(error, _BROKEN_ANSWERS):
         return None
@@ -276,7 +278,7 @@ def _status(error: BaseException) -> int | None:
     return None
 
 
-def _in_words(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     """Its first line; libraries repeat the request and give links in the others."""
     text = " ".join(str(error).split("\n")[0].split()) or type(error).__name__
     return text if len(text) <= 200 else f"{text[:200]}…"

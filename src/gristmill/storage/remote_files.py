@@ -48,7 +48,7 @@ def local_path(path: str) -> str:
     return rest if separator and protocol in _LOCAL else path
 
 
-def file_system(url: str) -> tuple[Any, str]:
+def open_file_system(url: str) -> tuple[Any, str]:
     """The file system of a URL, and the URL's path in it."""
     import fsspec  # noqa: PLC0415  (local files need none of it)
 
@@ -65,7 +65,7 @@ def file_system(url: str) -> tuple[Any, str]:
 def keep_in_memory(path: str, content: bytes) -> str:
     """Hold a small file in this process, for as long as it lives; its URL."""
     url = f"memory://gristmill/{path}"
-    fs, inner = file_system(url)
+    fs, inner = open_file_system(url)
     fs.pipe(inner, content)
     return url
 
@@ -81,46 +81,48 @@ def version_of(info: Mapping[str, Any]) -> str:
 
 def list_remote(url: str, pattern: PathPattern) -> Iterator[RemoteFile]:
     """All files below a URL that match."""
-    fs, root = file_system(url)
+    fs, root = open_file_system(url)
     fs.invalidate_cache()
     prefix = root.rstrip("/") + "/"
-    infos = _flat(fs, root, url) if protocol_of(url) in _FLAT_STORES and None in pattern.parts else None
+    infos = _list_flat(fs, root, url) if protocol_of(url) in _FLAT_STORES and None in pattern.parts else None
     if infos is None:
         yield from _walk(fs, prefix, pattern, url)
         return
     for info in infos:
         name = info["name"]
         if name.startswith(prefix) and pattern.matches(name[len(prefix) :].split("/")):
-            yield _file(fs, info)
+            yield _to_remote_file(fs, info)
 
 
-def named_remote(url: str) -> tuple[RemoteFile | None, bool]:
+def find_remote(url: str) -> tuple[RemoteFile | None, bool]:
     """The file a URL names, if it is one; and whether it names a folder."""
-    fs, path = file_system(url)
+    fs, path = open_file_system(url)
     try:
         info = ask_store(url, lambda: fs.info(path))
     except FileNotFoundError:
         return None, False
     if info["type"] == "directory":
         return None, True
-    return _file(fs, info), False
+    return _to_remote_file(fs, info), False
 
 
 def list_names(url: str) -> dict[str, RemoteFile | None]:
     """What is in one folder: its files by URL; None for a folder."""
-    fs, root = file_system(url)
+    fs, root = open_file_system(url)
     fs.invalidate_cache()
     try:
-        infos = ask_store(url, partial(_list, fs, root))
+        infos = ask_store(url, partial(_list_folder, fs, root))
     except FileNotFoundError:
         return {}
     return {
-        fs.unstrip_protocol(info["name"].rstrip("/")): None if info["type"] == "directory" else _file(fs, info)
+        fs.unstrip_protocol(info["name"].rstrip("/")): None
+        if info["type"] == "directory"
+        else _to_remote_file(fs, info)
         for info in infos
     }
 
 
-def _flat(fs: Any, root: str, url: str) -> list[dict[str, Any]]:
+def _list_flat(fs: Any, root: str, url: str) -> list[dict[str, Any]]:
     try:
         infos = ask_store(url, lambda: _find(fs, root))
     except FileNotFoundError:
@@ -134,7 +136,7 @@ def _find(fs: Any, root: str) -> list[dict[str, Any]]:
     return list(fs.find(root, detail=True).values())
 
 
-def _list(fs: Any, folder: str) -> list[dict[str, Any]]:
+def _list_folder(fs: Any, folder: str) -> list[dict[str, Any]]:
     fs.invalidate_cache(folder)
     return list(fs.ls(folder, detail=True))
 
@@ -144,7 +146,7 @@ def _walk(fs: Any, prefix: str, pattern: PathPattern, url: str) -> Iterator[Remo
     while waiting:
         folder, states = waiting.popleft()
         try:
-            infos = ask_store(url, partial(_list, fs, folder.rstrip("/") or folder))
+            infos = ask_store(url, partial(_list_folder, fs, folder.rstrip("/") or folder))
         except FileNotFoundError:
             continue  # only the first one can be missing: an empty or absent prefix of an object store
         for info in infos:
@@ -157,10 +159,10 @@ def _walk(fs: Any, prefix: str, pattern: PathPattern, url: str) -> Iterator[Remo
                 if below:
                     waiting.append((name + "/", below))
             elif matched and not info["name"].endswith("/"):
-                yield _file(fs, info)
+                yield _to_remote_file(fs, info)
 
 
-def _file(fs: Any, info: Mapping[str, Any]) -> RemoteFile:
+def _to_remote_file(fs: Any, info: Mapping[str, Any]) -> RemoteFile:
     size = info.get("size")
     url = fs.unstrip_protocol(info["name"])
     if size is None:

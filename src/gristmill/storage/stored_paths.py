@@ -29,12 +29,12 @@ Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)]
 
 T = TypeVar("T")
 
-_LOOK = "nothing was deleted; look at what is in the folder, or choose another one"
+_DEFAULT_HELP = "nothing was deleted; look at what is in the folder, or choose another one"
 
 _is_path = re.compile(_PATH).search
 
 
-def decode_stored(data: bytes, kind: type[T], path: str | os.PathLike[str], *, help: str = _LOOK) -> T:
+def decode_stored(data: bytes, kind: type[T], path: str | os.PathLike[str], *, help: str = _DEFAULT_HELP) -> T:
     """What the file at `path` holds.
 
     Raises:

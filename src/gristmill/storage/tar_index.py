@@ -102,14 +102,14 @@ class TarScan:
 
     def members(self) -> Iterator[TarMember]:
         offset = 0
-        while (header := self._header(offset)) is not None:
+        while (header := self._read_header(offset)) is not None:
             if not any(header):
                 self._is_ended = True
                 offset += BLOCK
                 continue
-            member = _plain_member(header, offset)
+            member = _parse_plain_header(header, offset)
             if member is None:  # whatever is unusual, `tarfile` knows
-                yield from self._unusual_members(offset)
+                yield from self._read_unusual_members(offset)
                 return
             self._is_ended = False
             yield member
@@ -122,9 +122,9 @@ class TarScan:
         place = member.data - self._start
         if 0 <= place <= len(self._window) - member.size:
             return self._window[place : place + member.size]
-        return _content(self._file, member, self.num_bytes)
+        return _read_content(self._file, member, self.num_bytes)
 
-    def _header(self, offset: int) -> bytes | None:
+    def _read_header(self, offset: int) -> bytes | None:
         """None where no whole one is left."""
         place = offset - self._start
         if not 0 <= place <= len(self._window) - BLOCK:
@@ -133,12 +133,12 @@ class TarScan:
         header = self._window[place : place + BLOCK]
         return header if len(header) == BLOCK else None
 
-    def _unusual_members(self, offset: int) -> Iterator[TarMember]:
+    def _read_unusual_members(self, offset: int) -> Iterator[TarMember]:
         self._file.seek(offset)
         fault: str | None = None
         try:
             archive = tarfile.open(  # noqa: SIM115  (there is nothing to close: the file is the caller's)
-                fileobj=cast("IO[bytes]", self._file), mode="r:", tarinfo=self._headers(), ignore_zeros=True
+                fileobj=cast("IO[bytes]", self._file), mode="r:", tarinfo=self._make_header_class(), ignore_zeros=True
             )
             while (found := archive.next()) is not None:
                 check_size(found)
@@ -157,11 +157,11 @@ class TarScan:
     def _note_end(self) -> None:
         self._is_ended = True
 
-    def _headers(self) -> type[tarfile.TarInfo]:
-        return noticing_header(self._note_end)
+    def _make_header_class(self) -> type[tarfile.TarInfo]:
+        return make_checked_header(self._note_end)
 
 
-def _content(file: BinaryIO, member: TarMember, tar_bytes: int) -> bytes | None:
+def _read_content(file: BinaryIO, member: TarMember, tar_bytes: int) -> bytes | None:
     if member.data + member.size > tar_bytes:  # memory for all of it would be taken before any of it is read
         return None
     file.seek(member.data)
@@ -183,7 +183,7 @@ def check_size(member: tarfile.TarInfo) -> None:
         raise DamagedHeaderError(f"damaged header: a member of {member.size} bytes")
 
 
-def noticing_header(note_end: Callable[[], None]) -> type[tarfile.TarInfo]:
+def make_checked_header(note_end: Callable[[], None]) -> type[tarfile.TarInfo]:
     """A header for `tarfile` that tells damage from an end mark, for both of which it would just stop."""
 
     class Header(tarfile.TarInfo):
@@ -205,7 +205,7 @@ def noticing_header(note_end: Callable[[], None]) -> type[tarfile.TarInfo]:
     return Header
 
 
-def _plain_member(header: bytes, offset: int) -> TarMember | None:
+def _parse_plain_header(header: bytes, offset: int) -> TarMember | None:
     """What a header of plain ustar says; None for anything else."""
     checksum, size = header[148:156], header[124:136]
     kind = header[156:157]
@@ -259,7 +259,7 @@ class TarIndex:
                 yield TarMember(_decode(bytes(self._names[name_start:name_end])), size, data, header, kind or b"\0")
                 name_start = name_end
 
-    def header_places(self, numbers: list[int]) -> list[int]:
+    def header_offsets(self, numbers: list[int]) -> list[int]:
         """Where the headers of some members begin."""
         places: list[int] = self._records["header"][numbers].tolist()
         return places
@@ -288,7 +288,7 @@ class TarIndexBuilder:
         self._names += member.name.encode("utf-8", "surrogateescape")
         self._records += _PACK.pack(member.header, member.data, member.size, len(self._names), member.kind)
 
-    def index(self, tar_bytes: int, fault: str | None) -> TarIndex:
+    def build(self, tar_bytes: int, fault: str | None) -> TarIndex:
         return TarIndex(np.frombuffer(bytes(self._records), _RECORD), bytes(self._names), tar_bytes, fault)
 
 
@@ -299,7 +299,7 @@ def index_tar(path: str) -> TarIndex:
         scan = TarScan(file)
         for member in scan.members():
             builder.add(member)
-    return builder.index(scan.num_bytes, scan.fault)
+    return builder.build(scan.num_bytes, scan.fault)
 
 
 def load_tar_index(path: Path) -> TarIndex:
@@ -379,6 +379,6 @@ class PlainTar:
         """Its bytes; None if the tar ends in them."""
         assert self._file is not None
         if self._index is not None:
-            return _content(self._file, member, self._index.tar_bytes)
+            return _read_content(self._file, member, self._index.tar_bytes)
         assert self._scan is not None
         return self._scan.content(member)

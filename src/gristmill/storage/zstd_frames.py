@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import zstandard
 
 from gristmill.core.errors import CorruptStreamError
-from gristmill.storage.damage import ByteSource
+from gristmill.storage.byte_source import ByteSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,22 +24,22 @@ _RLE, _RESERVED = 1, 3
 _MAX_BLOCK_BYTES = 2**17
 
 
-def zstd_pieces(stream: BinaryIO) -> Iterator[bytes]:
+def decompress_zstd(stream: BinaryIO) -> Iterator[bytes]:
     """The content of all frames, in pieces of at most 128 KiB."""
     source = ByteSource(stream)
     decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
     while magic := source.take(4):
         if magic == _MAGIC:
-            yield from _frame(source, decompressor)
+            yield from _decompress_frame(source, decompressor)
         elif len(magic) == 4 and magic[1:] == b"\x2a\x4d\x18" and magic[0] & 0xF0 == 0x50:
             _skip_frame(source)
         elif _MAGIC.startswith(magic):
-            raise _truncated()
+            raise _make_truncated_error()
         else:
             raise CorruptStreamError("what follows is not a zstd frame")
 
 
-def _frame(source: ByteSource, decompressor: zstandard.ZstdDecompressor) -> Iterator[bytes]:
+def _decompress_frame(source: ByteSource, decompressor: zstandard.ZstdDecompressor) -> Iterator[bytes]:
     unpack = decompressor.decompressobj(read_across_frames=False)
     descriptor = _take(source, 1)
     has_checksum = bool(descriptor[0] & 0b100)
@@ -77,9 +77,9 @@ def _skip_frame(source: ByteSource) -> None:
 def _take(source: ByteSource, num_bytes: int) -> bytes:
     taken = source.take(num_bytes)
     if len(taken) < num_bytes:
-        raise _truncated()
+        raise _make_truncated_error()
     return taken
 
 
-def _truncated() -> CorruptStreamError:
+def _make_truncated_error() -> CorruptStreamError:
     return CorruptStreamError("the zstd stream ends in the middle of a frame", truncated=True)

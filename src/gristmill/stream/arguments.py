@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from gristmill.core.errors import UsageError
-from gristmill.core.names import one_of
-from gristmill.core.numbers import positive_number, real_number, seed_number, true_or_false, whole_number
+from gristmill.core.names import check_choice
+from gristmill.core.numbers import check_bool, check_positive_number, check_real_number, check_seed, check_whole_number
 from gristmill.stream.collate import Collate
 
 MAX_BATCH = 1 << 24
@@ -37,7 +37,7 @@ class StreamArguments(msgspec.Struct, frozen=True, kw_only=True):
     collate: Collate | None
 
     def __post_init__(self) -> None:
-        one_of("weights_in", self.weights_in, ("rows", "tokens"))
+        check_choice("weights_in", self.weights_in, ("rows", "tokens"))
         if isinstance(self.sources, str) or not isinstance(self.sources, Collection | None):
             raise UsageError(f'sources is a list, not {self.sources!r:.80}: ["web"]')
         if not isinstance(self.collate, Collate | None):
@@ -49,14 +49,14 @@ class StreamArguments(msgspec.Struct, frozen=True, kw_only=True):
         changes = {
             "data": _absolute(self.data),
             "mixture": self.mixture if isinstance(self.mixture, Mapping) else self.mixture or None,
-            "seed": seed_number(self.seed),
-            "shuffle": true_or_false("shuffle", self.shuffle),
-            "drop_last": true_or_false("drop_last", self.drop_last),
+            "seed": check_seed(self.seed),
+            "shuffle": check_bool("shuffle", self.shuffle),
+            "drop_last": check_bool("drop_last", self.drop_last),
             "max_epochs": _limits(self.max_epochs),
             **given,
         }
         if self.rows_per_epoch is not None:
-            changes["rows_per_epoch"] = whole_number("rows_per_epoch", self.rows_per_epoch, least=1)
+            changes["rows_per_epoch"] = check_whole_number("rows_per_epoch", self.rows_per_epoch, least=1)
         for name, value in changes.items():
             msgspec.structs.force_setattr(self, name, value)
 
@@ -68,13 +68,13 @@ class StreamArguments(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _end(name: str, end: Any) -> float:
-    return positive_number(name, end) if name == "epochs" else whole_number(name, end, least=1)
+    return check_positive_number(name, end) if name == "epochs" else check_whole_number(name, end, least=1)
 
 
 def _limits(given: Any) -> Any:
     if isinstance(given, Mapping):
-        return {name: real_number(f"max_epochs of {name}", limit) for name, limit in given.items()}
-    return None if given is None else real_number("max_epochs", given)
+        return {name: check_real_number(f"max_epochs of {name}", limit) for name, limit in given.items()}
+    return None if given is None else check_real_number("max_epochs", given)
 
 
 def _absolute(data: Any) -> Any:
@@ -94,14 +94,14 @@ def _with_weight(name: object, given: Any) -> Any:
         return _absolute(given)
     if len(given) != 2:
         raise UsageError(f"{name} is a folder and its weight, not {given!r:.80}", help='("out/web", 0.7)')
-    return _absolute(given[0]), real_number(f"the weight of {name}", given[1])
+    return _absolute(given[0]), check_real_number(f"the weight of {name}", given[1])
 
 
 def check_ranks(batch_size: int, rank: int, world_size: int) -> tuple[int, int, int]:
     """The same as plain numbers; what no trainer means is refused."""
-    batch_size = whole_number("batch_size", batch_size, least=1, most=MAX_BATCH)
-    world_size = whole_number("world_size", world_size, least=1, most=MAX_BATCH)
-    rank = whole_number("rank", rank)
+    batch_size = check_whole_number("batch_size", batch_size, least=1, most=MAX_BATCH)
+    world_size = check_whole_number("world_size", world_size, least=1, most=MAX_BATCH)
+    rank = check_whole_number("rank", rank)
     if rank >= world_size:
         raise UsageError(f"rank {rank} is not one of {world_size}", help="ranks are counted from 0 to world_size - 1")
     return batch_size, rank, world_size

@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 
 from gristmill.core.errors import UsageError
-from gristmill.core.names import one_of
-from gristmill.core.numbers import true_or_false, whole_number
+from gristmill.core.names import check_choice
+from gristmill.core.numbers import check_bool, check_whole_number
 from gristmill.stream.kernels import S_DOCUMENTS, S_FILLED, S_SHARD, S_STORED, fill
 from gristmill.stream.memory import memory
 
@@ -50,19 +50,21 @@ class Collate(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f'fields is a list: ("{fields}",)')
         changes: dict[str, Any] = {
             "fields": tuple(fields),
-            "pad_to_multiple": whole_number("pad_to_multiple", self.pad_to_multiple, least=1, most=_MAX_WIDTH),
-            "learn_first_token": true_or_false("learn_first_token", self.learn_first_token),
+            "pad_to_multiple": check_whole_number("pad_to_multiple", self.pad_to_multiple, least=1, most=_MAX_WIDTH),
+            "learn_first_token": check_bool("learn_first_token", self.learn_first_token),
         }
         if self.pad_id is not None:
-            changes["pad_id"] = whole_number("pad_id", self.pad_id, least=-(1 << 31), most=(1 << 31) - 1)
+            changes["pad_id"] = check_whole_number("pad_id", self.pad_id, least=-(1 << 31), most=(1 << 31) - 1)
         if self.cu_seqlens_size is not None:
-            changes["cu_seqlens_size"] = whole_number("cu_seqlens_size", self.cu_seqlens_size, least=2, most=1 << 31)
+            changes["cu_seqlens_size"] = check_whole_number(
+                "cu_seqlens_size", self.cu_seqlens_size, least=2, most=1 << 31
+            )
         for name, value in changes.items():
             msgspec.structs.force_setattr(self, name, value)
         for field in self.fields:
-            one_of("fields", field, FIELDS)
-        one_of("dtype", self.dtype, ("int64", "int32"))
-        one_of("labels", self.labels, ("same", "shifted"))
+            check_choice("fields", field, FIELDS)
+        check_choice("dtype", self.dtype, ("int64", "int32"))
+        check_choice("labels", self.labels, ("same", "shifted"))
         if INPUT_IDS not in self.fields:
             raise UsageError("a batch holds input_ids at least", help=f'fields=("{INPUT_IDS}", …)')
 

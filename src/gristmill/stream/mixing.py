@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from gristmill.core.errors import UsageError
-from gristmill.core.names import one_of
-from gristmill.core.numbers import MAX_COUNT, whole_number
+from gristmill.core.names import check_choice
+from gristmill.core.numbers import MAX_COUNT, check_whole_number
 from gristmill.order import Mixture
 from gristmill.stream.sources import fixed_weights
 
@@ -69,7 +69,7 @@ def _phases(parts: list[Part], given: StreamArguments) -> list[GivenPhase] | Non
             for part in parts:
                 if name not in names and name in part.manifest.mixed.get(part.split, {}):
                     raise fixed_weights(part.name, part.manifest, part.split)
-            one_of("a source of the mixture", name, names)
+            check_choice("a source of the mixture", name, names)
         if not phase.is_of_state and (missing := [name for name in known if name not in phase.weights]):
             raise UsageError(f"the mixture has no weight for {missing[0]}", help="give it the weight 0 to leave it out")
     return phases
@@ -104,7 +104,7 @@ def parse_phases(mixture: object) -> list[GivenPhase]:
                 f"a mixture is weights, or a list of phases, not {mixture!r:.80}",
                 help='for example [(0, {"web": 1.0}), (1_000_000, {"web": 0.5, "code": 0.5})]',
             )
-        phases.append(GivenPhase(whole_number("the row of a phase", entry[0]), entry[1], len(entry) == 3))
+        phases.append(GivenPhase(check_whole_number("the row of a phase", entry[0]), entry[1], len(entry) == 3))
     return phases
 
 
@@ -158,11 +158,13 @@ def horizon(given: StreamArguments, lanes: list[Lane], order: RowOrder, row_leng
     if given.rows is not None:
         return given.rows
     if given.epochs is not None and given.rows_per_epoch is not None:
-        return whole_number("the number of rows in so many epochs", math.ceil(given.epochs * given.rows_per_epoch))
+        return check_whole_number(
+            "the number of rows in so many epochs", math.ceil(given.epochs * given.rows_per_epoch)
+        )
     if given.epochs is not None:
         used = order.mixture.sources if order.mixture is not None else [lane.name for lane in lanes]
         rows = math.ceil(given.epochs * sum(lane.rows for lane in lanes if lane.name in used))
-        return whole_number("the number of rows in so many epochs", rows, least=1)
+        return check_whole_number("the number of rows in so many epochs", rows, least=1)
     if given.tokens is not None:
         return _rows_for(given.tokens, lanes, order, row_length)
     return None
@@ -212,7 +214,7 @@ def check_max_epochs(
         raise UsageError("max_epochs needs an end: an endless stream reads everything again", help="give it rows=")
     if isinstance(given, Mapping):
         for name in given:
-            one_of("a source in max_epochs", name, [lane.name for lane in lanes])
+            check_choice("a source in max_epochs", name, [lane.name for lane in lanes])
     for lane, draws in zip(lanes, order.draws_before(num_rows), strict=True):
         limit = given.get(lane.name) if isinstance(given, Mapping) else given
         if limit is not None and draws > limit * lane.rows:

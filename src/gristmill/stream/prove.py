@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from gristmill.core.errors import UsageError
-from gristmill.core.numbers import whole_number
+from gristmill.core.numbers import check_whole_number
 from gristmill.core.records import INPUT_IDS, LOSS_MASK
 from gristmill.order import Permutation
 from gristmill.order.permutation import epoch_key
@@ -82,8 +82,8 @@ def prove(
         if not given:
             raise UsageError(f"{name} needs a number at least")
         for number in given:
-            whole_number(name, number, least=least)
-    steps = whole_number("steps", steps, least=1)
+            check_whole_number(name, number, least=least)
+    steps = check_whole_number("steps", steps, least=1)
     oracle = SlowReader(stream)
     state = stream.state_dict(row=0)
     legs: list[Leg] = []

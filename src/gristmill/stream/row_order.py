@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gristmill.order.permutation import half_bits, place_draws, source_key
+from gristmill.order.permutation import count_half_bits, place_draws, source_key
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,7 +33,7 @@ class RowOrder:
         self._shuffle = shuffle
         self.sizes = np.array([lane.rows for lane in lanes], dtype=np.int64)
         self._firsts = np.concatenate([[0], np.cumsum(self.sizes)[:-1]])
-        self._halves = np.array([half_bits(max(lane.rows, 1)) for lane in lanes], dtype=np.uint64)
+        self._halves = np.array([count_half_bits(max(lane.rows, 1)) for lane in lanes], dtype=np.uint64)
         self._keys = np.array([source_key(seed, lane.name) for lane in lanes], dtype=np.uint64)
         # The mixture numbers the lanes that it has by their names; here they stand as the user gave them.
         names = [lane.name for lane in lanes]

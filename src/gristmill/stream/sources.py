@@ -16,7 +16,7 @@ import pyarrow as pa
 import xxhash
 
 from gristmill.core.errors import UsageError
-from gristmill.core.names import one_of
+from gristmill.core.names import check_choice
 from gristmill.core.records import INPUT_IDS
 from gristmill.shards.manifest import load_manifest
 from gristmill.stream.origin_sources import OriginSources
@@ -134,7 +134,7 @@ def _open(name: str, path: str, split: str | None, sources: Sequence[str] | None
     for source in sources or ():
         if source not in of_split and source in manifest.mixed.get(split, {}):
             raise fixed_weights(path, manifest, split)
-        one_of("sources", source, of_split)
+        check_choice("sources", source, of_split)
     chosen = [source for source in of_split if sources is None or source in sources]
     shards = _shards(name, path, manifest, split, chosen)
     if weighted or (manifest.mixture is not None and len(chosen) > 1):
@@ -162,7 +162,7 @@ def fixed_weights(path: str, manifest: Manifest, split: str) -> UsageError:
 
 def _split(path: str, manifest: Manifest, split: str | None) -> str:
     if split is not None:
-        one_of("split", split, manifest.splits)
+        check_choice("split", split, manifest.splits)
         return split
     if "train" in manifest.splits or not manifest.splits:
         return "train"

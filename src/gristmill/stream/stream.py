@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gristmill.core.errors import EndlessStreamError, OutOfRangeError, UsageError
-from gristmill.core.numbers import MAX_COUNT, whole_number
+from gristmill.core.numbers import MAX_COUNT, check_whole_number
 from gristmill.stream.accounting import Accounting
 from gristmill.stream.arguments import MAX_BATCH, StreamArguments, check_ranks
 from gristmill.stream.collate import INPUT_IDS, Batch, Collate, collate, width_of
@@ -158,10 +158,10 @@ class Stream:
 
     def rows(self, start: int, stop: int) -> Batch:
         """The rows from `start` up to `stop`, whatever was read before; those past the end are empty."""
-        start, stop = whole_number("start", start), whole_number("stop", stop)
+        start, stop = check_whole_number("start", start), check_whole_number("stop", stop)
         if start > stop:
             raise UsageError(f"the first row is not after the last: {start} to {stop}")
-        whole_number("the number of rows at once", stop - start, most=MAX_BATCH)
+        check_whole_number("the number of rows at once", stop - start, most=MAX_BATCH)
         return self.take(np.arange(start, stop), first_row=start, next_row=stop)
 
     def take(
@@ -205,12 +205,12 @@ class Stream:
 
     def _row_of(self, step: int, global_size: int) -> int:
         """At which a step begins."""
-        step = whole_number("step", step, least=-MAX_COUNT)
+        step = check_whole_number("step", step, least=-MAX_COUNT)
         row = self.passes.row_of_step(self.first_row, max(step, 0), global_size)
         if step < 0 or not self.has_batch(row, global_size):
             known = "" if self.num_rows is None else f" of {self.steps_from(self.first_row, global_size):,}"
             raise OutOfRangeError(f"there is no step {step:,}{known}: they are counted from 0")
-        whole_number("the last row of a step", row + global_size)
+        check_whole_number("the last row of a step", row + global_size)
         return row
 
     def batch_at(
@@ -302,7 +302,7 @@ class Stream:
 
     def set_epoch(self, epoch: int) -> None:
         """Move to the beginning of an epoch; inside it already, nothing is done. A stream of one pass has none."""
-        epoch = whole_number("epoch", epoch)
+        epoch = check_whole_number("epoch", epoch)
         rows = self.passes.epoch_rows
         if rows is None or self.epoch == epoch:
             return
@@ -347,7 +347,7 @@ class Stream:
         end = self.passes.end_of(first)
         if end is not None:
             start, stop = min(start, end), min(stop, end)
-        whole_number("the number of rows at once", stop - start, most=MAX_BATCH)
+        check_whole_number("the number of rows at once", stop - start, most=MAX_BATCH)
         return origins_of(self.order, self.table, range(start, stop), first, batch_size)
 
     def state_dict(self, row: int | None = None) -> dict[str, Any]:
@@ -360,7 +360,7 @@ class Stream:
                 "a DataLoader reads this stream, and only its batches say how far it has come",
                 help="save dataset.state_after(batch), where dataset is the TorchDataset",
             )
-        state = self._state(self.next_row if row is None else whole_number("row", row))
+        state = self._state(self.next_row if row is None else check_whole_number("row", row))
         return {name: getattr(state, name) for name in state.__struct_fields__}
 
     def load_state_dict(self, state: Mapping[str, Any], ignore: Collection[str] = ()) -> None:

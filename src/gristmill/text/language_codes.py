@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gristmill.core.errors import UsageError
-from gristmill.core.names import nearest
+from gristmill.core.names import find_nearest
 
 _TAG = re.compile(r"[a-z]{2,3}([-_][a-z0-9]{2,8})*", re.IGNORECASE)
 _TWO_LETTERS = 2
@@ -70,5 +70,5 @@ def nearest_code(language: str) -> str | None:
     first = re.split("[^a-z]", plain)[0]
     if first in codes.values():
         return first
-    name = next((name for name in (plain, first) if name in codes), None) or nearest(plain, codes)
+    name = next((name for name in (plain, first) if name in codes), None) or find_nearest(plain, codes)
     return codes[name] if name else None

@@ -21,9 +21,9 @@ def test_what_makes_no_sense_is_refused(parameters, message):
 
 
 def test_chats_are_dropped_by_default_and_never_cut():
-    assert Pack(row_length=8).for_chats().long_documents == "drop"
-    assert Pack(row_length=8, long_documents="truncate").for_chats().long_documents == "truncate"
+    assert Pack(row_length=8).to_chat_form().long_documents == "drop"
+    assert Pack(row_length=8, long_documents="truncate").to_chat_form().long_documents == "truncate"
     for parameters, way_out in [({"strategy": "concat"}, "best_fit"), ({"long_documents": "split"}, "max_tokens")]:
         with pytest.raises(UsageError) as caught:
-            Pack(row_length=8, **parameters).for_chats()
+            Pack(row_length=8, **parameters).to_chat_form()
         assert way_out in caught.value.help

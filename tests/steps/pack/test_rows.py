@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gristmill.steps.pack.pack import LONG_DOCUMENTS, STRATEGIES, Pack
-from gristmill.steps.pack.rows import fill_rows, plan_rows, trained_tokens, unfinished_rows
+from gristmill.steps.pack.rows import count_trained_tokens, fill_rows, find_unfinished_rows, plan_rows
 
 PACKS = st.builds(
     Pack,
@@ -87,7 +87,7 @@ def test_at_most_one_row_is_half_empty(pack, lengths):
 def test_rows_worth_packing_again_are_few_and_the_emptiest(pack, lengths):
     packing = plan(pack, lengths)
     fills = packing.tokens_in_rows()
-    unfinished = unfinished_rows(pack, packing)
+    unfinished = find_unfinished_rows(pack, packing)
     assert unfinished.tolist() == sorted(unfinished)
     if pack.strategy == "pad":
         assert not len(unfinished)
@@ -134,7 +134,7 @@ def test_chats_without_a_trained_token_in_reach_are_left_out_and_counted(pack, c
     lengths = np.array([len(mask) for mask in chats], dtype=np.int64)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     flat = np.array([bit for mask in chats for bit in mask], dtype=np.bool_)
-    trained = trained_tokens(flat, offsets, lengths, pack.row_length)
+    trained = count_trained_tokens(flat, offsets, lengths, pack.row_length)
     assert trained.tolist() == [sum(mask[: pack.row_length]) for mask in chats]
     packing = plan_rows(pack, lengths, trained)
     in_reach = [mask[: pack.row_length] for mask in chats]

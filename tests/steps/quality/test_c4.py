@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.errors import UsageError
-from gristmill.core.examples import documents, texts
+from gristmill.core.sample_batches import documents, texts
 from gristmill.steps.quality.c4 import C4
 from gristmill.text.quality.c4_lines import PARAMETERS
 
@@ -48,7 +48,7 @@ def check(step, pages):
     assert texts(applied.batch) == [text for text, _, _ in wanted if text is not None]
     assert applied.dropped == Counter(reason for _, reason, _ in wanted if reason is not None)
     removed = Counter(f"lines_removed:{rule}" for _, _, rules in wanted for rule in rules)
-    assert applied.measures == removed
+    assert applied.counters == removed
 
 
 @settings(max_examples=400, deadline=None)

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.errors import UsageError
-from gristmill.core.examples import documents, texts
 from gristmill.core.records import RECORD, RECORD_TYPE
+from gristmill.core.sample_batches import documents, texts
 from gristmill.recipe.load import parse_recipe
 from gristmill.steps.quality.c4 import C4
 from gristmill.steps.quality.code import Code
@@ -51,7 +51,7 @@ def check(step, pages):
     first = [rules[0] for rules in broken if rules]
     assert applied.dropped == {rule: first.count(rule) for rule in set(first)}
     every = [rule for rules in broken for rule in rules]
-    assert applied.measures == {f"failed:{rule}": every.count(rule) for rule in set(every)}
+    assert applied.counters == {f"failed:{rule}": every.count(rule) for rule in set(every)}
     reasons = [applied.reasons[code - 1] if code else None for code in applied.codes]
     assert reasons == [rules[0] if rules else None for rules in broken]
 
@@ -334,7 +334,7 @@ def test_every_score_has_rules():
 
 
 def test_versions_of_scores_are_in_the_fingerprint():
-    assert Fineweb().shaping_versions == [
+    assert Fineweb().fingerprint_versions == [
         1,
         {"terminal_line_ratio": 1, "short_line_ratio": 1, "duplicate_line_character_ratio": 1, "lines_per_word": 1},
     ]

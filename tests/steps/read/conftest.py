@@ -8,7 +8,7 @@ import pytest
 
 from gristmill.core.errors import CorruptStreamError
 from gristmill.core.records import SourceFile
-from gristmill.steps.read import CELL_BYTES, StreamDamage, UnpackedPiece, cells_to_unpack, open_reader, plan_schema
+from gristmill.steps.read import CELL_BYTES, StreamDamage, UnpackedPiece, open_for_unpacking, open_reader, plan_schema
 
 
 @dataclass
@@ -42,10 +42,10 @@ def read_ranges(reader, borders):
     for first, stop in itertools.pairwise(borders):
         for cell in reader.read_cells(first, stop):
             cell.batch.validate(full=True)
-            outcome.cells.append((cell.cell, cell.batch.num_rows, cell.num_blank, len(cell.bad)))
+            outcome.cells.append((cell.cell, cell.batch.num_rows, cell.num_blank, len(cell.quarantined)))
             outcome.records += cell.batch.to_pylist()
             outcome.num_blank += cell.num_blank
-            outcome.bad += cell.bad
+            outcome.bad += cell.quarantined
     return outcome
 
 
@@ -83,7 +83,7 @@ def unpack(tmp_path_factory):
     def unpack_pieces(read, file, cells_a_piece, cell_bytes):
         content: dict[int, bytes] = {}
         damage = None
-        separated, elements = cells_to_unpack(read, file, cell_bytes=cell_bytes)
+        separated, elements = open_for_unpacking(read, file, cell_bytes=cell_bytes)
         try:
             for cell, data in separated.pieces():
                 assert cell in (len(content) - 1, len(content))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gristmill.core.errors import UsageError
 from gristmill.core.records import SourceFile
-from gristmill.steps.read import Read, open_reader, plan_schema, source_files
-from gristmill.storage.files import current_version
+from gristmill.steps.read import Read, list_source_files, open_reader, plan_schema
+from gristmill.storage.files import read_version
 from gristmill.storage.paths import find_files
 
 TEXTS = st.lists(st.one_of(st.none(), st.text(st.characters(exclude_categories=["Cs"]), max_size=30)), max_size=40)
@@ -254,32 +254,34 @@ def test_saved_datasets(tmp_path, read_all):
     both.save_to_disk(tmp_path / "both", num_shards={"train": 3, "test": 1})
     (tmp_path / "both" / "train" / "cache-123.arrow").write_bytes(b"what a map left behind")
     read = Read(read="x")
-    files = source_files("web", read, find_files(str(tmp_path / "both")))
+    files = list_source_files("web", read, find_files(str(tmp_path / "both")))
     assert len(files) == 4
     assert len({file.id for file in files}) == 4
     texts = [text for file in files for text in read_all(read, file, keeps_record=True).texts]
     assert texts == [*rows["text"][3:10], *rows["text"]]
-    [test] = source_files("web", Read(read="x", split={"train": "test"}), find_files(str(tmp_path / "both")))
+    [test] = list_source_files("web", Read(read="x", split={"train": "test"}), find_files(str(tmp_path / "both")))
     assert read_all(read, test).texts == rows["text"][3:10]
     with pytest.raises(UsageError, match="did you mean"):
-        source_files("web", Read(read="x", split="tests"), find_files(str(tmp_path / "both")))
-    train = source_files("web", Read(read="x", format="hugging_face"), find_files(str(tmp_path / "both" / "train")))
+        list_source_files("web", Read(read="x", split="tests"), find_files(str(tmp_path / "both")))
+    train = list_source_files(
+        "web", Read(read="x", format="hugging_face"), find_files(str(tmp_path / "both" / "train"))
+    )
     outcome = read_all(Read(read="x", format="hugging_face"), train[0], keeps_record=True)
     assert [record["label"] for record in outcome.records] == outcome.positions
 
     (tmp_path / "both" / "train" / "data-00001-of-00003.arrow").unlink()
     with pytest.raises(UsageError, match="data-00001-of-00003"):
-        source_files("web", read, find_files(str(tmp_path / "both")))
+        list_source_files("web", read, find_files(str(tmp_path / "both")))
 
 
 def test_a_folder_that_is_no_saved_dataset(tmp_path):
     (tmp_path / "x.arrow").write_bytes(b"")
     read = Read(read="x", format="hugging_face")
     with pytest.raises(UsageError, match="save_to_disk"):
-        source_files("web", read, find_files(str(tmp_path)))
+        list_source_files("web", read, find_files(str(tmp_path)))
     (tmp_path / "state.json").write_text(json.dumps({"files": []}))
     with pytest.raises(UsageError, match="save_to_disk"):
-        source_files("web", read, find_files(str(tmp_path)))
+        list_source_files("web", read, find_files(str(tmp_path)))
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -289,7 +291,7 @@ def test_remote_files(name, ranges):
     path = f"memory://columnar/{name}"
     with fsspec.open(path, "wb") as sink:
         sink.write(WRITERS[name](table, 10))
-    num_bytes, version = current_version(path)
+    num_bytes, version = read_version(path)
     file = SourceFile(path, name, num_bytes, version, 7)
     read = Read(read="x")
     reader = open_reader(read, file, plan_schema(read, [file], keeps_record=False), cell_bytes=300)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from gristmill.core.errors import UsageError
 from gristmill.core.records import SourceFile
 from gristmill.steps.read import Read, open_reader, plan_schema
-from gristmill.steps.read.csv_layout import find_csv_layout
-from gristmill.steps.read.csv_rows import Dialect, RowScanner, field_text
+from gristmill.steps.read.csv_files.csv_layout import find_csv_layout
+from gristmill.steps.read.csv_files.csv_rows import Dialect, RowScanner, unquote_field
 from gristmill.storage.compression import compress_frame
 
 CELL = 32
@@ -47,7 +47,7 @@ def read_in(reader, borders):
     for first, stop in itertools.pairwise(borders):
         for cell in reader.read_cells(first, stop):
             records += [(row["origin"]["position"], json.loads(row["record"])) for row in cell.batch.to_pylist()]
-            bad += cell.bad
+            bad += cell.quarantined
             num_blank += cell.num_blank
     return records, bad, num_blank
 
@@ -63,7 +63,7 @@ def test_rows_are_those_of_the_csv_module(text, dialect):
     found = RowScanner(dialect).split(data)
     rows, first = [], 0
     for _, _, last in found.rows.tolist():
-        rows.append([field_text(data, *field).decode() for field in found.fields[first:last].tolist()])
+        rows.append([unquote_field(data, *field).decode() for field in found.fields[first:last].tolist()])
         first = last
     if not found.is_unclosed:
         assert rows == oracle(text, dialect)
@@ -219,9 +219,9 @@ def test_a_delimiter_only_in_the_header_is_none():
 def test_quotes_that_stay_in_texts_are_counted():
     for cell_bytes in (CELL, 1 << 20):
         cells = reader_of(b'text,n\na,1\n"b,2\nc,"x\n', cell_bytes=cell_bytes).read_cells()
-        assert sum(cell.measures["literal_quotes"] for cell in cells) == 2
+        assert sum(cell.counters["literal_quotes"] for cell in cells) == 2
         cells = reader_of(b'text,n\n"a",1\n"b",2\n', cell_bytes=cell_bytes).read_cells()
-        assert not any(+cell.measures for cell in cells)
+        assert not any(+cell.counters for cell in cells)
 
 
 def test_an_unclosed_quote_takes_the_rest_and_says_so():

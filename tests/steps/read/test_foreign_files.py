@@ -8,9 +8,9 @@ import pytest
 
 from gristmill.core.errors import UsageError
 from gristmill.core.recipe import Recipe
-from gristmill.pipeline.plan import make_plan
+from gristmill.pipeline.planning.plan import make_plan
 from gristmill.steps import Read
-from gristmill.steps.read.foreign_files import advise
+from gristmill.steps.read.foreign_files import advise_on_file
 
 
 def whole_parquet(folder):
@@ -38,7 +38,7 @@ def test_the_help_names_what_it_is(tmp_path, suffix, content, told):
         make_plan(Recipe(sources={"web": Read(read=str(path))}, output=str(tmp_path / "out")))
     if content:  # of an empty file other messages may come first
         assert told in raised.value.help
-    assert told in advise(str(path), suffix)
+    assert told in advise_on_file(str(path), suffix)
     assert "again" not in (raised.value.help or "")
 
 
@@ -51,4 +51,4 @@ def test_a_parquet_file_that_ends_too_early(tmp_path):
     assert "ends too early" in raised.value.help
     path.rename(tmp_path / "a.arrow")
     path.write_bytes(content)
-    assert "stopped" not in advise(str(tmp_path / "nothing.arrow"), "arrow")
+    assert "stopped" not in advise_on_file(str(tmp_path / "nothing.arrow"), "arrow")

@@ -64,7 +64,7 @@ def read(new_file, name, data):
     reader = open_reader(Read(read="x", text="txt", columns=["__key__"]), new_file(name, data), SCHEMA)
     cells = list(reader.read_cells())
     records = [record for cell in cells for record in cell.batch.to_pylist()]
-    return records, [bad.reason for cell in cells for bad in cell.bad]
+    return records, [bad.reason for cell in cells for bad in cell.quarantined]
 
 
 @pytest.mark.parametrize("middle", DAMAGED.values(), ids=DAMAGED)

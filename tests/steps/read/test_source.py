@@ -11,9 +11,9 @@ import pytest
 import xxhash
 
 from gristmill.core.records import SourceFile
-from gristmill.steps.read import Read, open_reader, plan_schema, source_files
+from gristmill.steps.read import Read, list_source_files, open_reader, plan_schema
 from gristmill.storage.compression import compress_frame
-from gristmill.storage.files import current_version
+from gristmill.storage.files import read_version
 from gristmill.storage.paths import find_files
 
 
@@ -21,10 +21,10 @@ def test_identity_is_of_source_and_relative_path(tmp_path):
     for name in ("b/2.jsonl", "a/1.jsonl"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_bytes(b'{"text": "a"}\n')
-    files = source_files("web", Read(read="x"), find_files(str(tmp_path)))
+    files = list_source_files("web", Read(read="x"), find_files(str(tmp_path)))
     assert [file.relative for file in files] == ["a/1.jsonl", "b/2.jsonl"]
     assert files[0].id == xxhash.xxh3_64_intdigest(b"web\0a/1.jsonl")
-    assert source_files("other", Read(read="x"), find_files(str(tmp_path)))[0].id != files[0].id
+    assert list_source_files("other", Read(read="x"), find_files(str(tmp_path)))[0].id != files[0].id
 
 
 LINES = b"".join(json.dumps({"text": f"text {number}"}).encode() + b"\n" for number in range(200))
@@ -36,7 +36,7 @@ def test_remote_lines(ranges, suffix):
     codec = {".gz": "gzip", ".zst": "zstd"}.get(suffix)
     with fsspec.open(path, "wb") as sink:
         sink.write(compress_frame(LINES, codec) if codec else LINES)
-    num_bytes, version = current_version(path)
+    num_bytes, version = read_version(path)
     file = SourceFile(path, "x", num_bytes, version, 7)
     read = Read(read="x")
     reader = open_reader(read, file, plan_schema(read, [file], keeps_record=True), cell_bytes=500)

@@ -9,7 +9,7 @@ from gristmill_testing.rendering import SPECIALS, batch, rendered, tokens, words
 from gristmill_testing.small_tokenizers import trained
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import ORIGIN, origins
+from gristmill.core.records import ORIGIN, make_origins
 from gristmill.steps import Render
 from gristmill.text.tokenizers import find_tokenizer, load_engine, read_facts
 
@@ -45,7 +45,7 @@ def test_every_record_is_somewhere_in_the_books():
     applied = rendered(batch(*records), template="chatml")
     assert applied.batch.column(ORIGIN).field("position").to_pylist() == [0, 7]
     assert applied.dropped == {"no_assistant": 1}
-    reasons = {bad.position: bad.reason for bad in applied.bad}
+    reasons = {bad.position: bad.reason for bad in applied.quarantined}
     assert reasons == {
         1: "no_messages",
         2: "not_a_chat",
@@ -53,7 +53,7 @@ def test_every_record_is_somewhere_in_the_books():
         5: "invalid_json",
         6: "invalid_json",
     }
-    assert len(records) + applied.created == applied.batch.num_rows + 1 + len(applied.bad)
+    assert len(records) + applied.created == applied.batch.num_rows + 1 + len(applied.quarantined)
 
 
 def test_split_turns_are_parts_of_their_record():
@@ -72,8 +72,8 @@ def test_masks_are_the_answers_in_any_script(tokenizer):
     text, encoded = tokens(batch(CHAT, more), tokenizer)
     assert words(tokenizer, encoded, 0) == "Größe 粉 👩🏽<|im_end|>"
     assert words(tokenizer, encoded, 1) == "Größe 粉 👩🏽<|im_end|>水车\n<|im_end|>"
-    assert encoded.measures["tokens"] == sum(len(ids) for ids in encoded.batch.column("input_ids").to_pylist())
-    assert encoded.measures["placed_by_reference"] == 0
+    assert encoded.counters["tokens"] == sum(len(ids) for ids in encoded.batch.column("input_ids").to_pylist())
+    assert encoded.counters["placed_by_reference"] == 0
     assert text.batch.num_rows == encoded.batch.num_rows == 2
 
 
@@ -102,16 +102,16 @@ def test_what_is_too_long_is_shortened_dropped_or_cut(tokenizer):
     [length] = [len(ids) for ids in whole.batch.column("input_ids").to_pylist()]
     text, shorter = tokens(batch(long), tokenizer, max_tokens=length - 1)
     assert words(tokenizer, shorter) == words(tokenizer, whole).split("<|im_end|>", 1)[1]
-    assert (text.measures["shortened_chats"], text.measures["dropped_messages"]) == (1, 2)
-    assert text.measures["shortened_tokens"] == length - len(shorter.batch.column("input_ids").to_pylist()[0])
+    assert (text.counters["shortened_chats"], text.counters["dropped_messages"]) == (1, 2)
+    assert text.counters["shortened_tokens"] == length - len(shorter.batch.column("input_ids").to_pylist()[0])
     text, _ = tokens(batch(long), tokenizer, max_tokens=10)
     assert text.dropped == {"too_long": 1}
     _, cut = tokens(batch(long), tokenizer, max_tokens=length - 5, cuts=True)
     assert [len(ids) for ids in cut.batch.column("input_ids").to_pylist()] == [length - 5]
-    assert (cut.measures["cut_chats"], cut.measures["cut_tokens"]) == (1, 5)
+    assert (cut.counters["cut_chats"], cut.counters["cut_tokens"]) == (1, 5)
     _, nothing = tokens(batch(long, CHAT), tokenizer, max_tokens=5, cuts=True)
     assert nothing.dropped == {"no_trained_tokens": 2}
-    assert "cut_chats" not in nothing.measures
+    assert "cut_chats" not in nothing.counters
 
 
 def test_columns_of_tables_are_chats_too(tokenizer):
@@ -128,10 +128,10 @@ def test_columns_of_tables_are_chats_too(tokenizer):
             },
         ]
     )
-    given = table.add_column(0, ORIGIN, origins(7, pa.array([0, 1, 2], pa.uint64())))
+    given = table.add_column(0, ORIGIN, make_origins(7, pa.array([0, 1, 2], pa.uint64())))
     applied = rendered(given, template="chatml")
     assert applied.batch.column("completion").to_pylist() == ["Hello<|im_end|>\n", "!<|im_end|>\n"]
-    assert [bad.reason for bad in applied.bad] == ["calls_left_out"]
+    assert [bad.reason for bad in applied.quarantined] == ["calls_left_out"]
 
 
 @pytest.mark.parametrize(
@@ -148,20 +148,20 @@ def test_columns_of_tables_are_chats_too(tokenizer):
 )
 def test_mistakes_are_told(parameters, told):
     with pytest.raises(UsageError) as caught:
-        Render(**parameters).resolved(".")
+        Render(**parameters).resolve(".")
     assert told in str(caught.value)
 
 
 def test_a_tokenizer_without_a_template_is_told(tmp_path):
     trained(tmp_path)
     with pytest.raises(UsageError, match="no chat template"):
-        Render(tokenizer=str(tmp_path)).resolved(".")
+        Render(tokenizer=str(tmp_path)).resolve(".")
 
 
 def test_a_template_that_asks_for_the_date_needs_one(tmp_path):
     (tmp_path / "dated.jinja").write_text("{{ strftime_now('%Y') }}" + CHATML)
     with pytest.raises(UsageError, match="today"):
-        Render(template=str(tmp_path / "dated.jinja")).resolved(".")
+        Render(template=str(tmp_path / "dated.jinja")).resolve(".")
     applied = rendered(batch(CHAT), template=str(tmp_path / "dated.jinja"), date="2026-01-31")
     assert applied.batch.column("text")[0].as_py().startswith("2026")
 
@@ -190,16 +190,16 @@ def test_a_template_that_asks_for_the_date_needs_one(tmp_path):
 )
 def test_templates_that_would_train_wrongly_stop_the_plan(tmp_path, source, record, told):
     (tmp_path / "chat.jinja").write_text(source)
-    step = Render(template=str(tmp_path / "chat.jinja")).resolved(".")
+    step = Render(template=str(tmp_path / "chat.jinja")).resolve(".")
     with pytest.raises(UsageError, match=told):
-        step.settled(batch(record))
+        step.adapt_to_sample(batch(record))
 
 
 def test_two_begin_tokens_stop_the_plan(tmp_path):
     trained(tmp_path, specials=SPECIALS, bos_token="<|endoftext|>", chat_template="{{ bos_token * 2 }}" + CHATML)
-    step = Render(tokenizer=str(tmp_path)).resolved(".")
+    step = Render(tokenizer=str(tmp_path)).resolve(".")
     with pytest.raises(UsageError, match="more than once"):
-        step.settled(batch(CHAT))
+        step.adapt_to_sample(batch(CHAT))
 
 
 def test_a_record_of_10_megabytes_and_one_of_10_000_turns(tokenizer):
@@ -210,7 +210,7 @@ def test_a_record_of_10_megabytes_and_one_of_10_000_turns(tokenizer):
         "messages": [{"role": "user" if n % 2 == 0 else "assistant", "content": f"turn {n}"} for n in range(20_000)]
     }
     text, encoded = tokens(batch(large, many), tokenizer, tokenize={"engine": "fastokens"})
-    assert text.measures["found_by_sentinels"] == 2
+    assert text.counters["found_by_sentinels"] == 2
     assert words(tokenizer, encoded, 0) == "flour " * 2**20 + "<|im_end|>"
     assert words(tokenizer, encoded, 1) == "".join(f"turn {n}<|im_end|>" for n in range(1, 20_000, 2))
 
@@ -237,7 +237,7 @@ def test_control_tokens_that_are_not_marked_stay_text_where_a_user_writes_them(w
         ]
     }
     text, encoded = tokens(batch(record), with_unmarked, tokenize={"engine": engine})
-    assert text.measures["special_literals"] == 3
+    assert text.counters["special_literals"] == 3
     [ids] = encoded.batch.column("input_ids").to_pylist()
     files = find_tokenizer(with_unmarked)
     known = read_facts(files).added_tokens
@@ -251,6 +251,6 @@ def test_control_tokens_that_are_not_marked_stay_text_where_a_user_writes_them(w
 def test_rows_without_such_literals_are_encoded_as_before(with_unmarked):
     record = {"messages": [CHAT["messages"][0], {"role": "assistant", "content": "<think>a</think>b"}]}
     text, encoded = tokens(batch(record), with_unmarked)
-    assert "special_literals" not in text.measures
+    assert "special_literals" not in text.counters
     expected = load_engine(find_tokenizer(with_unmarked), "tokenizers", specials_as_text=False)
     assert encoded.batch.column("input_ids")[0].as_py() == expected.encode(text.batch.column("text"))[0].tolist()

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.errors import GristmillError, ParityError, UsageError
-from gristmill.core.examples import documents
 from gristmill.core.records import INPUT_IDS, ORIGIN, SPLIT
-from gristmill.pipeline import fingerprint
+from gristmill.core.sample_batches import documents
+from gristmill.pipeline.planning import fingerprint
 from gristmill.steps import Tokenize
 from gristmill.steps.tokenize import kernel as kernels
-from gristmill.steps.tokenize.ends import with_ends
-from gristmill.text.tokenizers import fast, forget_engines, load_engine
+from gristmill.steps.tokenize.end_tokens import add_end_tokens
+from gristmill.text.tokenizers import clear_engine_cache, fast, load_engine
 
 EOS = "<|endoftext|>"
 
@@ -37,7 +37,7 @@ def step(folder):
     """A resolved step; the engine is fast unless said otherwise."""
 
     def make(tokenizer="mine", **parameters):
-        return Tokenize(tokenizer=tokenizer, **parameters).resolved(str(folder))
+        return Tokenize(tokenizer=tokenizer, **parameters).resolve(str(folder))
 
     return make
 
@@ -53,7 +53,7 @@ def test_ids_of_the_reference_and_an_end(step):
     ids, offsets = load_engine(made.files).encode(texts)
     expected = [[*ids[a:b].tolist(), 0] for a, b in itertools.pairwise(offsets)]
     assert ids_of(applied) == expected
-    assert applied.measures == {
+    assert applied.counters == {
         "tokens": sum(map(len, expected)),
         "bytes": sum(len(text.encode()) for text in texts),
         "special_literals": 0,
@@ -78,7 +78,7 @@ def test_texts_on_which_the_fast_engine_fails_are_counted(step, monkeypatch):
     for slices in ([slice(0, None)], [slice(0, 2), slice(2, None)]):
         applied = [kernel.apply(documents(texts[part]), 0) for part in slices]
         assert [ids for part in applied for ids in ids_of(part)] == expected
-        assert sum(part.measures.get("encoded_by_reference", 0) for part in applied) == 1
+        assert sum(part.counters.get("encoded_by_reference", 0) for part in applied) == 1
 
 
 def test_only_origin_and_split_stay(step):
@@ -101,7 +101,7 @@ def test_no_documents(step):
     for batch in (documents([]), documents(["a"]).slice(0, 0)):
         applied = made.load().apply(batch, 0)
         assert applied.batch.num_rows == 0
-        assert applied.measures["tokens"] == 0
+        assert applied.counters["tokens"] == 0
 
 
 def test_ends_are_never_doubled(step):
@@ -130,7 +130,7 @@ def test_ends_are_never_doubled(step):
 def test_with_ends_is_the_plain_loop(documents, begin, end):
     ids = np.array([number for document in documents for number in document], dtype=np.uint32)
     offsets = np.cumsum([0, *map(len, documents)])
-    found, new_offsets = with_ends(ids, offsets, np.uint16, begin=begin, end=end)
+    found, new_offsets = add_end_tokens(ids, offsets, np.uint16, begin=begin, end=end)
     expected = []
     for document in documents:
         first = [begin] if begin is not None and document[:1] != [begin] else []
@@ -149,7 +149,7 @@ def test_special_tokens_in_text(step, engine):
     for policy in ("text", "token", "reject"):
         applied = step(special_tokens_in_text=policy, engine=engine).apply(documents(texts), 0)
         results[policy] = ids_of(applied)
-        assert applied.measures["special_literals"] == 2
+        assert applied.counters["special_literals"] == 2
         assert applied.dropped == ({"special_token": 1} if policy == "reject" else {})
     assert all(ids.count(0) == 1 and 1 not in ids for ids in results["text"])
     assert results["token"][0].count(0) == 2
@@ -158,7 +158,7 @@ def test_special_tokens_in_text(step, engine):
 
 
 def test_travels_and_says_what_it_is(step):
-    made = step().settled(documents(["one", "two"]))
+    made = step().adapt_to_sample(documents(["one", "two"]))
     again = pickle.loads(pickle.dumps(made))
     assert again == made
     assert ids_of(again.apply(documents(["one"]), 0)) == ids_of(made.apply(documents(["one"]), 0))
@@ -166,7 +166,7 @@ def test_travels_and_says_what_it_is(step):
     assert "fastokens" in notes
     assert "2 of the records" in notes
     assert EOS in notes
-    carried = made.carried()
+    carried = made.make_snapshot()
     assert carried.identity.parity["records"] == 2
     assert Path(carried.files["tokenizer.json"].path).read_bytes() == made.files.read()
     assert made.name == "tokenize"
@@ -174,10 +174,10 @@ def test_travels_and_says_what_it_is(step):
 
 def test_fingerprint_is_of_content_not_of_place(step, folder, tmp_path):
     trained(tmp_path / "elsewhere")
-    moved = Tokenize(tokenizer="elsewhere").resolved(str(tmp_path))
-    assert fingerprint.of_steps([moved]) == fingerprint.of_steps([step()])
+    moved = Tokenize(tokenizer="elsewhere").resolve(str(tmp_path))
+    assert fingerprint.describe_steps([moved]) == fingerprint.describe_steps([step()])
     for other in (step("two"), step(add_eos=False), step(special_tokens_in_text="reject"), step(engine="tokenizers")):
-        assert fingerprint.of_steps([other]) != fingerprint.of_steps([step()])
+        assert fingerprint.describe_steps([other]) != fingerprint.describe_steps([step()])
 
 
 def test_the_grouping_of_documents_does_not_matter(step):
@@ -196,7 +196,7 @@ def test_wide_vocabulary(tmp_path):
 
     for name, change, kind in (("wide", far_away, pa.uint32()), ("narrow", lambda data: None, pa.uint16())):
         changed(tmp_path / name, change)
-        made = Tokenize(tokenizer=name, special_tokens_in_text="token").resolved(str(tmp_path))
+        made = Tokenize(tokenizer=name, special_tokens_in_text="token").resolve(str(tmp_path))
         applied = made.apply(documents(["a<|far|>"]), 0)
         assert applied.batch.schema.field(INPUT_IDS).type == pa.list_(kind)
         assert (70_000 in ids_of(applied)[0]) == (name == "wide")
@@ -212,9 +212,9 @@ def test_no_end_token_is_refused_in_the_plan(tmp_path):
     trained(tmp_path / "none", specials=("<x>",), eos_token=None, bos_token=None)
     for parameters in ({}, {"add_eos": False, "add_bos": True}):
         with pytest.raises(UsageError, match=r"add_[be]os") as caught:
-            Tokenize(tokenizer="none", **parameters).resolved(str(tmp_path))
+            Tokenize(tokenizer="none", **parameters).resolve(str(tmp_path))
         assert "tokenizer_config.json" in caught.value.help
-    assert Tokenize(tokenizer="none", add_eos=False).resolved(str(tmp_path)).eos_id is None
+    assert Tokenize(tokenizer="none", add_eos=False).resolve(str(tmp_path)).eos_id is None
 
 
 @pytest.mark.parametrize(
@@ -262,16 +262,16 @@ class TestParity:
     def test_one_in_ten_thousand_by_origin(self, step):
         kernel = step().load()
         batch = documents(["x"] * 50_000)
-        found = [kernel.apply(part, 5).measures["parity_checked"] for part in (batch[:20_000], batch[20_000:])]
+        found = [kernel.apply(part, 5).counters["parity_checked"] for part in (batch[:20_000], batch[20_000:])]
         assert 0 < sum(found) < 20
-        assert sum(found) == kernel.apply(batch, 5).measures["parity_checked"]
+        assert sum(found) == kernel.apply(batch, 5).counters["parity_checked"]
 
     def test_long_documents_are_not_checked(self, step, monkeypatch):
         monkeypatch.setattr(kernels, "CHECKED_BYTES", 10)
         monkeypatch.setattr(kernels, "CHECKED_SHARE", 0.999999)
         kernel = step().load()
-        assert kernel.apply(documents(["a text of more than ten bytes"]), 0).measures["parity_checked"] == 0
-        assert kernel.apply(documents(["a text of more than ten bytes", "x"]), 0).measures["parity_checked"] == 1
+        assert kernel.apply(documents(["a text of more than ten bytes"]), 0).counters["parity_checked"] == 0
+        assert kernel.apply(documents(["a text of more than ten bytes", "x"]), 0).counters["parity_checked"] == 1
 
     def test_the_reference_is_loaded_once_and_only_if_needed(self, step):
         kernel = step().load()
@@ -287,17 +287,17 @@ class TestParity:
     def test_reference_is_not_checked_against_itself(self, step):
         kernel = step(engine="tokenizers").load()
         kernel.begin_task()
-        assert kernel.apply(documents(["x"]), 0).measures["parity_checked"] == 0
+        assert kernel.apply(documents(["x"]), 0).counters["parity_checked"] == 0
 
     def test_a_sample_that_differs_settles_for_the_reference(self, step, wrong):
         auto, fixed = step(), step(engine="fastokens")
-        forget_engines()
+        clear_engine_cache()
         wrong()
-        settled = auto.settled(documents(["a peculiar text"]))
+        settled = auto.adapt_to_sample(documents(["a peculiar text"]))
         assert settled.engine == "tokenizers"
         assert "other ids" in "\n".join(settled.notes())
         kernel = settled.load()
         kernel.begin_task()
         kernel.apply(documents(["a peculiar text"]), 0)
         with pytest.raises(UsageError, match="other ids"):
-            fixed.settled(documents(["a peculiar text"]))
+            fixed.adapt_to_sample(documents(["a peculiar text"]))

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import origins
+from gristmill.core.records import make_origins
 from gristmill.steps.write import Write, open_encoder
 
 TOOLS = {"gzip": "gzip", "zstd": "zstd", "bz2": "bzip2", "xz": "xz", "lz4": "lz4"}
@@ -19,7 +19,7 @@ TOOLS = {"gzip": "gzip", "zstd": "zstd", "bz2": "bzip2", "xz": "xz", "lz4": "lz4
 def _batch(records):
     return pa.record_batch(
         {
-            "origin": origins(1, pa.array(range(len(records)))),
+            "origin": make_origins(1, pa.array(range(len(records)))),
             "text": pa.array(["changed by nobody"] * len(records), pa.large_string()),
             "record": pa.array(records, pa.large_binary()),
         }
@@ -64,7 +64,7 @@ def test_columns_of_all_kinds_become_json():
         "word": pa.array(["w"]).dictionary_encode(),
         "none": pa.nulls(1),
     }
-    batch = pa.record_batch({"origin": origins(1, pa.array([0])), **columns})
+    batch = pa.record_batch({"origin": make_origins(1, pa.array([0])), **columns})
     assert json.loads(_block(batch)) == {
         "ns": "1970-01-01 00:00:00.000000001",
         "zone": "1970-01-01 01:00:00+0100",
@@ -82,7 +82,7 @@ def test_columns_of_all_kinds_become_json():
 
 
 def test_only_origins_left_still_counts_the_records():
-    batch = pa.record_batch({"origin": origins(1, pa.array([0, 1]))})
+    batch = pa.record_batch({"origin": make_origins(1, pa.array([0, 1]))})
     assert _block(batch) == b"{}\n{}\n"
 
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gristmill.core.records import origins
+from gristmill.core.records import make_origins
 from gristmill.steps.write import Write, encode_whole, open_encoder
 
 
@@ -14,7 +14,7 @@ def _batches(count, rows, text="x" * 1000):
     for number in range(count):
         positions = pa.array(range(number * rows, (number + 1) * rows))
         texts = pa.array([f"{text}{position}" for position in range(rows)], pa.large_string())
-        yield pa.record_batch({"origin": origins(1, positions), "text": texts})
+        yield pa.record_batch({"origin": make_origins(1, positions), "text": texts})
 
 
 def _file(write, batches, schema):

@@ -11,13 +11,13 @@ import webdataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.core.records import origins
+from gristmill.core.records import make_origins
 from gristmill.steps.write import Write, open_encoder
-from gristmill.steps.write.tar import member
+from gristmill.steps.write.tar import encode_member
 
 
 def _batch(**columns):
-    return pa.record_batch({"origin": origins(2**63 + 5, pa.array([0, 17, 3000])), **columns})
+    return pa.record_batch({"origin": make_origins(2**63 + 5, pa.array([0, 17, 3000])), **columns})
 
 
 def _tar(batch):
@@ -33,7 +33,7 @@ TEXTS = ["one", "", "drei é\n"]
 def test_headers_are_those_of_tarfile(name, data):
     info = tarfile.TarInfo(name)
     info.size = len(data)
-    header, content, padding = member(name, data)
+    header, content, padding = encode_member(name, data)
     assert header == info.tobuf(tarfile.USTAR_FORMAT)
     assert content == data
     assert (len(content) + len(padding)) % 512 == 0
@@ -80,4 +80,4 @@ def test_a_member_too_large_for_its_header_is_refused():
             return 8**11
 
     with pytest.raises(ValueError, match="8 GiB"):
-        member("huge.txt", Huge())
+        encode_member("huge.txt", Huge())

@@ -4,7 +4,7 @@
 import re
 
 from gristmill.text.quality.c4_lines import PHRASES
-from gristmill.text.quality.characters import _TERMINALS
+from gristmill.text.quality.character_classes import _TERMINALS
 from gristmill_testing.quality_reference import words_of
 
 CITATIONS = re.compile(r"\[[0-9]*\]|\[edit\]|\[citation needed\]")

@@ -5,7 +5,7 @@ import unicodedata
 from collections import Counter
 from fractions import Fraction
 
-from gristmill.text.quality.characters import (
+from gristmill.text.quality.character_classes import (
     _BULLETS,
     _SPACELESS_BLOCKS,
     _TERMINALS,

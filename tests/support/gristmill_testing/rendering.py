@@ -5,9 +5,9 @@ import json
 import msgspec
 import pyarrow as pa
 
-from gristmill.core.records import ORIGIN, RECORD, origins
+from gristmill.core.records import ORIGIN, RECORD, make_origins
 from gristmill.steps import Render, Tokenize
-from gristmill.steps.tokenize.encode_chats import for_chats
+from gristmill.steps.tokenize.tokenize_chats import to_chat_form
 from gristmill.text.tokenizers import find_tokenizer, load_engine
 
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -16,18 +16,18 @@ SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 def batch(*records):
     lines = [record if isinstance(record, bytes) else json.dumps(record).encode() for record in records]
     places = pa.array(range(len(lines)), pa.uint64())
-    return pa.RecordBatch.from_arrays([origins(7, places), pa.array(lines, pa.large_binary())], [ORIGIN, RECORD])
+    return pa.RecordBatch.from_arrays([make_origins(7, places), pa.array(lines, pa.large_binary())], [ORIGIN, RECORD])
 
 
 def rendered(given, **parameters):
-    step = Render(**parameters).resolved(".")
+    step = Render(**parameters).resolve(".")
     return step.load().apply(given, seed=0)
 
 
 def tokens(given, tokenizer, *, max_tokens=None, cuts=False, tokenize=None, **parameters):
     step = Render(tokenizer=tokenizer, max_tokens=max_tokens, too_long="cut" if cuts else "drop_turns", **parameters)
-    text = msgspec.structs.replace(step.resolved("."), is_tokenized=True).load().apply(given, 0)
-    encode = for_chats(Tokenize(tokenizer=tokenizer, **(tokenize or {})), max_tokens, cuts=cuts).resolved(".")
+    text = msgspec.structs.replace(step.resolve("."), is_tokenized=True).load().apply(given, 0)
+    encode = to_chat_form(Tokenize(tokenizer=tokenizer, **(tokenize or {})), max_tokens, cuts=cuts).resolve(".")
     return text, encode.load().apply(text.batch, 0)
 
 

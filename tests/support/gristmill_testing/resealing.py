@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 import gristmill
 from gristmill.core.errors import GristmillError
-from gristmill.shards.funnel import derived_files
 from gristmill.shards.manifest import MANIFEST, dump_manifest, load_manifest
+from gristmill.shards.report import make_derived_files
 from gristmill.shards.verify import verify
 from gristmill.steps import Read, Write
 from gristmill.storage.checksums import file_checksum
@@ -94,7 +94,7 @@ def reseal(folder, path):
 def seal(folder, plain):
     manifest = msgspec.convert(plain, type(load_manifest(folder))).sealed()
     (folder / MANIFEST).write_bytes(b"".join(dump_manifest(manifest)))
-    for name, content in derived_files(manifest).items():
+    for name, content in make_derived_files(manifest).items():
         (folder / name).write_bytes(content)
 
 

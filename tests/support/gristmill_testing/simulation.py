@@ -9,8 +9,8 @@ from collections import deque
 from unittest import mock
 
 from gristmill.engine.backend import Died, Ready, Results, SetupFailed, Undecodable
-from gristmill.engine.caught import Caught
-from gristmill.engine.chunk import Batch
+from gristmill.engine.captured_error import CapturedError
+from gristmill.engine.chunk import ChunkResults
 from gristmill.engine.observer import Observer
 from gristmill.engine.scheduler import Scheduler
 
@@ -32,7 +32,7 @@ class Clock:
     @contextlib.contextmanager
     def installed(self):
         with contextlib.ExitStack() as stack:
-            for module in ("court", "crew", "scheduler", "supply", "observer"):
+            for module in ("failures", "worker_pool", "scheduler", "item_queue", "observer"):
                 stack.enter_context(mock.patch(f"gristmill.engine.{module}.monotonic", self))
             yield self
 
@@ -152,7 +152,7 @@ class SimulatedBackend:
     def _set_up(self, worker):
         plan = self._setup_plans.pop(0) if len(self._setup_plans) > 1 else (self._setup_plans or ["ok"])[0]
         if plan == "raise":
-            failed = SetupFailed(worker, Caught(ValueError("no set-up")))
+            failed = SetupFailed(worker, CapturedError(ValueError("no set-up")))
             return [failed, self._death(worker, "exited with code 0", None, -1)]
         if plan == "die":
             return [self._death(worker, "exited with code 3", None, -1)]
@@ -169,7 +169,7 @@ class SimulatedBackend:
         if deadly and worker.position == 0:
             self._count_run(deadly[0])
             return [self._death(worker, "exited with code 1", None, -1)]
-        events, batch = [], Batch()
+        events, batch = [], ChunkResults()
         for _ in range(self._rng.randint(1, len(chunk.indexes) - worker.position)):
             index, item = chunk.indexes[worker.position], chunk.items[worker.position]
             plan = self.plan(index)
@@ -187,18 +187,18 @@ class SimulatedBackend:
                 last = worker.position + 1 == len(chunk.indexes)
                 if batch.results:
                     events.append(self._results(worker, chunk, batch, last=False))
-                events.append(Undecodable(worker, chunk.number, Caught(ValueError("odd"), "unpicklable"), last))
+                events.append(Undecodable(worker, chunk.number, CapturedError(ValueError("odd"), "unpicklable"), last))
                 worker.position += 1
                 if last:
                     self._next_chunk(worker)
                 return events
             if plan == "raise":
-                batch.caught[len(batch.results)] = Caught(ValueError(f"item {index}"))
+                batch.caught[len(batch.results)] = CapturedError(ValueError(f"item {index}"))
                 batch.results.append(None)
             else:
                 batch.results.append(("result", item))
             worker.position += 1
-        gives_back = self._spec.gives_back and self._gives_back and self._rng.random() < 0.2
+        gives_back = self._spec.returns_unstarted and self._gives_back and self._rng.random() < 0.2
         last = worker.position == len(chunk.indexes) or gives_back
         events.append(self._results(worker, chunk, batch, last=last))
         if last:

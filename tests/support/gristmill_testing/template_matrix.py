@@ -12,8 +12,8 @@ from pathlib import Path
 from unittest import mock
 
 from gristmill.text.chats import ChatOptions, ExampleMaker, FoundTemplate, NotAChat
-from gristmill.text.chats.shapes import conversation_of
-from gristmill.text.templates import ChatTemplate, TemplateError
+from gristmill.text.chats.jinja import ChatTemplate, TemplateError
+from gristmill.text.chats.shapes import parse_conversation
 from gristmill_testing import chat_templates
 from gristmill_testing.open_chats import published_templates
 
@@ -201,7 +201,7 @@ def _in_parts(record):
 def _compare_texts(row, template, record):
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    conversation = conversation_of(record)
+    conversation = parse_conversation(record)
     for prompts in (False, True):
         try:
             [[expected], _] = render_jinja_template(

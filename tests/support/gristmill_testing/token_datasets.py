@@ -7,8 +7,8 @@ import pyarrow as pa
 from gristmill.core.books import Account
 from gristmill.shards.arrow_stream import STREAM_END, stream_block, stream_header
 from gristmill.shards.canonical import canonical_schema
-from gristmill.shards.funnel import derived_files
 from gristmill.shards.manifest import InputFile, Manifest, Schema, Shard, dump_manifest, file_key
+from gristmill.shards.report import make_derived_files
 from gristmill.shards.token_rows import rows_schema
 from gristmill.storage.checksums import file_checksum
 from gristmill.storage.commit import write_file
@@ -44,10 +44,12 @@ def write_tokens(
         format="arrow",
         schema=Schema.of(schema),
         splits=splits,
-        books={source: [Account("read", taken=rows, given=rows).to_dict()] for source, rows in num_rows.items()},
+        books={
+            source: [Account("read", records_in=rows, records_out=rows).to_dict()] for source, rows in num_rows.items()
+        },
         files={file_key(_file(source)): _input_file(source) for source in num_rows},
     ).sealed()
-    for path, content in derived_files(manifest).items():
+    for path, content in make_derived_files(manifest).items():
         write_file(folder / path, content, "test")
     write_file(folder / "manifest.json", b"".join(dump_manifest(manifest)), "test")
     return folder

@@ -13,13 +13,13 @@ from gristmill_testing.made_tokenizers import MADE_TOKENIZERS
 from gristmill_testing.open_chats import OPEN_CHATS, published_templates
 from gristmill_testing.shared_data import LARGE_CHATS, chat_records, template_source, tokenizer_folder
 
-from gristmill.core.records import ORIGIN, RECORD, origins
+from gristmill.core.records import ORIGIN, RECORD, make_origins
 from gristmill.steps.render import Render
 from gristmill.steps.tokenize import Tokenize
-from gristmill.steps.tokenize.encode_chats import for_chats
+from gristmill.steps.tokenize.tokenize_chats import to_chat_form
 from gristmill.text.chats import ChatOptions, ExampleMaker, FoundTemplate, NotAChat
-from gristmill.text.chats.shapes import conversation_of
-from gristmill.text.templates import ChatTemplate, TemplateError
+from gristmill.text.chats.jinja import ChatTemplate, TemplateError
+from gristmill.text.chats.shapes import parse_conversation
 
 TODAY = dt.date(2026, 1, 31)
 COUNT = 6
@@ -119,7 +119,7 @@ def test_texts_are_theirs(name, chats):
     source = template_source(name)
     template = ChatTemplate(source, VARIABLES, today=TODAY)
     for record in chat_records(chats, COUNT):
-        conversation = conversation_of(record)
+        conversation = parse_conversation(record)
         for prompts in (False, True):
             try:
                 expected = theirs(source, record, add_generation_prompt=prompts)
@@ -136,16 +136,16 @@ def test_texts_are_theirs(name, chats):
 @functools.cache
 def kernels(template, tokenizer, **options):
     folder = str(tokenizer_folder(tokenizer))
-    render = Render(template=template, tokenizer=folder, date=TODAY.isoformat(), **options).resolved(".")
+    render = Render(template=template, tokenizer=folder, date=TODAY.isoformat(), **options).resolve(".")
     render = msgspec.structs.replace(render, is_tokenized=True)
-    tokenize = for_chats(Tokenize(tokenizer=folder, engine="auto"), None, cuts=False).resolved(".")
+    tokenize = to_chat_form(Tokenize(tokenizer=folder, engine="auto"), None, cuts=False).resolve(".")
     return render.load(), tokenize.load()
 
 
 def batch(records):
     lines = [json.dumps(record, ensure_ascii=False).encode() for record in records]
     places = pa.array(range(len(lines)), pa.uint64())
-    return pa.RecordBatch.from_arrays([origins(1, places), pa.array(lines, pa.large_binary())], [ORIGIN, RECORD])
+    return pa.RecordBatch.from_arrays([make_origins(1, places), pa.array(lines, pa.large_binary())], [ORIGIN, RECORD])
 
 
 def tokens_of(template, tokenizer, records, **options):
@@ -253,7 +253,7 @@ def test_answers_of_untagged_templates_are_found_to_the_character(name, chats):
     ending, supplied = ALL_TEMPLATES[name]
     num_compared = 0
     for record in chat_records(chats, COUNT):
-        conversation = conversation_of(record)
+        conversation = parse_conversation(record)
         try:
             made = maker.make(record)
         except NotAChat:

@@ -36,7 +36,7 @@ def test_a_chat_of_which_no_turn_is_wanted_is_dropped_and_books_do_not_count_bel
     record = {"messages": [CHAT[0], {**CHAT[1], "train": False}]}
     made = maker(train_on="marked", split_turns="always").make(record)
     assert made.dropped == ["nothing_to_train_on"]
-    assert not Account("render", taken=1, created=-1).balances
+    assert not Account("render", records_in=1, created=-1).is_balanced
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_no_way_of_writing_a_special_token_makes_it_one(tmp_path, content):
     trained(tmp_path, specials=(*SPECIALS, "</s>"), chat_template=parts)
     line = f'{{"messages": [{{"role": "user", "content": {content}}}, {{"role": "assistant", "content": "a"}}]}}'
     text, encoded = tokens(batch(line.encode()), str(tmp_path))
-    assert text.measures["special_literals"] == 1
+    assert text.counters["special_literals"] == 1
     special = load_engine(find_tokenizer(str(tmp_path)), "tokenizers").special_tokens["</s>"]
     assert special not in encoded.batch.column("input_ids")[0].as_py()
 
@@ -97,7 +97,7 @@ def test_reasoning_within_content_that_history_loses_splits_the_turns(tags):
 )
 def test_one_odd_record_is_one_record(tokenizer, record, reason):
     text, encoded = tokens(batch({"messages": CHAT}, record), tokenizer, max_tokens=50)
-    assert [bad.reason for bad in text.bad] == ([reason] if reason else [])
+    assert [bad.reason for bad in text.quarantined] == ([reason] if reason else [])
     assert encoded.batch.num_rows == (1 if reason else 2)
 
 
@@ -107,8 +107,8 @@ def test_whatever_a_record_breaks_is_set_aside(monkeypatch):
 
     monkeypatch.setattr(ExampleMaker, "make", broken)
     applied = rendered(batch({"messages": CHAT}), template="chatml")
-    assert [bad.reason for bad in applied.bad] == ["exception"]
-    assert "nobody thought of it" in applied.bad[0].message
+    assert [bad.reason for bad in applied.quarantined] == ["exception"]
+    assert "nobody thought of it" in applied.quarantined[0].message
 
 
 def test_what_is_shortened_keeps_an_answer_and_what_the_system_says():
@@ -138,7 +138,7 @@ def test_a_hundred_thousand_literals_take_no_longer_than_their_text(tokenizer):
     """Was quadratic: 40,000 of them took a minute."""
     record = {"messages": [{"role": "user", "content": END * 20_000}, CHAT[1]]}
     text, encoded = tokens(batch(record), tokenizer, tokenize={"engine": "fastokens"})
-    assert text.measures["special_literals"] == 20_000
+    assert text.counters["special_literals"] == 20_000
     assert words(tokenizer, encoded) == "Hello" + END
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gristmill.text.chats.shapes import NotAChat, conversation_of
+from gristmill.text.chats.shapes import NotAChat, parse_conversation
 
 USER = {"role": "user", "content": "2 + 2?"}
 ANSWER = {"role": "assistant", "content": "4"}
@@ -22,48 +22,48 @@ ANSWER = {"role": "assistant", "content": "4"}
     ],
 )
 def test_shapes_are_told_by_their_keys(record):
-    assert conversation_of(record).messages == [USER, ANSWER]
+    assert parse_conversation(record).messages == [USER, ANSWER]
 
 
 def test_a_shape_can_be_said():
     record = {"messages": [USER, ANSWER], "prompt": "2 + 2?", "completion": "4", "instruction": "x", "output": "y"}
-    assert conversation_of(record, "prompt_completion").messages == [USER, ANSWER]
+    assert parse_conversation(record, "prompt_completion").messages == [USER, ANSWER]
     with pytest.raises(NotAChat, match="conversations"):
-        conversation_of(record, "sharegpt")
+        parse_conversation(record, "sharegpt")
 
 
 def test_a_system_prompt_beside_the_turns_comes_first():
     system = {"role": "system", "content": "Be brief."}
     turns = [{"from": "human", "value": "2 + 2?"}, {"from": "gpt", "value": "4"}]
-    assert conversation_of({"system": "Be brief.", "conversations": turns}).messages == [system, USER, ANSWER]
-    assert conversation_of({"system": "Be brief.", "instruction": "2 + 2?", "output": "4"}).messages[0] == system
+    assert parse_conversation({"system": "Be brief.", "conversations": turns}).messages == [system, USER, ANSWER]
+    assert parse_conversation({"system": "Be brief.", "instruction": "2 + 2?", "output": "4"}).messages[0] == system
 
 
 def test_reasoning_has_the_names_that_templates_know():
     for name in ("reasoning_content", "thinking", "reasoning"):
-        [message] = conversation_of({"messages": [{**ANSWER, name: "easy"}]}).messages
+        [message] = parse_conversation({"messages": [{**ANSWER, name: "easy"}]}).messages
         assert message["reasoning_content"] == message["thinking"] == "easy"
 
 
 def test_marks_are_taken_off():
     messages = [USER, {**ANSWER, "train": False}, USER, {**ANSWER, "weight": 1}]
-    conversation = conversation_of({"messages": messages})
+    conversation = parse_conversation({"messages": messages})
     assert conversation.marks == {1: False, 3: True}
     assert conversation.messages == [USER, ANSWER, USER, ANSWER]
-    shorter = conversation.without({0, 1})
+    shorter = conversation.remove_messages({0, 1})
     assert shorter.marks == {1: True}
 
 
 def test_arguments_become_objects_only_if_asked():
     call = {"function": {"name": "add", "arguments": '{"a": 1}'}}
     record = {"messages": [{"role": "assistant", "content": None, "tool_calls": [call]}]}
-    assert conversation_of(record).messages[0]["tool_calls"] == [call]
-    [parsed] = conversation_of(record, parse_arguments=True).messages[0]["tool_calls"]
+    assert parse_conversation(record).messages[0]["tool_calls"] == [call]
+    [parsed] = parse_conversation(record, parse_arguments=True).messages[0]["tool_calls"]
     assert parsed["function"]["arguments"] == {"a": 1}
     for arguments in ("not JSON", "[1]", {"a": 1}, None):
         odd = {"function": {"name": "add", "arguments": arguments}}
         record = {"messages": [{"role": "assistant", "tool_calls": [odd]}]}
-        assert conversation_of(record, parse_arguments=True).messages[0]["tool_calls"] == [odd]
+        assert parse_conversation(record, parse_arguments=True).messages[0]["tool_calls"] == [odd]
 
 
 @pytest.mark.parametrize(
@@ -98,5 +98,5 @@ def test_arguments_become_objects_only_if_asked():
 )
 def test_what_is_not_a_chat_is_said_in_a_word(record, reason):
     with pytest.raises(NotAChat) as caught:
-        conversation_of(record)
+        parse_conversation(record)
     assert caught.value.reason == reason

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.errors import GristmillError
-from gristmill.text.language_id import find_model, identifier
-from gristmill.text.language_id.identify import pieces
+from gristmill.text.language_id import find_model, load_identifier
+from gristmill.text.language_id.identify import choose_pieces
 from gristmill.text.language_id.model_file import load_model
 from gristmill.text.quality.counting import text_buffers
 
@@ -36,8 +36,8 @@ def fasttext_model():
 
 
 def identified(texts):
-    labels, scores = identifier().identify(*text_buffers(pa.array(texts, pa.large_string())))
-    return [identifier().labels[label] for label in labels], scores
+    labels, scores = load_identifier().identify(*text_buffers(pa.array(texts, pa.large_string())))
+    return [load_identifier().labels[label] for label in labels], scores
 
 
 def check(texts, model):
@@ -71,7 +71,7 @@ def test_real_documents_as_fasttext_has_them(fasttext_model, corpus):
 @given(st.lists(st.integers(0, 1 << 20), max_size=5))
 def test_pieces(sizes):
     offsets = np.cumsum([0, *sizes])
-    begins, ends, owners = pieces(offsets)
+    begins, ends, owners = choose_pieces(offsets)
     assert sorted(set(owners.tolist())) == list(range(len(sizes)))
     for owner, size in enumerate(sizes):
         own = owners == owner

@@ -7,12 +7,12 @@ import pyarrow as pa
 import pytest
 from gristmill_testing.shared_data import corpus_records
 
-from gristmill.text.quality.counting import Counting, Needs
+from gristmill.text.quality.counting import RequiredPasses, TextCounter
 from gristmill.text.quality.scores import SCORES
 
 # ruff: noqa: RUF001
 SCORE = SCORES["code_ratio"]
-COUNTING = Counting(Needs.of([SCORE]))
+COUNTING = TextCounter(RequiredPasses.of([SCORE]))
 
 CODE = {
     "Python": "import os\n\n\ndef size(path):\n    total = os.stat(path).st_size\n    return total\n",

@@ -8,11 +8,11 @@ from gristmill_testing.shared_data import CORPORA, corpus_texts
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gristmill.text.quality.counting import Counting, Needs, StopWords
+from gristmill.text.quality.counting import RequiredPasses, StopWords, TextCounter
 from gristmill.text.quality.scores import SCORES
 
 STOP_WORDS = ["the", "of", "и", "der", "的", "है"]
-ALL = Counting(Needs.of(SCORES.values()), StopWords([["nothing"], STOP_WORDS]))
+ALL = TextCounter(RequiredPasses.of(SCORES.values()), StopWords([["nothing"], STOP_WORDS]))
 
 # ruff: noqa: RUF001
 # Few words, so that they repeat; and all that has a meaning of its own.
@@ -75,16 +75,16 @@ def test_a_document_is_counted_alone(texts, cut):
 @pytest.mark.parametrize("name", SCORES)
 def test_only_what_is_needed_is_counted(name):
     score = SCORES[name]
-    alone = Counting(Needs.of([score]), StopWords([[], STOP_WORDS]))
+    alone = TextCounter(RequiredPasses.of([score]), StopWords([[], STOP_WORDS]))
     texts = ["the the of " * 20, "a\n\na\n\na b c d e f g h i j k " * 3, "中文中文"]
     counts = alone.count(pa.array(texts, pa.large_string()), np.ones(3, np.int64))
     assert score.value(counts).tolist() == [scores_of(text, STOP_WORDS)[name] for text in texts]
 
 
 def test_no_pass_without_a_score_that_needs_it():
-    assert Needs.of([SCORES["words"]]) == Needs()
-    assert Needs.of([SCORES["top_3_gram_ratio"]]) == Needs(longest_run=3)
-    assert Needs.of([SCORES["paragraphs"]]) == Needs(lines=True)
+    assert RequiredPasses.of([SCORES["words"]]) == RequiredPasses()
+    assert RequiredPasses.of([SCORES["top_3_gram_ratio"]]) == RequiredPasses(longest_run=3)
+    assert RequiredPasses.of([SCORES["paragraphs"]]) == RequiredPasses(lines=True)
 
 
 def test_lines_that_differ_in_their_gaps_alone_have_hashes_of_their_own():
@@ -92,7 +92,7 @@ def test_lines_that_differ_in_their_gaps_alone_have_hashes_of_their_own():
         "的是",
         "的 是",
     ]
-    counting = Counting(Needs(lines=True))
+    counting = TextCounter(RequiredPasses(lines=True))
     counting.count(pa.array(["\n".join(lines * 2)], pa.large_string()))
     hashes = counting._scratch.line_hashes[: 2 * len(lines)].tolist()
     assert len(set(hashes)) == len(lines)
@@ -109,7 +109,7 @@ def test_an_empty_column():
 
 def test_huge_documents():
     """A line of 60 MB, a million lines of a character, a million words: counted in bounded memory."""
-    words = Counting(Needs(lines=True, longest_run=10))
+    words = TextCounter(RequiredPasses(lines=True, longest_run=10))
     texts = ["abcdefghi " * 6_000_000, "a\n" * 1_000_000, "中" * 1_500_000]
     counts = words.count(pa.array(texts, pa.large_string()))
     assert counts["words"].tolist() == [6_000_000, 1_000_000, 1_500_000]

@@ -12,8 +12,8 @@ from gristmill_testing.duplicates import column
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.text.shingles import MinHash, ShingleSets, jaccard, similarities
-from gristmill.text.shingles.characters import character_table
+from gristmill.text.shingles import MinHash, ShingleSets, estimate_similarities, jaccard
+from gristmill.text.shingles.character_table import character_table
 
 ODD = "aB1 é\u0301ß。，漢字かなカ゛ไทย한국어्हि𝔸🌾\u200d\n\t-_'İǆ𠀀ﬁ０Ａ"
 
@@ -118,7 +118,7 @@ def test_candidates_and_estimates_are_as_the_theory_says(similarity, num_shingle
     first, second = minhash.sign(column(ones)), minhash.sign(column(others))
     recall = (first.keys == second.keys).any(axis=1).mean()
     assert abs(recall - (1 - (1 - exact**6) ** 18)) < 0.02
-    estimates = similarities(first.sketches, second.sketches)
+    estimates = estimate_similarities(first.sketches, second.sketches)
     assert abs(estimates.mean() - exact) < 0.005
     assert abs(estimates.std() / np.sqrt(exact * (1 - exact) / 108) - 1) < 0.08
 

@@ -11,8 +11,8 @@ from gristmill_testing.small_tokenizers import changed
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gristmill.steps.tokenize.chats import _is_changed_by
-from gristmill.text.tokenizers import byte_lengths, find_tokenizer, load_engine
+from gristmill.steps.tokenize.chat_kernel import _is_changed_by
+from gristmill.text.tokenizers import find_tokenizer, load_engine, read_byte_lengths
 
 KINDS = ("made_gpt4_like", "made_qwen_like", "made_gapped", "made_gemma_like", "made_llama2_like")
 SENTENCE_PIECE = ("made_gemma_like", "made_llama2_like")
@@ -27,7 +27,7 @@ TEXTS = st.lists(PIECES, max_size=25).map("".join)
 @functools.cache
 def loaded(name):
     files = find_tokenizer(str(tokenizer_folder(name)))
-    return byte_lengths(files), load_engine(files, "tokenizers", specials_as_text=False)
+    return read_byte_lengths(files), load_engine(files, "tokenizers", specials_as_text=False)
 
 
 def check(name, text):
@@ -84,9 +84,9 @@ def test_texts_that_a_normaliser_changes_are_not_placed_by_length():
 
 
 def test_kinds_whose_lengths_say_nothing(tmp_path):
-    assert byte_lengths(find_tokenizer(str(tokenizer_folder("made_word_piece")))) is None
+    assert read_byte_lengths(find_tokenizer(str(tokenizer_folder("made_word_piece")))) is None
 
     def with_letters(data):
         data["model"]["vocab"]["ж"] = len(data["model"]["vocab"]) + 10
 
-    assert byte_lengths(changed(tmp_path, with_letters)) is None
+    assert read_byte_lengths(changed(tmp_path, with_letters)) is None

@@ -9,11 +9,11 @@ from gristmill.core.errors import UsageError
 from gristmill.text.tokenizers import (
     choose,
     choose_engine,
-    compare,
+    clear_engine_cache,
+    compare_engines,
     confirm_on_sample,
     fast,
     find_tokenizer,
-    forget_engines,
     load_engine,
     read_facts,
 )
@@ -24,8 +24,8 @@ WORD_PIECE = ("made_word_piece", "bert_base_cased")  # fastokens does not know i
 
 @pytest.fixture(autouse=True)
 def _forget():
-    choose._proved.cache_clear()
-    forget_engines()
+    choose._prove_fast_engine.cache_clear()
+    clear_engine_cache()
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_a_fast_engine_that_fails_on_one_text_is_chosen_and_says_so(tmp_path):
     texts = ["one", spaces, "two 3", spaces, ""]
     engine = load_engine(files, "fastokens")
     num_before = engine.num_by_reference
-    assert compare(engine, load_engine(files), texts) is None
+    assert compare_engines(engine, load_engine(files), texts) is None
     assert engine.num_by_reference - num_before == 2
 
 
@@ -193,7 +193,7 @@ def test_failures_are_found_wherever_they_stand(tmp_path, monkeypatch, error):
     monkeypatch.setattr(engine, "_tokenizer", Failing(inner))
     for texts in (["bad"], ["a", "bad", "b"], ["bad one", "x", "y", "bad two"], ["a"] * 9 + ["bad"], ["a", "b"], []):
         num_before = engine.num_by_reference
-        assert compare(engine, load_engine(files), texts) is None
+        assert compare_engines(engine, load_engine(files), texts) is None
         assert engine.num_by_reference - num_before == sum("bad" in text for text in texts)
 
 

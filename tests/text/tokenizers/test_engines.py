@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.errors import GristmillError, UsageError
-from gristmill.text.tokenizers import adversarial, compare, find_tokenizer, load_engine, pieces
+from gristmill.text.tokenizers import adversarial, compare_engines, find_tokenizer, load_engine, pieces
 
 TRAINED = "trained"
 FAST = [TRAINED, *(name for name in TOKENIZERS if name not in ("made_word_piece", "bert_base_cased"))]
@@ -55,14 +55,14 @@ def split(ids, offsets):
 @given(texts=st.lists(st.one_of(UNICODE, TRICKY), max_size=6))
 def test_fast_engine_equals_reference_on_any_unicode(engines, name, specials_as_text, texts):
     fast = engines(name, "fastokens", specials_as_text=specials_as_text)
-    assert compare(fast, engines(name, specials_as_text=specials_as_text), texts) is None
+    assert compare_engines(fast, engines(name, specials_as_text=specials_as_text), texts) is None
 
 
 @pytest.mark.parametrize("name", FAST)
 def test_fast_engine_equals_reference_on_real_texts(engines, name):
     corpora = OPEN_CORPORA if name == TRAINED or name.startswith("made_") else CORPORA
     texts = [text[:4000] for corpus in corpora for text in corpus_texts(corpus, 12, first=30)]
-    assert compare(engines(name, "fastokens"), engines(name), texts) is None
+    assert compare_engines(engines(name, "fastokens"), engines(name), texts) is None
 
 
 @pytest.mark.parametrize("name", [TRAINED, *TOKENIZERS])
@@ -151,7 +151,7 @@ def test_long_texts_are_cut_for_the_reference(engines):
     assert len(text) > 3 * pieces.PIECE_CHARS
     reference = engines(TRAINED)
     assert len(pieces.encode_in_pieces(reference._encode_one, text)) > 3
-    assert compare(engines(TRAINED, "fastokens"), reference, [text]) is None
+    assert compare_engines(engines(TRAINED, "fastokens"), reference, [text]) is None
 
 
 def test_a_text_without_borders_is_encoded_whole(engines):
@@ -170,7 +170,7 @@ def test_mismatch_says_where(engines):
             ids[-2] = 7
             return ids, offsets
 
-    mismatch = compare(Wrong(), engines(TRAINED), ["fine", SENTENCES[0]])
+    mismatch = compare_engines(Wrong(), engines(TRAINED), ["fine", SENTENCES[0]])
     assert mismatch.index == 1
     assert mismatch.ids[:-2] == mismatch.expected[:-2]
     assert mismatch.ids[-2] == 7

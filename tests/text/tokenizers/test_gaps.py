@@ -7,7 +7,7 @@ from gristmill_testing.shared_data import tokenizer_folder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.text.tokenizers import compare, find_tokenizer, load_engine
+from gristmill.text.tokenizers import compare_engines, find_tokenizer, load_engine
 from gristmill.text.tokenizers.gaps import fill_gaps
 
 
@@ -43,4 +43,4 @@ def test_no_text_gives_a_dummy(texts):
     files = find_tokenizer(str(tokenizer_folder("made_gapped")))
     spelled = [token for token in json.loads(fill_gaps(files.read()))["model"]["vocab"] if "\ue000" in token]
     assert spelled
-    assert compare(load_engine(files, "fastokens"), load_engine(files), [*texts, *spelled]) is None
+    assert compare_engines(load_engine(files, "fastokens"), load_engine(files), [*texts, *spelled]) is None

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from gristmill.core.errors import UnpicklableError
 from gristmill.engine import pickling, wire
 from gristmill.engine.backend import Counts, Died, Ready, Results, SetupFailed, Undecodable
-from gristmill.engine.caught import Caught
-from gristmill.engine.recorder import Recorder, create_file
+from gristmill.engine.captured_error import CapturedError
+from gristmill.engine.recorder import Recorder, create_recording
 
 if TYPE_CHECKING:
     from gristmill.engine.backend import Event, WorkerSpec
@@ -67,13 +67,13 @@ class ProcessWorker:
             lifeline_end, lifeline = os.pipe()
             ours.callback(os.close, lifeline)
             theirs.callback(os.close, lifeline_end)
-            recording = create_file()
+            recording = create_recording()
             theirs.callback(os.close, recording)
             self._recorder = Recorder(recording)
             ours.callback(self._recorder.close)
             inherited = (end.fileno(), lifeline_end, recording)
             self.process = subprocess.Popen(
-                [*_interpreter(), _BOOTSTRAP, _PACKAGE_ROOT, *map(str, inherited)],
+                [*_interpreter_command(), _BOOTSTRAP, _PACKAGE_ROOT, *map(str, inherited)],
                 pass_fds=inherited,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
@@ -131,12 +131,12 @@ class ProcessWorker:
         events: list[Event] = []
         try:
             while (frame := self._receiver.receive()) is not None:
-                events.append(self._event(frame))
+                events.append(self._decode_event(frame))
         except (EOFError, ConnectionResetError):
             return events, True
         return events, False
 
-    def _event(self, frame: wire.Frame) -> Event:
+    def _decode_event(self, frame: wire.Frame) -> Event:
         if frame.kind == wire.READY:
             return Ready(self)
         try:
@@ -144,7 +144,7 @@ class ProcessWorker:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # whatever the results' own code raises, sys.exit() included
-            caught = Caught(error, "unpicklable", about="what the worker sent cannot be unpickled")
+            caught = CapturedError(error, "unpicklable", about="what the worker sent cannot be unpickled")
             if frame.kind == wire.SETUP_FAILED:
                 return SetupFailed(self, caught)
             return Undecodable(self, frame.chunk, caught, frame.last)
@@ -156,10 +156,10 @@ class ProcessWorker:
             return SetupFailed(self, payload)
         return Undecodable(self, frame.chunk, payload, frame.last)
 
-    def bury(self) -> Died:
+    def reap(self) -> Died:
         """Reap the process, with what it left running, and say how it ended."""
         self.kill()
-        code = self._reap()
+        code = self._wait_for_exit()
         _, item, position = self._recorder.read()
         crash_text = self._recorder.crash_text()
         self._ours.close()
@@ -168,7 +168,7 @@ class ProcessWorker:
         name = _signal_name(-code)
         return Died(self, f"was killed by {name}", name, item, position, crash_text)
 
-    def _reap(self) -> int:
+    def _wait_for_exit(self) -> int:
         try:
             return self.process.wait(timeout=_LEAVE_SECONDS)
         except subprocess.TimeoutExpired:  # killed, but stuck in the kernel (a dead network file system)
@@ -190,7 +190,7 @@ class ProcessBackend:
             except Exception as error:
                 hint = "make what it captures (locks, connections, open files) inside the worker, in setup"
                 raise UnpicklableError(f"the function cannot be sent to workers: {error}", help=hint) from error
-        worker = ProcessWorker(self._pickled_jobs[spec.job], cpu, gives_back=spec.gives_back)
+        worker = ProcessWorker(self._pickled_jobs[spec.job], cpu, gives_back=spec.returns_unstarted)
         self._interests[worker] = selectors.EVENT_READ
         self._selector.register(worker, selectors.EVENT_READ, worker)
         if worker.descriptor is not None:
@@ -223,7 +223,7 @@ class ProcessBackend:
         if worker.descriptor is not None:
             self._selector.unregister(worker.descriptor)
         del self._interests[worker]
-        return worker.bury()
+        return worker.reap()
 
     def close(self, *, at_once: bool) -> None:
         for worker in self._interests:
@@ -236,7 +236,7 @@ class ProcessBackend:
         self._selector.close()
 
 
-def _interpreter() -> list[str]:
+def _interpreter_command() -> list[str]:
     # -P: the current folder must not come first, where a user's random.py would hide Python's own.
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return [sys.executable, *flags, "-P", "-c"]

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from gristmill.engine import chunk as chunks
 from gristmill.engine.backend import Counts, Died, Ready, Results, SetupFailed
-from gristmill.engine.caught import Caught
+from gristmill.engine.captured_error import CapturedError
 from gristmill.engine.job import Context
 
 if TYPE_CHECKING:
     from gristmill.engine.backend import Event, WorkerSpec
-    from gristmill.engine.chunk import Batch, Chunk
+    from gristmill.engine.chunk import Chunk, ChunkResults
 
 
 class SerialWorker:
@@ -25,9 +25,9 @@ class SerialWorker:
         self._waiting: list[Chunk] = []
         self._context = Context(lambda counts: self._events.append(Counts(self, counts)))
         try:
-            self._more_arguments = spec.job.more_arguments(self._context)
+            self._more_arguments = spec.job.run_setup(self._context)
         except Exception as error:
-            events += [SetupFailed(self, Caught(error)), Died(self, "could not be set up")]
+            events += [SetupFailed(self, CapturedError(error)), Died(self, "could not be set up")]
         else:
             events.append(Ready(self))
 
@@ -40,11 +40,13 @@ class SerialWorker:
             return
         chunk = self._waiting.pop(0)
 
-        def emit(batch: Batch, *, last: bool) -> None:
+        def emit(batch: ChunkResults, *, last: bool) -> None:
             self._context.flush()
             self._events.append(Results(self, chunk.number, batch, last, num_bytes=0))
 
-        chunks.run(self._spec.job.function, self._more_arguments, chunk, emit, gives_back=self._spec.gives_back)
+        chunks.run_chunk(
+            self._spec.job.function, self._more_arguments, chunk, emit, gives_back=self._spec.returns_unstarted
+        )
 
     def current(self) -> None:
         return None

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from gristmill.engine import chunk as chunks
 from gristmill.engine import nesting
 from gristmill.engine.backend import Counts, Died, Ready, Results, SetupFailed
-from gristmill.engine.caught import Caught
+from gristmill.engine.captured_error import CapturedError
 from gristmill.engine.job import Context
 
 if TYPE_CHECKING:
     from gristmill.engine.backend import Event, WorkerSpec
-    from gristmill.engine.chunk import Batch, Chunk
+    from gristmill.engine.chunk import Chunk, ChunkResults
 
 
 class ThreadWorker:
@@ -35,9 +35,9 @@ class ThreadWorker:
         try:
             context = Context(lambda counts: self._events.put(Counts(self, counts)))
             try:
-                more_arguments = self._spec.job.more_arguments(context)
+                more_arguments = self._spec.job.run_setup(context)
             except BaseException as error:
-                self._events.put(SetupFailed(self, Caught(error)))
+                self._events.put(SetupFailed(self, CapturedError(error)))
                 return
             self._events.put(Ready(self))
             while (chunk := self._chunks.get()) is not None and not self._cancelled.is_set():
@@ -47,16 +47,16 @@ class ThreadWorker:
             self._events.put(Died(self, "stopped"))
 
     def _run(self, chunk: Chunk, more_arguments: tuple[object, ...], context: Context) -> None:
-        def emit(batch: Batch, *, last: bool) -> None:
+        def emit(batch: ChunkResults, *, last: bool) -> None:
             context.flush()
             self._events.put(Results(self, chunk.number, batch, last, num_bytes=0))
 
-        chunks.run(
+        chunks.run_chunk(
             self._spec.job.function,
             more_arguments,
             chunk,
             emit,
-            gives_back=self._spec.gives_back,
+            gives_back=self._spec.returns_unstarted,
             is_cancelled=self._cancelled.is_set,
         )
 

@@ -21,7 +21,7 @@ from gristmill.shards.token_rows import (
     is_masked,
     rows_schema,
 )
-from gristmill.steps.pack.rows import fill_rows, plan_rows, trained_tokens, unfinished_rows
+from gristmill.steps.pack.rows import count_trained_tokens, fill_rows, find_unfinished_rows, plan_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -64,7 +64,7 @@ class PackedDocuments:
         row_length = self.pack.row_length
         step = max(1, _BLOCK_BYTES // (row_length * self.ids.itemsize))
         for first in range(0, self.packing.num_rows, step):
-            yield self._batch(_rows_between(self.packing, first, min(first + step, self.packing.num_rows)))
+            yield self._batch(_slice_rows(self.packing, first, min(first + step, self.packing.num_rows)))
 
     def leftover_documents(self) -> pa.RecordBatch:
         """Pieces of documents that found no good row, as documents."""
@@ -105,16 +105,18 @@ def pack_documents(
     ids = [batch.column(INPUT_IDS) for batch in batches]
     lengths = np.concatenate([np.empty(0, np.int64), *map(document_lengths, ids)])
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    mask = _joined_masks(batches) if is_masked(batches[0].schema) else None
-    trained = trained_tokens(mask, offsets, lengths, pack.row_length) if mask is not None else None
+    mask = _concatenate_masks(batches) if is_masked(batches[0].schema) else None
+    trained = count_trained_tokens(mask, offsets, lengths, pack.row_length) if mask is not None else None
     packing = plan_rows(pack, lengths, trained)
-    unfinished = np.empty(0, np.int64) if keeps_unfinished else unfinished_rows(pack, packing)
+    unfinished = np.empty(0, np.int64) if keeps_unfinished else find_unfinished_rows(pack, packing)
     return PackedDocuments(
         pack=pack,
         pad_id=pad_id,
-        packing=_rows_at(packing, np.delete(np.arange(packing.num_rows), unfinished)) if len(unfinished) else packing,
-        leftover=_rows_at(packing, unfinished),
-        ids=_joined([array.flatten().to_numpy() for array in ids]),
+        packing=_select_rows(packing, np.delete(np.arange(packing.num_rows), unfinished))
+        if len(unfinished)
+        else packing,
+        leftover=_select_rows(packing, unfinished),
+        ids=_concatenate([array.flatten().to_numpy() for array in ids]),
         mask=mask,
         trained=trained,
         offsets=offsets,
@@ -122,17 +124,17 @@ def pack_documents(
     )
 
 
-def _joined(arrays: Sequence[NDArray[Values]]) -> NDArray[Values]:
+def _concatenate(arrays: Sequence[NDArray[Values]]) -> NDArray[Values]:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
-def _joined_masks(batches: Sequence[pa.RecordBatch]) -> NDArray[np.bool_]:
+def _concatenate_masks(batches: Sequence[pa.RecordBatch]) -> NDArray[np.bool_]:
     """A byte a token."""
     masks = [checked_mask(batch, document_lengths(batch.column(INPUT_IDS))) for batch in batches]
-    return _joined([mask.flatten().to_numpy(zero_copy_only=False) for mask in masks])
+    return _concatenate([mask.flatten().to_numpy(zero_copy_only=False) for mask in masks])
 
 
-def _rows_between(packing: Packing, first: int, stop: int) -> Packing:
+def _slice_rows(packing: Packing, first: int, stop: int) -> Packing:
     start = int(packing.row_ends[first - 1]) if first else 0
     end = int(packing.row_ends[stop - 1])
     return replace(
@@ -144,7 +146,7 @@ def _rows_between(packing: Packing, first: int, stop: int) -> Packing:
     )
 
 
-def _rows_at(packing: Packing, rows: NDArray[np.int64]) -> Packing:
+def _select_rows(packing: Packing, rows: NDArray[np.int64]) -> Packing:
     """Only these rows."""
     starts = np.concatenate([[0], packing.row_ends])
     sizes = packing.row_ends[rows] - starts[rows]

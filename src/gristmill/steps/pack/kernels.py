@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gristmill.core.kernels import kernel
+from gristmill.runtime.kernels import kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -111,7 +111,7 @@ def _group_by_row(
         row_ends[row] += 1
 
 
-def best_fit(lengths: NDArray[np.int32], row_length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def pack_best_fit(lengths: NDArray[np.int32], row_length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Piece numbers row after row, and the end of each row among them.
 
     Rows stand in the order of their first pieces, and pieces in a row in theirs.

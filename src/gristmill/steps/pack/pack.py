@@ -8,7 +8,7 @@ from typing import ClassVar
 import msgspec
 
 from gristmill.core.errors import UsageError
-from gristmill.core.names import one_of
+from gristmill.core.names import check_choice
 from gristmill.core.step import Step
 
 BEST_FIT = "best_fit"
@@ -57,14 +57,14 @@ class Pack(Step, tag="pack", frozen=True, kw_only=True):
                 f"row_length must be from 2 to {_MAX_ROW_LENGTH:,}, not {self.row_length}",
                 help="use the length of your model's context, such as 2048",
             )
-        one_of("strategy", self.strategy, STRATEGIES)
+        check_choice("strategy", self.strategy, STRATEGIES)
         if self.long_documents is not None:
-            one_of("long_documents", self.long_documents, LONG_DOCUMENTS)
+            check_choice("long_documents", self.long_documents, LONG_DOCUMENTS)
         share = self.min_utilisation
         if share is not None and not (0 <= share <= 1 and math.isfinite(share)):
             raise UsageError(f"min_utilisation is a share from 0 to 1, not {share}", help="for 95 % write 0.95")
 
-    def for_chats(self) -> Pack:
+    def to_chat_form(self) -> Pack:
         """The same step for documents with a loss mask; refuses what would cut them."""
         if self.strategy == CONCAT:
             raise UsageError(

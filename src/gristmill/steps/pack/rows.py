@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gristmill.steps.pack.kernels import best_fit, copy_pieces, count_trained
+from gristmill.steps.pack.kernels import copy_pieces, count_trained, pack_best_fit
 from gristmill.steps.pack.pack import BEST_FIT, CONCAT, DROP, PAD, TRUNCATE
 
 if TYPE_CHECKING:
@@ -86,10 +86,10 @@ def plan_rows(pack: Pack, lengths: NDArray[np.int64], trained: NDArray[np.int64]
     cut = _cut_anywhere if pack.strategy == CONCAT else _cut_long
     documents, starts, piece_lengths = cut(taken, pack.row_length)
     if pack.strategy == BEST_FIT:
-        pieces, row_ends = best_fit(piece_lengths, pack.row_length)
+        pieces, row_ends = pack_best_fit(piece_lengths, pack.row_length)
         documents, starts, piece_lengths = documents[pieces], starts[pieces], piece_lengths[pieces]
     elif pack.strategy == CONCAT:
-        row_ends = _full_rows(piece_lengths, pack.row_length)
+        row_ends = _end_full_rows(piece_lengths, pack.row_length)
     else:
         row_ends = np.arange(1, len(piece_lengths) + 1, dtype=np.int64)
     num_pieces = np.bincount(documents, minlength=len(lengths))
@@ -108,20 +108,20 @@ def plan_rows(pack: Pack, lengths: NDArray[np.int64], trained: NDArray[np.int64]
     )
 
 
-def trained_tokens(
+def count_trained_tokens(
     mask: NDArray[np.bool_], offsets: NDArray[np.int64], lengths: NDArray[np.int64], row_length: int
 ) -> NDArray[np.int64]:
     """How many trained tokens a row could hold of each document: in all of it, or where it is longer in its beginning.
 
-    >>> trained_tokens(np.array([True, False, False, True]), np.array([0, 1, 4]), np.array([1, 3]), row_length=2)
+    >>> count_trained_tokens(np.array([True, False, False, True]), np.array([0, 1, 4]), np.array([1, 3]), row_length=2)
     array([1, 0])
     """
     counts = np.empty(len(lengths), dtype=np.int64)
-    count_trained(_read_only(mask.view(np.uint8)), offsets[:-1], np.minimum(lengths, row_length), counts)
+    count_trained(_as_read_only(mask.view(np.uint8)), offsets[:-1], np.minimum(lengths, row_length), counts)
     return counts
 
 
-def unfinished_rows(pack: Pack, packing: Packing) -> NDArray[np.int64]:
+def find_unfinished_rows(pack: Pack, packing: Packing) -> NDArray[np.int64]:
     """The rows that are worth packing again together with those of other units, in order.
 
     For `best_fit` the least filled ones, at most `_MAX_UNFINISHED` and only with space worth filling; for `concat` the
@@ -148,11 +148,11 @@ def fill_rows(
     """
     first = offsets[packing.documents] + packing.starts
     rows = np.full(packing.num_rows * row_length, pad_id, dtype=ids.dtype)
-    copy_pieces(_read_only(ids), first, packing.lengths, packing.row_ends, row_length, rows)
+    copy_pieces(_as_read_only(ids), first, packing.lengths, packing.row_ends, row_length, rows)
     return rows
 
 
-def _read_only(values: NDArray[np.unsignedinteger]) -> NDArray[np.unsignedinteger]:
+def _as_read_only(values: NDArray[np.unsignedinteger]) -> NDArray[np.unsignedinteger]:
     """As Arrow's arrays are: code for both kinds would be compiled twice."""
     view = values.view()
     view.flags.writeable = False
@@ -184,7 +184,7 @@ def _cut_anywhere(lengths: NDArray[np.int64], row_length: int) -> Pieces:
     return documents, ends - piece_lengths - document_starts[documents], piece_lengths.astype(np.int32)
 
 
-def _full_rows(piece_lengths: NDArray[np.int32], row_length: int) -> NDArray[np.int64]:
+def _end_full_rows(piece_lengths: NDArray[np.int32], row_length: int) -> NDArray[np.int64]:
     """Where rows end among pieces that fill them one after the other."""
     ends = np.cumsum(piece_lengths, dtype=np.int64)
     is_last = ends % row_length == 0

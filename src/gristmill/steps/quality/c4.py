@@ -9,17 +9,17 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import TEXT, Applied, RuleValues
+from gristmill.core.records import TEXT, RuleValues, StepResult
 from gristmill.core.step import Finding, LocalStep
-from gristmill.steps.put_columns import put_columns
 from gristmill.steps.quality.languages import (
+    assign_tables,
     check_language_column,
+    make_tables,
     note_english_thresholds,
-    tables,
-    tables_of,
 )
+from gristmill.steps.records.put_columns import put_columns
 from gristmill.text.quality.c4_lines import CITATIONS, LINE_REASONS, PAGE_REASONS, PARAMETERS, PHRASES, clean_pages
-from gristmill.text.quality.characters import character_classes
+from gristmill.text.quality.character_classes import character_classes
 from gristmill.text.quality.counting import text_buffers
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class C4(LocalStep, tag="c4", frozen=True, kw_only=True):
     of policies. So a bracket in a line that was removed before is no harm. Lines are written without the space at their
     ends; blank ones go. The numbers are those of the reference implementation. null switches a rule off.
 
-    >>> from gristmill.core.examples import documents, texts
+    >>> from gristmill.core.sample_batches import documents, texts
     >>> page = "Home | About\nThis is the first sentence.[1] This is another one.\nAnd this is the last one."
     >>> texts(C4().apply(documents([page]), seed=0).batch)
     ['This is the first sentence. This is another one.\nAnd this is the last one.']
@@ -57,7 +57,7 @@ class C4(LocalStep, tag="c4", frozen=True, kw_only=True):
     language_column: str = "language"
 
     def __post_init__(self) -> None:
-        for table in tables(self, PARAMETERS, self.by_language):
+        for table in make_tables(self, PARAMETERS, self.by_language):
             for name, value in table.items():
                 if value is not None and value < 0:
                     raise UsageError(
@@ -75,7 +75,7 @@ class C4(LocalStep, tag="c4", frozen=True, kw_only=True):
     def columns_needed(self) -> tuple[str, ...]:
         return (TEXT, self.language_column) if self.by_language else (TEXT,)
 
-    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:  # noqa: ARG002
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
         texts, codes, counted, removed = self._clean(batch)
         times = np.bincount(codes, minlength=len(PAGE_REASONS) + 1)
         dropped = {reason: int(count) for reason, count in zip(PAGE_REASONS, times[1:], strict=True) if count}
@@ -85,12 +85,18 @@ class C4(LocalStep, tag="c4", frozen=True, kw_only=True):
         is_kept = pa.array(codes == 0)
         kept, bad = put_columns(self, batch.filter(is_kept), {TEXT: texts.filter(is_kept)})
         rule_values = self._rule_values(batch, counted) if dropped else {}
-        return Applied(
-            kept, dropped, bad=bad, measures=measures, codes=codes, reasons=PAGE_REASONS, rule_values=rule_values
+        return StepResult(
+            kept,
+            dropped,
+            quarantined=bad,
+            counters=measures,
+            codes=codes,
+            reasons=PAGE_REASONS,
+            rule_values=rule_values,
         )
 
     def _rule_values(self, batch: pa.RecordBatch, counted: NDArray[np.int64]) -> dict[str, RuleValues]:
-        thresholds = self._parameters()[tables_of(batch, self.language_column, self.by_language)].astype(np.float64)
+        thresholds = self._parameters()[assign_tables(batch, self.language_column, self.by_language)].astype(np.float64)
         rules = ("max_characters", "min_sentences")  # the others are found in a page or not
         return {rule: RuleValues(counted, thresholds[:, PARAMETERS.index(rule)]) for rule in rules}
 
@@ -121,20 +127,20 @@ class C4(LocalStep, tag="c4", frozen=True, kw_only=True):
         begins[[ord(letter) for phrase in PHRASES for letter in phrase[0] + phrase[0].upper()]] = True
         clean_pages(
             data, offsets, character_classes(), self._parameters(),
-            tables_of(batch, self.language_column, self.by_language),
-            *_joined(PHRASES), begins, *_joined(CITATIONS), out, out_offsets, codes, counted, removed,
+            assign_tables(batch, self.language_column, self.by_language),
+            *_join_phrases(PHRASES), begins, *_join_phrases(CITATIONS), out, out_offsets, codes, counted, removed,
         )  # fmt: skip
         buffers = [None, pa.py_buffer(out_offsets), pa.py_buffer(out)]
         return pa.Array.from_buffers(pa.large_string(), batch.num_rows, buffers), codes, counted, removed
 
     def _parameters(self) -> NDArray[np.int64]:
-        rows = tables(self, PARAMETERS, self.by_language)
+        rows = make_tables(self, PARAMETERS, self.by_language)
         return np.array(
             [[-1 if row[name] is None else int(row[name]) for name in PARAMETERS] for row in rows], np.int64
         )
 
 
-def _joined(phrases: tuple[str, ...]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _join_phrases(phrases: tuple[str, ...]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Phrases as bytes one after another, and where each ends."""
     encoded = [phrase.encode() for phrase in phrases]
     return np.frombuffer(b"".join(encoded), np.uint8), np.cumsum([len(phrase) for phrase in encoded])

@@ -10,7 +10,7 @@ class Code(ScoreFilter, tag="code", frozen=True, kw_only=True):
 
     For documents of text, `max_code_ratio` says how much of them may look like code: `code: {max_code_ratio: 0.3}`.
 
-    >>> from gristmill.core.examples import documents
+    >>> from gristmill.core.sample_batches import documents
     >>> Code().apply(documents(["def f(x):\n    return x", "x=1;" * 300]), seed=0).dropped
     {'max_longest_line': 1}
     """

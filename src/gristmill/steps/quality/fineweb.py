@@ -10,7 +10,7 @@ from gristmill.steps.quality.score_filter import ScoreFilter
 class Fineweb(ScoreFilter, tag="fineweb", frozen=True, kw_only=True):
     r"""Keep documents of sentences: no lists, menus and boilerplate.
 
-    >>> from gristmill.core.examples import documents
+    >>> from gristmill.core.sample_batches import documents
     >>> pages = ["Home\nAbout us\nContact", "This is a whole sentence of a document."]
     >>> Fineweb().apply(documents(pages), seed=0).dropped
     {'min_terminal_line_ratio': 1}

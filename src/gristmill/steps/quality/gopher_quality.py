@@ -8,7 +8,7 @@ import msgspec
 
 from gristmill.core.errors import UsageError
 from gristmill.steps.quality.score_filter import ScoreFilter
-from gristmill.text.quality.characters import is_one_word
+from gristmill.text.quality.character_classes import is_one_word
 
 ENGLISH = ("the", "be", "to", "of", "and", "that", "have", "with")
 
@@ -19,9 +19,9 @@ class GopherQuality(ScoreFilter, tag="gopher_quality", frozen=True, kw_only=True
     Made for English. For other languages give other stop words, and in scripts without spaces, where each letter is a
     word, other word lengths: `by_language: {zh: {min_mean_word_length: 1, stop_words: [的, 是]}}`.
 
-    >>> from gristmill.core.examples import documents
+    >>> from gristmill.core.sample_batches import documents
     >>> applied = GopherQuality().apply(documents(["Too short.", ""]), seed=0)
-    >>> applied.dropped, applied.measures["failed:min_stop_words"]
+    >>> applied.dropped, applied.counters["failed:min_stop_words"]
     ({'empty': 1, 'min_words': 1}, 1)
     """
 

@@ -8,7 +8,7 @@ from gristmill.steps.quality.score_filter import ScoreFilter
 class GopherRepetition(ScoreFilter, tag="gopher_repetition", frozen=True, kw_only=True):
     r"""Keep documents that do not repeat their paragraphs, lines and phrases too much.
 
-    >>> from gristmill.core.examples import documents
+    >>> from gristmill.core.sample_batches import documents
     >>> GopherRepetition().apply(documents(["Say it again.\n" * 4, "A short but normal sentence."]), seed=0).dropped
     {'max_duplicate_line_ratio': 1}
     """

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.core.errors import UsageError
-from gristmill.core.names import nearest
+from gristmill.core.names import find_nearest
 from gristmill.core.numbers import MAX_COUNT
 from gristmill.core.records import TEXT
 from gristmill.text.language_codes import check_language_code
-from gristmill.text.language_id import identifier
+from gristmill.text.language_id import load_identifier
 from gristmill.text.quality.counting import text_buffers
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _check_value(where: str, value: Any, kind: Any) -> None:
         )
 
 
-def tables(step: Step, keys: Iterable[str], by_language: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+def make_tables(step: Step, keys: Iterable[str], by_language: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The values of the step's `keys`: for all records first, then for each language in order, each checked."""
     fields = {field.name: field.type for field in msgspec.structs.fields(type(step))}
     common = {key: getattr(step, key) for key in keys}
@@ -80,7 +80,7 @@ def tables(step: Step, keys: Iterable[str], by_language: Mapping[str, Mapping[st
         where = f" for {language}"
         for key, value in changes.items():
             if key not in common:
-                meant = nearest(key, common)
+                meant = find_nearest(key, common)
                 hint = f'did you mean "{meant}"?' if meant else f"there are {', '.join(common)}"
                 raise UsageError(f'by_language: {step.name} has no rule "{key}"{where}', help=hint)
             _check_value(f"by_language: {key}{where}", value, fields[key])
@@ -89,15 +89,16 @@ def tables(step: Step, keys: Iterable[str], by_language: Mapping[str, Mapping[st
     return found
 
 
-def tables_of(batch: pa.RecordBatch, column: str, languages: Iterable[str]) -> NDArray[np.int64]:
+def assign_tables(batch: pa.RecordBatch, column: str, languages: Iterable[str]) -> NDArray[np.int64]:
     """The number of each record's table: 0, or 1 + the place of its language."""
-    numbers = {_plain(language): number for number, language in enumerate(languages, 1)}
+    numbers = {_normalize_code(language): number for number, language in enumerate(languages, 1)}
     if not numbers:
         return np.zeros(batch.num_rows, np.int64)
     check_language_column(batch.schema, column)
     names = pc.dictionary_encode(batch.column(column).cast(pa.string()))
     found = [0] + [
-        numbers.get(_plain(name), numbers.get(_plain(name).split("-")[0], 0)) for name in names.dictionary.to_pylist()
+        numbers.get(_normalize_code(name), numbers.get(_normalize_code(name).split("-")[0], 0))
+        for name in names.dictionary.to_pylist()
     ]
     codes = pc.fill_null(names.indices, -1).to_numpy(zero_copy_only=False)
     chosen: NDArray[np.int64] = np.array(found, np.int64)[codes + 1]
@@ -108,9 +109,11 @@ def note_languages_without_table(
     batch: pa.RecordBatch, column: str, languages: Iterable[str], what: str, consequence: str
 ) -> list[str]:
     """A note that names the languages of sample records that are none of `languages`, with what follows from it."""
-    known = set(map(_plain, languages))
+    known = set(map(_normalize_code, languages))
     times = Counter(
-        name for name in _languages_of(batch, column) if not known & {_plain(name), _plain(name).split("-")[0]}
+        name
+        for name in _languages_of(batch, column)
+        if not known & {_normalize_code(name), _normalize_code(name).split("-")[0]}
     )
     if not times:
         return []
@@ -123,13 +126,13 @@ def note_languages_without_table(
 
 def _languages_of(batch: pa.RecordBatch, column: str) -> list[str]:
     """Of all records that have one: by the column or, where there is none, by the text, as far as it is plain."""
-    if column in batch.schema.names and is_text(batch.schema.field(column).type):
+    if column in batch.schema.names and can_name_languages(batch.schema.field(column).type):
         names = batch.column(column).cast(pa.string()).to_pylist()
-        return [name for name in names if name and _plain(name) != UNDETERMINED]
+        return [name for name in names if name and _normalize_code(name) != UNDETERMINED]
     texts = batch.column(TEXT)
     if texts.type != pa.large_string() or not batch.num_rows:
         return []
-    known = identifier()
+    known = load_identifier()
     labels, scores = known.identify(*text_buffers(texts))
     return [known.labels[label] for label, score in zip(labels, scores, strict=True) if score >= _PLAIN_LANGUAGE]
 
@@ -142,14 +145,14 @@ def note_english_thresholds(step: Step, batch: pa.RecordBatch, column: str, lang
 
 def check_language_column(schema: pa.Schema, column: str) -> None:
     """Refuse a column that cannot name languages."""
-    if column in schema.names and not is_text(schema.field(column).type):
+    if column in schema.names and not can_name_languages(schema.field(column).type):
         raise UsageError(
             f'by_language: the column "{column}" holds {schema.field(column).type}, no names of languages',
             help="name the column of languages as language_column",
         )
 
 
-def is_text(kind: pa.DataType) -> bool:
+def can_name_languages(kind: pa.DataType) -> bool:
     """Whether a column of this type can name languages. One of nothing but nulls names none."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
@@ -158,5 +161,5 @@ def is_text(kind: pa.DataType) -> bool:
     )
 
 
-def _plain(language: str) -> str:
+def _normalize_code(language: str) -> str:
     return language.lower().replace("_", "-")

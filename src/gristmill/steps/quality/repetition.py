@@ -10,7 +10,7 @@ class Repetition(ScoreFilter, tag="repetition", frozen=True, kw_only=True):
 
     Looser than `gopher_repetition`, so that it suits code, tables and what models have written.
 
-    >>> from gristmill.core.examples import documents
+    >>> from gristmill.core.sample_batches import documents
     >>> Repetition().apply(documents(["very " * 200, "very, very good"]), seed=0).dropped
     {'max_longest_word_run': 1}
     """

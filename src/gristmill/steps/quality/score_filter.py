@@ -14,23 +14,23 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from gristmill.core.records import TEXT, Applied, RuleValues
+from gristmill.core.records import TEXT, RuleValues, StepResult
 from gristmill.core.step import Finding, LocalStep
-from gristmill.steps.put_columns import put_columns, with_fields
 from gristmill.steps.quality.languages import (
+    assign_tables,
     check_language_column,
+    make_tables,
     note_english_thresholds,
-    tables,
-    tables_of,
 )
-from gristmill.text.quality.counting import Counting, Needs, StopWords
+from gristmill.steps.records.put_columns import put_columns, with_fields
+from gristmill.text.quality.counting import RequiredPasses, StopWords, TextCounter
 from gristmill.text.quality.known_counts import OF_LISTS, recall, remember
 from gristmill.text.quality.scores import SCORES, Score
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gristmill.core.records import BadRecord
+    from gristmill.core.records import QuarantinedRecord
     from gristmill.text.quality.counting import Counts
 
 EMPTY = "empty"
@@ -39,7 +39,7 @@ STOP_WORDS = "stop_words"
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ScoreRule:
     """One key of a filter."""
 
     name: str
@@ -55,7 +55,7 @@ class ScoreFilter(LocalStep, frozen=True, kw_only=True):
     """Base of filters whose keys are thresholds. null switches a rule off."""
 
     needs: ClassVar[tuple[str, ...]] = (TEXT,)
-    keeps_text: ClassVar[bool] = True
+    preserves_text: ClassVar[bool] = True
 
     is_for_english: ClassVar[bool] = False
     """Its own thresholds suit English, and other languages need tables."""
@@ -67,13 +67,13 @@ class ScoreFilter(LocalStep, frozen=True, kw_only=True):
     """Keep the scores of its rules as columns: `score_words`."""
 
     def __post_init__(self) -> None:
-        tables(self, self.keys, self.by_language)
+        make_tables(self, self.keys, self.by_language)
 
     @property
-    def rules(self) -> tuple[Rule, ...]:
+    def rules(self) -> tuple[ScoreRule, ...]:
         """In the order of the table."""
         found = [
-            Rule(name, SCORES[name[4:]])
+            ScoreRule(name, SCORES[name[4:]])
             for name in self.__struct_fields__
             if name.startswith(("min_", "max_")) and name[4:] in SCORES
         ]
@@ -86,13 +86,13 @@ class ScoreFilter(LocalStep, frozen=True, kw_only=True):
         return (*names, *(name for name in self.__struct_fields__ if name == STOP_WORDS))
 
     @property
-    def shaping_versions(self) -> object:
+    def fingerprint_versions(self) -> object:
         return [self.version, {rule.score.name: rule.score.version for rule in self.rules}]
 
     def columns_needed(self) -> tuple[str, ...]:
         return (TEXT, self.language_column) if self.by_language else (TEXT,)
 
-    def columns_made(self) -> tuple[str, ...]:
+    def columns_added(self) -> tuple[str, ...]:
         return tuple(field.name for field in self._score_fields())
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
@@ -111,7 +111,7 @@ class ScoreFilter(LocalStep, frozen=True, kw_only=True):
     def load(self) -> ScoreFilterKernel:
         return ScoreFilterKernel(self)
 
-    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
         return self.load().apply(batch, seed)
 
     def explain(self, record: pa.RecordBatch) -> list[Finding]:
@@ -132,7 +132,7 @@ class ScoreFilterKernel:
 
     def __init__(self, step: ScoreFilter) -> None:
         self._step = step
-        self._tables = tables(step, step.keys, step.by_language)
+        self._tables = make_tables(step, step.keys, step.by_language)
         self._rules = [rule for rule in step.rules if any(table[rule.name] is not None for table in self._tables)]
         self.scores = list({rule.score.name: rule.score for rule in self._rules}.values())
         self._reasons = (EMPTY, *(rule.name for rule in self._rules))
@@ -140,9 +140,9 @@ class ScoreFilterKernel:
         self._uses_lists = OF_LISTS in self._counters
 
     @cached_property
-    def _counting(self) -> Counting:
+    def _counting(self) -> TextCounter:
         lists = [table.get(STOP_WORDS, []) for table in self._tables] if self._uses_lists else []
-        return Counting(Needs.of(self.scores), StopWords(lists))
+        return TextCounter(RequiredPasses.of(self.scores), StopWords(lists))
 
     @cached_property
     def _thresholds(self) -> NDArray[np.float64]:
@@ -153,11 +153,11 @@ class ScoreFilterKernel:
     def begin_task(self) -> None:
         """Nothing is carried over."""
 
-    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:  # noqa: ARG002
-        table_of = tables_of(batch, self._step.language_column, self._step.by_language)
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
+        table_of = assign_tables(batch, self._step.language_column, self._step.by_language)
         counts = self._count(batch.column(TEXT), table_of)
         values = {score.name: score.value(counts) for score in self.scores}
-        failed = self._failed(counts, values, table_of)
+        failed = self._find_failures(counts, values, table_of)
         codes = np.zeros(batch.num_rows, np.uint8)
         for code in range(len(failed), 0, -1):
             codes[failed[code - 1]] = code
@@ -169,18 +169,18 @@ class ScoreFilterKernel:
             if rows.any()
         }
         is_kept = codes == 0
-        bad: list[BadRecord] = []
+        bad: list[QuarantinedRecord] = []
         if dropped:
             batch = batch.filter(pa.array(is_kept))
         remember(batch.column(TEXT), {name: count[is_kept] for name, count in counts.items() if name != OF_LISTS})
         if self._step.keep_scores:
             columns = {score_field(score).name: pa.array(values[score.name][is_kept]) for score in self.scores}
             batch, bad = put_columns(self._step, batch, columns)
-        return Applied(
+        return StepResult(
             batch,
             dropped,
-            bad=bad,
-            measures=measures,
+            quarantined=bad,
+            counters=measures,
             codes=codes,
             reasons=self._reasons,
             failed=dict(zip(self._reasons, failed, strict=True)),
@@ -189,12 +189,12 @@ class ScoreFilterKernel:
 
     def explain(self, record: pa.RecordBatch) -> list[Finding]:
         """Every rule with its score and its threshold, in order."""
-        table_of = tables_of(record, self._step.language_column, self._step.by_language)
+        table_of = assign_tables(record, self._step.language_column, self._step.by_language)
         counts = self._count(record.column(TEXT), table_of)
         if not counts["words"][0]:
             return [Finding(name="words", value=0, definition=SCORES["words"].definition, rule=EMPTY, passed=False)]
         values = {score.name: score.value(counts) for score in self.scores}
-        failed = self._failed(counts, values, table_of)[1:]
+        failed = self._find_failures(counts, values, table_of)[1:]
         return [
             Finding(
                 name=rule.score.name,
@@ -220,7 +220,7 @@ class ScoreFilterKernel:
         }
         return {EMPTY: RuleValues(counts["words"]), **by_rule}
 
-    def _failed(
+    def _find_failures(
         self, counts: Counts, values: dict[str, NDArray[Any]], table_of: NDArray[np.int64]
     ) -> list[NDArray[np.bool_]]:
         """For each reason, the documents that it holds for. Of an empty one nothing else is said."""

@@ -12,7 +12,7 @@ class Scores(ScoreFilter, tag="scores", frozen=True, kw_only=True):
     score as a column and drop nothing by it, give it a threshold that nothing breaks: `{min_digit_ratio: 0,
     keep_scores: true}`. Documents without a word are dropped, as by all filters of scores.
 
-    >>> from gristmill.core.examples import documents
+    >>> from gristmill.core.sample_batches import documents
     >>> Scores(max_digit_ratio=0.5, max_capital_ratio=0.9).apply(documents(["12345 a", "LOUD", "fine"]), seed=0).dropped
     {'max_digit_ratio': 1, 'max_capital_ratio': 1}
     """

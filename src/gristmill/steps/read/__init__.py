@@ -1,32 +1,32 @@
 """Files to batches: readers of JSON, CSV, Parquet, Arrow, Hugging Face folders, text, WebDataset tars and datasets of
 ours.
 
-A source's files (`source_files`) are planned together (`plan_schema`) and then read one by one (`open_reader`), cell
-by cell; small ones many at a time (`read_together`).
+A source's files (`list_source_files`) are planned together (`plan_schema`) and then read one by one (`open_reader`),
+cell by cell; small ones many at a time (`read_small_files`).
 """
 
 from gristmill.steps.read.cells import CELL_BYTES, CellBatch, ElementRange, FileReader, StreamDamage, UnpackedPiece
+from gristmill.steps.read.dataset_folders.gristmill_dataset import refuse_unfinished
 from gristmill.steps.read.formats import JSON_FORMATS, RECORD_FORMATS, file_format
-from gristmill.steps.read.gristmill_dataset import refuse_unfinished
-from gristmill.steps.read.python_values import json_line
-from gristmill.steps.read.read import Read, as_path, looks_like_path
-from gristmill.steps.read.schema import plan_schema, sampled_record_types
-from gristmill.steps.read.separated import unpacked_chunks
+from gristmill.steps.read.json_files.python_values import encode_json_line
+from gristmill.steps.read.raw_cells.delimited_file import read_unpacked_chunks
+from gristmill.steps.read.read import Read, looks_like_path, to_path
+from gristmill.steps.read.schema import plan_schema, sample_record_types
+from gristmill.steps.read.small_files import read_small_files
 from gristmill.steps.read.source import (
-    as_source_files,
-    cells_to_unpack,
-    must_be_scanned,
+    choose_split_files,
+    choose_training_files,
+    find_source_tokenizer,
+    list_source_files,
+    make_source_files,
+    needs_scan,
+    open_for_unpacking,
     open_reader,
-    recognized,
-    source_files,
-    source_tokenizer,
-    split_files,
-    training_files,
+    with_detected_format,
 )
-from gristmill.steps.read.together import read_together
-from gristmill.steps.read.token_rows import refuse_text_keys
-from gristmill.steps.read.views import schema_without_views, without_views
-from gristmill.steps.read.webdataset import index_cells
+from gristmill.steps.read.tables.string_views import schema_without_views, without_views
+from gristmill.steps.read.tables.token_documents import refuse_text_keys
+from gristmill.steps.read.tar_files.webdataset import index_cells
 
 __all__ = [
     "CELL_BYTES",
@@ -38,26 +38,26 @@ __all__ = [
     "Read",
     "StreamDamage",
     "UnpackedPiece",
-    "as_path",
-    "as_source_files",
-    "cells_to_unpack",
+    "choose_split_files",
+    "choose_training_files",
+    "encode_json_line",
     "file_format",
+    "find_source_tokenizer",
     "index_cells",
-    "json_line",
+    "list_source_files",
     "looks_like_path",
-    "must_be_scanned",
+    "make_source_files",
+    "needs_scan",
+    "open_for_unpacking",
     "open_reader",
     "plan_schema",
-    "read_together",
-    "recognized",
+    "read_small_files",
+    "read_unpacked_chunks",
     "refuse_text_keys",
     "refuse_unfinished",
-    "sampled_record_types",
+    "sample_record_types",
     "schema_without_views",
-    "source_files",
-    "source_tokenizer",
-    "split_files",
-    "training_files",
-    "unpacked_chunks",
+    "to_path",
+    "with_detected_format",
     "without_views",
 ]

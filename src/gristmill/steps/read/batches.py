@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from gristmill.core.records import ORIGIN, RECORD, TEXT, origins
+from gristmill.core.records import ORIGIN, RECORD, TEXT, make_origins
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +20,8 @@ def build_batch(
 ) -> pa.RecordBatch:
     """A batch in the order of the schema; `origin` is made here."""
     arrays = [
-        origins(file, pa.array(positions, pa.uint64())) if name == ORIGIN else columns[name] for name in schema.names
+        make_origins(file, pa.array(positions, pa.uint64())) if name == ORIGIN else columns[name]
+        for name in schema.names
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from gristmill.core.records import BadRecord
+    from gristmill.core.records import QuarantinedRecord
 
 CELL_BYTES = 4 << 20
 
@@ -43,7 +43,7 @@ class CellBatch:
     batch: pa.RecordBatch
     num_blank: int = 0
     """Blank lines or documents: skipped and counted."""
-    bad: list[BadRecord] = field(default_factory=list)
+    quarantined: list[QuarantinedRecord] = field(default_factory=list)
     measures: Counter[str] = field(default_factory=Counter)
     """What else was counted: records with `other_fields`."""
 

@@ -22,7 +22,7 @@ _KINDS = (
 )
 
 
-def advise(path: str, wanted: str) -> str:
+def advise_on_file(path: str, wanted: str) -> str:
     """What to do about a file that is not `wanted` (arrow, parquet) although its name says so."""
     try:
         with open_input(path) as stream:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 
 from gristmill.core.errors import UsageError
-from gristmill.core.names import one_of
+from gristmill.core.names import check_choice
 from gristmill.steps.read.read import FORMATS
 from gristmill.storage.compression import codec_of, strip_codec
 
@@ -46,7 +46,7 @@ def file_format(path: str, declared: str | None = None) -> str:
     """
     suffix = posixpath.splitext(strip_codec(path))[1].lower()
     if declared is not None and declared != "gristmill":
-        one_of("format", declared, FORMATS)
+        check_choice("format", declared, FORMATS)
         found = declared
     elif suffix in _BY_SUFFIX:
         found = _BY_SUFFIX[suffix]

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from gristmill.core.errors import UsageError
-from gristmill.core.names import one_of
+from gristmill.core.names import check_choice
 from gristmill.core.python_records import PythonRecords
 from gristmill.core.records import ORIGIN, RECORD, SPLIT, TEXT
 from gristmill.core.step import Step
@@ -76,7 +76,7 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
         if isinstance(self.read, PythonRecords) and (self.format or self.separator):
             raise UsageError("format and separator are of files, not of records from Python", help="leave them out")
         if self.format is not None:
-            one_of("format", self.format, FORMATS)
+            check_choice("format", self.format, FORMATS)
         if self.field is not None and (not self.field or self.format not in (None, "json")):
             raise UsageError(
                 f"field: names the array of records in a JSON file, not {self.field!r} of {self.format or 'a file'}"
@@ -133,7 +133,7 @@ def _paths_or_records(given: Any) -> str | list[str] | PythonRecords:
         paths = list(given)
         # Path.exists would raise for texts that are too long for a name, or hold NUL.
         if paths and _reads_like_text(paths[0]) and os.path.exists(paths[0]):  # noqa: PTH110
-            paths = [as_path(path) if isinstance(path, str) else path for path in paths]
+            paths = [to_path(path) if isinstance(path, str) else path for path in paths]
     else:
         return PythonRecords.of(given)
     if not isinstance(given, str) and any(isinstance(path, str) and _reads_like_text(path) for path in paths):
@@ -159,10 +159,10 @@ def _paths_or_records(given: Any) -> str | list[str] | PythonRecords:
     return os.fspath(given) if isinstance(given, (str, os.PathLike)) else [os.fspath(path) for path in paths]
 
 
-def as_path(entry: str) -> str:
+def to_path(entry: str) -> str:
     """A string that is known to be a path, in a shape that no list of `Read` takes for a text.
 
-    >>> as_path("my corpus"), as_path("my corpus/*.jsonl"), as_path("s3://bucket/my corpus")
+    >>> to_path("my corpus"), to_path("my corpus/*.jsonl"), to_path("s3://bucket/my corpus")
     ('./my corpus', 'my corpus/*.jsonl', 's3://bucket/my corpus')
     """
     if len(entry) > 4096 or "\n" in entry:

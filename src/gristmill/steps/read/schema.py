@@ -22,30 +22,35 @@ from gristmill.core.records import (
     TEXT,
     TEXT_TYPE,
 )
-from gristmill.steps.read.arrow import arrow_schema
 from gristmill.steps.read.cells import CELL_BYTES
-from gristmill.steps.read.columns import (
+from gristmill.steps.read.csv_files.csv_file import RowDecoder
+from gristmill.steps.read.csv_files.csv_layout import find_csv_layout, read_csv_head
+from gristmill.steps.read.formats import JSON_FORMATS, file_format
+from gristmill.steps.read.json_files.json_elements import ElementScanner
+from gristmill.steps.read.json_files.json_layout import find_elements
+from gristmill.steps.read.json_files.json_types import (
+    decode_sample,
+    find_values,
+    infer_column_types,
+    missing_field_error,
+)
+from gristmill.steps.read.raw_cells.delimited_file import BYTE_ORDER_MARK, read_unpacked_chunks
+from gristmill.steps.read.tables.arrow import read_arrow_schema
+from gristmill.steps.read.tables.column_mapper import (
     check_text_column,
     find_type,
-    is_own_rest,
-    joined_schema,
-    loose_columns,
-    no_such_column,
-    united_columns,
+    find_unnamed_columns,
+    is_own_other_fields,
+    join_file_columns,
+    missing_column_error,
+    unite_file_columns,
 )
-from gristmill.steps.read.csv_file import RowDecoder
-from gristmill.steps.read.csv_layout import csv_head, find_csv_layout
-from gristmill.steps.read.formats import JSON_FORMATS, file_format
-from gristmill.steps.read.json_elements import ElementScanner
-from gristmill.steps.read.json_layout import find_elements
-from gristmill.steps.read.json_types import column_types, decode_sample, no_such_field, values_at
-from gristmill.steps.read.member_columns import loose_member_types
-from gristmill.steps.read.members import JSON, Sample, SampleWalk, member_path, put_in_json
-from gristmill.steps.read.parquet import check_ends, parquet_schema
-from gristmill.steps.read.separated import BYTE_ORDER_MARK, unpacked_chunks
-from gristmill.steps.read.tar import TarStream
-from gristmill.steps.read.token_rows import documents_schema, holds_token_rows
-from gristmill.steps.unite.field_types import FieldType, json_field_types
+from gristmill.steps.read.tables.parquet import check_footers, read_parquet_schema
+from gristmill.steps.read.tables.token_documents import documents_schema, holds_token_rows
+from gristmill.steps.read.tar_files.member_columns import infer_member_types
+from gristmill.steps.read.tar_files.tar_samples import JSON, TarSample, TarSampleWalk, add_members_to_json, member_path
+from gristmill.steps.read.tar_files.tar_stream import TarStream
+from gristmill.steps.unite.field_types import FieldType, infer_field_types
 from gristmill.steps.unite.json_text import JSON_TYPE, make_field
 from gristmill.storage.compression import codec_of
 from gristmill.storage.remote_files import protocol_of
@@ -73,12 +78,14 @@ def plan_schema(
     has_text: bool = True,
     carries_members: bool = False,
 ) -> pa.Schema:
-    """The columns of a source: those of its files (see `_file_columns`), and where some are held out its split."""
-    schema = _file_columns(read, files, keeps_record=keeps_record, has_text=has_text, carries_members=carries_members)
+    """The columns of a source: those of its files (see `_plan_file_schema`), and where some are held out its split."""
+    schema = _plan_file_schema(
+        read, files, keeps_record=keeps_record, has_text=has_text, carries_members=carries_members
+    )
     return schema.append(pa.field(SPLIT, pa.string())) if any(file.is_held_out for file in files) else schema
 
 
-def _file_columns(
+def _plan_file_schema(
     read: Read, files: Sequence[SourceFile], *, keeps_record: bool, has_text: bool, carries_members: bool
 ) -> pa.Schema:
     """The columns of a source: `origin`, `text`, what `columns` names, and with `keeps_record` all that was read.
@@ -89,18 +96,18 @@ def _file_columns(
     different stops the run by name. Rows of tokens have no text (see `token_rows`), and records that are to be rendered
     need none: without `has_text` they are taken as they are.
     """
-    kind = source_format(read, files)
+    kind = check_source_format(read, files)
     is_stored, is_local = kind in ("parquet", "arrow"), protocol_of(files[0].path) is None
-    if kind == "arrow" and read.format == "gristmill" and holds_token_rows(stored := arrow_schema(files[0].path)):
+    if kind == "arrow" and read.format == "gristmill" and holds_token_rows(stored := read_arrow_schema(files[0].path)):
         return documents_schema(stored, files[0].path)
     if kind == "parquet" and is_local:
-        check_ends(files)
+        check_footers(files)
     if not has_text and kind not in ("jsonl", "parquet", "arrow"):
         raise UsageError(
             f"{files[0].path}: chats are read from JSON lines, Parquet or Arrow, not from {kind}",
             help="leave out the render step if these are documents",
         )
-    sampled = _spread(files, _MAX_LOCAL_FOOTERS if is_stored and is_local else _MAX_SAMPLED)
+    sampled = _choose_spread(files, _MAX_LOCAL_FOOTERS if is_stored and is_local else _MAX_SAMPLED)
     columns: dict[str, FieldType]
     if kind == "jsonl":
         columns = _json_columns(read, sampled, has_text=has_text)
@@ -126,7 +133,7 @@ def _file_columns(
     return schema.with_metadata({CARRIES_ALL: b""}) if carries_all else schema
 
 
-def source_format(read: Read, files: Sequence[SourceFile]) -> str:
+def check_source_format(read: Read, files: Sequence[SourceFile]) -> str:
     """The one format of all files of a source; a saved Hugging Face dataset is Arrow files by now."""
     if not files:
         raise UsageError("read: there are no files", help="check the paths")
@@ -149,7 +156,7 @@ def source_format(read: Read, files: Sequence[SourceFile]) -> str:
     return {"hugging_face": "arrow", "json": "jsonl", "csv": "jsonl"}.get(kind, kind)
 
 
-def _spread(files: Sequence[SourceFile], most: int) -> list[SourceFile]:
+def _choose_spread(files: Sequence[SourceFile], most: int) -> list[SourceFile]:
     """Up to so many of the files, the first and the last among them."""
     count = min(len(files), most)
     return [files[index * (len(files) - 1) // max(1, count - 1)] for index in range(count)]
@@ -163,40 +170,40 @@ def _stored_columns(
     needs_rest = not sees_all
     schema = pa.schema([])
     for file in files:
-        schema = parquet_schema(file.path) if kind == "parquet" else arrow_schema(file.path)
+        schema = read_parquet_schema(file.path) if kind == "parquet" else read_arrow_schema(file.path)
         if has_text:
             check_text_column(schema, read.text, file.path)
         types = {name: find_type(schema, name) for name in read.columns}
         named.append((file.path, {name: each for name, each in types.items() if each is not None}))
         if carries_all:
-            others = loose_columns(schema, read, has_text=has_text)
+            others = find_unnamed_columns(schema, read, has_text=has_text)
             loose.append({name: each for name, each in others.items() if each is not None})
-            needs_rest = needs_rest or None in others.values() or any(map(is_own_rest, schema))
-    joined = joined_schema(named)
+            needs_rest = needs_rest or None in others.values() or any(map(is_own_other_fields, schema))
+    joined = join_file_columns(named)
     for name in read.columns:
         if name not in joined:
-            raise no_such_column(schema, name, files[-1].path)
-    columns = {name: FieldType(joined[name]) for name in read.columns} | united_columns(loose)
+            raise missing_column_error(schema, name, files[-1].path)
+    columns = {name: FieldType(joined[name]) for name in read.columns} | unite_file_columns(loose)
     return columns | {OTHER_FIELDS: REST} if carries_all and needs_rest else columns
 
 
 def _json_columns(read: Read, files: Sequence[SourceFile], *, has_text: bool) -> dict[str, FieldType]:
     records = [record for file in files for record in _sampled_objects(read, file)]
-    if has_text and records and not values_at(read.text, records):
-        raise no_such_field("text", read.text, records)
-    return {name: FieldType(kind) for name, kind in column_types(read.columns, records).items()}
+    if has_text and records and not find_values(read.text, records):
+        raise missing_field_error("text", read.text, records)
+    return {name: FieldType(kind) for name, kind in infer_column_types(read.columns, records).items()}
 
 
-def sampled_record_types(
+def sample_record_types(
     read: Read, files: Sequence[SourceFile], *, has_text: bool = True
 ) -> tuple[dict[str, FieldType], bool]:
     """The types of the keys of a source of JSON records, and whether every record has been looked at.
 
     Of up to 16 files spread over the source, the records in the first 4 MiB are the sample, shared between the files.
     """
-    sampled = _spread(files, _MAX_SAMPLED)
+    sampled = _choose_spread(files, _MAX_SAMPLED)
     most = max(_SAMPLE_BYTES, _ALL_SAMPLES_BYTES // len(sampled))
-    sees_all = len(sampled) == len(files) and source_format(read, files) in JSON_FORMATS
+    sees_all = len(sampled) == len(files) and check_source_format(read, files) in JSON_FORMATS
     sees_all = sees_all and all(file.num_bytes <= most and codec_of(file.path) is None for file in files)
     records: list[dict[str, Any]] = []
     for file in sampled:
@@ -206,7 +213,7 @@ def sampled_record_types(
                 records.append(record)
             elif content.strip():
                 sees_all = False
-    types = json_field_types(records)
+    types = infer_field_types(records)
     seen = {key for record in records for key in record}
     return types, sees_all and seen <= {*types, *([read.text] if has_text else [])}
 
@@ -216,7 +223,7 @@ def _sampled_records(read: Read, file: SourceFile, most: int) -> Iterator[bytes]
         yield from _sampled_json(read, file, most)
     else:
         for sample in _sampled_members(file, read, None):
-            put_in_json(sample)
+            add_members_to_json(sample)
             yield sample.members.get(JSON, b"{}")
 
 
@@ -232,19 +239,19 @@ def _sampled_json(read: Read, file: SourceFile, most: int) -> Iterable[bytes]:
     """The records in the first bytes of a file, whether they are lines, elements of an array or rows of CSV."""
     if file_format(file.path, read.format) == "csv":
         layout = find_csv_layout(read, file.path)
-        return RowDecoder(read, layout).sample(csv_head(read, file.path, layout, most))
+        return RowDecoder(read, layout).sample(read_csv_head(read, file.path, layout, most))
     elements = find_elements(read, file.path) if file_format(file.path, read.format) == "json" else None
     return _sampled_lines(file, most) if elements is None else _sampled_elements(file, elements, most)
 
 
 def _sampled_lines(file: SourceFile, most: int) -> list[bytes]:
-    data = _head(file, 0, b"\n", most)
+    data = _read_head(file, 0, b"\n", most)
     end = data.find(b"\n", most)
     return data[: end if end >= 0 else len(data)].removeprefix(BYTE_ORDER_MARK).split(b"\n")
 
 
 def _sampled_elements(file: SourceFile, elements: ElementRange, most: int) -> Iterator[bytes]:
-    data = _head(file, elements.start, b"", most)
+    data = _read_head(file, elements.start, b"", most)
     found = ElementScanner(is_open=not elements.is_array).split(data)
     for start, stop in zip(found.starts.tolist(), found.stops.tolist(), strict=True):
         yield data[start:stop]
@@ -254,10 +261,10 @@ def _sampled_elements(file: SourceFile, elements: ElementRange, most: int) -> It
         yield data[found.unfinished :]
 
 
-def _head(file: SourceFile, start: int, separator: bytes, most: int) -> bytes:
+def _read_head(file: SourceFile, start: int, separator: bytes, most: int) -> bytes:
     """The bytes from a place on: those that the sample needs, at most a cell; with separators from `most` on."""
     data = bytearray()
-    with closing(unpacked_chunks(file.path)) as chunks:
+    with closing(read_unpacked_chunks(file.path)) as chunks:
         try:
             for chunk in chunks:
                 data += chunk[start:]
@@ -286,14 +293,14 @@ def _member_columns(read: Read, files: Sequence[SourceFile], *, carries_all: boo
             types[name] = FieldType(TEXT_TYPE)
         else:
             contents = (sample.members[path.member] for sample in samples if path.member in sample.members)
-            types[name] = FieldType(column_types([path.field], map(decode_sample, contents))[path.field])
+            types[name] = FieldType(infer_column_types([path.field], map(decode_sample, contents))[path.field])
     if not carries_all:
         return types
     known = {path.member for path in (text, *paths.values()) if path.field is None}
-    return types | loose_member_types(samples, known) | {OTHER_FIELDS: REST}
+    return types | infer_member_types(samples, known) | {OTHER_FIELDS: REST}
 
 
-def _sampled_members(file: SourceFile, read: Read, needed: frozenset[str] | None) -> list[Sample]:
-    with closing(unpacked_chunks(file.path)) as chunks:
-        walk = SampleWalk(TarStream(chunks), file.id, needed, read.max_record_bytes, cell_bytes=1 << 62)
-        return [found for found in itertools.islice(walk.walk(), _MAX_SAMPLES) if isinstance(found, Sample)]
+def _sampled_members(file: SourceFile, read: Read, needed: frozenset[str] | None) -> list[TarSample]:
+    with closing(read_unpacked_chunks(file.path)) as chunks:
+        walk = TarSampleWalk(TarStream(chunks), file.id, needed, read.max_record_bytes, cell_bytes=1 << 62)
+        return [found for found in itertools.islice(walk.walk(), _MAX_SAMPLES) if isinstance(found, TarSample)]

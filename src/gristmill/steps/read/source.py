@@ -11,22 +11,22 @@ import xxhash
 from gristmill.core.errors import UsageError
 from gristmill.core.records import SPLIT, SourceFile
 from gristmill.core.splits import ALL_AS_TRAIN, TRAIN, choose_splits, looks_held_out
-from gristmill.steps.read.arrow import ArrowReader
 from gristmill.steps.read.cells import CELL_BYTES, ElementRange, FileReader, UnpackedPiece
-from gristmill.steps.read.csv_file import CsvFile, CsvReader
-from gristmill.steps.read.csv_layout import find_csv_layout
+from gristmill.steps.read.csv_files.csv_file import CsvFile, CsvReader
+from gristmill.steps.read.csv_files.csv_layout import find_csv_layout
+from gristmill.steps.read.dataset_folders.gristmill_dataset import find_datasets_tokenizer, find_shards, holds_datasets
+from gristmill.steps.read.dataset_folders.hub_folder import find_hub_files
+from gristmill.steps.read.dataset_folders.hugging_face import find_saved_files, is_dataset_folder
 from gristmill.steps.read.formats import JSON_FORMATS, file_format
-from gristmill.steps.read.gristmill_dataset import datasets_tokenizer, holds_datasets, shard_files
-from gristmill.steps.read.hub_folder import hub_files
-from gristmill.steps.read.hugging_face import data_files, is_dataset_folder
-from gristmill.steps.read.json_array import ElementFile, JsonArrayReader
-from gristmill.steps.read.json_layout import find_elements
-from gristmill.steps.read.json_lines import LINE_END, JsonLinesReader
-from gristmill.steps.read.parquet import ParquetReader
-from gristmill.steps.read.separated import SeparatedFile
+from gristmill.steps.read.json_files.json_array import ElementFile, JsonArrayReader
+from gristmill.steps.read.json_files.json_layout import find_elements
+from gristmill.steps.read.json_files.json_lines import LINE_END, JsonLinesReader
+from gristmill.steps.read.raw_cells.delimited_file import DelimitedFile
 from gristmill.steps.read.split_column import WithSplit
-from gristmill.steps.read.text_files import SeparatedTextReader, WholeTextReader
-from gristmill.steps.read.webdataset import WebDatasetReader
+from gristmill.steps.read.tables.arrow import ArrowReader
+from gristmill.steps.read.tables.parquet import ParquetReader
+from gristmill.steps.read.tar_files.webdataset import WebDatasetReader
+from gristmill.steps.read.text_files import DelimitedTextReader, WholeTextReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
     from gristmill.shards.carried_tokenizer import CarriedTokenizer
     from gristmill.steps.read.read import Read
-    from gristmill.storage.paths import FoundFile
+    from gristmill.storage.paths import ListedFile
 
 
-def recognized(read: Read, found: Sequence[FoundFile]) -> Read:
+def with_detected_format(read: Read, found: Sequence[ListedFile]) -> Read:
     """The source with its format, if that shows in the listing and not in the names of the files."""
     if read.format is None and holds_datasets(found):
         return msgspec.structs.replace(read, format="gristmill")
@@ -55,22 +55,24 @@ class SplitFiles:
     """Those that the dataset has, without a file."""
 
 
-def source_files(source: str, read: Read, found: Sequence[FoundFile], *, needs_train: bool = True) -> list[SourceFile]:
-    """Like `split_files`, without the notes."""
-    return split_files(source, read, found, needs_train=needs_train).files
+def list_source_files(
+    source: str, read: Read, found: Sequence[ListedFile], *, needs_train: bool = True
+) -> list[SourceFile]:
+    """Like `choose_split_files`, without the notes."""
+    return choose_split_files(source, read, found, needs_train=needs_train).files
 
 
-def split_files(source: str, read: Read, found: Sequence[FoundFile], *, needs_train: bool = True) -> SplitFiles:
+def choose_split_files(source: str, read: Read, found: Sequence[ListedFile], *, needs_train: bool = True) -> SplitFiles:
     """The files of a source, from what its patterns found: the folder of a saved dataset becomes its data files.
 
     Where the splits of files are known (see `core.splits`) each file has the name that its split is to have.
     """
     hub = None
     if read.format == "gristmill":
-        splits = shard_files(found)
+        splits = find_shards(found)
     elif read.format == "hugging_face" or (read.format is None and is_dataset_folder(found)):
-        splits = data_files(found)
-    elif (hub := hub_files(read, found)) is not None:
+        splits = find_saved_files(found)
+    elif (hub := find_hub_files(read, found)) is not None:
         splits = hub.splits
     else:
         splits = {"": list(found)}
@@ -83,20 +85,20 @@ def split_files(source: str, read: Read, found: Sequence[FoundFile], *, needs_tr
                 "split: only a dataset has splits, and these are files", help="name the files you want in read"
             )
         notes = [*notes, *_look_alike_notes(splits[""])] if read.split is None else notes
-        return SplitFiles(as_source_files(source, splits), notes)
+        return SplitFiles(make_source_files(source, splits), notes)
     if "" in splits:
         splits[TRAIN] = [*splits.get(TRAIN, []), *splits.pop("")]
-    chosen = choose_splits(list(splits), read.split, _in_words(read, found), needs_train=needs_train)
-    files: dict[str, list[FoundFile]] = {}
+    chosen = choose_splits(list(splits), read.split, _describe_paths(read, found), needs_train=needs_train)
+    files: dict[str, list[ListedFile]] = {}
     for split, name in chosen.items():
         if not splits[split] and (hub is not None or not any(splits[other] for other in chosen)):
             raise UsageError(f"split {split}: there is no file of it", help="leave it out: split: {train: …}")
         files.setdefault(name, []).extend(splits[split])
     empty = tuple(name for name, some in files.items() if not some)
-    return SplitFiles(as_source_files(source, files), [*_split_notes(splits, chosen), *notes], empty)
+    return SplitFiles(make_source_files(source, files), [*_split_notes(splits, chosen), *notes], empty)
 
 
-def as_source_files(source: str, splits: Mapping[str, Sequence[FoundFile]]) -> list[SourceFile]:
+def make_source_files(source: str, splits: Mapping[str, Sequence[ListedFile]]) -> list[SourceFile]:
     """Files with the splits that they are in, by relative path."""
     files: dict[str, SourceFile] = {}
     for split, some in splits.items():
@@ -118,13 +120,13 @@ def as_source_files(source: str, splits: Mapping[str, Sequence[FoundFile]]) -> l
     return [files[relative] for relative in sorted(files)]
 
 
-def training_files(files: Sequence[SourceFile]) -> list[SourceFile]:
+def choose_training_files(files: Sequence[SourceFile]) -> list[SourceFile]:
     """Those for training, or all where none is, without their splits: for what reads texts and writes no dataset."""
     some = [file for file in files if not file.is_held_out] or files
     return [msgspec.structs.replace(file, split="") for file in some]
 
 
-def _in_words(read: Read, found: Sequence[FoundFile]) -> str:
+def _describe_paths(read: Read, found: Sequence[ListedFile]) -> str:
     return read.read if isinstance(read.read, str) else found[0].path[: -len(found[0].relative)]
 
 
@@ -137,7 +139,7 @@ def _split_notes(splits: Mapping[str, object], chosen: Mapping[str, str]) -> lis
     return [f"splits: {kept}" + (f"; not read: {', '.join(left_out)}" if left_out else "")]
 
 
-def _look_alike_notes(found: Sequence[FoundFile]) -> list[str]:
+def _look_alike_notes(found: Sequence[ListedFile]) -> list[str]:
     """All files are for training, which is a surprise if one is called `test.jsonl`."""
     names = [file.relative for file in found if looks_held_out(file.relative)]
     if not names:
@@ -151,9 +153,9 @@ def _look_alike_notes(found: Sequence[FoundFile]) -> list[str]:
     ]
 
 
-def source_tokenizer(read: Read, found: Sequence[FoundFile]) -> CarriedTokenizer | None:
+def find_source_tokenizer(read: Read, found: Sequence[ListedFile]) -> CarriedTokenizer | None:
     """What made the ids of a source that holds tokens already."""
-    return datasets_tokenizer(found) if read.format == "gristmill" else None
+    return find_datasets_tokenizer(found) if read.format == "gristmill" else None
 
 
 def open_reader(
@@ -178,14 +180,14 @@ def open_reader(
         reader = open_reader(read, file, inner, piece=piece, cell_bytes=cell_bytes)
         return WithSplit(reader, schema, {file.id: file.split or TRAIN})
     kind = file_format(file.path, read.format)
-    elements = _elements(read, file, piece, kind)
+    elements = _find_json_elements(read, file, piece, kind)
     if elements is not None:
         return JsonArrayReader(read, ElementFile(file, elements, read.max_record_bytes, piece, cell_bytes), schema)
     if kind == "csv":
-        return CsvReader(read, _csv_file(read, file, piece, cell_bytes), schema)
+        return CsvReader(read, _open_csv(read, file, piece, cell_bytes), schema)
     if kind in JSON_FORMATS or (kind == "text" and read.separator is not None):
-        cells = _separated(read, file, piece, cell_bytes)
-        return (JsonLinesReader if kind in JSON_FORMATS else SeparatedTextReader)(read, cells, schema)
+        cells = _open_delimited(read, file, piece, cell_bytes)
+        return (JsonLinesReader if kind in JSON_FORMATS else DelimitedTextReader)(read, cells, schema)
     if kind == "text":
         return WholeTextReader(read, file, schema)
     if kind == "webdataset":
@@ -194,16 +196,16 @@ def open_reader(
     return columnar(read, file, schema, cell_bytes=cell_bytes)
 
 
-def must_be_scanned(read: Read, file: SourceFile) -> bool:
+def needs_scan(read: Read, file: SourceFile) -> bool:
     """Whether a plain file can only be cut by someone who has seen all of it: CSV, and a JSON array."""
     kind = file_format(file.path, read.format)
-    elements = _elements(read, file, None, kind)
+    elements = _find_json_elements(read, file, None, kind)
     return kind == "csv" or (elements is not None and elements.is_array)
 
 
-def cells_to_unpack(
+def open_for_unpacking(
     read: Read, file: SourceFile, *, cell_bytes: int = CELL_BYTES
-) -> tuple[SeparatedFile, ElementRange | None]:
+) -> tuple[DelimitedFile, ElementRange | None]:
     """A compressed file of lines, elements or separated text, or a plain one that must be scanned: of an array, where
     that is.
 
@@ -213,25 +215,25 @@ def cells_to_unpack(
     """
     kind = file_format(file.path, read.format)
     if kind == "csv":
-        return _csv_file(read, file, None, cell_bytes), None
-    elements = _elements(read, file, None, kind)
+        return _open_csv(read, file, None, cell_bytes), None
+    elements = _find_json_elements(read, file, None, kind)
     if elements is not None:
         return ElementFile(file, elements, read.max_record_bytes, cell_bytes=cell_bytes), elements
-    return _separated(read, file, None, cell_bytes), None
+    return _open_delimited(read, file, None, cell_bytes), None
 
 
-def _csv_file(read: Read, file: SourceFile, piece: UnpackedPiece | None, cell_bytes: int) -> CsvFile:
+def _open_csv(read: Read, file: SourceFile, piece: UnpackedPiece | None, cell_bytes: int) -> CsvFile:
     layout = find_csv_layout(read, file.path)
     return CsvFile(file, layout, read.max_record_bytes, piece, cell_bytes, read.encoding)
 
 
-def _elements(read: Read, file: SourceFile, piece: UnpackedPiece | None, kind: str) -> ElementRange | None:
+def _find_json_elements(read: Read, file: SourceFile, piece: UnpackedPiece | None, kind: str) -> ElementRange | None:
     """Where the records of a JSON file stand that does not hold lines."""
     if piece is not None:
         return piece.elements
     return find_elements(read, file.path) if kind == "json" else None
 
 
-def _separated(read: Read, file: SourceFile, piece: UnpackedPiece | None, cell_bytes: int) -> SeparatedFile:
+def _open_delimited(read: Read, file: SourceFile, piece: UnpackedPiece | None, cell_bytes: int) -> DelimitedFile:
     separator = LINE_END if read.separator is None else read.separator.encode()
-    return SeparatedFile(file, separator, read.max_record_bytes, piece, cell_bytes)
+    return DelimitedFile(file, separator, read.max_record_bytes, piece, cell_bytes)

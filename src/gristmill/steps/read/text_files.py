@@ -12,24 +12,24 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.errors import CorruptStreamError
-from gristmill.core.records import RECORD_TYPE, TEXT, TEXT_TYPE, BadRecord
+from gristmill.core.records import RECORD_TYPE, TEXT, TEXT_TYPE, QuarantinedRecord
 from gristmill.steps.read.batches import build_batch, is_utf8
 from gristmill.steps.read.cells import CellBatch, StreamDamage
-from gristmill.steps.read.records import cut_records
-from gristmill.steps.read.separated import BYTE_ORDER_MARK, unpacked_chunks
+from gristmill.steps.read.raw_cells.cut_records import cut_records
+from gristmill.steps.read.raw_cells.delimited_file import BYTE_ORDER_MARK, read_unpacked_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gristmill.core.records import SourceFile
+    from gristmill.steps.read.raw_cells.delimited_file import DelimitedFile, RawCell
     from gristmill.steps.read.read import Read
-    from gristmill.steps.read.separated import RawCell, SeparatedFile
 
 
-class SeparatedTextReader:
+class DelimitedTextReader:
     """Reads documents between separators, cell by cell."""
 
-    def __init__(self, read: Read, cells: SeparatedFile, schema: pa.Schema) -> None:
+    def __init__(self, read: Read, cells: DelimitedFile, schema: pa.Schema) -> None:
         self.can_cut = cells.can_cut
         self._read = read
         self._cells = cells
@@ -75,14 +75,14 @@ class WholeTextReader:
             return
         data, num_bytes, damage = self._load()
         texts: list[bytes] = []
-        bad: list[BadRecord] = []
+        bad: list[QuarantinedRecord] = []
         if damage is not None:
-            bad.append(self._bad(damage.reason, damage.message, data, num_bytes))
+            bad.append(self._quarantine(damage.reason, damage.message, data, num_bytes))
         elif num_bytes > self._max_record_bytes:
             message = f"{num_bytes} bytes, more than max_record_bytes ({self._max_record_bytes})"
-            bad.append(self._bad("too_large", message, None, num_bytes))
+            bad.append(self._quarantine("too_large", message, None, num_bytes))
         elif not is_utf8(data):
-            bad.append(self._bad("invalid_utf8", "the file is not UTF-8", data, num_bytes))
+            bad.append(self._quarantine("invalid_utf8", "the file is not UTF-8", data, num_bytes))
         elif data and not data.isspace():
             texts.append(data)
         column = pa.array(texts, RECORD_TYPE).cast(TEXT_TYPE)
@@ -95,7 +95,7 @@ class WholeTextReader:
         num_bytes = 0
         damage = None
         try:
-            with closing(unpacked_chunks(self._file.path)) as chunks:
+            with closing(read_unpacked_chunks(self._file.path)) as chunks:
                 for chunk in chunks:
                     num_bytes += len(chunk)
                     if num_bytes <= self._max_record_bytes:
@@ -105,6 +105,6 @@ class WholeTextReader:
         mark = len(BYTE_ORDER_MARK) if data.startswith(BYTE_ORDER_MARK) else 0
         return bytes(data[mark:]), num_bytes - mark, damage
 
-    def _bad(self, reason: str, message: str, raw: bytes | None, num_bytes: int) -> BadRecord:
+    def _quarantine(self, reason: str, message: str, raw: bytes | None, num_bytes: int) -> QuarantinedRecord:
         is_whole = raw is not None and len(raw) == num_bytes
-        return BadRecord(self._file.id, 0, 0, reason, message, raw if is_whole else None, num_bytes)
+        return QuarantinedRecord(self._file.id, 0, 0, reason, message, raw if is_whole else None, num_bytes)

@@ -1,6 +1,6 @@
-"""Chats to text, and which of it is trained on. `Render` is what a recipe says, `RenderChats` what the plan makes."""
+"""Chats to text, and which of it is trained on. A recipe says `Render`, the plan makes `ResolvedRender`."""
 
 from gristmill.steps.render.render import Render
-from gristmill.steps.render.render_chats import RenderChats
+from gristmill.steps.render.resolved_render import ResolvedRender
 
-__all__ = ["Render", "RenderChats"]
+__all__ = ["Render", "ResolvedRender"]

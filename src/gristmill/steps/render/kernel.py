@@ -19,12 +19,12 @@ from gristmill.core.records import (
     TEXT,
     TEXT_TYPE,
     TRAINED,
-    Applied,
-    BadRecord,
+    QuarantinedRecord,
+    StepResult,
 )
-from gristmill.steps.record_functions import Refused, bad_record, each_record, exception_record
+from gristmill.steps.records.record_functions import RefusedRecord, decode_records, quarantine_exception, quarantine_row
 from gristmill.text.chats import NotAChat
-from gristmill.text.template_limits import TemplateTimeout
+from gristmill.text.chats.template_limits import TemplateTimeout
 from gristmill.text.tokenizers import SpecialLiterals
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gristmill.text.chats import Example, ExampleMaker, Made
-    from gristmill.text.template_limits import TemplateLimits
+    from gristmill.text.chats import Example, ExampleMaker, RenderedRecord
+    from gristmill.text.chats.template_limits import TemplateLimits
 
 
 PROMPT = "prompt"
@@ -64,44 +64,44 @@ class RenderKernel:
     def begin_task(self) -> None:
         """Nothing is kept from record to record."""
 
-    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:  # noqa: ARG002
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
         """Texts for records."""
         with self._limits or nullcontext():
             return self._apply(batch)
 
-    def _apply(self, batch: pa.RecordBatch) -> Applied:
+    def _apply(self, batch: pa.RecordBatch) -> StepResult:
         schema = self._output_schema(batch.schema)
         suspects = self._may_hold_literals(batch)
-        rows = _Rows(schema)
-        bad: list[BadRecord] = []
+        rows = _ExampleRows(schema)
+        bad: list[QuarantinedRecord] = []
         dropped: Counter[str] = Counter()
         measures: Counter[str] = Counter()
         created = 0
-        for row, record in enumerate(each_record(batch)):
+        for row, record in enumerate(decode_records(batch)):
             if self._limits is not None:
                 self._limits.restart()
             try:
-                if isinstance(record, Refused):
+                if isinstance(record, RefusedRecord):
                     raise NotAChat(record.reason, record.message)
                 if RECORD not in batch.schema.names:
                     record = _without_nulls(record)  # noqa: PLW2901
                 made = self.maker.make(record, may_hold_literals=bool(suspects[row]))
                 rows.add(row, made)
             except NotAChat as problem:
-                bad.append(bad_record(batch, row, problem.reason, problem.message))
+                bad.append(quarantine_row(batch, row, problem.reason, problem.message))
                 continue
             except TemplateTimeout as error:
-                bad.append(bad_record(batch, row, "timeout", f"the template {error}"))
+                bad.append(quarantine_row(batch, row, "timeout", f"the template {error}"))
                 continue
             except Exception as error:  # of a template or a record that nobody has thought of: one record, not the run
-                bad.append(exception_record(batch, row, error))
+                bad.append(quarantine_exception(batch, row, error))
                 continue
             created += len(made.examples) + len(made.dropped) - 1
             dropped.update(made.dropped)
             for name, count in made.counts:
                 measures[name] += count
         counted = rows.to_batch(batch, self._count_tokens)
-        return Applied(counted, dict(dropped), created=created, bad=bad, measures=dict(measures))
+        return StepResult(counted, dict(dropped), created=created, quarantined=bad, counters=dict(measures))
 
     def _may_hold_literals(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
         """Rows in which a special token may be written; seen in the raw line, or hidden by escapes in it."""
@@ -114,7 +114,7 @@ class RenderKernel:
         return found
 
 
-class _Rows:
+class _ExampleRows:
     """Examples as columns."""
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -125,8 +125,8 @@ class _Rows:
         self._places: dict[str, list[list[int]]] = {TRAINED: [], LITERALS: []}
         self._prompts: list[int] = []
 
-    def add(self, row: int, made: Made) -> None:
-        encoded = [_encoded(example) for example in made.examples]
+    def add(self, row: int, made: RenderedRecord) -> None:
+        encoded = [_encode_example(example) for example in made.examples]
         for part, (text, trained, literals, answer) in enumerate(encoded):
             self._sources.append(row)
             self._parts.append(part)
@@ -144,13 +144,17 @@ class _Rows:
             if name in self._places:
                 columns[name] = pa.array(self._places[name], self._schema.field(name).type)
             elif name == TEXT:
-                columns[name] = _strings(self._texts)
+                columns[name] = _to_text_array(self._texts)
             elif name == NUM_TOKENS and count_tokens is not None:
-                columns[name] = pa.array(count_tokens(_strings(self._texts)), pa.int64())
+                columns[name] = pa.array(count_tokens(_to_text_array(self._texts)), pa.int64())
             elif name == PROMPT:
-                columns[name] = _strings([text[:end] for text, end in zip(self._texts, self._prompts, strict=True)])
+                columns[name] = _to_text_array(
+                    [text[:end] for text, end in zip(self._texts, self._prompts, strict=True)]
+                )
             elif name == COMPLETION:
-                columns[name] = _strings([text[end:] for text, end in zip(self._texts, self._prompts, strict=True)])
+                columns[name] = _to_text_array(
+                    [text[end:] for text, end in zip(self._texts, self._prompts, strict=True)]
+                )
             elif name == ORIGIN:
                 columns[name] = self._origins(batch.column(ORIGIN).take(rows))
             else:
@@ -166,11 +170,11 @@ class _Rows:
         return pa.StructArray.from_arrays(fields, fields=list(ORIGIN_TYPE))
 
 
-def _strings(texts: Sequence[bytes]) -> pa.Array:
+def _to_text_array(texts: Sequence[bytes]) -> pa.Array:
     return pa.array(texts, pa.large_binary()).cast(TEXT_TYPE)
 
 
-def _encoded(example: Example) -> tuple[bytes, list[int], list[int], int]:
+def _encode_example(example: Example) -> tuple[bytes, list[int], list[int], int]:
     """The text in UTF-8, with its places in bytes. Each character is looked at once."""
     trained = [place for span in example.trained for place in span]
     literals = [place for span in example.literals for place in span]

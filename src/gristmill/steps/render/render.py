@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from gristmill.core.errors import UsageError
-from gristmill.core.names import one_of
+from gristmill.core.names import check_choice
 from gristmill.core.step import Step
-from gristmill.steps.render.render_chats import RenderChats
+from gristmill.steps.render.resolved_render import ResolvedRender
 from gristmill.text.chats import (
     AUTO,
     DROP_CHAT,
@@ -28,7 +28,7 @@ from gristmill.text.chats import (
     find_unknown_tokens,
 )
 from gristmill.text.tokenizers import AUTO as CHOSEN
-from gristmill.text.tokenizers import TokenizerFiles, choose_engine, find_tokenizer, read_facts, unmarked_controls
+from gristmill.text.tokenizers import TokenizerFiles, choose_engine, find_tokenizer, find_unmarked_controls, read_facts
 
 _KEEP = ("messages",)
 _AS_GIVEN, _OBJECT = _ARGUMENTS = ("as_given", "object")
@@ -88,17 +88,17 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
     """Arguments of tool calls that are JSON in a string: `as_given`, or `object` for templates that write the JSON."""
 
     def __post_init__(self) -> None:
-        one_of("shape", self.shape, [AUTO, *SHAPES])
-        one_of("train_on", self.train_on, TRAIN_ON)
-        one_of("last_not_assistant", self.last_not_assistant, LAST_NOT_ASSISTANT)
-        one_of("split_turns", self.split_turns, SPLIT_TURNS)
-        one_of("too_long", self.too_long, TOO_LONG)
-        one_of("prompt", self.prompt, PROMPT)
+        check_choice("shape", self.shape, [AUTO, *SHAPES])
+        check_choice("train_on", self.train_on, TRAIN_ON)
+        check_choice("last_not_assistant", self.last_not_assistant, LAST_NOT_ASSISTANT)
+        check_choice("split_turns", self.split_turns, SPLIT_TURNS)
+        check_choice("too_long", self.too_long, TOO_LONG)
+        check_choice("prompt", self.prompt, PROMPT)
         ours = [name for name in self.chat_template_kwargs if name in RESERVED_VARIABLES]
         if ours:
             raise UsageError(f"chat_template_kwargs: {ours[0]} cannot be set", help="it comes from the records")
         if self.keep is not None:
-            one_of("keep", self.keep, _KEEP)
+            check_choice("keep", self.keep, _KEEP)
             if self.max_tokens is not None and self.too_long != DROP_CHAT:
                 raise UsageError(
                     f"render: with keep: {self.keep} chats are given back whole, so one that is too long can only be "
@@ -106,13 +106,13 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
                     help="add too_long: drop",
                 )
         if self.tool_arguments is not None:
-            one_of("tool_arguments", self.tool_arguments, _ARGUMENTS)
+            check_choice("tool_arguments", self.tool_arguments, _ARGUMENTS)
         if self.max_tokens is not None and self.max_tokens < 1:
             raise UsageError(f"max_tokens must be at least 1, not {self.max_tokens}")
         if self.date is not None:
-            _parsed_date(self.date)
+            _parse_date(self.date)
 
-    def resolved(self, folder: str) -> RenderChats:
+    def resolve(self, folder: str) -> ResolvedRender:
         """The step with its template found. Workers compile it: Jinja computes constants then, perhaps for ever."""
         files = find_tokenizer(self.tokenizer, folder) if self.tokenizer is not None else None
         template = find_template(self.template, files, folder)
@@ -143,13 +143,13 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
             template_variables=self.chat_template_kwargs,
         )
         facts = read_facts(files) if files is not None else None
-        return RenderChats(
+        return ResolvedRender(
             template=template,
             options=options,
-            today=_parsed_date(self.date) if self.date is not None else None,
+            today=_parse_date(self.date) if self.date is not None else None,
             files=files,
             special_tokens=facts.special_tokens if facts is not None else {},
-            control_tokens=tuple(unmarked_controls(facts)) if facts is not None else (),
+            control_tokens=tuple(find_unmarked_controls(facts)) if facts is not None else (),
             unknown_tokens=find_unknown_tokens(files, facts.added_tokens)
             if files is not None and facts is not None
             else (),
@@ -165,7 +165,7 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
         return choose_engine(files, CHOSEN, specials_as_text=False).engine
 
 
-def _parsed_date(text: str) -> date:
+def _parse_date(text: str) -> date:
     try:
         return date.fromisoformat(text)
     except ValueError:

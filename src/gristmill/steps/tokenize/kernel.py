@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.core.errors import GristmillError, ParityError
-from gristmill.core.records import INPUT_IDS, ORIGIN, SPLIT, TEXT, Applied
-from gristmill.core.seeds import below, hash_origins
-from gristmill.steps.tokenize.ends import with_ends
-from gristmill.text.tokenizers import REFERENCE, Engine, SpecialLiterals, compare, id_type, load_engine
+from gristmill.core.records import INPUT_IDS, ORIGIN, SPLIT, TEXT, StepResult
+from gristmill.core.seeds import hash_bound, hash_origins
+from gristmill.steps.tokenize.end_tokens import add_end_tokens
+from gristmill.text.tokenizers import REFERENCE, Engine, SpecialLiterals, compare_engines, id_type, load_engine
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,7 +37,7 @@ def token_schema(schema: pa.Schema, vocab_size: int) -> pa.Schema:
     return pa.schema([*kept, pa.field(INPUT_IDS, ids)], schema.metadata)
 
 
-class EncodeKernel:
+class TokenizeKernel:
     """An engine, and the reference to check it with."""
 
     def __init__(
@@ -57,7 +57,7 @@ class EncodeKernel:
         """The first document of each task is checked, whatever its hash."""
         self._checks_next = True
 
-    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
         """Ids for texts."""
         literals = self._literals.count(batch.column(TEXT))
         num_literals, num_rejected = int(literals.sum()), 0
@@ -68,9 +68,9 @@ class EncodeKernel:
         num_before = self._num_by_reference
         ids, offsets = self._engine.encode(texts)
         sizes = pc.binary_length(texts).to_numpy(zero_copy_only=False)
-        num_checked = self._check(batch, ids, offsets, sizes, seed)
+        num_checked = self._check_parity(batch, ids, offsets, sizes, seed)
         self._refuse_unknown(ids)
-        tokens, offsets = with_ends(ids, offsets, self._dtype, begin=self._begin, end=self._end)
+        tokens, offsets = add_end_tokens(ids, offsets, self._dtype, begin=self._begin, end=self._end)
         measures = {
             "tokens": len(tokens),
             "bytes": int(sizes.sum()),
@@ -79,9 +79,9 @@ class EncodeKernel:
             **self._count_by_reference(num_before),
         }
         dropped = {"special_token": num_rejected} if num_rejected else {}
-        return Applied(self._batch(batch, tokens, offsets), dropped, measures=measures)
+        return StepResult(self._build_batch(batch, tokens, offsets), dropped, counters=measures)
 
-    def _batch(
+    def _build_batch(
         self, batch: pa.RecordBatch, ids: NDArray[np.unsignedinteger], offsets: NDArray[np.int64]
     ) -> pa.RecordBatch:
         if len(ids) >= 2**31:
@@ -118,7 +118,7 @@ class EncodeKernel:
     def _load(self, engine: str) -> Engine:
         return load_engine(self._files, engine, specials_as_text=self._policy != AS_TOKEN)
 
-    def _check(
+    def _check_parity(
         self,
         batch: pa.RecordBatch,
         ids: NDArray[np.uint32],
@@ -133,7 +133,7 @@ class EncodeKernel:
         if self._engine.name == REFERENCE or not batch.num_rows:
             return 0
         short = sizes <= CHECKED_BYTES
-        by_hash = hash_origins(seed, "tokenize/parity", batch.column(ORIGIN)) < np.uint64(below(CHECKED_SHARE))
+        by_hash = hash_origins(seed, "tokenize/parity", batch.column(ORIGIN)) < np.uint64(hash_bound(CHECKED_SHARE))
         chosen = by_hash & short
         num_chosen = int(np.count_nonzero(chosen))
         if self._checks_next and short.any():
@@ -142,12 +142,12 @@ class EncodeKernel:
         for row in np.flatnonzero(chosen).tolist():
             expected, _ = self._reference.encode(batch.column(TEXT).slice(row, 1))
             if not np.array_equal(ids[offsets[row] : offsets[row + 1]], expected):
-                self._fail(batch, row)
+                self._raise_parity_error(batch, row)
         return num_chosen
 
-    def _fail(self, batch: pa.RecordBatch, row: int) -> None:
+    def _raise_parity_error(self, batch: pa.RecordBatch, row: int) -> None:
         origin = batch.column(ORIGIN)[row].as_py()
-        mismatch = compare(self._engine, self._reference, batch.column(TEXT).slice(row, 1).to_pylist())
+        mismatch = compare_engines(self._engine, self._reference, batch.column(TEXT).slice(row, 1).to_pylist())
         where = f"file {origin['file']:016x}, position {origin['position']}, part {origin['part']}"
         about = (
             str(mismatch)

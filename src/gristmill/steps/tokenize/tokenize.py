@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gristmill.core.errors import UsageError
-from gristmill.core.names import one_of
+from gristmill.core.names import check_choice
 from gristmill.core.step import Step
-from gristmill.steps.tokenize.encode import Encode
 from gristmill.steps.tokenize.kernel import AS_TEXT, AS_TOKEN, POLICIES
+from gristmill.steps.tokenize.resolved_tokenize import ResolvedTokenize
 from gristmill.text.tokenizers import AUTO, ENGINES, choose_engine, find_tokenizer, read_facts
 
 
@@ -34,10 +34,10 @@ class Tokenize(Step, tag="tokenize", frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not self.tokenizer:
             raise UsageError("tokenizer: must name a folder, a file or a name on the Hugging Face Hub")
-        one_of("engine", self.engine, [AUTO, *ENGINES])
-        one_of("special_tokens_in_text", self.special_tokens_in_text, POLICIES)
+        check_choice("engine", self.engine, [AUTO, *ENGINES])
+        check_choice("special_tokens_in_text", self.special_tokens_in_text, POLICIES)
 
-    def resolved(self, folder: str) -> Encode:
+    def resolve(self, folder: str) -> ResolvedTokenize:
         """The step with its tokenizer looked up, tried, and an engine chosen. Takes 1 to 3 s."""
         files = find_tokenizer(self.tokenizer, folder)
         choice = choose_engine(files, self.engine, specials_as_text=self.special_tokens_in_text != AS_TOKEN)
@@ -48,7 +48,7 @@ class Tokenize(Step, tag="tokenize", frozen=True, kw_only=True):
                     f"add_{role}: {files.path} does not say which token that is",
                     help=f'name it in tokenizer_config.json beside it ("{role}_token": "…"), or set add_{role}: false',
                 )
-        return Encode(
+        return ResolvedTokenize(
             tokenizer=self.tokenizer,
             files=files,
             choice=choice,

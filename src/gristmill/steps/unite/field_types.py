@@ -39,10 +39,10 @@ class FieldType(NamedTuple):
     why: str = ""
 
 
-def json_field_types(records: Sequence[Mapping[str, Any]]) -> dict[str, FieldType]:
+def infer_field_types(records: Sequence[Mapping[str, Any]]) -> dict[str, FieldType]:
     """A type for each key of decoded records, in the order in which they are first seen; `null` if nothing else is.
 
-    >>> json_field_types([{"id": 1, "tags": ["a"]}, {"id": "b", "score": 0.5}])["tags"].type
+    >>> infer_field_types([{"id": 1, "tags": ["a"]}, {"id": "b", "score": 0.5}])["tags"].type
     LargeListType(large_list<item: large_string>)
     """
     values: dict[str, list[Any]] = {}
@@ -142,10 +142,10 @@ def plain_type(arrow_type: pa.DataType) -> pa.DataType:
     return arrow_type
 
 
-def joined_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+def join_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """The type that holds every value of both exactly; None if there is none.
 
-    >>> joined_type(pa.int32(), pa.int64()), joined_type(pa.uint32(), pa.int32()), joined_type(pa.int64(), pa.float64())
+    >>> join_types(pa.int32(), pa.int64()), join_types(pa.uint32(), pa.int32()), join_types(pa.int64(), pa.float64())
     (DataType(int64), DataType(int64), None)
     """
     if one == other or pa.types.is_null(other):
@@ -162,7 +162,7 @@ def joined_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         return {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}.get(width)
     for test, make in ((types.is_list, pa.list_), (types.is_large_list, pa.large_list)):
         if test(one) and test(other):
-            inner = joined_type(one.value_type, other.value_type)
+            inner = join_types(one.value_type, other.value_type)
             return None if inner is None else make(inner)
     return None
 
@@ -177,26 +177,26 @@ _WIDER = (
 """Each holds the values of those before it."""
 
 
-def united_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Like `joined_type`, for columns that nobody named: objects get the fields of both, lists are lists.
+def unite_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Like `join_types`, for columns that nobody named: objects get the fields of both, lists are lists.
 
-    >>> united_type(pa.struct({"a": pa.int8()}), pa.struct({"b": pa.int8()}))
+    >>> unite_types(pa.struct({"a": pa.int8()}), pa.struct({"b": pa.int8()}))
     StructType(struct<a: int8, b: int8>)
     """
-    joined = joined_type(one, other)
+    joined = join_types(one, other)
     if joined is not None:
         return joined
     types = pa.types
     if types.is_struct(one) and types.is_struct(other):
         fields: dict[str, pa.DataType] = {}
         for field in (*one, *other):
-            both = united_type(fields[field.name], field.type) if field.name in fields else field.type
+            both = unite_types(fields[field.name], field.type) if field.name in fields else field.type
             if both is None:
                 return None
             fields[field.name] = both
         return pa.struct(list(fields.items()))
     if all(types.is_list(kind) or types.is_large_list(kind) for kind in (one, other)):
-        inner = united_type(one.value_type, other.value_type)
+        inner = unite_types(one.value_type, other.value_type)
         is_large = types.is_large_list(one) or types.is_large_list(other)
         return None if inner is None else (pa.large_list if is_large else pa.list_)(inner)
     return None

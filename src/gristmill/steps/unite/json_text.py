@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.core.json_values import count_not_finite_values
-from gristmill.core.records import JSON_TEXT, TEXT_TYPE, WHY
+from gristmill.core.records import JSON_TEXT, TEXT_TYPE, TYPE_REASON
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,7 +28,7 @@ def make_field(name: str, kind: pa.DataType, why: str = "") -> pa.Field:
     """The field of a column of this type, or of JSON text."""
     if not kind.equals(JSON_TYPE):
         return pa.field(name, kind)
-    return pa.field(name, TEXT_TYPE, metadata={JSON_TEXT: b"text", **({WHY: why.encode()} if why else {})})
+    return pa.field(name, TEXT_TYPE, metadata={JSON_TEXT: b"text", **({TYPE_REASON: why.encode()} if why else {})})
 
 
 def is_json(field: pa.Field) -> bool:
@@ -39,10 +39,10 @@ def is_json(field: pa.Field) -> bool:
 
 
 def reason_for_json(field: pa.Field) -> str:
-    return str((field.metadata or {}).get(WHY, b"").decode())
+    return str((field.metadata or {}).get(TYPE_REASON, b"").decode())
 
 
-def json_values(array: pa.Array, *, holds_json: bool = False) -> list[Any]:
+def to_json_values(array: pa.Array, *, holds_json: bool = False) -> list[Any]:
     """Values that `msgspec.json.encode` takes. JSON text becomes the value that it says; if it says none, a string."""
     values: list[Any] = _for_json(array).to_pylist()
     return [_json_value(value) for value in values] if holds_json else values

@@ -8,16 +8,16 @@ from typing import Any, ClassVar
 import msgspec
 import pyarrow as pa
 
-from gristmill.core.records import ORIGIN, OTHER_FIELDS, RECORD, RECORD_TYPE, SPLIT, Applied
+from gristmill.core.records import ORIGIN, OTHER_FIELDS, RECORD, RECORD_TYPE, SPLIT, StepResult
 from gristmill.core.step import LocalStep
-from gristmill.steps.columns import path_in_record, value_columns
+from gristmill.steps.records.columns import path_in_record, value_columns
 from gristmill.steps.unite.json_text import (
     JSON_TYPE,
     NAN_AS_NULL,
     count_not_finite,
     is_json,
-    json_values,
     to_json_text,
+    to_json_values,
 )
 from gristmill.steps.unite.record_columns import RecordColumns, is_decodable
 
@@ -29,8 +29,8 @@ class UniteColumns(LocalStep, tag="columns", frozen=True, kw_only=True):
     `other_fields`, the records with a value that fits no column, and `nan_as_null`, the numbers that JSON has not.
     """
 
-    keeps_text: ClassVar[bool] = True
-    not_shaping: ClassVar[tuple[str, ...]] = ("serialized",)
+    preserves_text: ClassVar[bool] = True
+    not_fingerprinted: ClassVar[tuple[str, ...]] = ("serialized",)
 
     serialized: bytes
     """The schema, as Arrow has it in a file."""
@@ -58,18 +58,18 @@ class UniteColumns(LocalStep, tag="columns", frozen=True, kw_only=True):
     def output_schema(self, schema: pa.Schema) -> pa.Schema:  # noqa: ARG002
         return self.schema
 
-    def columns_made(self) -> tuple[str, ...]:
+    def columns_added(self) -> tuple[str, ...]:
         return tuple(self.schema.names)
 
-    def load(self) -> _Kernel:
-        return _Kernel(self)
+    def load(self) -> _UniteColumnsKernel:
+        return _UniteColumnsKernel(self)
 
-    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
         """For a try: a run calls `load` once a worker."""
         return self.load().apply(batch, seed)
 
 
-class _Kernel:
+class _UniteColumnsKernel:
     """The step with its decoder, which is made when the first batch shows what columns there are already."""
 
     def __init__(self, step: UniteColumns) -> None:
@@ -80,7 +80,7 @@ class _Kernel:
     def begin_task(self) -> None:
         """Nothing is kept from record to record."""
 
-    def apply(self, batch: pa.RecordBatch, seed: int) -> Applied:  # noqa: ARG002
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
         measures: Counter[str] = Counter()
         planned = self._planned
         batch = batch.drop_columns([name for name in self._step.drops if name in batch.schema.names])
@@ -90,14 +90,14 @@ class _Kernel:
             if self._step.opens_record:
                 found |= self._record_columns(records, found, measures)
         if RECORD in planned.names and RECORD not in found:
-            found[RECORD] = _Column(planned.field(RECORD), _records(batch, measures))
-        arrays = [_array(field, found.get(field.name), batch.num_rows, measures) for field in planned]
+            found[RECORD] = _Column(planned.field(RECORD), _encode_records(batch, measures))
+        arrays = [_build_array(field, found.get(field.name), batch.num_rows, measures) for field in planned]
         united = pa.RecordBatch.from_arrays(arrays, schema=planned)
         if self._step.writes_json:
             measures[NAN_AS_NULL] += sum(
                 count_not_finite(united.column(field.name)) for field in value_columns(planned)
             )
-        return Applied(united, measures={name: count for name, count in measures.items() if count})
+        return StepResult(united, counters={name: count for name, count in measures.items() if count})
 
     def _record_columns(
         self, records: pa.Array, found: dict[str, _Column], measures: Counter[str]
@@ -131,21 +131,21 @@ _TRAIN = "train"
 """A source without splits is for training."""
 
 
-def _array(field: pa.Field, found: _Column | None, count: int, measures: Counter[str]) -> pa.Array:
+def _build_array(field: pa.Field, found: _Column | None, count: int, measures: Counter[str]) -> pa.Array:
     if found is None:
         return pa.repeat(pa.scalar(_TRAIN, field.type), count) if field.name == SPLIT else pa.nulls(count, field.type)
     values: pa.Array = found.values
     if is_json(field) and not is_json(found.field):
         measures[NAN_AS_NULL] += count_not_finite(values)
-        return to_json_text(json_values(values))
+        return to_json_text(to_json_values(values))
     return values if values.type.equals(field.type) else values.cast(field.type)
 
 
-def _records(batch: pa.RecordBatch, measures: Counter[str]) -> pa.Array:
+def _encode_records(batch: pa.RecordBatch, measures: Counter[str]) -> pa.Array:
     """The rows of a batch as JSON records."""
     fields = value_columns(batch.schema)
     measures[NAN_AS_NULL] += sum(count_not_finite(batch.column(field.name)) for field in fields)
-    columns = [json_values(batch.column(field.name), holds_json=is_json(field)) for field in fields]
+    columns = [to_json_values(batch.column(field.name), holds_json=is_json(field)) for field in fields]
     names = [field.name for field in fields]
     rows = zip(*columns, strict=True) if names else ([] for _ in range(batch.num_rows))
     return pa.array([msgspec.json.encode(dict(zip(names, row, strict=True))) for row in rows], RECORD_TYPE)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import pyarrow as pa
 
-from gristmill.core.records import CARRIES_ALL, KEY, PATH, RECORD, SPLIT, WHY
+from gristmill.core.records import CARRIES_ALL, KEY, PATH, RECORD, SPLIT, TYPE_REASON
 from gristmill.shards.canonical import canonical_schema
 from gristmill.steps.write.arrow import ArrowEncoder
 from gristmill.steps.write.jsonl import JsonlEncoder
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gristmill.storage.compression import Codec
 
 
-class Sink(Protocol):
+class ByteSink(Protocol):
     """Something that bytes can be written to."""
 
     def write(self, data: bytes, /) -> object: ...
@@ -79,7 +79,7 @@ def needs_sequence(write: Write, schema: pa.Schema) -> bool:
     return write.format == "webdataset" and (write.max_shard_samples is not None or KEY in schema.names)
 
 
-def encode_whole(write: Write, schema: pa.Schema, batches: Iterable[pa.RecordBatch], sink: Sink) -> None:
+def encode_whole(write: Write, schema: pa.Schema, batches: Iterable[pa.RecordBatch], sink: ByteSink) -> None:
     """Write a whole shard. The same bytes as header + blocks + footer, for the formats that can be joined."""
     encoder = open_encoder(write, schema)
     if isinstance(encoder, ParquetEncoder):
@@ -103,7 +103,7 @@ def _without(schema: pa.Schema, name: str) -> pa.Schema:
 
 def _without_notes(schema: pa.Schema) -> pa.Schema:
     """What the plan noted of the files that were read says nothing of the shard."""
-    fields = [field.with_metadata(_without_keys(field.metadata, PATH, WHY)) for field in schema]
+    fields = [field.with_metadata(_without_keys(field.metadata, PATH, TYPE_REASON)) for field in schema]
     return pa.schema(fields, _without_keys(schema.metadata, CARRIES_ALL))
 
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from gristmill.core.errors import UsageError
 from gristmill.core.records import ORIGIN, RECORD
-from gristmill.steps.unite.json_text import is_json, json_values
+from gristmill.steps.unite.json_text import is_json, to_json_values
 from gristmill.storage.compression import compress_frame
 
 if TYPE_CHECKING:
@@ -58,11 +58,11 @@ def json_rows(batch: pa.RecordBatch, names: Iterable[str]) -> Iterator[dict[str,
     names = list(names)
     if not names:
         return iter([{} for _ in range(batch.num_rows)])
-    columns = [json_values(batch.column(name), holds_json=is_json(batch.schema.field(name))) for name in names]
+    columns = [to_json_values(batch.column(name), holds_json=is_json(batch.schema.field(name))) for name in names]
     return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
 
 
-def one_line(record: bytes) -> bytes:
+def to_one_line(record: bytes) -> bytes:
     """A JSON text without line breaks; they can only stand between tokens."""
     return msgspec.json.format(record, indent=-1) if b"\n" in record else record
 
@@ -78,4 +78,4 @@ def _record_lines(records: pa.LargeBinaryArray) -> bytes | memoryview:
     lines = memoryview(ended.buffers()[2])
     if np.count_nonzero(np.frombuffer(lines, np.uint8) == _LINE_END) == len(records):
         return lines
-    return b"".join(one_line(record) + b"\n" for record in records.to_pylist())
+    return b"".join(to_one_line(record) + b"\n" for record in records.to_pylist())

@@ -44,14 +44,14 @@ class ParquetEncoder:
         return STREAM_END
 
 
-class _Sink(Protocol):
+class _ByteSink(Protocol):
     def write(self, data: bytes, /) -> object: ...
 
 
-def write_parquet(schema: pa.Schema, codec: str | None, batches: Iterable[pa.RecordBatch], sink: _Sink) -> None:
+def write_parquet(schema: pa.Schema, codec: str | None, batches: Iterable[pa.RecordBatch], sink: _ByteSink) -> None:
     """Write one file from batches; where row groups end depends on the batches alone."""
     with pq.ParquetWriter(
-        _Forward(sink),
+        _ForwardingFile(sink),
         schema,
         version="2.6",
         data_page_version="1.0",
@@ -74,23 +74,23 @@ def _row_groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterato
         group.append(canonical_batch(batch, schema))
         size += group[-1].nbytes
         if size >= ROW_GROUP_BYTES:
-            yield _one_chunk(group)
+            yield _combine_batches(group)
             size = 0
     if group:
-        yield _one_chunk(group)
+        yield _combine_batches(group)
 
 
-def _one_chunk(batches: list[pa.RecordBatch]) -> pa.Table:
+def _combine_batches(batches: list[pa.RecordBatch]) -> pa.Table:
     """As one chunk, because pages end where chunks do. Empties the list: the records would stay twice in memory."""
     joined = pa.Table.from_batches(batches).combine_chunks()
     batches.clear()
     return joined
 
 
-class _Forward(io.RawIOBase):
+class _ForwardingFile(io.RawIOBase):
     """The writer wants a file; this passes what is written on and knows how much it was."""
 
-    def __init__(self, sink: _Sink) -> None:
+    def __init__(self, sink: _ByteSink) -> None:
         super().__init__()
         self._sink = sink
         self._position = 0

@@ -72,12 +72,12 @@ class TarEncoder:
         contents = {name: batch.column(name) for name in self.binary_columns}
         for row, key in enumerate(keys):
             if texts is not None:
-                yield from member(f"{key}.txt", (texts[row] or "").encode())
+                yield from encode_member(f"{key}.txt", (texts[row] or "").encode())
             if (other := others[row]) is not None:
-                yield from member(f"{key}.json", other)
+                yield from encode_member(f"{key}.json", other)
             for name, column in contents.items():
                 if column[row].is_valid:
-                    yield from member(f"{key}.{name}", column[row].as_py())
+                    yield from encode_member(f"{key}.{name}", column[row].as_py())
 
     def _keys(self, batch: pa.RecordBatch, previous: str | None) -> list[str]:
         """The records' own keys where they can be used, else their origins: two neighbours must differ."""
@@ -108,7 +108,7 @@ class TarEncoder:
         return [msgspec.json.encode(row) if row or is_needed else None for row in rows]
 
 
-def member(name: str, data: bytes) -> tuple[bytes, bytes, bytes]:
+def encode_member(name: str, data: bytes) -> tuple[bytes, bytes, bytes]:
     """Header, content and padding of one file in a tar."""
     if len(data) > _MAX_MEMBER_BYTES:
         raise ValueError(f"{name} has {len(data)} bytes; a tar member holds less than 8 GiB")

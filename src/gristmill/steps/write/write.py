@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gristmill.core.errors import UsageError
-from gristmill.core.names import one_of
+from gristmill.core.names import check_choice
 from gristmill.core.step import Step
 
 _COMPRESSIONS: dict[str, tuple[str, ...]] = {
@@ -50,9 +50,9 @@ class Write(Step, tag="write", frozen=True, kw_only=True):
     """How shards are called, without their ending; `{split}` and `{source}` may stand in it, too."""
 
     def __post_init__(self) -> None:
-        one_of("format", self.format, FORMATS)
+        check_choice("format", self.format, FORMATS)
         if self.compression is not None:
-            one_of(f"compression of {self.format} shards", self.compression, _COMPRESSIONS[self.format])
+            check_choice(f"compression of {self.format} shards", self.compression, _COMPRESSIONS[self.format])
         if self.max_shard_bytes < 1:
             raise UsageError(f"max_shard_bytes must be at least 1, not {self.max_shard_bytes}")
         if self.max_shard_samples is not None:

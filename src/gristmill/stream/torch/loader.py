@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from gristmill.core.numbers import true_or_false, whole_number
+from gristmill.core.numbers import check_bool, check_whole_number
 from gristmill.stream.arguments import check_ranks
 from gristmill.stream.torch.epochs import check_epoch, steps_of_epoch, steps_of_pass, warn_of_endless
 from gristmill.stream.torch.ranks import Ranks
@@ -60,9 +60,9 @@ class TorchLoader:
         self.stream = stream
         self.batch_size, _, _ = check_ranks(batch_size, 0, 1)
         self._ranks = Ranks(rank, world_size)
-        self._num_threads = whole_number("num_threads", num_threads, most=_MOST)
-        self._prefetch = whole_number("prefetch", prefetch, least=1, most=_MOST)
-        pins = torch.cuda.is_available() if pin_memory is None else true_or_false("pin_memory", pin_memory)
+        self._num_threads = check_whole_number("num_threads", num_threads, most=_MOST)
+        self._prefetch = check_whole_number("prefetch", prefetch, least=1, most=_MOST)
+        pins = torch.cuda.is_available() if pin_memory is None else check_bool("pin_memory", pin_memory)
         self._has_begun = False
         self._new: Any = pinned_array if pins else np.empty
 

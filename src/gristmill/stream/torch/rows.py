@@ -10,8 +10,8 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from gristmill.core.errors import OutOfRangeError, UsageError
-from gristmill.core.numbers import MAX_COUNT, whole_number
-from gristmill.order.arrays import whole_numbers
+from gristmill.core.numbers import MAX_COUNT, check_whole_number
+from gristmill.order.arrays import check_whole_numbers
 from gristmill.stream.torch.ranks import find_ranks
 from gristmill.stream.torch.wrappers import accelerate_global_batch
 
@@ -54,11 +54,11 @@ class TorchRows(Dataset[Row]):
         return num_rows
 
     def __getitem__(self, index: int) -> Row:
-        return self.__getitems__([whole_number("row", index, least=-MAX_COUNT)])[0]
+        return self.__getitems__([check_whole_number("row", index, least=-MAX_COUNT)])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Row]:
         """Several at once, as a DataLoader asks for them: one kernel for all."""
-        rows = np.atleast_1d(whole_numbers("rows", indices))
+        rows = np.atleast_1d(check_whole_numbers("rows", indices))
         num_rows = len(self.stream)
         rows = np.where(rows < 0, rows + num_rows, rows)
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < num_rows:

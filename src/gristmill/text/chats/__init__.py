@@ -1,7 +1,7 @@
 """Chats: the shapes they come in, how a template writes them, and which of the text the assistant wrote."""
 
-from gristmill.text.chats.check import TemplateProblem, TemplateReport, check_template
-from gristmill.text.chats.examples import (
+from gristmill.text.chats.check_template import TemplateProblem, TemplateReport, check_template
+from gristmill.text.chats.example_maker import (
     CUT,
     DROP_CHAT,
     LAST_NOT_ASSISTANT,
@@ -13,10 +13,10 @@ from gristmill.text.chats.examples import (
     ChatOptions,
     Example,
     ExampleMaker,
-    Made,
+    RenderedRecord,
 )
 from gristmill.text.chats.find_template import FoundTemplate, find_template, find_unknown_tokens
-from gristmill.text.chats.shapes import AUTO, RESERVED_VARIABLES, SHAPES, Conversation, NotAChat, conversation_of
+from gristmill.text.chats.shapes import AUTO, RESERVED_VARIABLES, SHAPES, Conversation, NotAChat, parse_conversation
 
 __all__ = [
     "AUTO",
@@ -35,12 +35,12 @@ __all__ = [
     "Example",
     "ExampleMaker",
     "FoundTemplate",
-    "Made",
     "NotAChat",
+    "RenderedRecord",
     "TemplateProblem",
     "TemplateReport",
     "check_template",
-    "conversation_of",
     "find_template",
     "find_unknown_tokens",
+    "parse_conversation",
 ]

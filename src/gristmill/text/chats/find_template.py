@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gristmill.core.errors import UsageError
-from gristmill.core.names import nearest
+from gristmill.core.names import find_nearest
 from gristmill.text.tokenizers.files import ADDED_TOKENS, CONFIG, SPECIAL_TOKENS, TokenizerFiles
 
 if TYPE_CHECKING:
@@ -54,32 +54,32 @@ def find_template(template: str | None, files: TokenizerFiles | None, folder: st
 
     `files` is the tokenizer, whose tokens the template may name (`bos_token`); None where none is given.
     """
-    config = _config(files)
+    config = _read_config(files)
     if files is not None and _SPECIALS in files.files:  # which older tokenizers have beside the config, or instead
-        config = _decoded(files.location(_SPECIALS)) | config
-    variables = {name: token for name in config if name.endswith("_token") and (token := _token(config[name]))}
+        config = _read_json_object(files.location(_SPECIALS)) | config
+    variables = {name: token for name in config if name.endswith("_token") and (token := _token_text(config[name]))}
     if template is None:
         if files is None:
             raise UsageError(
                 "render: no template is named",
                 help="name a tokenizer that has one (tokenizer: …), a file (template: chat.jinja), or template: chatml",
             )
-        return FoundTemplate(name=files.path, sources=_own(files, config), variables=variables)
+        return FoundTemplate(name=files.path, sources=_read_own_templates(files, config), variables=variables)
     if template in BUILT_IN:
         return FoundTemplate(name=template, sources={DEFAULT: BUILT_IN[template]}, variables=variables)
     path = Path(folder, Path(template).expanduser())
     if not path.is_file():
-        meant = nearest(template, BUILT_IN)
+        meant = find_nearest(template, BUILT_IN)
         raise UsageError(
             f"template: there is no file {path}",
             help=f'did you mean "{meant}"?' if meant else f"built in: {', '.join(BUILT_IN)}",
         )
-    return FoundTemplate(name=template, sources={DEFAULT: _text(path)}, variables=variables)
+    return FoundTemplate(name=template, sources={DEFAULT: _read_template_file(path)}, variables=variables)
 
 
 def find_unknown_tokens(files: TokenizerFiles, added_tokens: Collection[str]) -> tuple[str, ...]:
     """Tokens that only files beside `tokenizer.json` add, which would encode them letter by letter."""
-    config = _config(files)
+    config = _read_config(files)
     named: list[object] = []
     for described in (config, _beside(files, SPECIAL_TOKENS)):
         for key in ("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens"):
@@ -87,20 +87,20 @@ def find_unknown_tokens(files: TokenizerFiles, added_tokens: Collection[str]) ->
             named += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
         named += [value for key, value in described.items() if key.endswith("_token")]
     named += _beside(files, ADDED_TOKENS)
-    tokens = dict.fromkeys(token for value in named if (token := _token(value)))
+    tokens = dict.fromkeys(token for value in named if (token := _token_text(value)))
     return tuple(token for token in tokens if token not in added_tokens)
 
 
 def _beside(files: TokenizerFiles, name: str) -> dict[str, Any]:
-    return _decoded(files.location(name)) if name in files.files else {}
+    return _read_json_object(files.location(name)) if name in files.files else {}
 
 
-def _own(files: TokenizerFiles, config: dict[str, Any]) -> dict[str, str]:
+def _read_own_templates(files: TokenizerFiles, config: dict[str, Any]) -> dict[str, str]:
     if _JINJA in files.files:
-        return {DEFAULT: _text(files.location(_JINJA))}
+        return {DEFAULT: _read_template_file(files.location(_JINJA))}
     given = config.get("chat_template")
     if given is None and _JSON in files.files:
-        given = _decoded(files.location(_JSON)).get("chat_template")
+        given = _read_json_object(files.location(_JSON)).get("chat_template")
     if isinstance(given, str):
         return {DEFAULT: given}
     if isinstance(given, list):  # several, by name
@@ -113,11 +113,11 @@ def _own(files: TokenizerFiles, config: dict[str, Any]) -> dict[str, str]:
     )
 
 
-def _config(files: TokenizerFiles | None) -> dict[str, Any]:
+def _read_config(files: TokenizerFiles | None) -> dict[str, Any]:
     return _beside(files, CONFIG) if files is not None else {}
 
 
-def _decoded(path: Path) -> dict[str, Any]:
+def _read_json_object(path: Path) -> dict[str, Any]:
     try:
         decoded: dict[str, Any] = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -125,14 +125,14 @@ def _decoded(path: Path) -> dict[str, Any]:
     return decoded
 
 
-def _text(path: Path) -> str:
+def _read_template_file(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(f"template: {path} is not text: {error}", help="name a Jinja template") from error
 
 
-def _token(value: object) -> str | None:
+def _token_text(value: object) -> str | None:
     if isinstance(value, dict):  # written by older versions of transformers
         value = value.get("content")
     return value if isinstance(value, str) else None

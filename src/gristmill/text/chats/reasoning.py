@@ -49,16 +49,16 @@ def _inline(message: Mapping[str, Any]) -> re.Match[str] | None:
     return inline if inline and _THOUGHT.search(inline.group(2)) else None
 
 
-def open_tag(prompt: str, template_source: str, end_of_turn: str) -> tuple[str, str] | None:
+def find_open_tag(prompt: str, template_source: str, end_of_turn: str) -> tuple[str, str] | None:
     r"""The tag that a prompt ends with, so that the model goes on inside of it, and the tag that closes it.
 
     A template need not know the closing tag of a thought: some write `<think>` into the prompt and no more. A tag that
     is closed by the end of the turn holds the whole answer.
 
-    >>> open_tag("<|im_start|>assistant\n<think>\n", "… </think> …", "<|im_end|>")
+    >>> find_open_tag("<|im_start|>assistant\n<think>\n", "… </think> …", "<|im_end|>")
     ('<think>', '</think>')
-    >>> open_tag("<|im_start|>assistant\n<think>\n\n</think>\n\n", "… </think> …", "<|im_end|>")
-    >>> open_tag("<assistant>", "… </assistant> …", "</assistant>")
+    >>> find_open_tag("<|im_start|>assistant\n<think>\n\n</think>\n\n", "… </think> …", "<|im_end|>")
+    >>> find_open_tag("<assistant>", "… </assistant> …", "</assistant>")
     """
     found = _TAG.search(prompt, max(0, len(prompt) - 100))
     if found is None:

@@ -12,7 +12,7 @@ from gristmill.text.chats.shapes import ASSISTANT, SYSTEM, TOOL, USER, Conversat
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gristmill.text.templates import Message
+    from gristmill.text.chats.jinja import Message
 
 OPEN, CLOSE = "\ufdd2", "\ufdd3"
 """Around the number of a replaced text. Whatever records hold, what is found is checked against the real rendering."""
@@ -24,7 +24,7 @@ TOOL_DEFINITION = {
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class TextRegion:
     """Text between two replaced messages, in characters of the real rendering."""
 
     start: int
@@ -62,7 +62,7 @@ class Surroundings:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ConversationTraits:
     """What a template may look at in a conversation before it decides how to write it."""
 
     has_system: bool
@@ -72,7 +72,7 @@ class Kind:
     num_questions: int
 
     @classmethod
-    def of(cls, conversation: Conversation) -> Kind:
+    def of(cls, conversation: Conversation) -> ConversationTraits:
         roles = [message["role"] for message in conversation.messages]
         return cls(
             has_system=roles[0] == SYSTEM,
@@ -99,28 +99,28 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class AnswerSearch:
     """A conversation, its text and what is known of it. Without `replaced` nothing more is rendered to know more."""
 
     conversation: Conversation
     text: str
-    regions: list[Region]
+    regions: list[TextRegion]
     surroundings: Surroundings
-    replaced: Replaced | None = None
+    replaced: MarkedConversation | None = None
     marked: str = ""
     as_rendered: bool = False
 
 
-class Replaced:
+class MarkedConversation:
     """A conversation with the texts of all messages but the answers replaced by marks."""
 
     def __init__(self, conversation: Conversation) -> None:
         self.values: list[str] = []
         self.owners: list[int] = []
-        messages = [self._marked(index, message) for index, message in enumerate(conversation.messages)]
+        messages = [self._mark_message(index, message) for index, message in enumerate(conversation.messages)]
         self.conversation = Conversation(messages, conversation.tools, conversation.variables)
 
-    def _marked(self, index: int, message: Message) -> Message:
+    def _mark_message(self, index: int, message: Message) -> Message:
         if message["role"] == ASSISTANT:
             return message
         content = message.get("content")
@@ -135,7 +135,7 @@ class Replaced:
         self.owners.append(owner)
         return f"{OPEN}{len(self.values) - 1}{CLOSE}"
 
-    def regions(self, marked: str, text: str) -> list[Region] | None:
+    def regions(self, marked: str, text: str) -> list[TextRegion] | None:
         """The text between the marks, if putting the texts back gives the real rendering."""
         pieces = SENTINEL.split(marked)
         numbers = [int(number) for number in pieces[1::2]]
@@ -158,7 +158,7 @@ class Replaced:
             stop = self.owners[number] if number < len(self.owners) else len(self.conversation.messages)
             next_role = self.conversation.messages[stop]["role"] if number < len(self.owners) else None
             marked_place += len(piece)
-            regions.append(Region(place, place + len(piece), marked_place, list(range(first, stop)), next_role))
+            regions.append(TextRegion(place, place + len(piece), marked_place, list(range(first, stop)), next_role))
             place += len(piece)
         return regions if place == len(text) else None
 

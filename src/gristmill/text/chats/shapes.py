@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from gristmill.text.templates import Message
+    from gristmill.text.chats.jinja import Message
 
 AUTO = "auto"
 MESSAGES = "messages"
@@ -71,7 +71,7 @@ class Conversation:
         """Only so many of its messages."""
         return Conversation(self.messages[:count], self.tools, self.variables, self.marks)
 
-    def without(self, gone: Collection[int]) -> Conversation:
+    def remove_messages(self, gone: Collection[int]) -> Conversation:
         """Without these messages."""
         kept = [index for index in range(len(self.messages)) if index not in gone]
         marks = {place: self.marks[index] for place, index in enumerate(kept) if index in self.marks}
@@ -98,17 +98,17 @@ def detect_shape(record: Mapping[str, Any]) -> str:
     )
 
 
-def conversation_of(record: Mapping[str, Any], shape: str = AUTO, *, parse_arguments: bool = False) -> Conversation:
+def parse_conversation(record: Mapping[str, Any], shape: str = AUTO, *, parse_arguments: bool = False) -> Conversation:
     r"""The conversation of a record; `parse_arguments` makes objects of tool arguments that are JSON in a string.
 
-    >>> conversation_of({"instruction": "2 + 2?", "output": "4"}).messages
+    >>> parse_conversation({"instruction": "2 + 2?", "output": "4"}).messages
     [{'role': 'user', 'content': '2 + 2?'}, {'role': 'assistant', 'content': '4'}]
     """
     found = detect_shape(record) if shape == AUTO else shape
     raw = _READERS[found](record)
     tools = record.get("tools")
     if isinstance(tools, str):
-        tools = _parsed(tools, "tools")
+        tools = _parse_json(tools, "tools")
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
         raise NotAChat("invalid_tools", f"tools must be a list of objects, not {tools!r:.80}")
     variables = record.get("chat_template_kwargs") or {}
@@ -117,7 +117,7 @@ def conversation_of(record: Mapping[str, Any], shape: str = AUTO, *, parse_argum
     if not raw:
         raise NotAChat("no_messages", "the conversation is empty")
     marks: dict[int, bool] = {}
-    messages = [_message(message, index, marks) for index, message in enumerate(raw)]
+    messages = [_parse_message(message, index, marks) for index, message in enumerate(raw)]
     if parse_arguments:
         for message in messages:
             if message.get("tool_calls"):
@@ -128,7 +128,7 @@ def conversation_of(record: Mapping[str, Any], shape: str = AUTO, *, parse_argum
 RESERVED_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
 
 
-def _message(given: Any, index: int, marks: dict[int, bool]) -> Message:
+def _parse_message(given: Any, index: int, marks: dict[int, bool]) -> Message:
     if not isinstance(given, dict):
         raise NotAChat("invalid_message", f"message {index} is {type(given).__name__}, not an object")
     role = given.get("role")
@@ -197,7 +197,7 @@ def _with_parsed_arguments(call: dict[str, Any]) -> dict[str, Any]:
     return {**call, "function": function} if "function" in call else function
 
 
-def _parsed(text: str, what: str) -> Any:
+def _parse_json(text: str, what: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -207,7 +207,7 @@ def _parsed(text: str, what: str) -> Any:
 def _from_messages(record: Mapping[str, Any]) -> list[Any]:
     messages = record.get(MESSAGES)
     if isinstance(messages, str):
-        messages = _parsed(messages, MESSAGES)
+        messages = _parse_json(messages, MESSAGES)
     if not isinstance(messages, list):
         raise NotAChat("invalid_messages", f"messages must be a list, not {type(messages).__name__}")
     return messages
@@ -216,7 +216,7 @@ def _from_messages(record: Mapping[str, Any]) -> list[Any]:
 def _from_sharegpt(record: Mapping[str, Any]) -> list[Any]:
     turns = record.get("conversations", record.get("conversation"))
     if isinstance(turns, str):
-        turns = _parsed(turns, MESSAGES)
+        turns = _parse_json(turns, MESSAGES)
     if not isinstance(turns, list):
         raise NotAChat("invalid_messages", f"conversations must be a list, not {type(turns).__name__}")
     messages: list[Any] = []

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from gristmill.text.chats.jinja import TemplateError
 from gristmill.text.chats.shapes import Conversation
 from gristmill.text.chats.turns import Answer, HistoryRewritten, MessageNotRendered, TurnFinder
-from gristmill.text.templates import TemplateError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gristmill.text.templates import ChatTemplate
+    from gristmill.text.chats.jinja import ChatTemplate
 
 _OPEN, _CLOSE = "\ufdd6", "\ufdd7"
 _MARK = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
@@ -40,25 +40,25 @@ class AnswerFinder:
 
     def answers(self, conversation: Conversation, text: str) -> tuple[list[Answer], str]:
         """All answers, and the way in which they were found; see `TurnFinder.answers`."""
-        skeleton, starts = self._fitting(conversation, text)
+        skeleton, starts = self._find_fitting(conversation, text)
         if skeleton is None:
             return self.turns.answers(conversation, text)
         if skeleton.answers is None:
             raise HistoryRewritten("the template writes earlier turns otherwise than it wrote them at first")
-        return [answer.at(starts).settled(text) for answer in skeleton.answers], skeleton.way
+        return [answer.at(starts).skip_written_prompt(text) for answer in skeleton.answers], skeleton.way
 
     def last_answer(self, conversation: Conversation, text: str) -> list[Answer]:
         """What is trained on of a conversation's last message alone."""
-        skeleton, starts = self._fitting(conversation, text)
+        skeleton, starts = self._find_fitting(conversation, text)
         if skeleton is not None:
-            return [answer.at(starts).settled(text) for answer in skeleton.last]
+            return [answer.at(starts).skip_written_prompt(text) for answer in skeleton.last]
         return self.turns.last_answer(conversation, text)
 
     def answers_as_rendered(self, conversation: Conversation, text: str) -> list[Answer]:
         """See `TurnFinder.answers_as_rendered`."""
         return self.turns.answers_as_rendered(conversation, text)
 
-    def _fitting(self, conversation: Conversation, text: str) -> tuple[_Skeleton | None, list[int]]:
+    def _find_fitting(self, conversation: Conversation, text: str) -> tuple[_Skeleton | None, list[int]]:
         messages = conversation.messages
         if conversation.tools or conversation.variables or len(messages) > _MAX_MESSAGES:
             return None, []
@@ -69,7 +69,7 @@ class AnswerFinder:
                 return None, []
             values.append(content)
         skeleton = self._skeleton(tuple(message["role"] for message in messages))
-        starts = skeleton.starts_in(text, values) if skeleton is not None else None
+        starts = skeleton.find_starts(text, values) if skeleton is not None else None
         return (skeleton, starts) if starts is not None else (None, [])
 
     def _make_skeleton(self, roles: tuple[str, ...]) -> _Skeleton | None:
@@ -78,16 +78,16 @@ class AnswerFinder:
         conversation = Conversation(messages)
         try:
             text = self.template.render(messages)
-            pieces = _Pieces(text)
+            pieces = _SkeletonPieces(text)
             if pieces.numbers != list(range(len(roles))):
                 return None
             last_answers = self._last(conversation, text)
             if any(answer.has_other_history for answer in last_answers):
                 return None
-            last = [pieces.located(answer) for answer in last_answers]
+            last = [pieces.locate(answer) for answer in last_answers]
             try:
                 answers, way = self.turns.answers(conversation, text)
-                located = [pieces.located(answer) for answer in answers]
+                located = [pieces.locate(answer) for answer in answers]
             except HistoryRewritten:
                 return _Skeleton(pieces.texts, None, last, "")
         except (TemplateError, MessageNotRendered, HistoryRewritten, ValueError):
@@ -101,7 +101,7 @@ class AnswerFinder:
 
 
 @dataclass(frozen=True, slots=True)
-class _Located:
+class _LocatedAnswer:
     """An answer whose three places are each the number of a piece and a place in it."""
 
     message: int
@@ -122,12 +122,12 @@ class _Skeleton:
     """Pieces of text around messages: one before the first, one behind each."""
 
     pieces: list[str]
-    answers: list[_Located] | None
+    answers: list[_LocatedAnswer] | None
     """None: the template rewrites history."""
-    last: list[_Located]
+    last: list[_LocatedAnswer]
     way: str
 
-    def starts_in(self, text: str, values: Sequence[str]) -> list[int] | None:
+    def find_starts(self, text: str, values: Sequence[str]) -> list[int] | None:
         """Where each piece begins in a text that is the pieces with these values between them; None if it is not."""
         if not text.startswith(self.pieces[0]):
             return None
@@ -144,7 +144,7 @@ class _Skeleton:
         return starts if place == len(text) else None
 
 
-class _Pieces:
+class _SkeletonPieces:
     """A rendering of marks, cut at them."""
 
     def __init__(self, text: str) -> None:
@@ -155,11 +155,11 @@ class _Pieces:
         for piece, number in zip(self.texts, parts[1::2], strict=False):
             self._starts.append(self._starts[-1] + len(piece) + len(number) + 2)
 
-    def located(self, answer: Answer) -> _Located:
+    def locate(self, answer: Answer) -> _LocatedAnswer:
         """An answer by its places in pieces. The end of a piece is where its message begins."""
         # An answer begins in the piece before its message, at the latest at its end, and ends behind it.
         before, behind = answer.message, answer.message + 1
-        return _Located(
+        return _LocatedAnswer(
             answer.message,
             self._place(answer.start, before),
             self._place(answer.words_end, behind),

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gristmill.text.chats.examples import AS_RENDERED, KINDS, answer_kind
-from gristmill.text.chats.shapes import NotAChat, conversation_of
-from gristmill.text.chats.turns import SWITCHES
+from gristmill.text.chats.example_maker import AS_RENDERED, KINDS, classify_answer
+from gristmill.text.chats.shapes import NotAChat, parse_conversation
+from gristmill.text.chats.turns import REASONING_SWITCHES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from gristmill.text.chats.examples import ExampleMaker, Made
+    from gristmill.text.chats.example_maker import ExampleMaker, RenderedRecord
 
 
 class PromptDifference(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,14 +50,14 @@ class AnswerTally:
         self._num_differing = 0
         self._first_differing: Mapping[str, Any] | None = None
 
-    def add(self, record: Mapping[str, Any], made: Made | None) -> None:
+    def add(self, record: Mapping[str, Any], made: RenderedRecord | None) -> None:
         """What a record came to; None: it was refused."""
         options = self._maker.options
         try:
-            conversation = conversation_of(record, options.shape, parse_arguments=options.parse_arguments)
+            conversation = parse_conversation(record, options.shape, parse_arguments=options.parse_arguments)
         except NotAChat:
             return
-        kinds = [answer_kind(conversation, message) for message in conversation.answers()]
+        kinds = [classify_answer(conversation, message) for message in conversation.answers()]
         counts = Counter[str]()
         for name, count in made.counts if made is not None else ():
             counts[name] += count
@@ -98,7 +98,7 @@ class AnswerTally:
         """One of the template's own variables that makes the prompt how the answer is rendered."""
         known = self._maker.options.template_variables
         source = self._maker.usual_finder.template.source
-        for name, value in product(SWITCHES, (False, True)):
+        for name, value in product(REASONING_SWITCHES, (False, True)):
             if name not in source or name in known:
                 continue
             other = self._maker.with_options(prompt=AS_RENDERED, template_variables={**known, name: value})

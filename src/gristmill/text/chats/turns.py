@@ -25,25 +25,25 @@ from functools import cached_property, lru_cache
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gristmill.text.chats.jinja import GENERATION_END, GENERATION_START, TemplateError
 from gristmill.text.chats.sentinels import (
     CLOSE,
     OPEN,
     SENTINEL,
     TOOL_DEFINITION,
-    Kind,
-    Look,
+    AnswerSearch,
+    ConversationTraits,
+    MarkedConversation,
     PromptTail,
-    Region,
-    Replaced,
     Surroundings,
+    TextRegion,
 )
 from gristmill.text.chats.shapes import ASSISTANT, USER, Conversation
-from gristmill.text.templates import GENERATION_END, GENERATION_START, TemplateError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gristmill.text.templates import ChatTemplate, Message
+    from gristmill.text.chats.jinja import ChatTemplate, Message
 
 TAGS, SENTINELS, PREFIXES = WAYS = ("tags", "sentinels", "prefixes")
 
@@ -52,7 +52,7 @@ _TOKEN_LIKE = r"<[^<>\s]{1,40}>|\[[A-Z_/]{1,40}\]"
 _MAX_HEADER_SHIFT = 64
 _MARK_OF_WORDS = f"{OPEN}0{CLOSE}"
 _PLAIN_KEYS = frozenset(("role", "content"))
-SWITCHES = ("enable_thinking", "thinking")
+REASONING_SWITCHES = ("enable_thinking", "thinking")
 """Variables with which templates put a finished or an empty reasoning into the prompt."""
 
 
@@ -85,7 +85,7 @@ class Answer:
         """Whether the rendering does not begin with the prompt."""
         return bool(self.missing) or self.has_other_history
 
-    def settled(self, text: str) -> Answer:
+    def skip_written_prompt(self, text: str) -> Answer:
         """Without what was only missing where its surroundings were seen: some answers begin with it themselves."""
         parted = self.start if self.header_end < 0 else self.header_end
         if not self.missing or not text.startswith(self.missing, parted):
@@ -113,7 +113,7 @@ class TurnFinder:
         self.template = template
         longest_first = sorted((token for token in special_tokens if token), key=lambda token: (-len(token), token))
         self._specials = re.compile("|".join([*map(re.escape, longest_first), _TOKEN_LIKE]))
-        self._made_up = lru_cache(maxsize=None)(self._see_surroundings)  # there are 48 kinds
+        self._made_up = lru_cache(maxsize=None)(self._observe_surroundings)  # there are 48 kinds
 
     def answers(self, conversation: Conversation, text: str) -> tuple[list[Answer], str]:
         """All answers of a conversation that was rendered as `text`, and the way in which they were found.
@@ -122,42 +122,42 @@ class TurnFinder:
             HistoryRewritten: Not all of them have borders.
             MessageNotRendered: One of the messages is not in the text.
         """
-        if self.template.marks_generation and (spans := self._tagged(conversation, text)) is not None:
+        if self.template.marks_generation and (spans := self._find_by_tags(conversation, text)) is not None:
             self.refuse_left_out(conversation)
             if self._is_rewritten(conversation, text):
                 raise HistoryRewritten("the template writes earlier turns otherwise than it wrote them at first")
             return spans, TAGS
-        fast = self._between_sentinels(conversation, text, as_rendered=False)
-        return (fast, SENTINELS) if fast is not None else (self._by_prefixes(conversation, text), PREFIXES)
+        fast = self._find_by_sentinels(conversation, text, as_rendered=False)
+        return (fast, SENTINELS) if fast is not None else (self._find_by_prefixes(conversation, text), PREFIXES)
 
     def answers_as_rendered(self, conversation: Conversation, text: str) -> list[Answer]:
         """All answers as the whole rendering has them, even if the template would have written them otherwise."""
-        found = self._between_sentinels(conversation, text, as_rendered=True)
+        found = self._find_by_sentinels(conversation, text, as_rendered=True)
         if found is None:
             raise HistoryRewritten("the answers cannot be found in the text")
         return found
 
     def last_answer(self, conversation: Conversation, text: str) -> list[Answer]:
         """What is trained on of the answer that ends a conversation; needs nothing of the history but the prompt."""
-        last = self.last_borders(conversation, text)
-        if self.template.marks_generation and (spans := self._tagged_spans(conversation, text)) is not None:
-            return self._by_owner(text, spans, [last])
+        last = self.find_last_borders(conversation, text)
+        if self.template.marks_generation and (spans := self._find_tagged_spans(conversation, text)) is not None:
+            return self._assign_to_answers(text, spans, [last])
         return [last]
 
-    def last_borders(self, conversation: Conversation, text: str) -> Answer:
+    def find_last_borders(self, conversation: Conversation, text: str) -> Answer:
         """Like `last_answer`, whatever tags say."""
-        return self._last_answer(conversation, text, len(conversation.messages) - 1, any_history=True)
+        return self._find_last_answer(conversation, text, len(conversation.messages) - 1, any_history=True)
 
-    def _tagged(self, conversation: Conversation, text: str) -> list[Answer] | None:
+    def _find_by_tags(self, conversation: Conversation, text: str) -> list[Answer] | None:
         """From `{% generation %}`; None if its marks change what the template writes."""
-        spans = self._tagged_spans(conversation, text)
+        spans = self._find_tagged_spans(conversation, text)
         if spans is None:
             return None
         messages = conversation.answers()
         are_plain = all(conversation.messages[message].keys() <= _PLAIN_KEYS for message in messages)
         if len(spans) != len(messages) or not are_plain:  # reasoning and calls may have tags of their own, or none
-            return self._by_message(conversation, text, spans)
-        borders = self._between_sentinels(conversation, text, as_rendered=False)
+            return self._assign_to_messages(conversation, text, spans)
+        borders = self._find_by_sentinels(conversation, text, as_rendered=False)
         if borders is None:
             borders = [
                 self._tagged_border(conversation, message, text, span[0])
@@ -168,11 +168,11 @@ class TurnFinder:
     def _tagged_border(self, conversation: Conversation, message: int, text: str, start: int) -> Answer:
         """Where prompt and rendering part; where tags begin if that cannot be told."""
         try:
-            return self._header(conversation, message, text, any_history=True)
+            return self._find_start(conversation, message, text, any_history=True)
         except HistoryRewritten:
             return Answer(message, start, 0, 0)
 
-    def _tagged_spans(self, conversation: Conversation, text: str) -> list[tuple[int, int]] | None:
+    def _find_tagged_spans(self, conversation: Conversation, text: str) -> list[tuple[int, int]] | None:
         marked = self.template.render_marked(conversation.messages, conversation.tools, conversation.variables)
         if _MARK.sub("", marked) != text:
             return None
@@ -186,14 +186,18 @@ class TurnFinder:
                 open_at = None
         return spans
 
-    def _by_message(self, conversation: Conversation, text: str, spans: Sequence[tuple[int, int]]) -> list[Answer]:
+    def _assign_to_messages(
+        self, conversation: Conversation, text: str, spans: Sequence[tuple[int, int]]
+    ) -> list[Answer]:
         """Spans that are not one a message, each to the message in whose borders it lies."""
-        borders = self._between_sentinels(conversation, text, as_rendered=False)
+        borders = self._find_by_sentinels(conversation, text, as_rendered=False)
         if borders is None:
-            borders = self._by_prefixes(conversation, text)
-        return self._by_owner(text, spans, borders)
+            borders = self._find_by_prefixes(conversation, text)
+        return self._assign_to_answers(text, spans, borders)
 
-    def _by_owner(self, text: str, spans: Sequence[tuple[int, int]], borders: Sequence[Answer]) -> list[Answer]:
+    def _assign_to_answers(
+        self, text: str, spans: Sequence[tuple[int, int]], borders: Sequence[Answer]
+    ) -> list[Answer]:
         answers = []
         for start, end in spans:
             owner = next((answer for answer in borders if _overlap(start, end, answer)), None)
@@ -205,7 +209,7 @@ class TurnFinder:
         """Tags may hold the end of turn, a part of it, or leave it out; and the header before the `border`."""
         words_end, whole_end = self._tagged_end(text, start, end)
         found = Answer(border.message, start, words_end, whole_end, border.missing, border.has_other_history)
-        return (replace(found, header_end=border.start) if start != border.start else found).settled(text)
+        return (replace(found, header_end=border.start) if start != border.start else found).skip_written_prompt(text)
 
     def _tagged_end(self, text: str, start: int, end: int) -> tuple[int, int]:
         inside = text[start:end].rstrip()
@@ -218,20 +222,22 @@ class TurnFinder:
                 return end, end + len(token)
         return end, end
 
-    def _between_sentinels(self, conversation: Conversation, text: str, *, as_rendered: bool) -> list[Answer] | None:
+    def _find_by_sentinels(self, conversation: Conversation, text: str, *, as_rendered: bool) -> list[Answer] | None:
         """None where the text is not the marks with their messages put back, or what is between them is not clear."""
-        replaced = Replaced(conversation)
+        replaced = MarkedConversation(conversation)
         marked = self.render(replaced.conversation)
         regions = replaced.regions(marked, text)
         if regions is None:
             return None
         if not as_rendered and (usual := self._usual_surroundings(conversation)) is not None:
-            look = Look(conversation, text, regions, usual)
-            if (found := self._answers_in(look)) is not None:
+            look = AnswerSearch(conversation, text, regions, usual)
+            if (found := self._find_in_regions(look)) is not None:
                 return found
-        return self._answers_in(Look(conversation, text, regions, Surroundings(), replaced, marked, as_rendered))
+        return self._find_in_regions(
+            AnswerSearch(conversation, text, regions, Surroundings(), replaced, marked, as_rendered)
+        )
 
-    def _answers_in(self, look: Look) -> list[Answer] | None:
+    def _find_in_regions(self, look: AnswerSearch) -> list[Answer] | None:
         answers = []
         for region in look.regions:
             if not region.answers:
@@ -239,27 +245,27 @@ class TurnFinder:
             if len(region.answers) > 1 or not _holds_words(look.conversation, region, look.text):
                 return None
             [message] = region.answers
-            tail = self._prompt_tail(look, message)
+            tail = self._find_prompt_tail(look, message)
             if message == len(look.conversation.messages) - 1:
                 behind: str | None = self.ending.rest
             elif look.as_rendered:
-                behind = self._behind_last_token(look.text, region)
+                behind = self._find_text_behind_token(look.text, region)
             else:
-                behind = self._behind(look, message, region)
+                behind = self._find_text_behind(look, message, region)
             if tail is None or behind is None or not region.is_between(look.text, tail.text, self.ending.last + behind):
                 return None
             start = region.start + len(tail.text)
-            header = Answer(message, start, 0, 0, tail.missing, tail.has_other_history).settled(look.text)
-            answers.append(self._answer(header, region.end - len(behind), look.text))
+            header = Answer(message, start, 0, 0, tail.missing, tail.has_other_history).skip_written_prompt(look.text)
+            answers.append(self._close_answer(header, region.end - len(behind), look.text))
         return answers
 
-    def _prompt_tail(self, look: Look, message: int) -> PromptTail | None:
+    def _find_prompt_tail(self, look: AnswerSearch, message: int) -> PromptTail | None:
         """What the template writes between the message before an answer and the answer; seen once a role."""
         tails = look.surroundings.tails
         role = look.conversation.messages[message - 1]["role"] if message else ""
         if message and role not in tails and look.replaced is not None:
             try:
-                header = self._header(look.replaced.conversation, message, look.marked)
+                header = self._find_start(look.replaced.conversation, message, look.marked)
                 start = look.marked.rfind(CLOSE, 0, header.start) + 1
                 tail = look.marked[start : header.start]
                 tails[role] = PromptTail(tail, header.missing, has_other_history=header.has_other_history)
@@ -267,11 +273,11 @@ class TurnFinder:
                 tails[role] = None
         return tails.get(role)
 
-    def _behind(self, look: Look, message: int, region: Region) -> str | None:
+    def _find_text_behind(self, look: AnswerSearch, message: int, region: TextRegion) -> str | None:
         """What the template writes between the end of an answer and the message behind it; seen once a role."""
         behind = look.surroundings.behind
         if region.next_role not in behind and look.replaced is not None:
-            so_far = self._so_far(look.replaced.conversation, message)
+            so_far = self._render_through(look.replaced.conversation, message)
             is_prefix = look.marked.startswith(so_far) and len(so_far) <= region.marked_end
             behind[region.next_role] = look.marked[len(so_far) : region.marked_end] if is_prefix else None
         return behind.get(region.next_role)
@@ -280,23 +286,23 @@ class TurnFinder:
         """Those of a made-up conversation that has what this one has; None if its history would be rewritten."""
         if conversation.variables:
             return None
-        return self._made_up(Kind.of(conversation))
+        return self._made_up(ConversationTraits.of(conversation))
 
-    def _see_surroundings(self, kind: Kind) -> Surroundings | None:
+    def _observe_surroundings(self, kind: ConversationTraits) -> Surroundings | None:
         conversation = kind.conversation()
         surroundings = Surroundings()
-        replaced = Replaced(conversation)
+        replaced = MarkedConversation(conversation)
         try:
             text, marked = self.render(conversation), self.render(replaced.conversation)
             regions = replaced.regions(marked, text)
             if regions is None:
                 return None
-            look = Look(conversation, text, regions, surroundings, replaced, marked)
-            return surroundings if self._answers_in(look) is not None else None
+            look = AnswerSearch(conversation, text, regions, surroundings, replaced, marked)
+            return surroundings if self._find_in_regions(look) is not None else None
         except TemplateError:
             return None
 
-    def _behind_last_token(self, text: str, region: Region) -> str | None:
+    def _find_text_behind_token(self, text: str, region: TextRegion) -> str | None:
         """The same, for who does not ask how the answer was written when it was the last."""
         place = text.rfind(self.ending.last, region.start, region.end) if self.ending.last else -1
         return text[place + len(self.ending.last) : region.end] if place >= 0 else None
@@ -304,38 +310,40 @@ class TurnFinder:
     def _is_rewritten(self, conversation: Conversation, text: str) -> bool:
         """Whether an earlier answer is written otherwise than when it was the last."""
         earlier = [message for message in conversation.answers() if message < len(conversation.messages) - 1]
-        whole = Region(0, len(text), 0, earlier, None)
+        whole = TextRegion(0, len(text), 0, earlier, None)
         if _holds_words(conversation, whole, text) and self._usual_surroundings(conversation) is not None:
             return False
-        return not all(text.startswith(self._so_far(conversation, message)) for message in earlier)
+        return not all(text.startswith(self._render_through(conversation, message)) for message in earlier)
 
-    def _so_far(self, conversation: Conversation, message: int) -> str:
+    def _render_through(self, conversation: Conversation, message: int) -> str:
         """The rendering up to an answer's end of turn."""
         return self.render(conversation.first(message + 1)).removesuffix(self.ending.rest)
 
-    def _by_prefixes(self, conversation: Conversation, text: str) -> list[Answer]:
+    def _find_by_prefixes(self, conversation: Conversation, text: str) -> list[Answer]:
         self.refuse_left_out(conversation)
         answers = []
         for message in conversation.answers():
             if message == len(conversation.messages) - 1:
-                answers.append(self._last_answer(conversation, text, message))
+                answers.append(self._find_last_answer(conversation, text, message))
                 continue
-            so_far = self._so_far(conversation, message)
+            so_far = self._render_through(conversation, message)
             if not text.startswith(so_far):
                 raise HistoryRewritten(f"message {message} is written otherwise when others follow it")
-            answers.append(self._answer(self._header(conversation, message, text), len(so_far), text))
+            answers.append(self._close_answer(self._find_start(conversation, message, text), len(so_far), text))
         return answers
 
-    def _last_answer(self, conversation: Conversation, text: str, message: int, *, any_history: bool = False) -> Answer:
-        header = self._header(conversation, message, text, any_history=any_history)
+    def _find_last_answer(
+        self, conversation: Conversation, text: str, message: int, *, any_history: bool = False
+    ) -> Answer:
+        header = self._find_start(conversation, message, text, any_history=any_history)
         end = len(text) - len(self.ending.rest) if text.endswith(self.ending.rest) else len(text)
-        return self._answer(header, max(end, header.start), text)
+        return self._close_answer(header, max(end, header.start), text)
 
     def prompt(self, conversation: Conversation, message: int) -> str:
         """What the model sees before it writes a message."""
         return self.render(conversation.first(message), add_generation_prompt=True)
 
-    def _header(self, conversation: Conversation, message: int, text: str, *, any_history: bool = False) -> Answer:
+    def _find_start(self, conversation: Conversation, message: int, text: str, *, any_history: bool = False) -> Answer:
         """An answer of which the start is known: behind the prompt, or what the rendering has of it.
 
         `any_history`: also where the prompt writes earlier messages otherwise than the rendering.
@@ -346,45 +354,45 @@ class TurnFinder:
         prompt = self.prompt(conversation, message)
         if text.startswith(prompt):
             return Answer(message, len(prompt), 0, 0)
-        common = _Common(prompt, text, self._specials)
-        history = self._history_end(before, prompt)
+        common = _CommonPrefix(prompt, text, self._specials)
+        history = self._find_history_end(before, prompt)
         if common.length < history and not any_history:
             raise HistoryRewritten(f"the prompt for message {message} is not how the conversation begins")
         if common.length < history:
-            return self._header_behind_history(conversation, message, text)
+            return self._find_start_behind_history(conversation, message, text)
         generation_prompt = prompt.removeprefix(self.render(before))
         header = common.header(history, generation_prompt)
         if conversation.messages[message].keys() <= _PLAIN_KEYS:
             # Words may begin as the prompt goes on, by chance; a mark never does.
-            words = self._said(ASSISTANT, _MARK_OF_WORDS)
+            words = self._make_message(ASSISTANT, _MARK_OF_WORDS)
             plain = Conversation([*before.messages, words], conversation.tools, conversation.variables)
-            other = _Common(prompt, self.render(plain), self._specials)
+            other = _CommonPrefix(prompt, self.render(plain), self._specials)
             if other.length >= history:
                 header = min(header, other.header(history, generation_prompt))
         return Answer(message, header.start, 0, 0, header.missing, has_other_history=header.is_shifted)
 
-    def _header_behind_history(self, conversation: Conversation, message: int, text: str) -> Answer:
+    def _find_start_behind_history(self, conversation: Conversation, message: int, text: str) -> Answer:
         """The same where a prompt writes earlier messages otherwise: seen behind the message before the answer."""
-        replaced = Replaced(conversation)
+        replaced = MarkedConversation(conversation)
         regions = replaced.regions(self.render(replaced.conversation), text) or []
         region = next((region for region in regions if region.answers == [message]), None)
         if region is None:
             raise HistoryRewritten(f"the prompt for message {message} is not how the conversation begins")
         tail = self.prompt(replaced.conversation, message).rpartition(CLOSE)[2]
-        common = _Common(tail, text[region.start : region.end], self._specials)
+        common = _CommonPrefix(tail, text[region.start : region.end], self._specials)
         if not common.length and tail:
             raise HistoryRewritten(f"the prompt for message {message} ends otherwise than the conversation has it")
         header = common.header(0, tail)
         return Answer(message, region.start + header.start, 0, 0, header.missing, has_other_history=True)
 
-    def _history_end(self, before: Conversation, prompt: str) -> int:
+    def _find_history_end(self, before: Conversation, prompt: str) -> int:
         """Where in a prompt the last message ends; what follows is the template's."""
-        marked = self.prompt(Replaced(before).conversation, len(before.messages))
+        marked = self.prompt(MarkedConversation(before).conversation, len(before.messages))
         return len(prompt) - len(marked.rpartition(CLOSE)[2])
 
     def refuse_left_out(self, conversation: Conversation) -> None:
         """A message that the template passes over would be lost without a word."""
-        replaced = Replaced(conversation)
+        replaced = MarkedConversation(conversation)
         written = {int(found.group(1)) for found in SENTINEL.finditer(self.render(replaced.conversation))}
         for number, value in enumerate(replaced.values):
             if number not in written:
@@ -392,8 +400,8 @@ class TurnFinder:
                 role = conversation.messages[message]["role"]
                 raise MessageNotRendered(f"message {message} ({role}) is not in the text: {value[:60]!r}")
 
-    def _answer(self, header: Answer, end: int, text: str) -> Answer:
-        start = self._after_supplied(text, header.start)
+    def _close_answer(self, header: Answer, end: int, text: str) -> Answer:
+        start = self._skip_supplied(text, header.start)
         tokens = (self.ending.token, self.ending.last)
         words = text[start:end].rstrip()
         if self.ending.last and words.endswith(self.ending.last):  # a line's end behind the token is the template's
@@ -401,15 +409,15 @@ class TurnFinder:
         length = max((len(token) for token in tokens if text.endswith(token, start, max(start, end))), default=0)
         return Answer(header.message, start, end - length, end, header.missing, header.has_other_history)
 
-    def _after_supplied(self, text: str, place: int) -> int:
+    def _skip_supplied(self, text: str, place: int) -> int:
         """Behind an empty reasoning that the template's prompt can hold: nobody but the template writes it."""
-        return place + max((len(part) for part in self._supplied if text.startswith(part, place)), default=0)
+        return place + max((len(part) for part in self._supplied_texts if text.startswith(part, place)), default=0)
 
     def render(self, conversation: Conversation, **variables: Any) -> str:
         """Its text; with `add_generation_prompt` as a prompt."""
         return self.template.render(conversation.messages, conversation.tools, {**conversation.variables, **variables})
 
-    def _said(self, role: str, words: str) -> Message:
+    def _make_message(self, role: str, words: str) -> Message:
         """A message as the template takes it."""
         return {"role": role, "content": [{"type": "text", "text": words}] if self._takes_parts else words}
 
@@ -426,7 +434,7 @@ class TurnFinder:
     @cached_property
     def ending(self) -> Ending:
         """What ends an answer, from a conversation with a mark as its answer."""
-        chat = [self._said(USER, "?"), self._said(ASSISTANT, _MARK_OF_WORDS)]
+        chat = [self._make_message(USER, "?"), self._make_message(ASSISTANT, _MARK_OF_WORDS)]
         for tools in (None, [TOOL_DEFINITION]):  # some templates are for conversations with tools only
             try:
                 opening, found, tail = self.template.render(chat, tools).rpartition(_MARK_OF_WORDS)
@@ -436,13 +444,13 @@ class TurnFinder:
                 break
         else:
             return Ending("", "", "")
-        tokens = self._end_tokens(chat, tools, opening, tail) or list(islice(self._specials.finditer(tail), 1))
+        tokens = self._find_end_tokens(chat, tools, opening, tail) or list(islice(self._specials.finditer(tail), 1))
         if not tokens:
             return Ending(tail.rstrip(), tail[len(tail.rstrip()) :], tail.rstrip())
         end = tokens[-1].end()
         return Ending(tail[:end].lstrip(), tail[end:], tokens[-1].group())
 
-    def _end_tokens(
+    def _find_end_tokens(
         self, chat: list[Message], tools: Sequence[Any] | None, opening: str, tail: str
     ) -> list[re.Match[str]]:
         """Tokens behind an answer that stand there whether or not another message follows.
@@ -455,31 +463,33 @@ class TurnFinder:
             prompt = self.template.render(chat[:1], tools, {"add_generation_prompt": True})
         except TemplateError:
             return []
-        begin = self._first_token(prompt.removeprefix(asked)) or self._first_token(opening)
-        length = _common_length(tail, behind)
+        begin = self._find_first_token(prompt.removeprefix(asked)) or self._find_first_token(opening)
+        length = _common_prefix_length(tail, behind)
         tokens = [token for token in self._specials.finditer(tail) if token.end() <= length]
         return list(takewhile(lambda token: token.group() != begin, tokens))
 
-    def _first_token(self, text: str) -> str:
+    def _find_first_token(self, text: str) -> str:
         """The token that begins a message, if the text begins with one; what begins a conversation is passed over."""
         tokens = (token.group() for token in self._specials.finditer(text))
         return next((token for token in tokens if token != self.template.begin_token), "")
 
     @cached_property
-    def _supplied(self) -> tuple[str, ...]:
+    def _supplied_texts(self) -> tuple[str, ...]:
         """What the prompt may hold beyond its usual end, with reasoning switched on or off."""
         try:
-            usual = self.template.render([self._said(USER, "?")], None, {"add_generation_prompt": True})
+            usual = self.template.render([self._make_message(USER, "?")], None, {"add_generation_prompt": True})
         except TemplateError:
             return ()
         tail = usual.rpartition("?")[2]
-        written = self._between(tail)
-        switches = [{name: value} for name in SWITCHES for value in (False, True) if name in self.template.source]
+        written = self._find_text_before_answer(tail)
+        switches = [
+            {name: value} for name in REASONING_SWITCHES for value in (False, True) if name in self.template.source
+        ]
         found = set()
         for variables in switches if tail else ():
             try:
                 other = self.template.render(
-                    [self._said(USER, "?")], None, {"add_generation_prompt": True, **variables}
+                    [self._make_message(USER, "?")], None, {"add_generation_prompt": True, **variables}
                 )
             except TemplateError:
                 continue
@@ -488,16 +498,16 @@ class TurnFinder:
         parts = (part for part in found - {""} if written.startswith(part))
         return tuple(sorted(part for part in parts if not written[len(part) :].strip()))
 
-    def _between(self, tail: str) -> str:
+    def _find_text_before_answer(self, tail: str) -> str:
         """What stands between the end of the usual prompt and an answer without reasoning."""
         try:
-            text = self.template.render([self._said(USER, "?"), self._said(ASSISTANT, _MARK_OF_WORDS)])
+            text = self.template.render([self._make_message(USER, "?"), self._make_message(ASSISTANT, _MARK_OF_WORDS)])
         except TemplateError:
             return ""
         return text.partition(_MARK_OF_WORDS)[0].rpartition(tail)[2] if tail and tail in text else ""
 
 
-class _Header(NamedTuple):
+class _AnswerStart(NamedTuple):
     """Where an answer begins in a rendering, and what the prompt holds beyond that."""
 
     start: int
@@ -506,35 +516,35 @@ class _Header(NamedTuple):
     """Something that the prompt has not stands before it."""
 
 
-class _Common:
+class _CommonPrefix:
     """What a prompt and a rendering begin with."""
 
     def __init__(self, prompt: str, text: str, specials: re.Pattern[str]) -> None:
         self._prompt = prompt
         self._text = text
         self._specials = specials
-        self.length = _common_length(prompt, text)
+        self.length = _common_prefix_length(prompt, text)
 
-    def header(self, history: int, generation_prompt: str) -> _Header:
+    def header(self, history: int, generation_prompt: str) -> _AnswerStart:
         """The end of what the rendering has of the prompt's own words behind the last message.
 
         With the same words a little later in the rendering (a line's end more behind the last message), from there.
         """
         begin = len(self._prompt) - len(generation_prompt)
         place = self.length if self.length < begin else begin
-        header = self._snapped(self.length, self.length)
+        header = self._snap_to_token(self.length, self.length)
         if self.length < begin and generation_prompt:
             window = self._text[place : place + _MAX_HEADER_SHIFT]
             first = self._specials.match(generation_prompt)
             shift = window.find(first.group() if first else generation_prompt[:1])
             if shift >= 0 and not self._specials.sub("", window[:shift]).strip():
                 rest = self._text[place + shift : place + shift + len(generation_prompt)]
-                length = _common_length(generation_prompt, rest)
-                header = self._snapped(begin + length, place + shift + length)._replace(is_shifted=True)
-        header = max(header, self._last_words(history, header.start), key=lambda found: found.start)
-        return header if header.start >= history else _Header(history, self._prompt[history:])
+                length = _common_prefix_length(generation_prompt, rest)
+                header = self._snap_to_token(begin + length, place + shift + length)._replace(is_shifted=True)
+        header = max(header, self._find_last_words(history, header.start), key=lambda found: found.start)
+        return header if header.start >= history else _AnswerStart(history, self._prompt[history:])
 
-    def _last_words(self, history: int, parted: int) -> _Header:
+    def _find_last_words(self, history: int, parted: int) -> _AnswerStart:
         """The end of the prompt's last words where the rendering has them around the place at which the two part.
 
         A prompt may say more before it gives the word to the assistant: `<|turn|>system…<|end|><|turn|>assistant`.
@@ -543,10 +553,10 @@ class _Common:
             last_words = self._prompt[token.start() :]
             place = self._text.find(last_words, history, parted + len(last_words))
             if 0 <= place <= parted:
-                return _Header(place + len(last_words), self._prompt[self.length :], is_shifted=True)
-        return _Header(0, "")
+                return _AnswerStart(place + len(last_words), self._prompt[self.length :], is_shifted=True)
+        return _AnswerStart(0, "")
 
-    def _snapped(self, in_prompt: int, in_text: int) -> _Header:
+    def _snap_to_token(self, in_prompt: int, in_text: int) -> _AnswerStart:
         """Back to the start of a token that one of the two has there."""
         back = 0
         for text, place in ((self._prompt, in_prompt), (self._text, in_text)):
@@ -554,7 +564,7 @@ class _Common:
             for token in self._specials.finditer(text, near, place + _MAX_HEADER_SHIFT):
                 if token.start() < place < token.end():
                     back = max(back, place - token.start())
-        return _Header(in_text - back, self._prompt[in_prompt - back :])
+        return _AnswerStart(in_text - back, self._prompt[in_prompt - back :])
 
 
 def _overlap(start: int, end: int, answer: Answer) -> bool:
@@ -562,7 +572,7 @@ def _overlap(start: int, end: int, answer: Answer) -> bool:
     return start < answer.end and (answer.start < end or start == end == answer.start)
 
 
-def _common_length(first: str, second: str) -> int:
+def _common_prefix_length(first: str, second: str) -> int:
     """How many characters two texts begin with in common."""
     low, high = 0, min(len(first), len(second))
     while low < high:  # comparing slices is faster than going character by character
@@ -574,7 +584,7 @@ def _common_length(first: str, second: str) -> int:
     return low
 
 
-def _holds_words(conversation: Conversation, region: Region, text: str) -> bool:
+def _holds_words(conversation: Conversation, region: TextRegion, text: str) -> bool:
     """Whether what was said and thought is there, word for word: templates leave old reasoning out of history."""
     for number in region.answers:
         message = conversation.messages[number]

@@ -4,7 +4,7 @@ fastText itself takes 300 ns a character. What it computes is little: a mean of 
 a walk down a tree of 175 nodes. Here that takes 30 ns a character, so whole documents can be looked at.
 """
 
-from gristmill.text.language_id.identify import Identifier, identifier
-from gristmill.text.language_id.model_file import find_model, model_hash
+from gristmill.text.language_id.identify import LanguageIdentifier, load_identifier
+from gristmill.text.language_id.model_file import find_model, hash_model
 
-__all__ = ["Identifier", "find_model", "identifier", "model_hash"]
+__all__ = ["LanguageIdentifier", "find_model", "hash_model", "load_identifier"]

@@ -21,7 +21,7 @@ _KNOWN_WORDS = 1 << 14
 _MAX_PIECES, _PIECE_BYTES = 64, 512
 
 
-class Identifier:
+class LanguageIdentifier:
     """Tells languages. 8 MB; shared by all threads, since it is only read."""
 
     def __init__(self, path: Path) -> None:
@@ -32,15 +32,15 @@ class Identifier:
         self._subword_rows = model.subword_rows.astype(np.uint16)
         self._vectors = np.rint(model.vectors.astype(np.float64) * _SCALE).astype(np.int32)
         self._nodes = model.nodes.astype(np.float64)
-        self._left, self._right = _tree(model.label_counts)
-        self._table, self._words, self._word_ends = _word_table(list(model.words))
+        self._left, self._right = _build_huffman_tree(model.label_counts)
+        self._table, self._words, self._word_ends = _build_word_table(list(model.words))
         self._end_of_line = model.end_of_line
 
     def identify(
         self, data: NDArray[np.uint8], offsets: NDArray[np.int64]
     ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         """For each document the index of its label and how likely it is. Long ones are looked at in pieces."""
-        begins, ends, owners = pieces(offsets)
+        begins, ends, owners = choose_pieces(offsets)
         count = len(offsets) - 1
         sums = np.zeros((count, self._vectors.shape[1]), np.int64)
         counts = np.zeros(count, np.int64)
@@ -62,13 +62,13 @@ class Identifier:
         return labels, scores
 
 
-def pieces(offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+def choose_pieces(offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """What is looked at: where each piece begins and ends, and whose it is.
 
     A document of up to 32 KiB is one piece, a longer one 64 pieces of 512 bytes at equal distances, whose ends may cut
     a word.
 
-    >>> [part.tolist() for part in pieces(np.array([0, 5, 9]))]
+    >>> [part.tolist() for part in choose_pieces(np.array([0, 5, 9]))]
     [[0, 5], [5, 9], [0, 1]]
     """
     sizes = np.diff(offsets)
@@ -81,12 +81,12 @@ def pieces(offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.in
 
 
 @cache
-def identifier() -> Identifier:
+def load_identifier() -> LanguageIdentifier:
     """That of the installed model; 50 ms at the first call."""
-    return Identifier(find_model())
+    return LanguageIdentifier(find_model())
 
 
-def _tree(counts: list[int]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def _build_huffman_tree(counts: list[int]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """The Huffman tree of the labels, which stand from the most to the least frequent, as fastText builds it.
 
     Of the nodes above the leaves, in the order in which they are made: the last is the root.
@@ -110,7 +110,7 @@ def _tree(counts: list[int]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     return np.array(left, np.int32), np.array(right, np.int32)
 
 
-def _word_table(words: list[bytes]) -> tuple[NDArray[np.int32], NDArray[np.uint8], NDArray[np.int64]]:
+def _build_word_table(words: list[bytes]) -> tuple[NDArray[np.int32], NDArray[np.uint8], NDArray[np.int64]]:
     """Rows by hash, with empty places: -1; the words one after another, and where each ends."""
     size = 16
     while size < 4 * len(words):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gristmill.core.kernels import kernel
+from gristmill.runtime.kernels import kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,7 +30,7 @@ _PRUNED = np.uint16(0xFFFF)
 
 
 @kernel
-def _hashed(before: np.uint32, byte: np.uint8) -> np.uint32:
+def _hash_byte(before: np.uint32, byte: np.uint8) -> np.uint32:
     """FNV-1a with bytes taken as signed, as fastText has it."""
     value = np.uint32(byte)
     if byte >= 0x80:
@@ -109,7 +109,7 @@ def _add_word(
                 break
             while True:
                 inner = 0 < place < size - 1
-                hashed = _hashed(hashed, data[start + place - 1] if inner else _END if place else _BEGIN)
+                hashed = _hash_byte(hashed, data[start + place - 1] if inner else _END if place else _BEGIN)
                 place += 1
                 if not (0 < place < size - 1 and (data[start + place - 1] & 0xC0) == 0x80):
                     break
@@ -153,7 +153,7 @@ def add_texts(
             start = place
             hashed, key = _START, _LONG_START
             while place < end and not _is_separator(data[place]):
-                hashed = _hashed(hashed, data[place])
+                hashed = _hash_byte(hashed, data[place])
                 key = (key ^ np.uint64(data[place])) * _LONG_PRIME
                 place += 1
             # The last slot is for what is not kept.
@@ -176,7 +176,7 @@ def add_texts(
 
 
 @kernel
-def _share(mean: NDArray[np.float64], node: NDArray[np.float64]) -> float:
+def _probability_of_right(mean: NDArray[np.float64], node: NDArray[np.float64]) -> float:
     """How likely it is right, not left."""
     dot = 0.0
     for column in range(len(node)):
@@ -208,7 +208,7 @@ def choose_labels(
             mean[column] = sums[document, column] / (counts[document] * scale)
         best, at_least = 2 * num_leaves - 2, 0.0
         while best >= num_leaves:
-            share = _share(mean, nodes[best - num_leaves])
+            share = _probability_of_right(mean, nodes[best - num_leaves])
             at_least += math.log(max(share, 1.0 - share) + _SMALL)
             best = right[best - num_leaves] if share > 0.5 else left[best - num_leaves]
         logs[2 * num_leaves - 2] = 0.0
@@ -217,7 +217,7 @@ def choose_labels(
             if so_far < at_least - _DEEPER:
                 logs[left[node]] = logs[right[node]] = so_far
                 continue
-            share = _share(mean, nodes[node])
+            share = _probability_of_right(mean, nodes[node])
             logs[left[node]] = so_far + math.log(1.0 - share + _SMALL)
             logs[right[node]] = so_far + math.log(share + _SMALL)
         for leaf in range(num_leaves):

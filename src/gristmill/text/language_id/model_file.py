@@ -42,13 +42,13 @@ def find_model() -> Path:
 
 
 @cache
-def model_hash(path: Path) -> str:
+def hash_model(path: Path) -> str:
     """xxh3 of the file's content: part of the fingerprint of what it decides."""
     return xxhash.xxh3_64_hexdigest(path.read_bytes())
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class LanguageModel:
     """The model as arrays."""
 
     min_subword: int
@@ -65,7 +65,7 @@ class Model:
 
 
 @cache
-def load_model(path: Path) -> Model:
+def load_model(path: Path) -> LanguageModel:
     """Read the file: 20 ms."""
     try:
         return _Parser(path.read_bytes()).model()
@@ -78,29 +78,29 @@ class _Parser:
         self._content = content
         self._place = 0
 
-    def model(self) -> Model:
+    def model(self) -> LanguageModel:
         if self._read("<ii") != (_MAGIC, _VERSION):
             raise ValueError("it does not begin as one")
         _dim, _, _, _, _, _, loss, _, bucket, min_subword, max_subword, _, _ = self._read("<12id")
         if loss != _HIERARCHICAL_SOFTMAX:
             raise ValueError("its loss is not hierarchical softmax")
-        words, labels, counts, num_pruned = self._dictionary()
+        words, labels, counts, num_pruned = self._read_dictionary()
         subword_rows = np.full(bucket, -1, np.int32)
-        kept = self._array("<i4", 2 * num_pruned).reshape(-1, 2)
+        kept = self._read_array("<i4", 2 * num_pruned).reshape(-1, 2)
         subword_rows[kept[:, 0]] = kept[:, 1] + len(words)
         if not self._read("<?")[0]:
             raise ValueError("it is not quantized")
-        vectors = self._quantized()
+        vectors = self._read_vectors()
         if len(vectors) >= _MAX_ROWS:
             raise ValueError("it has too many rows")
         if self._read("<?")[0]:
             raise ValueError("its nodes are quantized")
         rows, columns = self._read("<qq")
-        nodes = self._array("<f4", rows * columns).reshape(rows, columns)
+        nodes = self._read_array("<f4", rows * columns).reshape(rows, columns)
         end = words.get(_END_OF_LINE.encode(), -1)
-        return Model(min_subword, max_subword, words, end, subword_rows, vectors, nodes, labels, counts)
+        return LanguageModel(min_subword, max_subword, words, end, subword_rows, vectors, nodes, labels, counts)
 
-    def _dictionary(self) -> tuple[dict[bytes, int], list[str], list[int], int]:
+    def _read_dictionary(self) -> tuple[dict[bytes, int], list[str], list[int], int]:
         size, _, _, _, num_pruned = self._read("<iiiqq")
         words: dict[bytes, int] = {}
         labels: list[str] = []
@@ -117,19 +117,19 @@ class _Parser:
                 words[entry] = len(words)
         return words, labels, counts, num_pruned
 
-    def _quantized(self) -> NDArray[np.float32]:
+    def _read_vectors(self) -> NDArray[np.float32]:
         """Each row is a sum of centroids, times its norm."""
         has_norms, rows, _, num_codes = self._read("<?qqi")
-        codes = self._array("u1", num_codes).reshape(rows, -1)
-        vectors = self._decoded(codes)
+        codes = self._read_array("u1", num_codes).reshape(rows, -1)
+        vectors = self._decode_codes(codes)
         if has_norms:
-            norms = self._decoded(self._array("u1", rows).reshape(rows, 1))
+            norms = self._decode_codes(self._read_array("u1", rows).reshape(rows, 1))
             vectors = vectors * norms
         return vectors
 
-    def _decoded(self, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def _decode_codes(self, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
         columns, num_parts, part, last_part = self._read("<iiii")
-        centroids = self._array("<f4", columns * _CENTROIDS)
+        centroids = self._read_array("<f4", columns * _CENTROIDS)
         pieces = []
         for number in range(num_parts):
             width = last_part if number == num_parts - 1 else part
@@ -143,7 +143,7 @@ class _Parser:
         self._place += struct.calcsize(layout)
         return values
 
-    def _array(self, kind: str, count: int) -> NDArray[Any]:
+    def _read_array(self, kind: str, count: int) -> NDArray[Any]:
         values = np.frombuffer(self._content, kind, count, self._place)
         self._place += values.nbytes
         return values

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gristmill.core.kernels import kernel
+from gristmill.runtime.kernels import kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -100,7 +100,7 @@ def _strip(data: NDArray[np.uint8], start: int, end: int, classes: NDArray[np.ui
 
 
 @kernel
-def _words(data: NDArray[np.uint8], start: int, end: int, classes: NDArray[np.uint16]) -> tuple[int, int]:
+def _count_words(data: NDArray[np.uint8], start: int, end: int, classes: NDArray[np.uint16]) -> tuple[int, int]:
     """How many words, as in `scan`, and the characters of the longest."""
     num_words = longest = length = last = 0
     place = start
@@ -122,7 +122,7 @@ def _words(data: NDArray[np.uint8], start: int, end: int, classes: NDArray[np.ui
 
 
 @kernel
-def _is_at(data: NDArray[np.uint8], place: int, end: int, phrase: NDArray[np.uint8]) -> bool:
+def _matches_at(data: NDArray[np.uint8], place: int, end: int, phrase: NDArray[np.uint8]) -> bool:
     """Whether a phrase of small letters stands here, in any case."""
     if place + len(phrase) > end:
         return False
@@ -134,7 +134,7 @@ def _is_at(data: NDArray[np.uint8], place: int, end: int, phrase: NDArray[np.uin
 
 
 @kernel
-def _phrases_in(
+def _find_phrases(
     data: NDArray[np.uint8],
     start: int,
     end: int,
@@ -148,7 +148,7 @@ def _phrases_in(
         if begins[data[place]]:
             first = 0
             for phrase in range(len(ends)):
-                if _is_at(data, place, end, phrases[first : ends[phrase]]):
+                if _matches_at(data, place, end, phrases[first : ends[phrase]]):
                     found |= 1 << phrase
                 first = ends[phrase]
     return found
@@ -191,7 +191,7 @@ def _copy_without_citations(
 
 
 @kernel
-def _ends_well(data: NDArray[np.uint8], start: int, end: int, classes: NDArray[np.uint16]) -> bool:
+def _ends_sentence(data: NDArray[np.uint8], start: int, end: int, classes: NDArray[np.uint16]) -> bool:
     """Whether a line ends a sentence or a quotation, and not in dots."""
     last = end - 1
     while last > start and (data[last] & 0xC0) == 0x80:
@@ -205,7 +205,7 @@ def _ends_well(data: NDArray[np.uint8], start: int, end: int, classes: NDArray[n
 
 
 @kernel
-def _sentences(data: NDArray[np.uint8], start: int, end: int, classes: NDArray[np.uint16]) -> int:
+def _count_sentences(data: NDArray[np.uint8], start: int, end: int, classes: NDArray[np.uint16]) -> int:
     """Ends of sentences, and what stands behind the last one.
 
     An end is a mark before a space or the end of the line, with quotation marks and brackets between them left out of
@@ -279,7 +279,7 @@ def clean_pages(
             start = line_end + 1
             if begin == stop:
                 continue
-            if rules[1] >= 0 and _words(data, begin, stop, classes)[1] > rules[1]:
+            if rules[1] >= 0 and _count_words(data, begin, stop, classes)[1] > rules[1]:
                 removed[0] += 1
                 continue
             # A line feed goes before all lines but the first; it is taken back with a line that does not stay.
@@ -293,13 +293,13 @@ def clean_pages(
             begin, stop = _strip(out, copy, copy_end, classes)
             if begin == stop:
                 continue
-            if rules[3] == 1 and not _ends_well(out, begin, stop, classes):
+            if rules[3] == 1 and not _ends_sentence(out, begin, stop, classes):
                 removed[1] += 1
                 continue
-            if rules[4] >= 0 and _words(out, begin, stop, classes)[0] < rules[4]:
+            if rules[4] >= 0 and _count_words(out, begin, stop, classes)[0] < rules[4]:
                 removed[2] += 1
                 continue
-            found = _phrases_in(out, begin, stop, phrases, phrase_ends, begins)
+            found = _find_phrases(out, begin, stop, phrases, phrase_ends, begins)
             if rules[5] == 1 and found & 1:
                 verdict = _LOREM_IPSUM
             elif rules[6] == 1 and found & 4:
@@ -309,7 +309,7 @@ def clean_pages(
             elif rules[8] == 1 and found >> 3:
                 removed[4] += 1
             else:
-                num_sentences += _sentences(out, begin, stop, classes)
+                num_sentences += _count_sentences(out, begin, stop, classes)
                 for offset in range(stop - begin):  # over space that a citation has left before it
                     out[copy + offset] = out[begin + offset]
                 if used > first:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gristmill.core.kernels import kernel
+from gristmill.runtime.kernels import kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -131,7 +131,7 @@ def _begins_with_keyword(data: NDArray[np.uint8], start: int, end: int, keywords
 
 
 @kernel
-def _points(
+def _score_line(
     data: NDArray[np.uint8],
     start: int,
     end: int,
@@ -239,7 +239,7 @@ def _points(
 
 
 @kernel
-def _mark_of(data: NDArray[np.uint8], start: int, end: int) -> Any:
+def _find_fence(data: NDArray[np.uint8], start: int, end: int) -> Any:
     """The character that a line has three of, if they open or close something: a fence, or quotes without a partner."""
     first = data[start]
     if first in (96, 126) and end - start >= 3 and data[start + 1] == first and data[start + 2] == first:
@@ -282,7 +282,7 @@ def count_code_lines(
             start, end = origin + lines[line, _LINE_START], origin + lines[line, _LINE_END]
             characters = lines[line, _LINE_CHARACTERS]
             total += characters
-            own_mark = _mark_of(data, start, end)
+            own_mark = _find_fence(data, start, end)
             enclosed += characters
             if mark and own_mark == mark:
                 # What lies between the marks has been judged as if they were never closed: take that back.
@@ -296,7 +296,7 @@ def count_code_lines(
                 mark, enclosed = own_mark, characters
                 code_before, waiting_before, verdict_before = code, waiting, verdict
             is_indented = start > origin and data[start - 1] in (32, 9)
-            points = _points(data, start, end, is_indented, classes, pair_kinds, keywords)
+            points = _score_line(data, start, end, is_indented, classes, pair_kinds, keywords)
             if points == 0:
                 waiting += characters
                 continue

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 from gristmill.core.errors import GristmillError
 from gristmill.text.quality import character_runs, code_lines, repeated_lines, repeated_words, scan
+from gristmill.text.quality.character_classes import character_classes
 from gristmill.text.quality.character_runs import count_character_runs
-from gristmill.text.quality.characters import character_classes
 from gristmill.text.quality.code_lines import count_code_lines, keyword_codes, pair_kinds
 from gristmill.text.quality.repeated_lines import count_repeated_lines
 from gristmill.text.quality.repeated_words import count_repeated_words
@@ -39,7 +39,7 @@ _RUN_LENGTHS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class RequiredPasses:
     """Which of the passes a set of scores needs. The text itself is always passed over."""
 
     lines: bool = False
@@ -49,7 +49,7 @@ class Needs:
     code: bool = False
 
     @classmethod
-    def of(cls, scores: Iterable[Score]) -> Needs:
+    def of(cls, scores: Iterable[Score]) -> RequiredPasses:
         counters = {counter for score in scores for counter in score.counters}
         runs = [_RUN_LENGTHS.get(counter, 1) for counter in counters if counter in repeated_words.COUNTERS]
         return cls(
@@ -99,10 +99,10 @@ class StopWords:
         for row, words in enumerate(lists):
             for word in words:
                 for form in sorted({word, word.lower(), word.upper(), word.capitalize()}):
-                    self._put(row, _word_hash(form))
+                    self._insert(row, _hash_word(form))
                 self.num_words += 1
 
-    def _put(self, row: int, hashed: int) -> None:
+    def _insert(self, row: int, hashed: int) -> None:
         mask = self.keys.shape[1] - 1
         slot = (((hashed * _SPREAD) % 2**64) >> 32) & mask
         while self.keys[row, slot] not in (0, hashed):
@@ -116,7 +116,7 @@ _SPREAD = 0x9E3779B97F4A7C15
 NO_STOP_WORDS = StopWords()
 
 
-def _word_hash(word: str) -> int:
+def _hash_word(word: str) -> int:
     """As `scan` has it for what stands between the punctuation."""
     hashed = 0xCBF29CE484222325
     for character in word:
@@ -124,10 +124,10 @@ def _word_hash(word: str) -> int:
     return hashed
 
 
-class Counting:
+class TextCounter:
     """Counts documents, with memory of its own: one a thread."""
 
-    def __init__(self, needs: Needs, stop_words: StopWords = NO_STOP_WORDS) -> None:
+    def __init__(self, needs: RequiredPasses, stop_words: StopWords = NO_STOP_WORDS) -> None:
         self.needs = needs
         self._stop_words = stop_words
         self._scratch = _Scratch(0)
@@ -153,7 +153,7 @@ class Counting:
         )
         first = 0
         while first < num_texts:
-            stop = scan.scan(
+            stop = scan.scan_texts(
                 data, offsets, first, character_classes(),
                 self._stop_words.keys, self._stop_words.numbers, stop_list, seen, scanned,
                 noted_words, room.word_hashes, word_stops, noted_lines, room.line_hashes, line_stops,
@@ -210,7 +210,7 @@ class Counting:
                 f"a document of {num_bytes:,} bytes: the most is 2 GiB", help="cut it into smaller ones"
             )
         longest = num_bytes // 2 + 1
-        wanted = max(_USUAL_WORDS, min(longest, scan.MAX_KEPT))
+        wanted = max(_USUAL_WORDS, min(longest, scan.MAX_NOTED))
         if self._scratch.capacity < wanted:
             self._scratch = _Scratch(wanted)
 

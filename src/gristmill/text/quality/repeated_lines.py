@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gristmill.core.kernels import kernel
+from gristmill.runtime.kernels import kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -79,7 +79,7 @@ def _number_lines(
 
 
 @kernel
-def _is_said_before(
+def _is_repeated_paragraph(
     first: int,
     stop: int,
     num_lines: int,
@@ -142,7 +142,7 @@ def count_repeated_lines(
                 row[3] += own[line, _CHARACTERS]
             if line + 1 == len(own) or own[line + 1, _OPENS_PARAGRAPH] == 1:
                 row[4] += 1
-                if _is_said_before(paragraph, line + 1, len(own), own, numbers, table, size - 1):
+                if _is_repeated_paragraph(paragraph, line + 1, len(own), own, numbers, table, size - 1):
                     row[5] += 1
                     row[6] += characters
                 paragraph, characters = line + 1, 0

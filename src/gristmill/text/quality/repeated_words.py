@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gristmill.core.kernels import kernel
+from gristmill.runtime.kernels import kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -179,7 +179,7 @@ def _lengthen(
 
 
 @kernel
-def _covered(places: NDArray[np.int32], stops: NDArray[np.int32], ends: NDArray[np.int64]) -> int:
+def _count_covered(places: NDArray[np.int32], stops: NDArray[np.int32], ends: NDArray[np.int64]) -> int:
     """Characters of the words on which any of the runs lies; `ends[w]` are the characters up to word w and with it.
 
     A run that begins later never ends earlier, so one look at each is enough.
@@ -194,7 +194,7 @@ def _covered(places: NDArray[np.int32], stops: NDArray[np.int32], ends: NDArray[
 
 
 @kernel
-def _covered_by_most_frequent(
+def _count_covered_by_top_run(
     places: NDArray[np.int32],
     stops: NDArray[np.int32],
     numbers: NDArray[np.int32],
@@ -247,9 +247,9 @@ def _count_runs(
             return
         column = length + _COLUMN_OF_LENGTH
         if length <= _LAST_TOP:
-            row[column] = _covered_by_most_frequent(places[:kept], stops, numbers[:kept], times, ends, reached, covered)
+            row[column] = _count_covered_by_top_run(places[:kept], stops, numbers[:kept], times, ends, reached, covered)
         else:
-            row[column] = _covered(places[:kept], stops, ends)
+            row[column] = _count_covered(places[:kept], stops, ends)
 
 
 @kernel

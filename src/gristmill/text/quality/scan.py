@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gristmill.core.kernels import kernel
+from gristmill.runtime.kernels import kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,7 +43,7 @@ COUNTERS = (
 )
 """The columns of what is counted."""
 
-MAX_KEPT = 1 << 20
+MAX_NOTED = 1 << 20
 """So many words and lines of a document are noted: more are counted, but not searched for repetition."""
 
 WORD_START, WORD_END, WORD_CHARACTERS, WORD_SHARE = range(4)
@@ -96,7 +96,7 @@ def _find_stop_word(keys: NDArray[np.uint64], hashed: np.uint64) -> Any:
 
 
 @kernel
-def scan(
+def scan_texts(
     data: NDArray[np.uint8],
     offsets: NDArray[np.int64],
     first: int,
@@ -123,7 +123,7 @@ def scan(
     num_words_kept = num_lines_kept = 0
     for document in range(first, len(offsets) - 1):
         start, end = offsets[document], offsets[document + 1]
-        most = min((end - start) // 2 + 1, MAX_KEPT)
+        most = min((end - start) // 2 + 1, MAX_NOTED)
         keeps_words, keeps_lines = len(words) > 0, len(lines) > 0
         if (keeps_words and num_words_kept + most > len(words)) or (keeps_lines and num_lines_kept + most > len(lines)):
             return document

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gristmill.core.kernels import kernel
+from gristmill.runtime.kernels import kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,7 +45,7 @@ def _gather(hashed: np.uint64, folded: np.uint64) -> np.uint64:
 
 
 @kernel
-def _character(data: NDArray[np.uint8], place: Any, stop: int) -> tuple[Any, Any]:
+def _decode_character(data: NDArray[np.uint8], place: Any, stop: int) -> tuple[Any, Any]:
     """A character of more than one byte, and where the next one begins. Bytes that are no UTF-8 cannot come here."""
     first = np.int64(data[place])
     if first < 0xE0 or place + 2 >= stop:
@@ -61,7 +61,7 @@ def _character(data: NDArray[np.uint8], place: Any, stop: int) -> tuple[Any, Any
 
 
 @kernel
-def _beyond(code: int) -> np.uint32:
+def _classify_supplementary(code: int) -> np.uint32:
     """What characters from 2^16 on are: Chinese ones stand alone, pictures are gaps, marks are ignored."""
     if code >= 0xE0000:
         return np.uint32(1)
@@ -98,9 +98,9 @@ def hash_words(
             place += _1
         if place >= end:
             continue
-        code, after = _character(data, np.int64(place), stop)
+        code, after = _decode_character(data, np.int64(place), stop)
         place = np.uint64(after)
-        found = table[code] if code < 65536 else _beyond(code)
+        found = table[code] if code < 65536 else _classify_supplementary(code)
         if found == 1:
             continue
         if found == 0 or found & _ALONE:

@@ -4,8 +4,8 @@ A signature has `bands * rows` numbers; the share in which two agree is an estim
 shingle sets with a standard deviation of sqrt(J(1-J)/n). A band is `rows` numbers in a row: texts of similarity J agree
 in at least one of `bands` with probability 1-(1-J^rows)^bands.
 
-What is kept of a signature is a byte of each number (`Signed.sketches`, 108 bytes a document), which is all that the
-estimate needs: unequal numbers have equal bytes once in 256, and that is taken off again.
+What is kept of a signature is a byte of each number (`SignedTexts.sketches`, 108 bytes a document), which is all that
+the estimate needs: unequal numbers have equal bytes once in 256, and that is taken off again.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from gristmill.core.seeds import key
-from gristmill.text.shingles.characters import character_table
+from gristmill.core.seeds import derive_key
+from gristmill.text.shingles.character_table import character_table
 from gristmill.text.shingles.kernels import hash_bands, sign_texts
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _TEXTS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Signed:
+class SignedTexts:
     """The signatures of some texts; those with fewer words than a shingle has have none."""
 
     counts: NDArray[np.int64]
@@ -65,10 +65,10 @@ class MinHash:
     @cached_property
     def _factors(self) -> NDArray[np.uint32]:
         """Odd, so that no two shingles meet."""
-        numbers = np.array([key(place, "minhash") for place in range(self.num_permutations)], dtype=np.uint64)
+        numbers = np.array([derive_key(place, "minhash") for place in range(self.num_permutations)], dtype=np.uint64)
         return (numbers >> np.uint64(32)).astype(np.uint32) | np.uint32(1)
 
-    def sign(self, texts: pa.Array) -> Signed:
+    def sign(self, texts: pa.Array) -> SignedTexts:
         """The signatures of a column of texts (`large_string`); null counts as empty."""
         data, offsets = text_buffers(texts)
         counts = np.empty(len(texts), dtype=np.int64)
@@ -80,8 +80,10 @@ class MinHash:
             sketches.append(((signatures * _MIX) >> np.uint32(24)).astype(np.uint8))
         rows = np.flatnonzero(counts)
         if not keys:
-            return Signed(counts, rows, self._keys(np.empty((0, self.num_permutations), np.uint32)), self._no_sketches)
-        return Signed(counts, rows, np.concatenate(keys), np.concatenate(sketches))
+            return SignedTexts(
+                counts, rows, self._keys(np.empty((0, self.num_permutations), np.uint32)), self._no_sketches
+            )
+        return SignedTexts(counts, rows, np.concatenate(keys), np.concatenate(sketches))
 
     @property
     def _no_sketches(self) -> NDArray[np.uint8]:
@@ -113,10 +115,10 @@ class MinHash:
         return keys
 
 
-def similarities(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> NDArray[np.float64]:
+def estimate_similarities(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> NDArray[np.float64]:
     """The estimated similarity of each pair of sketches, one below the other in two arrays.
 
-    >>> similarities(np.array([[1, 2, 3, 4]], np.uint8), np.array([[1, 2, 3, 9]], np.uint8)).round(2).tolist()
+    >>> estimate_similarities(np.array([[1, 2, 3, 4]], np.uint8), np.array([[1, 2, 3, 9]], np.uint8)).round(2).tolist()
     [0.75]
     """
     num_permutations = first.shape[1]

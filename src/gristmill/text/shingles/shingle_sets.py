@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gristmill.text.shingles.characters import character_table
+from gristmill.text.shingles.character_table import character_table
 from gristmill.text.shingles.kernels import count_common, drop_repeated, shingle_text
 from gristmill.text.shingles.minhash import BLOCK, text_buffers
 

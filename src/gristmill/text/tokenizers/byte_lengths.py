@@ -32,20 +32,20 @@ _NUM_BYTES = 256
 _EVERY, _FIRST, _NONE = "every", "first", "none"
 
 
-class _Added(msgspec.Struct):
+class _AddedEntry(msgspec.Struct):
     id: int
     content: str
     special: bool = False
 
 
-class _Model(msgspec.Struct):
+class _ModelVocabulary(msgspec.Struct):
     vocab: Any
     byte_fallback: bool = False
 
 
-class _Tokenizer(msgspec.Struct):
-    model: _Model
-    added_tokens: list[_Added] | None = None
+class _TokenizerPipeline(msgspec.Struct):
+    model: _ModelVocabulary
+    added_tokens: list[_AddedEntry] | None = None
     normalizer: dict[str, Any] | None = None
     pre_tokenizer: dict[str, Any] | None = None
 
@@ -76,9 +76,9 @@ class ByteLengths:
         return lengths
 
 
-def byte_lengths(files: TokenizerFiles) -> ByteLengths | None:
+def read_byte_lengths(files: TokenizerFiles) -> ByteLengths | None:
     """The lengths of a tokenizer's tokens; None if they do not say where tokens stand."""
-    tokenizer = msgspec.json.decode(files.read(), type=_Tokenizer)
+    tokenizer = msgspec.json.decode(files.read(), type=_TokenizerPipeline)
     vocab = tokenizer.model.vocab
     added = {token.id: token for token in tokenizer.added_tokens or ()}
     if not isinstance(vocab, dict):
@@ -113,7 +113,7 @@ def _unicode_form(normalizer: dict[str, Any] | None) -> str | None:
 
 def is_byte_level(tokens: Iterable[str]) -> bool:
     """Whether all of them are made of the characters that stand for bytes."""
-    alphabet = _alphabet()
+    alphabet = _byte_alphabet()
     return all(alphabet.issuperset(token) for token in tokens)
 
 
@@ -126,7 +126,7 @@ def _spelled_length(token: str) -> int:
     return 1 if _BYTE.fullmatch(token) else len(token.replace(_SPACE_MARK, " ").encode())
 
 
-def _prefixed_pieces(tokenizer: _Tokenizer) -> str | None:
+def _prefixed_pieces(tokenizer: _TokenizerPipeline) -> str | None:
     """Where SentencePiece's kind puts a mark of its own; None for any other kind, and if it has not a token a byte."""
     num_bytes = sum(_BYTE.fullmatch(token) is not None for token in tokenizer.model.vocab)
     if not tokenizer.model.byte_fallback or num_bytes != _NUM_BYTES:
@@ -150,7 +150,7 @@ def _keeps_lengths(pre_tokenizer: dict[str, Any] | None) -> bool:
 
 
 @lru_cache(maxsize=1)
-def _alphabet() -> frozenset[str]:
+def _byte_alphabet() -> frozenset[str]:
     """The characters that stand for the 256 bytes: printable ones for themselves, the others from U+0100 on."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     return frozenset(map(chr, [*printable, *range(0x100, 0x100 + 256 - len(printable))]))

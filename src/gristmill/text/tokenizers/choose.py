@@ -14,7 +14,7 @@ from gristmill.core.errors import UsageError
 from gristmill.text.tokenizers.adversarial import adversarial_texts
 from gristmill.text.tokenizers.engine import FAST, REFERENCE, Engine, engine_version, load_engine
 from gristmill.text.tokenizers.files import TokenizerFiles
-from gristmill.text.tokenizers.parity import compare
+from gristmill.text.tokenizers.parity import compare_engines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ _SAMPLE_CHARS = 1 << 19
 """Of the user's records, for the proof: a third of a second for the reference."""
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class EngineChoice(msgspec.Struct, frozen=True, kw_only=True):
     """An engine, and what it was chosen for."""
 
     engine: str
@@ -39,7 +39,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """Records of the user on which it was."""
 
 
-def choose_engine(files: TokenizerFiles, asked: str, *, specials_as_text: bool) -> Choice:
+def choose_engine(files: TokenizerFiles, asked: str, *, specials_as_text: bool) -> EngineChoice:
     """`auto`: the fast engine if it can load the tokenizer and equals the reference, else the reference.
 
     Raises:
@@ -47,60 +47,62 @@ def choose_engine(files: TokenizerFiles, asked: str, *, specials_as_text: bool) 
     """
     if asked == REFERENCE:
         load_engine(files, REFERENCE).check_ids()
-        return reference_choice("the recipe asks for it")
-    choice = _proved(msgspec.json.encode(files), specials_as_text)
+        return choose_reference("the recipe asks for it")
+    choice = _prove_fast_engine(msgspec.json.encode(files), specials_as_text)
     if asked == FAST and choice.engine != FAST:
         raise UsageError(f"{files.path}: {choice.why}", help="use engine: auto, which takes the reference then")
     return choice
 
 
-def reference_choice(why: str) -> Choice:
-    return Choice(engine=REFERENCE, version=engine_version(REFERENCE), why=why)
+def choose_reference(why: str) -> EngineChoice:
+    return EngineChoice(engine=REFERENCE, version=engine_version(REFERENCE), why=why)
 
 
-def confirm_on_sample(files: TokenizerFiles, choice: Choice, texts: Sequence[str], *, specials_as_text: bool) -> Choice:
+def confirm_on_sample(
+    files: TokenizerFiles, choice: EngineChoice, texts: Sequence[str], *, specials_as_text: bool
+) -> EngineChoice:
     """The choice after a look at some of the user's own records: the reference, if the fast engine fails on them."""
     if choice.engine != FAST:
         return choice
-    fast, reference = _engines(files, specials_as_text=specials_as_text)
-    taken = list(_first(texts))
-    problem = _problem(fast, reference, taken, max_failures=_MAX_FAILED_RECORDS * len(taken))
+    fast, reference = _load_both(files, specials_as_text=specials_as_text)
+    taken = list(_take_sample(texts))
+    problem = _find_problem(fast, reference, taken, max_failures=_MAX_FAILED_RECORDS * len(taken))
     if problem is not None:
-        return reference_choice(problem)
+        return choose_reference(problem)
     return msgspec.structs.replace(choice, num_records=len(taken))
 
 
 # A plan with several sources asks for the same proof again.
 @lru_cache(maxsize=8)
-def _proved(encoded_files: bytes, specials_as_text: bool) -> Choice:  # noqa: FBT001
+def _prove_fast_engine(encoded_files: bytes, specials_as_text: bool) -> EngineChoice:  # noqa: FBT001
     files = msgspec.json.decode(encoded_files, type=TokenizerFiles)
     try:
-        fast, reference = _engines(files, specials_as_text=specials_as_text)
+        fast, reference = _load_both(files, specials_as_text=specials_as_text)
     except UsageError as error:
         if "reason" not in error.context:  # not even the reference can
             raise
-        return reference_choice(f"{FAST} {engine_version(FAST)} cannot load it ({error.context['reason']})")
+        return choose_reference(f"{FAST} {engine_version(FAST)} cannot load it ({error.context['reason']})")
     texts = adversarial_texts(reference.special_tokens)
     num_before = fast.num_by_reference
-    problem = _problem(fast, reference, texts, max_failures=_MAX_FAILED_TEXTS)
+    problem = _find_problem(fast, reference, texts, max_failures=_MAX_FAILED_TEXTS)
     if problem is not None:
-        return reference_choice(problem)
+        return choose_reference(problem)
     why = f"it gives the same ids as {REFERENCE} {reference.version}"
     if num_failures := fast.num_by_reference - num_before:
         why += f" (but for {num_failures} texts that it cannot encode: such ones go to {REFERENCE} and are counted)"
-    return Choice(engine=FAST, version=fast.version, why=why, num_texts=len(texts))
+    return EngineChoice(engine=FAST, version=fast.version, why=why, num_texts=len(texts))
 
 
-def _engines(files: TokenizerFiles, *, specials_as_text: bool) -> tuple[Engine, Engine]:
+def _load_both(files: TokenizerFiles, *, specials_as_text: bool) -> tuple[Engine, Engine]:
     reference = load_engine(files, REFERENCE, specials_as_text=specials_as_text)
     reference.check_ids()
     return load_engine(files, FAST, specials_as_text=specials_as_text), reference
 
 
-def _problem(fast: Engine, reference: Engine, texts: Sequence[str], *, max_failures: float) -> str | None:
+def _find_problem(fast: Engine, reference: Engine, texts: Sequence[str], *, max_failures: float) -> str | None:
     """What speaks against the fast engine, in words."""
     num_before = fast.num_by_reference
-    mismatch = compare(fast, reference, texts)
+    mismatch = compare_engines(fast, reference, texts)
     if mismatch is not None:
         return f"{FAST} {fast.version} gives other ids than {REFERENCE}, {mismatch}"
     num_failures = fast.num_by_reference - num_before
@@ -109,7 +111,7 @@ def _problem(fast: Engine, reference: Engine, texts: Sequence[str], *, max_failu
     return None
 
 
-def _first(texts: Sequence[str]) -> Iterator[str]:
+def _take_sample(texts: Sequence[str]) -> Iterator[str]:
     taken = 0
     for text in texts:
         if taken + len(text) <= _SAMPLE_CHARS:

@@ -14,7 +14,7 @@ import msgspec
 from gristmill.text.tokenizers.reference import ReferenceEngine
 
 if TYPE_CHECKING:
-    from gristmill.text.tokenizers.facts import Facts
+    from gristmill.text.tokenizers.facts import TokenizerFacts
     from gristmill.text.tokenizers.files import TokenizerFiles
 
 _LOOKS_LIKE_CONTROL = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
@@ -25,7 +25,7 @@ def is_unmarked_control(token: str, *, special: bool) -> bool:
     return not special and _LOOKS_LIKE_CONTROL.fullmatch(token) is not None
 
 
-def unmarked_controls(facts: Facts) -> dict[str, int]:
+def find_unmarked_controls(facts: TokenizerFacts) -> dict[str, int]:
     """All of a tokenizer, with their ids."""
     return {
         token: number

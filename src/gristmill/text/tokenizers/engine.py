@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 import pyarrow as pa
 
-from gristmill.core.names import one_of
-from gristmill.text.tokenizers.facts import Facts, read_facts
+from gristmill.core.names import check_choice
+from gristmill.text.tokenizers.facts import TokenizerFacts, read_facts
 from gristmill.text.tokenizers.files import TokenizerFiles
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Engine:
         raise NotImplementedError
 
     @cached_property
-    def facts(self) -> Facts:
+    def facts(self) -> TokenizerFacts:
         return read_facts(self._files)
 
     @property
@@ -100,23 +100,23 @@ def load_engine(files: TokenizerFiles, engine: str = REFERENCE, *, specials_as_t
     Raises:
         UsageError: The files are no tokenizer, or not one that this engine knows.
     """
-    one_of("engine", engine, ENGINES)
+    check_choice("engine", engine, ENGINES)
     # A tokenizer of 150,000 tokens takes a second to load, and a plan needs it several times. Not shared by threads:
     # they would wait for each other.
-    return _loaded(msgspec.json.encode(files), engine, specials_as_text, get_ident())
+    return _load_cached(msgspec.json.encode(files), engine, specials_as_text, get_ident())
 
 
 @lru_cache(maxsize=2)
-def _loaded(encoded_files: bytes, engine: str, specials_as_text: bool, _thread: int) -> Engine:  # noqa: FBT001
+def _load_cached(encoded_files: bytes, engine: str, specials_as_text: bool, _thread: int) -> Engine:  # noqa: FBT001
     module, name = ENGINES[engine]
     files = msgspec.json.decode(encoded_files, type=TokenizerFiles)
     loaded: Engine = getattr(import_module(module), name)(files, specials_as_text=specials_as_text)
     return loaded
 
 
-def forget_engines() -> None:
+def clear_engine_cache() -> None:
     """Give back the memory of those that are kept for the next to load them."""
-    _loaded.cache_clear()
+    _load_cached.cache_clear()
 
 
 def engine_version(engine: str) -> str:

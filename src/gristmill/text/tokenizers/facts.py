@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _USUAL_ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|end▁of▁sentence|>")
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class TokenizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The vocabulary in numbers, and the tokens that have a role."""
 
     vocab_size: int
@@ -48,12 +48,12 @@ class _Tokenizer(msgspec.Struct):
     added_tokens: list[_AddedToken] | None = None
 
 
-def read_facts(files: TokenizerFiles) -> Facts:
+def read_facts(files: TokenizerFiles) -> TokenizerFacts:
     """Look into `tokenizer.json`."""
     try:
         tokenizer = msgspec.json.decode(files.read(), type=_Tokenizer)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise not_a_tokenizer(files, error) from error
+        raise not_a_tokenizer_error(files, error) from error
     if tokenizer.model.dropout:
         raise UsageError(
             f"{files.path} has a dropout of {tokenizer.model.dropout}: the same text would get other ids each time",
@@ -73,7 +73,7 @@ def read_facts(files: TokenizerFiles) -> Facts:
     if eos_token is None and len(usual) == 1:
         [eos_token], by_name = usual, True
         ids["eos_token"] = special[eos_token]
-    return Facts(
+    return TokenizerFacts(
         vocab_size=max([largest, *added.values()]) + 1,
         added_tokens=added,
         special_tokens=special,
@@ -85,7 +85,7 @@ def read_facts(files: TokenizerFiles) -> Facts:
     )
 
 
-def not_a_tokenizer(files: TokenizerFiles, error: Exception) -> UsageError:
+def not_a_tokenizer_error(files: TokenizerFiles, error: Exception) -> UsageError:
     """What to say of a file that is damaged, or is something else."""
     return UsageError(
         f"{files.path} cannot be read as a tokenizer: {error}",

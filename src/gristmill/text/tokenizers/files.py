@@ -62,30 +62,30 @@ def find_tokenizer(name: str, folder: str = ".") -> TokenizerFiles:
     if path.is_dir():
         found = path / TOKENIZER
         if not found.is_file():
-            raise _no_tokenizer_in(path)
+            raise _missing_tokenizer_error(path)
     elif path.is_file():
         found = path
     elif _HUB_NAME.fullmatch(name) and not name.endswith(".json"):
-        found = _from_hub(name, path)
+        found = _download_from_hub(name, path)
     else:
         raise UsageError(
             f"there is no tokenizer {name}: looked for {path}", help=f"name a folder that holds {TOKENIZER}"
         )
-    return _described(found.absolute())
+    return _describe_files(found.absolute())
 
 
-def _described(path: Path) -> TokenizerFiles:
+def _describe_files(path: Path) -> TokenizerFiles:
     files = {}
     for name in _CARRIED:
         file = path if name == TOKENIZER else path.parent / name
         if file.is_file():
             files[name] = xxhash.xxh3_64_hexdigest(file.read_bytes())
-    roles = _roles(path.parent / CONFIG) if CONFIG in files else {}
+    roles = _read_roles(path.parent / CONFIG) if CONFIG in files else {}
     content = xxhash.xxh3_64_hexdigest(msgspec.json.encode([files[TOKENIZER], roles], order="sorted"))
     return TokenizerFiles(path=str(path), files=files, roles=roles, content=content)
 
 
-def _roles(config: Path) -> dict[str, str]:
+def _read_roles(config: Path) -> dict[str, str]:
     try:
         values = msgspec.json.decode(config.read_bytes(), type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -100,7 +100,7 @@ def _roles(config: Path) -> dict[str, str]:
     return roles
 
 
-def _no_tokenizer_in(folder: Path) -> UsageError:
+def _missing_tokenizer_error(folder: Path) -> UsageError:
     other = next((name for name in _OTHER_KINDS if (folder / name).exists()), None)
     if other is None:
         return UsageError(f"{folder} holds no {TOKENIZER}", help="name the folder that does")
@@ -110,7 +110,7 @@ def _no_tokenizer_in(folder: Path) -> UsageError:
     )
 
 
-def _from_hub(name: str, path: Path) -> Path:
+def _download_from_hub(name: str, path: Path) -> Path:
     # Slow to import, and needed for names only.
     from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url  # noqa: PLC0415
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError  # noqa: PLC0415

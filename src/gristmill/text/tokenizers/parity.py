@@ -35,18 +35,18 @@ class Mismatch:
         return f"from token {self.token} on: {self.ids}, not {self.expected}, at {self.text!r}"
 
 
-def compare(engine: Engine, reference: Engine, texts: Sequence[str]) -> Mismatch | None:
+def compare_engines(engine: Engine, reference: Engine, texts: Sequence[str]) -> Mismatch | None:
     """Encode all texts with both; None if all ids are equal."""
     ids, offsets = engine.encode(texts)
     for index, text in enumerate(texts):
         found = ids[offsets[index] : offsets[index + 1]]
         expected, _ = reference.encode([text])
         if not np.array_equal(found, expected):
-            return _mismatch(reference, index, text, found, expected)
+            return _describe_mismatch(reference, index, text, found, expected)
     return None
 
 
-def _mismatch(
+def _describe_mismatch(
     reference: Engine, index: int, text: str, ids: np.typing.NDArray[np.uint32], expected: np.typing.NDArray[np.uint32]
 ) -> Mismatch:
     common = min(len(ids), len(expected))

@@ -31,7 +31,7 @@ def encode_in_pieces(encode: Callable[[str], NDArray[np.uint32]], text: str) -> 
     ids = []
     start = 0
     while len(text) - start > PIECE_CHARS:
-        stop = _border(encode, text, start + PIECE_CHARS // 2)
+        stop = _find_border(encode, text, start + PIECE_CHARS // 2)
         if stop is None:
             break
         ids.append(encode(text[start:stop]))
@@ -40,7 +40,7 @@ def encode_in_pieces(encode: Callable[[str], NDArray[np.uint32]], text: str) -> 
     return ids
 
 
-def _border(encode: Callable[[str], NDArray[np.uint32]], text: str, start: int) -> int | None:
+def _find_border(encode: Callable[[str], NDArray[np.uint32]], text: str, start: int) -> int | None:
     for found in islice(_BORDER.finditer(text, start), _MAX_TRIALS):
         place = found.start()
         before, after = text[place - _CONTEXT_CHARS : place], text[place : place + _CONTEXT_CHARS]

@@ -40,7 +40,7 @@ def train_tokenizer(
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers  # noqa: PLC0415
 
-    _check(vocab_size, special_tokens)
+    _check_options(vocab_size, special_tokens)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -84,7 +84,7 @@ def check_free(folder: str | os.PathLike[str], *, overwrite: bool = False) -> No
         raise UsageError(f"{path / TOKENIZER} is there already", help="choose another folder, or use --overwrite")
 
 
-def _check(vocab_size: int, special_tokens: Sequence[str]) -> None:
+def _check_options(vocab_size: int, special_tokens: Sequence[str]) -> None:
     if not special_tokens:
         raise UsageError("a tokenizer needs a special token that ends documents")
     if not all(special_tokens) or len(set(special_tokens)) < len(special_tokens):

@@ -1,0 +1,194 @@
+"""From a call's options to running schedulers: checks what was asked, chooses backend and number of workers."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sized
+from dataclasses import dataclass, replace
+from importlib import import_module
+from itertools import chain, islice
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Literal
+
+from gristmill.core.errors import UsageError
+from gristmill.core.names import check_choice
+from gristmill.engine import nesting, resources
+from gristmill.engine.memory import MemoryWatch
+from gristmill.engine.scheduler import Policy, Scheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Iterator
+
+    from gristmill.engine.backend import Backend
+    from gristmill.engine.failures import OnPoison
+    from gristmill.engine.job import Job
+    from gristmill.engine.observer import Observer
+
+_BACKENDS = {
+    "serial": ("gristmill.engine.backends.serial", "SerialBackend"),
+    "threads": ("gristmill.engine.backends.threads", "ThreadBackend"),
+    "processes": ("gristmill.engine.backends.processes", "ProcessBackend"),
+}
+BACKENDS = (*_BACKENDS, "auto")
+_SMALL_JOB_SECONDS = 1.0
+_JUDGE_AFTER_SECONDS = 0.05
+_UNKNOWN_LENGTH_SECONDS = 0.2
+_BARE_WORKER_BYTES = 32 << 20
+
+_log = logging.getLogger("gristmill")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The options that all parallel calls share, checked on creation."""
+
+    workers: int | Literal["auto"] = "auto"
+    backend: str = "processes"
+    timeout: float | None = None
+    retries: int = 0
+    chunk_size: int | Literal["auto"] = "auto"
+    max_items_per_worker: int | None = None
+    pin: bool = False
+    max_growth_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("backend", self.backend, BACKENDS)
+        _check_at_least("workers", self.workers, 1, auto=True)
+        _check_at_least("retries", self.retries, 0)
+        _check_at_least("chunk_size", self.chunk_size, 1, auto=True)
+        if self.max_items_per_worker is not None:
+            _check_at_least("max_items_per_worker", self.max_items_per_worker, 1)
+        if self.timeout is not None and not self.timeout > 0:
+            raise UsageError(f"timeout must be a positive number of seconds, not {self.timeout!r}")
+        if self.backend in ("serial", "threads"):
+            self._check_backend_support()
+        if self.pin and sys.platform != "linux":
+            raise UsageError("pin=True needs Linux: other systems do not let a process choose its CPU")
+
+    def _check_backend_support(self) -> None:
+        for name in ("timeout", "pin", "max_items_per_worker"):
+            if getattr(self, name):
+                hint = 'use backend="processes", or leave it out'
+                raise UsageError(f"the {self.backend} backend cannot keep {name}={getattr(self, name)!r}", help=hint)
+
+
+class ParallelRun:
+    """One parallel call under way: one scheduler, or two after another with `backend="auto"`."""
+
+    def __init__(
+        self,
+        job: Job,
+        items: Iterable[Any],
+        options: Options,
+        observer: Observer,
+        *,
+        total: int | None,
+        on_poison: OnPoison | None = None,
+    ) -> None:
+        self._job = job
+        self._items = iter(items)
+        self._options = options = _make_serial(options) if nesting.is_inside_worker() else options
+        self._observer = observer
+        self._total = total
+        self._on_poison = on_poison
+        self._ended = False
+        self._num_first_items = 0
+        # Errors of the call itself are raised here, not when the first result is asked for.
+        self._stay = options.backend == "auto" and not (options.timeout or options.pin or options.max_items_per_worker)
+        name = "serial" if self._stay else "processes" if options.backend == "auto" else options.backend
+        self._scheduler = self._make_scheduler(name, self._first_items() if self._stay else self._items, 0)
+
+    def outcomes(self) -> Generator[tuple[int, list[Any]], None, None]:
+        yield from self._scheduler.outcome_runs()
+        rest = list(islice(self._items, 1)) if self._stay and not self._ended else []
+        if rest:
+            self._scheduler = self._make_scheduler("processes", chain(rest, self._items), self._num_first_items)
+            yield from self._scheduler.outcome_runs()
+
+    @property
+    def num_results_to_hold(self) -> int:
+        return self._scheduler.num_results_to_hold
+
+    def pause(self, *, paused: bool) -> None:
+        self._scheduler.pause(paused=paused)
+
+    def end_at(self, index: int) -> None:
+        self._ended = True
+        self._scheduler.end_at(index)
+
+    def _make_scheduler(self, name: str, items: Iterable[Any], first_index: int) -> Scheduler:
+        module, class_name = _BACKENDS[name]
+        backend: Backend = getattr(import_module(module), class_name)()
+        options = self._options
+        policy = Policy(
+            workers=1 if name == "serial" else _choose_num_workers(options.workers, in_processes=backend.can_kill),
+            can_resize=options.workers == "auto" and backend.can_kill,
+            timeout=options.timeout,
+            retries=options.retries,
+            # While it is being judged how long items take, a chunk of the user's size would hide it.
+            chunk_size=1 if self._stay and name == "serial" and options.chunk_size != "auto" else options.chunk_size,
+            max_items_per_worker=options.max_items_per_worker,
+            cpus=resources.find_usable_cpus() if options.pin else None,
+            max_growth_bytes=options.max_growth_bytes,
+        )
+        return Scheduler(
+            backend,
+            self._job,
+            items,
+            policy,
+            self._observer,
+            memory=MemoryWatch() if backend.can_kill else None,
+            total=None if self._total is None else self._total - first_index,
+            first_index=first_index,
+            on_poison=self._on_poison,
+        )
+
+    def _first_items(self) -> Iterator[Any]:
+        """Items for the calling process, for as long as they look like a small job."""
+        began = monotonic()
+        for item in self._items:
+            self._num_first_items += 1
+            yield item
+            seconds = monotonic() - began
+            if self._total is None:
+                if seconds > _UNKNOWN_LENGTH_SECONDS:
+                    return
+            elif seconds > _JUDGE_AFTER_SECONDS and seconds * self._total > _SMALL_JOB_SECONDS * self._num_done():
+                return
+
+    def _num_done(self) -> int:
+        return max(1, self._observer.num_done)
+
+
+def _choose_num_workers(workers: int | Literal["auto"], *, in_processes: bool) -> int:
+    if workers != "auto":
+        return workers
+    num_cpus = len(resources.find_usable_cpus())
+    num_workers = resources.choose_num_workers(num_cpus, resources.count_physical_cores(), resources.read_cpu_quota())
+    if in_processes:
+        return max(1, min(num_workers, resources.read_memory_available() // _BARE_WORKER_BYTES))
+    return num_workers
+
+
+def _make_serial(options: Options) -> Options:
+    if nesting.is_first_nested_call():
+        dropped = f"; its timeout of {options.timeout:g} s is not kept" if options.timeout else ""
+        _log.warning("a parallel call inside a worker runs serially, in that worker%s", dropped)
+    return replace(options, backend="serial", timeout=None, pin=False, max_items_per_worker=None)
+
+
+def find_length(items: Iterable[Any]) -> int | None:
+    """How many items there are, where they can say."""
+    try:
+        return len(items) if isinstance(items, Sized) else None
+    except Exception:  # the caller's own code; it is no more than a hint
+        return None
+
+
+def _check_at_least(name: str, value: object, minimum: int, *, auto: bool = False) -> None:
+    if auto and value == "auto":
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+        allowed = f'"auto" or a whole number from {minimum}' if auto else f"a whole number from {minimum}"
+        raise UsageError(f"{name} must be {allowed}, not {value!r}")

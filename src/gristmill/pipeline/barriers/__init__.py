@@ -1,0 +1,1 @@
+"""What happens between two stages: one module for each global step."""

@@ -1,0 +1,202 @@
+"""From a record of a dataset back to where it came from: the input file, the place in it, the record as it was read.
+
+Cost: one cell (about 4 MiB) of a file that can be cut, a handful for Parquet and Arrow; a compressed file is read from
+its start to the place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from gristmill.core.errors import DamagedDatasetError, UsageError
+from gristmill.core.names import find_nearest
+from gristmill.core.records import INPUT_IDS, ORIGIN, RECORD, TEXT, SourceFile
+from gristmill.pipeline.planning.input_positions import parse_positions
+from gristmill.shards.dataset import Origin
+from gristmill.steps.read import CELL_BYTES, Read, file_format, open_reader, plan_schema
+from gristmill.storage.files import read_version
+from gristmill.text.tokenizers import find_tokenizer, load_engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
+
+    from gristmill.shards.dataset import Dataset
+    from gristmill.shards.manifest import InputFile, Manifest
+    from gristmill.steps.read import CellBatch, FileReader
+    from gristmill.text.tokenizers import Engine
+
+State = Literal["unchanged", "changed", "missing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A record and its past: one place, or for a row of tokens that of each document in it."""
+
+    record: dict[str, Any]
+    places: list[TracedOrigin]
+
+
+@dataclass(frozen=True, slots=True)
+class TracedOrigin:
+    """Where a document came from."""
+
+    origin: Origin
+    unit: str
+    """What the origin's position counts: byte, row or member."""
+    state: State
+    """Of the input file, against when it was read."""
+    original: str | dict[str, Any] | None
+    """The record as it stands in the input file: a JSON line, its columns, or the text of its
+    tokens. None unless the file is unchanged."""
+
+
+def trace(dataset: Dataset, number: int) -> Trace:
+    """Follow one record back. The original is read again only from a file that has not changed since."""
+    if not -len(dataset) <= number < len(dataset):
+        raise UsageError(
+            f"there is no record {number}: {dataset.folder} has {len(dataset):,}",
+            help=f"numbers go from 0 to {len(dataset) - 1}" if len(dataset) else "it is empty",
+        )
+    record = {"text": dataset.decode(number)} if dataset.manifest.holds_rows else dataset[number]
+    engine = _make_engine_loader(dataset)
+    return Trace(record, [_trace_origin(dataset.manifest, origin, engine) for origin in dataset.origins(number)])
+
+
+def trace_input(dataset: Dataset, word: str) -> TracedOrigin:
+    """The record at a place of the input, as files of dropped records give it: `web:a.jsonl@1234`."""
+    files = dataset.manifest.files.values()
+    places = parse_positions(word, sorted({file.source for file in files}))
+    if not places:
+        raise UsageError(
+            f"{word!r} is neither the number of a record nor a place in the input",
+            help="write a number from 0 on, or SOURCE:FILE@POSITION as in the files of dropped/",
+        )
+    for place in places:
+        for file in files:
+            if place.is_in_source(file.source) and place.file in (file.path, file.relative):
+                origin = Origin(file.source, file.path, place.position, 0)
+                return _trace_origin(dataset.manifest, origin, _make_engine_loader(dataset))
+    meant = find_nearest(places[-1].file, [file.relative for file in files])
+    raise UsageError(
+        f"{dataset.folder} was made of no file {places[-1].file}", help=f'did you mean "{meant}"?' if meant else None
+    )
+
+
+def _make_engine_loader(dataset: Dataset) -> Callable[[], Engine]:
+    """Loaded when a place is a row of tokens, and once for all of them."""
+    return cache(lambda: load_engine(find_tokenizer(str(dataset.manifest.tokenizer_folder(dataset.folder)))))
+
+
+def _trace_origin(manifest: Manifest, origin: Origin, engine: Callable[[], Engine]) -> TracedOrigin:
+    file = _find_input_file(manifest, origin)
+    read = _rebuild_read(manifest, origin.source)
+    state = _check_state(file)
+    row = _read_original(read, file, origin.position) if state == "unchanged" else None
+    return TracedOrigin(
+        origin, _position_kind(read, file), state, None if row is None else _describe_original(row, engine)
+    )
+
+
+def read_original_text(manifest: Manifest, file: InputFile, position: int, read: Read | None = None) -> str | None:
+    """The text at a place of an input file, before all steps; None if the file has changed or nothing is there.
+
+    `read` says how the file is read, where it is of no source.
+    """
+    row = (
+        _read_original(read or _rebuild_read(manifest, file.source), file, position)
+        if _check_state(file) == "unchanged"
+        else None
+    )
+    return None if row is None or TEXT not in row.schema.names else row.column(TEXT)[0].as_py()
+
+
+def _find_input_file(manifest: Manifest, origin: Origin) -> InputFile:
+    for file in manifest.files.values():
+        if (file.source, file.path) == (origin.source, origin.path):
+            return file
+    raise DamagedDatasetError(f"the manifest names no input file {origin.path}", help="make the dataset again")
+
+
+def _rebuild_read(manifest: Manifest, source: str) -> Read:
+    """How the source was read, from the recipe in the manifest; without columns, which only steps wanted."""
+    sources = manifest.recipe.get("sources")
+    parameters = dict(sources[source]) if isinstance(sources, dict) and source in sources else {}
+    kept = {key: value for key, value in parameters.items() if key not in ("steps", "columns")}
+    try:
+        return msgspec.convert(kept, Read)
+    except msgspec.ValidationError as error:
+        raise DamagedDatasetError(f"the recipe in the manifest cannot be read: {error}") from error
+
+
+def _check_state(file: InputFile) -> State:
+    try:
+        return "unchanged" if read_version(file.path) == (file.bytes, file.version) else "changed"
+    except FileNotFoundError:
+        return "missing"
+
+
+def _position_kind(read: Read, file: InputFile) -> str:
+    kind = file_format(file.path, read.format)
+    return {"jsonl": "byte", "json": "byte", "csv": "byte", "text": "byte", "webdataset": "member"}.get(kind, "row")
+
+
+def _read_original(read: Read, file: InputFile, position: int) -> pa.RecordBatch | None:
+    """The record at a place, alone in its batch."""
+    # The file's id is of no interest here: positions are compared within one file.
+    source = SourceFile(path=file.path, relative=file.relative, num_bytes=file.bytes, version=file.version, id=0)
+    try:
+        schema = plan_schema(read, [source], keeps_record=True)
+    except UsageError:  # a column has a name of ours: the run has left it out, too
+        schema = plan_schema(read, [source], keeps_record=False)
+    reader = open_reader(read, source, schema)
+    cells = _read_cells_at(reader, position, by_bytes=_position_kind(read, file) == "byte")
+    for cell in cells:
+        positions = _positions(cell)
+        if position in positions:
+            return cell.batch.slice(positions.index(position), 1)
+    return None
+
+
+def _read_cells_at(reader: FileReader, position: int, *, by_bytes: bool) -> Iterator[CellBatch]:
+    """The cell that holds the position, or all of them where it cannot be told which."""
+    if by_bytes:
+        cell = position // CELL_BYTES
+        yield from reader.read_cells(cell, cell + 1)
+    elif reader.can_cut:
+        yield from _bisect_cells(reader, position)
+    else:
+        yield from reader.read_cells()
+
+
+def _bisect_cells(reader: FileReader, position: int) -> Iterator[CellBatch]:
+    """Cells of rows stand in the order of their positions."""
+    first, stop = 0, len(reader.cell_sizes())
+    while first < stop:
+        middle = (first + stop) // 2
+        [cell] = reader.read_cells(middle, middle + 1)
+        known = [*_positions(cell), *(record.position for record in cell.quarantined)]
+        if not known or min(known) <= position <= max(known):
+            yield cell
+            return
+        first, stop = (middle + 1, stop) if position > max(known) else (first, middle)
+
+
+def _positions(cell: CellBatch) -> list[int]:
+    positions: list[int] = cell.batch.column(ORIGIN).field("position").to_pylist()
+    return positions
+
+
+def _describe_original(row: pa.RecordBatch, engine: Callable[[], Engine]) -> str | dict[str, Any]:
+    if RECORD in row.schema.names:
+        line: bytes = row.column(RECORD)[0].as_py()
+        return line.decode()
+    if TEXT not in row.schema.names:  # of a dataset of tokens, which had the same tokenizer
+        return {TEXT: engine().decode(row.column(INPUT_IDS).flatten().to_numpy())}
+    values: dict[str, Any] = row.drop_columns([ORIGIN]).to_pylist()[0]
+    return values

@@ -1,0 +1,129 @@
+"""Jobs around a tokenizer: train one on the texts of any source, try one on texts."""
+
+from __future__ import annotations
+
+import sysconfig
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gristmill.core.errors import UsageError
+from gristmill.core.records import ORIGIN, TEXT
+from gristmill.core.seeds import hash_bound, hash_origins
+from gristmill.engine.parallel_map import parallel_map
+from gristmill.steps.read import Read, choose_training_files, file_format, list_source_files, open_reader, plan_schema
+from gristmill.steps.records.columns import require_column
+from gristmill.storage.compression import codec_of
+from gristmill.storage.paths import find_files
+from gristmill.text.tokenizers import check_tokenizer, find_tokenizer, save_tokenizer, train_tokenizer
+from gristmill.text.tokenizers.train import check_free
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gristmill.core.records import SourceFile
+    from gristmill.steps.read import CellBatch
+    from gristmill.text.tokenizers import TokenizerReport
+
+_SOURCE = "tokenizer"
+_CHECK_BYTES = 16 << 20
+_MAX_LIBRARY_FILES = 400
+_SIZE_FACTORS = {"compressed": 4.0, "parquet": 3.0}
+"""How many times its size a file is taken to hold. It decides which documents of a large source a tokenizer is trained
+on, so a change gives other tokenizers; what a plan prints is estimated elsewhere (`outline`)."""
+
+
+@dataclass(slots=True)
+class TrainingSummary:
+    """What a tokenizer was trained on."""
+
+    folder: str
+    num_documents: int = 0
+    num_bytes: int = 0
+    num_left_out: int = 0
+    """Documents not taken, so as to stay near `max_bytes`: chosen by the hash of their place."""
+    num_unusable: int = 0
+    """Records without a text that can be used."""
+
+
+def train_on_source(
+    folder: str,
+    read: Read,
+    *,
+    vocab_size: int,
+    special_tokens: Sequence[str],
+    max_bytes: int,
+    overwrite: bool = False,
+) -> TrainingSummary:
+    """Train a tokenizer on the texts of a source and write it into a folder.
+
+    Documents are read one cell at a time. Of a source that is larger than `max_bytes` a part is taken, by hash, so the
+    same files always give the same tokenizer.
+    """
+    check_free(folder, overwrite=overwrite)
+    trained = TrainingSummary(folder)
+    texts = _sample_texts(read, max_bytes, trained)
+    first = list(islice(texts, 1))
+    if not first:
+        raise UsageError("there are no documents to train on", help="check the files and the name of the text field")
+    files = train_tokenizer(chain(first, texts), vocab_size=vocab_size, special_tokens=special_tokens)
+    save_tokenizer(files, folder, overwrite=overwrite)
+    return trained
+
+
+def try_tokenizer(name: str, read: Read | None) -> TokenizerReport:
+    """Try a tokenizer on texts: of a source, or of Python's own library. Runs in a worker, with one thread."""
+    files = find_tokenizer(name)
+    texts = _read_library_texts() if read is None else list(_read_first_texts(read))
+    if not texts:
+        raise UsageError("there are no documents to try the tokenizer on", help="check the files and the text field")
+    report: TokenizerReport
+    [report] = parallel_map(lambda given: check_tokenizer(files, given), [texts], workers=1, progress=False)
+    return report
+
+
+def _sample_texts(read: Read, max_bytes: int, trained: TrainingSummary) -> Iterator[str]:
+    files = choose_training_files(list_source_files(_SOURCE, read, find_files(read.read), needs_train=False))
+    size = sum(_estimate_text_bytes(file, read.format) for file in files)
+    bound = hash_bound(min(1.0, max_bytes / max(1, size)))
+    for cell in _read_cells(read, files):
+        trained.num_unusable += len(cell.quarantined)
+        batch = cell.batch
+        if bound < 2**64:
+            keep = hash_origins(0, "tokenizer", batch.column(ORIGIN)) < bound
+            trained.num_left_out += int(batch.num_rows - keep.sum())
+            batch = batch.filter(keep)
+        for text in batch.column(TEXT).to_pylist():
+            trained.num_documents += 1
+            trained.num_bytes += len(text.encode())
+            yield text
+
+
+def _estimate_text_bytes(file: SourceFile, format: str | None) -> int:
+    kind = "compressed" if codec_of(file.path) is not None else file_format(file.path, format)
+    return round(file.num_bytes * _SIZE_FACTORS.get(kind, 1.0))
+
+
+def _read_first_texts(read: Read) -> Iterator[str]:
+    files = choose_training_files(list_source_files(_SOURCE, read, find_files(read.read), needs_train=False))
+    taken = 0
+    for cell in _read_cells(read, files):
+        for text in cell.batch.column(TEXT).to_pylist():
+            taken += len(text)
+            if taken > _CHECK_BYTES:
+                return
+            yield text
+
+
+def _read_cells(read: Read, files: Sequence[SourceFile]) -> Iterator[CellBatch]:
+    schema = plan_schema(read, files, keeps_record=False)
+    require_column(_SOURCE, TEXT, schema)
+    for file in files:
+        yield from open_reader(read, file, schema).read_cells()
+
+
+def _read_library_texts() -> list[str]:
+    """Text that every machine has."""
+    paths = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[:_MAX_LIBRARY_FILES]
+    return [path.read_text(encoding="utf-8", errors="replace") for path in paths]

@@ -1,0 +1,108 @@
+"""The files of a source, looked at before anything is planned: are they there, and not this recipe's own output?"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gristmill.core.errors import UsageError
+from gristmill.pipeline.planning.python_records import find_spooled_split
+from gristmill.steps.read import (
+    choose_split_files,
+    find_source_tokenizer,
+    looks_like_path,
+    make_source_files,
+    refuse_unfinished,
+    with_detected_format,
+)
+from gristmill.storage.checksums import file_checksum
+from gristmill.storage.paths import find_files, list_files
+from gristmill.storage.remote_files import local_path, protocol_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from gristmill.core.recipe import Recipe
+    from gristmill.core.records import SourceFile
+    from gristmill.shards.carried_tokenizer import CarriedTokenizer
+    from gristmill.steps.read import Read
+    from gristmill.storage.paths import FileListing, ListedFile
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a source reads."""
+
+    read: Read
+    """With the format of a folder that is a dataset."""
+    files: tuple[SourceFile, ...]
+    tokenizer: CarriedTokenizer | None = None
+    """What made the ids, where the source is a dataset of tokens."""
+    notes: tuple[str, ...] = ()
+    """What matched and is not read."""
+    empty_splits: tuple[str, ...] = ()
+    """Those that have no file."""
+
+
+def find_inputs(recipe: Recipe, name: str, read: Read, *, is_spooled: bool = False) -> Inputs:
+    """Look up the files of a source.
+
+    Files that the run has spooled itself lie in its output, and are known by their content.
+    """
+    if is_spooled:
+        splits: dict[str, list[ListedFile]] = {}
+        for file in find_files(read.read):
+            splits.setdefault(find_spooled_split(read, file), []).append(file)
+        return Inputs(read, _add_checksums(make_source_files(name, splits)))
+    patterns = [read.read] if isinstance(read.read, str) else read.read
+    local = [local_path(pattern) for pattern in patterns if protocol_of(pattern) is None]
+    refuse_own_output(recipe, map(recipe.path, local))
+    refuse_unfinished(patterns, recipe.folder)
+    listing = _list_files(read, recipe)
+    found = listing.files
+    folders = {file.path.rpartition("/")[0] for file in found if protocol_of(file.path) is None}
+    folders |= {target.rpartition("/")[0] for target in listing.link_targets}
+    refuse_own_output(recipe, folders)
+    read = with_detected_format(read, found)
+    chosen = choose_split_files(name, read, found)
+    known = _add_checksums(chosen.files) if recipe.identity == "content" else tuple(chosen.files)
+    notes = (*chosen.notes, *_describe_skipped_links(listing))
+    return Inputs(read, known, find_source_tokenizer(read, found), notes, chosen.empty_splits)
+
+
+def _list_files(read: Read, recipe: Recipe) -> FileListing:
+    try:
+        return list_files(read.read, base=recipe.folder)
+    except UsageError as error:
+        if isinstance(read.read, list) and not any(map(looks_like_path, read.read)):
+            error.help = f'{error.help}; if these are texts and no paths, make each a dict: {{"text": ...}}'
+        raise
+
+
+def _describe_skipped_links(listing: FileListing) -> Iterator[str]:
+    """Which links were left out, with their number and the first of them."""
+    for links, why in (
+        (listing.links_outside, "to folders elsewhere, which are read only where they are named"),
+        (listing.duplicate_links, "to files that are read under another name"),
+    ):
+        if links:
+            yield f"{len(links):,} symbolic links left out, {why}: {links[0]}{' …' if len(links) > 1 else ''}"
+
+
+def _add_checksums(files: Iterable[SourceFile]) -> tuple[SourceFile, ...]:
+    return tuple(msgspec.structs.replace(file, content=file_checksum(file.path)) for file in files)
+
+
+def refuse_own_output(recipe: Recipe, folders: Iterable[str]) -> None:
+    """Raise `UsageError` for a folder in which this recipe itself writes."""
+    output = Path(os.path.realpath(recipe.path(recipe.output)))
+    for folder in folders:
+        if Path(os.path.realpath(folder)).is_relative_to(output):
+            raise UsageError(
+                f"{folder} is the output of this same recipe, and cannot be read by it",
+                help="choose another output, or name the files to read more exactly",
+            )

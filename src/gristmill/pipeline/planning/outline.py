@@ -1,0 +1,160 @@
+"""What a run will do, in numbers, before it does anything; printed as a tree.
+
+Sizes that only the run can know (what a compressed file unpacks to, how much the filters leave) are estimated from
+above: nothing is filtered, text unpacks to four times its size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_UNPACKED_FACTORS = {"compressed": 4.0, "parquet": 3.0}
+"""For display only: where units end is decided by constants of `units`."""
+_WRITTEN_FACTORS = {"compressed": 0.4, "parquet": 0.5, "webdataset": 1.3}
+_STORED_BY = {"deduplicate": 2, "shuffle": 2}
+"""How often a barrier keeps its records on disk; others do once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOutline:
+    """One source."""
+
+    name: str
+    format: str
+    num_files: int
+    num_empty_files: int
+    """Of these, without a byte."""
+    num_bytes: int
+    unpacked_bytes: int
+    """Estimated."""
+    pieces_bytes: int
+    """Estimated: of the compressed files that are unpacked first."""
+    num_unpacked_files: int
+    stages: list[list[str]]
+    """The steps of each pass over the records; all but the last pass end with a step that needs all of them."""
+    num_units: int
+    """How many shards come of it, if nothing is filtered or split."""
+    num_tasks: int
+    """Of the first pass."""
+    columns: dict[str, str]
+    """Those that are written, with their types."""
+    stored_columns: list[dict[str, int]] = field(default_factory=list)
+    """Estimated: bytes in the work folder at the end of each pass but the last, by column."""
+    notes: tuple[str, ...] = ()
+    is_sample: bool = False
+    """All numbers are of the first records of a Python object, which only the run reads to its end."""
+
+    def needed_bytes(self, write_format: str, *, compressed: bool) -> int:
+        """Disk space at the end of the run, before the work folder goes."""
+        written = estimate_written_bytes(self.unpacked_bytes, write_format, compressed=compressed)
+        if write_format == "parquet" or self.num_tasks > self.num_units:
+            written *= 2  # parts are joined
+        return written + sum(map(self.stored_bytes, range(len(self.stages) - 1))) + self.pieces_bytes
+
+    def stored_bytes(self, stage: int) -> int:
+        """Disk space at the barrier that ends a pass."""
+        columns = self.stored_columns[stage].values() if self.stored_columns else ()
+        return _STORED_BY.get(self.stages[stage][-1], 1) * max(self.unpacked_bytes, sum(columns))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    """A whole run."""
+
+    output: str
+    format: str
+    sources: list[SourceOutline]
+    needed_bytes: int
+    """Estimated, from above."""
+    free_bytes: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is room for it, as far as can be known."""
+        return self.needed_bytes <= self.free_bytes
+
+    def __str__(self) -> str:
+        lines = [f"plan for {self.output}"]
+        for source in self.sources:
+            lines += _indent_branch(_format_source(source), is_last=False)
+        lines += _indent_branch(self._output_lines(), is_last=True)
+        return "\n".join(lines)
+
+    def _output_lines(self) -> list[str]:
+        space = f"up to {format_bytes(self.needed_bytes)} needed while it runs, {format_bytes(self.free_bytes)} free"
+        notes = [f"├── note: {note}" for note in self.notes]
+        lines = [f"output: {self.format} in {self.output}", *notes, f"└── disk: {space}"]
+        if not self.fits:
+            lines[-1] += ": THIS MAY NOT FIT"
+        return lines
+
+
+def estimate_unpacked_bytes(num_bytes: int, format: str, *, compressed: bool) -> int:
+    """What a file holds, by its size."""
+    return round(num_bytes * _UNPACKED_FACTORS.get("compressed" if compressed else format, 1.0))
+
+
+def estimate_written_bytes(num_bytes: int, format: str, *, compressed: bool) -> int:
+    """What so much unpacked text takes on disk."""
+    kind = "compressed" if compressed and format in ("jsonl", "json", "csv") else format
+    return round(num_bytes * _WRITTEN_FACTORS.get(kind, 1.0))
+
+
+def format_bytes(num_bytes: int) -> str:
+    """A number of bytes for people.
+
+    >>> format_bytes(512), format_bytes(65_000), format_bytes(3_210_000_000)
+    ('512 bytes', '65.0 kB', '3.2 GB')
+    """
+    if num_bytes < 1000:
+        return f"{num_bytes} bytes"
+    power = next((power for power in range(1, 5) if num_bytes / 1000**power < 999.95), 5)
+    return f"{num_bytes / 1000**power:,.1f} {('kB', 'MB', 'GB', 'TB', 'PB')[power - 1]}"
+
+
+def format_count(number: int, word: str) -> str:
+    """A number of things.
+
+    >>> format_count(1, "file"), format_count(12_000, "file")
+    ('1 file', '12,000 files')
+    """
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+
+
+def _format_source(source: SourceOutline) -> Iterator[str]:
+    if source.is_sample:
+        yield f"source {source.name}: records from Python, of which the first were looked at, {source.format}"
+    else:
+        empty = f" ({source.num_empty_files:,} of them empty)" if source.num_empty_files else ""
+        files = f"{format_count(source.num_files, 'file')}{empty}"
+        yield f"source {source.name}: {files}, {format_bytes(source.num_bytes)}, {source.format}"
+    columns = ", ".join(f"{name} {kind}" for name, kind in source.columns.items())
+    yield f"├── columns: {columns}"
+    yield from (f"├── note: {note}" for note in source.notes)
+    if source.num_unpacked_files:
+        files = format_count(source.num_unpacked_files, "large compressed file")
+        yield f"├── unpack: {files}, about {format_bytes(source.pieces_bytes)}"
+    about = "about " if source.num_unpacked_files else ""
+    work = f"{about}{format_count(source.num_tasks, 'task')}, {format_count(source.num_units, 'unit')}"
+    for number, steps in enumerate(source.stages, 1):
+        is_last = number == len(source.stages)
+        note = f"  ({work})" if number == 1 else "  (from the work folder)"
+        yield f"{'└──' if is_last else '├──'} stage {number}: {' → '.join(steps)}{note}"
+        if not is_last and source.stored_columns:
+            stored = source.stored_columns[number - 1]
+            sizes = ", ".join(f"{name} {format_bytes(size)}" for name, size in stored.items())
+            stored_bytes = format_bytes(source.stored_bytes(number - 1))
+            yield f"│   └── on disk until stage {number + 1}: about {stored_bytes} ({sizes})"
+
+
+def _indent_branch(lines: Iterator[str] | Sequence[str], *, is_last: bool) -> Iterator[str]:
+    for number, line in enumerate(lines):
+        if number == 0:
+            yield f"{'└── ' if is_last else '├── '}{line}"
+        else:
+            yield f"{'    ' if is_last else '│   '}{line}"

@@ -1,0 +1,198 @@
+"""A few real records through every local step, before any work starts.
+
+Steps that run the user's own code do so in a worker: a function that crashes or never returns on a sample record must
+not take the plan with it. The run itself finds such a record and sets it aside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from gristmill.core.books import max_quarantined_records
+from gristmill.core.errors import ItemTimeoutError, OutOfMemoryError, UsageError, WorkerDiedError
+from gristmill.core.recipe import runs_user_code
+from gristmill.core.records import ORIGIN
+from gristmill.engine.tasks import Task, run_tasks
+from gristmill.pipeline.planning.trial import run_with_limits
+from gristmill.steps.read import RECORD_FORMATS, file_format, open_reader
+from gristmill.steps.render import ResolvedRender
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from gristmill.core.records import QuarantinedRecord, SourceFile
+    from gristmill.core.step import LocalStep
+    from gristmill.engine.tasks import Context
+    from gristmill.steps.read import Read
+
+OutcomeAndNotes = tuple["SampleOutcome", list[str]]
+"""Steps after a look at the sample, and notes for the user."""
+
+_MAX_RECORDS = 100
+_MAX_SECONDS = 60.0
+_MAX_CELLS = 64
+"""The plan looks no further for a first record; what it has not seen, the run counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleTrial:
+    """What is to be tried."""
+
+    read: Read
+    file: SourceFile
+    schema: pa.Schema
+    steps: tuple[LocalStep, ...]
+    expected: pa.Schema
+    """Of what comes out."""
+    seed: int
+    max_quarantine: float
+    batch: pa.RecordBatch | None = None
+    """The records, where they have been read already: a worker could not read those from Python."""
+    stops: bool = False
+    """Call the user's own code no more once it has raised."""
+
+    @property
+    def template_names(self) -> str:
+        """Where the foreign templates come from that the steps run; empty without one."""
+        return ", ".join(
+            step.template.name for step in self.steps if isinstance(step, ResolvedRender) and step.runs_untrusted_code
+        )
+
+    def read_first_records(self) -> pa.RecordBatch | None:
+        cells = open_reader(self.read, self.file, self.schema).read_cells(0, 1)
+        return next((cell.batch.slice(0, _MAX_RECORDS) for cell in cells), None)
+
+
+@dataclass(frozen=True, slots=True)
+class SampleOutcome:
+    """What became of the sample."""
+
+    steps: tuple[LocalStep, ...]
+    """Settled."""
+    record_bytes: float = 0.0
+    """Of input, on average; 0 where it is not known."""
+    column_bytes: tuple[dict[str, float], ...] = ()
+    """Of a record, on average: as it is read, and after each step."""
+
+
+def try_sample(sample: SampleTrial, *, apart: bool, timeout: float | None = None) -> OutcomeAndNotes:
+    """The steps settled, and what the user should know.
+
+    `apart`: the user's own code in a process of its own. Foreign templates are there in any case.
+    """
+    if sample.template_names:
+        sample = replace(sample, batch=sample.read_first_records())
+        settled: OutcomeAndNotes = run_with_limits(
+            run_sample, sample, sample.template_names, steps=sample.steps, timeout=timeout
+        )
+        return settled
+    if not (apart and runs_user_code(sample.steps)):
+        return run_sample(sample)
+    tasks = [Task(f"sample of {sample.file.path}", sample)]
+    seconds = timeout or _MAX_SECONDS
+    try:
+        [(_, settled)] = run_tasks(
+            _run_sample_task, tasks, workers=1, timeout=seconds, retries=0, desc="sample", progress=False
+        )
+    except (WorkerDiedError, OutOfMemoryError) as error:
+        note = f"a sample record ends its worker: the run will find it and set it aside ({error.message})"
+        return SampleOutcome(sample.steps), [note]
+    except UsageError as error:  # without the notes of the engine: it is about the recipe
+        raise UsageError(error.message, help=error.help, **error.context) from None
+    except ItemTimeoutError:
+        note = f"the sample took more than {seconds:g} s and was not checked to the end: give the run a timeout"
+        return SampleOutcome(sample.steps), [note]
+    return settled
+
+
+def run_sample(sample: SampleTrial) -> OutcomeAndNotes:
+    """Send the first records through the steps; gives the steps back, settled, and what they have to say."""
+    batch = sample.batch if sample.batch is not None else sample.read_first_records()
+    if batch is None:
+        return SampleOutcome(sample.steps), []
+    settled: list[LocalStep] = []
+    notes: list[str] = []
+    record_bytes, column_bytes = _measure_input_bytes(batch, sample), [_measure_column_bytes(batch)]
+    for step in sample.steps:
+        settled.append(step.adapt_to_sample(batch))
+        notes += settled[-1].sample_notes(batch)
+        batch = _apply_step(settled[-1], batch, sample)
+        column_bytes.append(_measure_column_bytes(batch))
+    if not batch.schema.equals(sample.expected):
+        raise UsageError(
+            f"the steps give other columns than they should: {batch.schema.names}, not {sample.expected.names}"
+        )
+    return SampleOutcome(tuple(settled), record_bytes, tuple(column_bytes)), notes
+
+
+def _measure_input_bytes(batch: pa.RecordBatch, sample: SampleTrial) -> float:
+    """What a record takes in the input: by the places of lines, else by what was read of it."""
+    if not batch.num_rows:
+        return 0.0
+    if file_format(sample.file.path, sample.read.format) in RECORD_FORMATS and batch.num_rows > 1:
+        positions = batch.column(ORIGIN).field("position")
+        return float(positions[-1].as_py() - positions[0].as_py()) / float(batch.num_rows - 1)
+    return float(batch.nbytes / batch.num_rows)
+
+
+def _measure_column_bytes(batch: pa.RecordBatch) -> dict[str, float]:
+    return {name: float(batch.column(name).nbytes) / max(1, batch.num_rows) for name in batch.schema.names}
+
+
+def _apply_step(step: LocalStep, batch: pa.RecordBatch, sample: SampleTrial) -> pa.RecordBatch:
+    kernel = step.load_stopping() if sample.stops else step.load()
+    kernel.begin_task()
+    applied = kernel.apply(batch, sample.seed)
+    num_bad = len(applied.quarantined)
+    if num_bad == batch.num_rows and num_bad > max_quarantined_records(num_bad, sample.max_quarantine):
+        first = applied.quarantined[0]
+        raise UsageError(
+            f"step {step.name}: none of {num_bad} sample records could be used; the first, in {sample.file.path} at "
+            f"position {first.position}: {first.message}",
+            help="mend the step, or the recipe's field names",
+        )
+    return applied.batch
+
+
+def _run_sample_task(task: Task, context: Context) -> OutcomeAndNotes:  # noqa: ARG001
+    return run_sample(task.payload)
+
+
+def explain_no_records(read: Read, files: Sequence[SourceFile], schema: pa.Schema) -> UsageError | None:
+    """What to say of a source whose files have bytes but no record; None if one was found, or not all was read."""
+    num_cells = num_blank = 0
+    first_bad: tuple[SourceFile, QuarantinedRecord] | None = None
+    with_bytes = [file for file in files if file.num_bytes]
+    for file in with_bytes:
+        for cell in open_reader(read, file, schema).read_cells():
+            num_cells += 1
+            if cell.batch.num_rows or num_cells > _MAX_CELLS:
+                return None
+            num_blank += cell.num_blank
+            if cell.quarantined and first_bad is None:
+                first_bad = file, cell.quarantined[0]
+    if first_bad is not None:
+        return _make_unusable_error(read, *first_bad)
+    if not with_bytes:
+        return None
+    num_bytes = sum(file.num_bytes for file in with_bytes)
+    what = f"{num_blank:,} blank ones" if num_blank else "none at all"
+    return UsageError(
+        f"{with_bytes[0].path}: no record in {len(with_bytes):,} files of {num_bytes:,} bytes, {what}",
+        help="check that read names the files with the records, and that `format` is theirs",
+    )
+
+
+def _make_unusable_error(read: Read, file: SourceFile, bad: QuarantinedRecord) -> UsageError:
+    hint = "check that read names the files with the records, and that `format` and `text` are theirs"
+    if file_format(file.path, read.format) == "jsonl" and (bad.raw or b"").lstrip().startswith(b"["):
+        hint = "it holds a JSON array, not an object a line: set `format: json`"
+    if file_format(file.path, read.format) == "csv" and bad.reason == "invalid_utf8":
+        hint = "say in which encoding it is written: `encoding: latin-1`, `encoding: cp1252`, …"
+    return UsageError(
+        f"{file.path}: no record can be used; the first, at position {bad.position}: {bad.reason}: {bad.message}",
+        help=hint,
+    )

@@ -1,0 +1,68 @@
+"""Runs that leave no record: an empty dataset is never made by accident.
+
+`allow_empty: true` in the recipe, or a `--limit`, lets it be made; neither is part of any fingerprint, so a run that
+was refused is published by the next one from its receipts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gristmill.core.books import Account
+from gristmill.core.errors import EmptyDatasetError
+from gristmill.core.splits import TRAIN
+from gristmill.steps.split import AssignSplit, Split
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gristmill.pipeline.planning.plan import Plan, SourcePlan
+    from gristmill.shards.manifest import Manifest
+
+
+def refuse_empty(plan: Plan, books: Mapping[str, Sequence[dict[str, Any]]]) -> None:
+    """Raise `EmptyDatasetError` for a run that leaves nothing, unless that was allowed."""
+    if plan.recipe.allow_empty or plan.is_limited:
+        return
+    losses = "; ".join(f"{_describe_last_loss(states)} (source {name})" for name, states in books.items())
+    raise EmptyDatasetError(
+        f"no record is left: {losses}",
+        help="change that step, or write allow_empty: true to make an empty dataset; what is done is kept",
+    )
+
+
+def list_empty_warnings(plan: Plan, manifest: Manifest) -> tuple[str, ...]:
+    """A sentence for each source and split of a dataset that has no record, if others have some."""
+    rows: dict[str, int] = {}
+    for split, _, shard in manifest.shards():
+        rows[split] = rows.get(split, 0) + shard.rows
+    if not any(rows.values()):
+        return ()
+    sources = [
+        f"source {name} is empty: {_describe_last_loss(states)}"
+        for name, states in manifest.books.items()
+        if not states or Account.from_dict(states[-1]).records_out == 0
+    ]
+    expected = {TRAIN: None, **{split: None for source in plan.sources for split in _list_expected_splits(source)}}
+    return (*sources, *(f"split {split} is empty" for split in expected if not rows.get(split)))
+
+
+def _list_expected_splits(source: SourcePlan) -> list[str]:
+    """The splits that its records should be in."""
+    found = [*(file.split for file in source.files if file.split), *source.empty_splits]
+    for step in (step for leg in source.stages for step in leg.all_steps):
+        split = step.split if isinstance(step, AssignSplit) else step
+        if isinstance(split, Split):
+            found += [name for name in ("validation", "test") if getattr(split, name)]
+    return found
+
+
+def _describe_last_loss(states: Sequence[Mapping[str, object]]) -> str:
+    """Which step took the last records, and by which rules."""
+    accounts = [Account.from_dict(state) for state in states]
+    last = next((account for account in reversed(accounts) if account.records_in and not account.records_out), None)
+    if last is None:
+        return "there was none to read" if not any(account.records_in for account in accounts) else "none became a row"
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in (last.dropped + last.quarantined).most_common(5))
+    verb = "dropped" if last.dropped else "quarantined"
+    return f"step {last.step} {verb} the last {last.records_in:,} ({reasons})"

@@ -1,0 +1,211 @@
+"""Records that a step has dropped, as JSON lines: samples of each reason, or all of them.
+
+A task keeps its own in a file beside what it sets aside; when all are done, these are joined into one file a step and
+reason. Samples are the records with the lowest hashes of their origins, so neither tasks nor workers show in them.
+"""
+
+from __future__ import annotations
+
+import base64
+import heapq
+import re
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from gristmill.core.records import ORIGIN, RECORD
+from gristmill.core.seeds import hash_origins
+from gristmill.pipeline.planning.input_positions import format_position
+from gristmill.pipeline.stages.quarantine import MAX_RECORD_BYTES
+from gristmill.pipeline.work_folder import WORK_FOLDER
+from gristmill.shards.manifest import StoredFile
+from gristmill.steps.records.columns import value_columns
+from gristmill.storage.commit import PendingFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from gristmill.core.records import StepResult
+
+SAMPLES = "samples"
+MAX_SAMPLES = 20
+"""Of each source, step and reason."""
+_HASH = "hash"
+
+
+class LowestHashSamples:
+    """The lines with the lowest hashes, by whatever they are samples of."""
+
+    def __init__(self) -> None:
+        self._heaps: dict[tuple[str, ...], list[tuple[int, bytes]]] = {}
+
+    def accepts(self, key: tuple[str, ...], hashed: int) -> bool:
+        heap = self._heaps.get(key, [])
+        return len(heap) < MAX_SAMPLES or -heap[0][0] > hashed
+
+    def add(self, key: tuple[str, ...], hashed: int, line: bytes) -> None:
+        if self.accepts(key, hashed):
+            heap = self._heaps.setdefault(key, [])
+            (heapq.heappush if len(heap) < MAX_SAMPLES else heapq.heappushpop)(heap, (-hashed, line))
+
+    def lines(self) -> Iterator[tuple[tuple[str, ...], bytes]]:
+        """In the order of keys and hashes."""
+        for key in sorted(self._heaps):
+            for _, line in sorted(self._heaps[key], reverse=True):
+                yield key, line
+
+
+class DroppedRecordWriter:
+    """What one task's steps have dropped; `file` opens the file that it goes to."""
+
+    def __init__(
+        self, source: str, keep: str, seed: int, paths: Mapping[int, str], file: Callable[[], PendingFile]
+    ) -> None:
+        self._source = source
+        self._keep = keep
+        self._seed = seed
+        self._paths = paths
+        self._open = file
+        self._samples = LowestHashSamples()
+        self.file: PendingFile | None = None
+
+    def add(self, step: str, batch: pa.RecordBatch, applied: StepResult) -> None:
+        """The batch as the step got it, and what it made of it."""
+        rows, reasons = _find_dropped_rows(batch, applied)
+        if not len(rows):
+            return
+        hashes = hash_origins(self._seed, "dropped", batch.column(ORIGIN).take(rows))
+        for row, reason, hashed in zip(rows.tolist(), reasons, hashes.tolist(), strict=True):
+            if self._keep == SAMPLES and not self._samples.accepts((step, reason), hashed):
+                continue
+            line = self._encode_line(step, reason, _describe_failed_rules(applied, reason, row), batch, row, hashed)
+            if self._keep == SAMPLES:
+                self._samples.add((step, reason), hashed, line)
+            else:
+                self._write(line)
+
+    def finish(self) -> None:
+        """Samples are certain only when the last record has been seen."""
+        for _, line in self._samples.lines():
+            self._write(line)
+
+    def _write(self, line: bytes) -> None:
+        if self.file is None:
+            self.file = self._open()
+        self.file.write(line)
+
+    def _encode_line(
+        self, step: str, reason: str, failed: dict[str, Any], batch: pa.RecordBatch, row: int, hashed: int
+    ) -> bytes:
+        origin = batch.column(ORIGIN)[row].as_py()
+        entry: dict[str, Any] = {
+            "source": self._source,
+            "file": self._paths.get(origin["file"], origin["file"]),
+            "position": origin["position"],
+            "part": origin["part"],
+            "step": step,
+            "reason": reason,
+            **failed,
+            **_describe_content(batch, row),
+            _HASH: hashed,
+        }
+        return msgspec.json.encode(entry, enc_hook=repr) + b"\n"
+
+
+def _describe_failed_rules(applied: StepResult, reason: str, row: int) -> dict[str, Any]:
+    """All rules that the record breaks with the values they were applied to, the reason first, and their thresholds."""
+    rules = [name for name, failing in applied.failed.items() if failing[row]] or [reason]
+    known = {rule: applied.rule_values[rule].at(row) for rule in rules if rule in applied.rule_values}
+    return {
+        "failed": {rule: known[rule][0] if rule in known else True for rule in rules},
+        "thresholds": {rule: threshold for rule, (_, threshold) in known.items() if threshold is not None},
+    }
+
+
+def _find_dropped_rows(batch: pa.RecordBatch, applied: StepResult) -> tuple[np.ndarray[Any, Any], list[str]]:
+    """Numbers of the rows that are gone, and why each is."""
+    if not applied.dropped:
+        return np.empty(0, np.int64), []
+    if applied.codes is not None:
+        rows = np.flatnonzero(applied.codes)
+        return rows, [applied.reasons[code - 1] for code in applied.codes[rows]]
+    # The step does not tell: what neither came out nor was set aside.
+    gone = {(bad.file, bad.position, bad.part) for bad in applied.quarantined}
+    gone |= {tuple(origin.values()) for origin in applied.batch.column(ORIGIN).to_pylist()}
+    origins = [tuple(origin.values()) for origin in batch.column(ORIGIN).to_pylist()]
+    rows = np.array([row for row, origin in enumerate(origins) if origin not in gone], np.int64)
+    return rows, ["+".join(sorted(applied.dropped))] * len(rows)
+
+
+def _describe_content(batch: pa.RecordBatch, row: int) -> dict[str, Any]:
+    """The record as text, whatever it was read from: a JSON line as it is, columns as a JSON object."""
+    if RECORD in batch.schema.names:
+        raw: bytes = batch.column(RECORD)[row].as_py()
+        size = len(raw)
+    else:
+        names = [field.name for field in value_columns(batch.schema)]
+        record = batch.slice(row, 1).select(names)
+        size = record.nbytes
+        raw = b"" if size > MAX_RECORD_BYTES else msgspec.json.encode(record.to_pylist()[0], enc_hook=repr)
+    if size > MAX_RECORD_BYTES:
+        return {"bytes": size, "record": None}
+    try:
+        return {"bytes": size, "record": raw.decode()}
+    except UnicodeDecodeError:
+        return {"bytes": size, "record": None, "record_base64": base64.b64encode(raw).decode()}
+
+
+def join_dropped(
+    root: Path, pieces: Iterable[tuple[StoredFile, Mapping[int, str]]], keep: str, run_id: str
+) -> dict[str, StoredFile]:
+    """One file a step and reason, by its name; from the files of all tasks, each with the paths of its source."""
+    found = {}
+    with ExitStack() as stack:
+        files: dict[str, PendingFile] = {}
+        for (step, reason), line in _merge_lines(root, pieces, keep):
+            name = dropped_file_name(step, reason)
+            if name not in files:
+                path = root / WORK_FOLDER / "work" / f"dropped-{name}.jsonl"
+                files[name] = stack.enter_context(PendingFile(path, run_id))
+            files[name].write(line)
+        for name, file in files.items():
+            file.commit()
+            place = file.path.relative_to(root).as_posix()
+            found[name] = StoredFile(path=place, bytes=file.num_bytes, xxh3=file.checksum)
+    return found
+
+
+def _merge_lines(
+    root: Path, pieces: Iterable[tuple[StoredFile, Mapping[int, str]]], keep: str
+) -> Iterator[tuple[tuple[str, str], bytes]]:
+    """(step, reason) and line."""
+    samples = LowestHashSamples()
+    for file, paths in pieces:
+        with file.below(root).open("rb") as lines:
+            for line in lines:
+                entry = msgspec.json.decode(line)
+                hashed = entry.pop(_HASH)
+                if isinstance(entry["file"], int):
+                    entry["file"] = paths[entry["file"]]
+                place = format_position(entry["source"], entry["file"], entry["position"])
+                final = msgspec.json.encode({"place": place, **entry}) + b"\n"
+                if keep == SAMPLES:
+                    samples.add((entry["step"], entry["reason"], entry["source"]), hashed, final)
+                else:
+                    yield (entry["step"], entry["reason"]), final
+    for (step, reason, _), line in samples.lines():
+        yield (step, reason), line
+
+
+def dropped_file_name(step: str, reason: str) -> str:
+    """Of the file for a step and reason, without its ending.
+
+    >>> dropped_file_name("length", "too_short")
+    'length-too_short'
+    """
+    return re.sub(r"[^\w.+-]", "_", f"{step}-{reason}")

@@ -1,0 +1,92 @@
+"""From a source's files to the units of its first leg. Large compressed files are unpacked on the way.
+
+Where a `limit` will take the first records only, files are unpacked and read as far as it needs them and no further.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gristmill.engine.tasks import Task
+from gristmill.pipeline.planning import fingerprint
+from gristmill.pipeline.planning.units import CELLS_PER_UNIT, LAYOUT_VERSION, make_units
+from gristmill.pipeline.stages.runner import StageUnit
+from gristmill.pipeline.stages.unpack import UnpackResult, UnpackTask, run_unpack
+from gristmill.pipeline.work_folder import WORK_FOLDER
+from gristmill.steps.limit import Limit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gristmill.core.records import SourceFile
+    from gristmill.pipeline.planning.plan import Plan, SourcePlan
+    from gristmill.pipeline.planning.units import Span
+    from gristmill.pipeline.stages.runner import StageRunner
+    from gristmill.pipeline.stages.slice_task import StageContext
+
+
+class InputUnits:
+    """The units of all sources; `stage` is that of the first leg."""
+
+    def __init__(self, plan: Plan, runner: StageRunner, stage: StageContext, salt: str) -> None:
+        self._plan = plan
+        self._runner = runner
+        self._stage = stage
+        self._salt = salt
+
+    def unpack_files(self) -> None:
+        """All large compressed files of sources that are read to their end."""
+        self._run_unpack_tasks(
+            [
+                self._make_unpack_task(source, file, None)
+                for source in self._plan.sources
+                for file in source.files
+                if source.must_unpack(file) and not is_limited(source)
+            ]
+        )
+
+    def prepare_units(self, source: SourcePlan) -> Iterator[StageUnit]:
+        """In path order; those of a limited source are made ready one by one."""
+        common = fingerprint.of(
+            self._salt,
+            LAYOUT_VERSION,
+            self._plan.recipe.seed,
+            source.name,
+            source.read_parameters,
+            source.schema.to_string(),
+            fingerprint.describe_steps(source.stages[0].steps),
+            fingerprint.describe_steps(self._plan.output_steps) if source.stages[0].barrier is None else None,
+            self._plan.versions,
+            self._plan.recipe.keep_dropped,
+        )
+        for unit in make_units(source.files, source.cell_sizes, lambda file: self._find_pieces(source, file)):
+            yield StageUnit(source, fingerprint.of(common, [span.identity() for span in unit.spans]), unit.spans)
+
+    def _find_pieces(self, source: SourcePlan, file: SourceFile) -> Iterator[Span] | None:
+        """What a compressed file was unpacked to; None if it is not."""
+        return self._unpack_into_spans(source, file) if source.must_unpack(file) else None
+
+    def _unpack_into_spans(self, source: SourcePlan, file: SourceFile) -> Iterator[Span]:
+        num_given = 0
+        # The first unit alone is often all that a limit asks for.
+        for max_cells in (CELLS_PER_UNIT, None) if is_limited(source) else (None,):
+            task = self._make_unpack_task(source, file, max_cells)
+            self._run_unpack_tasks([task])
+            result = self._runner.find_receipt(task.id, UnpackResult)
+            if result is not None:
+                spans = result.make_spans(file, self._plan.output)
+                yield from spans[num_given:]
+                num_given = len(spans)
+
+    def _make_unpack_task(self, source: SourcePlan, file: SourceFile, max_cells: int | None) -> Task:
+        name = fingerprint.of("unpack", source.read_parameters, file.identity, self._plan.versions, max_cells)
+        return Task(name, UnpackTask(source.name, file, f"{WORK_FOLDER}/work/{name}", max_cells))
+
+    def _run_unpack_tasks(self, tasks: list[Task]) -> None:
+        undone = [task for task in tasks if self._runner.find_receipt(task.id, UnpackResult) is None]
+        self._runner.run_tasks(run_unpack, self._stage, undone, "unpacking")
+
+
+def is_limited(source: SourcePlan) -> bool:
+    """Whether its first leg ends at a `limit`."""
+    return isinstance(source.stages[0].barrier, Limit)

@@ -1,0 +1,37 @@
+"""How a plan is run. None of this shapes the output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from gristmill.core.errors import UsageError
+from gristmill.engine.parallel_run import Options
+
+if TYPE_CHECKING:
+    from gristmill.engine.events import EventLog
+    from gristmill.pipeline.stages.slice_task import StepWatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """See `gristmill run --help`."""
+
+    workers: int | Literal["auto"] = "auto"
+    backend: str = "processes"
+    timeout: float | None = None
+    """Seconds for the records of one cell (about 4 MiB of input)."""
+    update: bool = False
+    overwrite: bool = False
+    keep_work: bool = False
+    progress: bool | None = None
+    monitor: bool = False
+    events: EventLog | None = None
+    watch: StepWatch | None = None
+    """Is told what each step makes of each batch; only where the run is in this process."""
+
+    def __post_init__(self) -> None:
+        """Refuse what the engine would refuse, before any planning."""
+        Options(workers=self.workers, backend=self.backend, timeout=self.timeout)
+        if self.update and self.overwrite:
+            raise UsageError("update and overwrite exclude each other", help="update uses again what still fits")

@@ -1,0 +1,137 @@
+"""Tokenized documents of a unit into packed rows, and what its last row lacks from other units.
+
+A unit keeps back its emptiest rows (best fit) or its last one (concat). These few documents of all units of a source
+are packed once more, unit by unit in order, into the source's last shards. So utilisation depends neither on the size
+of tasks nor on that of units.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gristmill.core.books import Account
+from gristmill.core.errors import LowUtilisationError
+from gristmill.core.splits import TRAIN
+from gristmill.pipeline.stages.sink import SinkResult, SplitFileWriter, group_by_split
+from gristmill.shards.canonical import canonical_schema
+from gristmill.shards.token_rows import shard_schema
+from gristmill.steps.pack.documents import pack_documents
+from gristmill.steps.write import open_encoder
+from gristmill.steps.write.arrow import ArrowEncoder
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from gristmill.pipeline.stages.sink import OutputStem
+    from gristmill.steps.pack.documents import PackedDocuments
+    from gristmill.steps.pack.pack import Pack
+    from gristmill.steps.write import Write
+
+
+class PackingSink:
+    """Takes documents with their ids; writes rows when all are there. `last`: nothing is kept back.
+
+    `holds_train`: rows for training are to be interleaved with those of other sources, and others are written.
+    """
+
+    def __init__(
+        self, pack: Pack, pad_id: int, write: Write, place: OutputStem, *, last: bool = False, holds_train: bool = False
+    ) -> None:
+        self._pack = pack
+        self._pad_id = pad_id
+        self._write = write
+        self.place = place
+        self._last = last
+        self._holds_train = holds_train
+        self._documents: defaultdict[str, list[pa.RecordBatch]] = defaultdict(list)
+
+    def __enter__(self) -> PackingSink:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._documents.clear()
+
+    def add(self, batch: pa.RecordBatch, split: str = TRAIN) -> None:
+        """Some documents; of this split, if they do not say it themselves."""
+        for found, documents in group_by_split(batch, split):
+            self._documents[found].append(documents)
+
+    def commit(self) -> SinkResult:
+        """Pack, write, sync and name all files."""
+        account = make_empty_account(self._pack)
+        if not self._documents:
+            return SinkResult([], accounts=[account])
+        schema = next(iter(self._documents.values()))[0].schema
+        encoder = open_encoder(self._write, shard_schema(schema, self._pack.row_length))
+        kept = ArrowEncoder(canonical_schema(schema))
+        leftover_place = replace(self.place, stem=f"{self.place.stem}-leftover")
+        with ExitStack() as stack:
+            rows = stack.enter_context(
+                SplitFileWriter(encoder, self.place, complete=True, max_bytes=self._write.max_shard_bytes)
+            )
+            leftovers = stack.enter_context(SplitFileWriter(kept, leftover_place, complete=True))
+            for split in sorted(self._documents):
+                packed = self._pack_documents(self._documents.pop(split))
+                for batch in packed.rows():
+                    rows.add(split, batch)
+                if packed.leftover.num_rows:
+                    leftovers.add(split, packed.leftover_documents())
+                self._add_to_account(packed, account)
+            parts = rows.commit()
+            held = [part for part in parts if part.split == TRAIN] if self._holds_train else []
+            return SinkResult([part for part in parts if part not in held], leftovers.commit(), [account], held)
+
+    def _pack_documents(self, documents: list[pa.RecordBatch]) -> PackedDocuments:
+        return pack_documents(self._pack, self._pad_id, documents, keeps_unfinished=self._last)
+
+    def _add_to_account(self, packed: PackedDocuments, account: Account) -> None:
+        """Documents and their tokens count where they are first packed, rows where they are written."""
+        packing = packed.packing
+        num_row_tokens = packing.num_tokens
+        account.counters.update(
+            rows=packing.num_rows,
+            row_tokens=num_row_tokens,
+            padding=packing.num_rows * self._pack.row_length - num_row_tokens,
+        )
+        if packed.num_trained_tokens is not None:
+            account.counters.update(trained_tokens=packed.num_trained_tokens)
+        if self._last:
+            account.counters.update(tail_rows=packing.num_rows)
+            return
+        dropped = Counter(
+            too_long=packing.num_dropped_documents,
+            empty=packing.num_empty,
+            no_trained_tokens=packing.num_untrained_documents,
+        )
+        account.records_in += len(packed.offsets) - 1
+        account.records_out += len(packed.offsets) - 1 - dropped.total()
+        account.dropped += dropped  # without zeros
+        account.counters.update(
+            tokens=int(packed.offsets[-1]),
+            dropped_tokens=packing.dropped_tokens,
+            truncated_tokens=packing.truncated_tokens,
+            split_documents=packing.num_split_documents,
+            truncated_documents=packing.num_truncated_documents,
+        )
+
+
+def make_empty_account(pack: Pack) -> Account:
+    """Before the first document."""
+    return Account(step=pack.name, counters=Counter(tokens=0, rows=0, row_tokens=0, padding=0))
+
+
+def check_utilisation(pack: Pack, source: str, account: Account) -> None:
+    """Refuse rows that hold too much padding."""
+    num_places = account.counters["rows"] * pack.row_length
+    if pack.min_utilisation is None or not num_places:
+        return
+    utilisation = account.counters["row_tokens"] / num_places
+    if utilisation < pack.min_utilisation:
+        raise LowUtilisationError(
+            f"source {source}: {utilisation:.2%} of the places in rows hold tokens; min_utilisation asks for "
+            f"{pack.min_utilisation:.2%}",
+            help="choose strategy: concat or best_fit, or rows that suit the documents' lengths",
+        )

@@ -1,0 +1,92 @@
+"""The output folder: is it free, ours, or someone else's? Nothing that this tool did not make is deleted."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from gristmill.core.errors import UsageError
+from gristmill.shards.manifest import MANIFEST
+from gristmill.storage.commit import remove_temporaries
+from gristmill.storage.lock import LOCK_NAME
+from gristmill.storage.stored_paths import path_below
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+    from pathlib import Path
+
+WORK_FOLDER = ".gristmill"
+"""The work folder; what is in it is ours."""
+RECEIPTS = f"{WORK_FOLDER}/receipts.jsonl"
+UNIT_RECEIPTS = f"{WORK_FOLDER}/units.jsonl"
+"""The receipts of a finished dataset: what `--update` can use again."""
+JOURNAL = f"{WORK_FOLDER}/moves.json"
+_WRITTEN_IN_PLACE = (f"{WORK_FOLDER}/work", f"{WORK_FOLDER}/records", RECEIPTS, UNIT_RECEIPTS)
+"""What a run writes into or appends to: no link there may lead to files of others."""
+
+
+def check_output_folder(output: Path) -> None:
+    """Refuse a folder with content that no run of ours made, or with links that would lead a run out of it."""
+    if not output.exists():
+        return
+    if not output.is_dir():
+        raise UsageError(f"the output {output} is a file", help="choose another output folder")
+    names = {path.name for path in output.iterdir()} - {LOCK_NAME}
+    if names and MANIFEST not in names and WORK_FOLDER not in names:
+        shown = ", ".join(sorted(names)[:3])
+        raise UsageError(
+            f"the output folder {output} is not empty and was not made by gristmill (it holds {shown})",
+            help="choose another output folder, or empty this one yourself",
+        )
+    _find_work_folder(output)
+    for path in _WRITTEN_IN_PLACE:
+        path_below(output, path)
+
+
+def check_writable(output: Path) -> None:
+    """Refuse a place where no folder can be made."""
+    folder = output
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        raise UsageError(f"{output} cannot be made: {folder} is a file", help="choose another output")
+    if is_read_only(folder) and not (output / MANIFEST).exists():  # a finished dataset may be up to date as it is
+        raise UsageError(f"{output} cannot be written: no permission in {folder}", help="choose another output")
+
+
+def is_read_only(folder: Path) -> bool:
+    """Whether this process may not write there: by its permissions, or because the file system is mounted so."""
+    return not os.access(folder, os.W_OK)
+
+
+def remove_files(output: Path, paths: Iterable[str]) -> None:
+    """Remove files of a dataset and the folders that this leaves empty."""
+    folders: set[Path] = set()
+    for file in [path_below(output, path) for path in paths]:  # all of them are looked at before the first one goes
+        file.unlink(missing_ok=True)
+        folders.update(parent for parent in file.parents if parent.is_relative_to(output) and parent != output)
+    for folder in sorted(folders, key=lambda folder: -len(folder.parts)):
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def remove_work_folder(output: Path, kept: Collection[str] = ()) -> None:
+    """Remove the work folder, but for some files, and what a dead run left under temporary names."""
+    remove_temporaries(output, None)
+    work = _find_work_folder(output)
+    for path in sorted(work.rglob("*"), reverse=True):
+        if path.is_dir() and not path.is_symlink():
+            if not any(path.iterdir()):
+                path.rmdir()
+        elif path.relative_to(output).as_posix() not in kept:
+            path.unlink()
+    if work.is_dir() and not any(work.iterdir()):
+        work.rmdir()
+
+
+def _find_work_folder(output: Path) -> Path:
+    """All that is in it may be deleted: so it is a folder of its own, and no link to another one."""
+    work = output / WORK_FOLDER
+    if work.is_symlink():
+        raise UsageError(f"{work} is a symbolic link, not a folder that a run made", help="remove the link")
+    return work

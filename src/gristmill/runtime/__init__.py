@@ -1,0 +1,1 @@
+"""What Python needs at run time: compiled kernels and their cache, imports that are kept out."""

@@ -1,0 +1,204 @@
+"""Loops over numbers, compiled to machine code at their first call and kept in the user's cache folder.
+
+`@kernel` is the one door to numba. Importing a module of kernels loads nothing. With the first call numba is loaded
+(0.3 s) and the machine code read from a file (some ms), or compiled where there is no such file yet (about a second).
+
+One compiled function is one file. Its name is a hash of all that shapes the code: the content of the kernel's module,
+the types of its arguments, the processor, the versions of Python and numba. Therefore
+
+* a changed source never meets old code, and equal sources share it wherever they are installed;
+* processes that compile at once need no lock: each writes its own temporary file and renames it, and the files that
+  meet under a name are interchangeable (numba's own cache keeps an index, and can end up naming another's code in it);
+* a file that is cut short or damaged fails its checksum and is replaced;
+* where the folder cannot be written (read-only home, full disk), each process compiles for itself.
+
+A kernel may call other kernels of its own module, and none from elsewhere: their content would not be in its name.
+For the same reason it takes no constants from other modules. Kernels write into arrays that they are given: code that
+makes arrays takes several times as long to compile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import logging
+import os
+import pickle
+import platform
+import secrets
+import sys
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_log = logging.getLogger("gristmill.kernels")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_DIGEST_BYTES = 16
+
+
+class Kernel(Generic[P, R]):
+    """A function that is compiled when it is first called with arguments of some types; holds no lock while it runs."""
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = self.dispatcher(*args, **kwargs)
+        return result
+
+    @functools.cached_property
+    def dispatcher(self) -> Any:
+        """Numba's object for the function."""
+        import numba  # noqa: PLC0415
+
+        compiled = numba.njit(nogil=True)(self._with_dispatchers())
+        compiled._cache = _CodeFiles(self.function)  # what `cache=True` sets, with files of our own
+        return compiled
+
+    def _with_dispatchers(self) -> FunctionType:
+        """The function, calling what numba understands instead of our wrappers."""
+        function = self.function
+        assert isinstance(function, FunctionType)
+        names = dict(function.__globals__)
+        for name in function.__code__.co_names:
+            called = names.get(name)
+            if isinstance(called, Kernel):
+                if called.__module__ != function.__module__:
+                    raise TypeError(f"kernel {function.__qualname__} calls {name}, which is not in its module")
+                names[name] = called.dispatcher
+        return FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+
+
+def kernel(function: Callable[P, R]) -> Kernel[P, R]:
+    """Compile a function at its first call.
+
+    >>> @kernel
+    ... def total(numbers):
+    ...     result = 0
+    ...     for number in numbers:
+    ...         result += number
+    ...     return result
+    >>> import numpy as np
+    >>> total(np.array([1, 2, 3]))
+    6
+    """
+    return Kernel(function)
+
+
+def are_compiled(modules: Iterable[str]) -> bool:
+    """Whether `mark_compiled` was called for the kernels of these modules as they are now, on this machine."""
+    return _find_marker(modules).exists()
+
+
+def mark_compiled(modules: Iterable[str]) -> None:
+    """Remember that the kernels of these modules are in the cache folder, unless it cannot be written."""
+    note = _find_marker(modules)
+    with contextlib.suppress(OSError):
+        note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        note.touch()
+
+
+def _find_marker(modules: Iterable[str]) -> Path:
+    """An empty file, named by all that can be known without numba: loading that takes as long as a small job."""
+    sources = [Path(spec.origin).read_bytes() for name in modules if (spec := find_spec(name)) and spec.origin]
+    shape = (version("numba"), sys.implementation.cache_tag, platform.machine())
+    chosen = os.environ.get("NUMBA_CACHE_DIR")  # noqa: TID251  (numba's own, asked without loading it)
+    folder = Path(chosen, "gristmill") if chosen else _default_folder()
+    return folder / f"compiled-{_digest(b''.join([*sources, repr(shape).encode()])).hex()}"
+
+
+def find_cache_folder() -> Path:
+    """Where compiled kernels are kept: below `NUMBA_CACHE_DIR` if it is set, else where the system has its caches."""
+    import numba  # noqa: PLC0415
+
+    if numba.config.CACHE_DIR:
+        return Path(numba.config.CACHE_DIR, "gristmill")
+    return _default_folder()
+
+
+def _default_folder() -> Path:
+    caches = "Library/Caches" if sys.platform == "darwin" else ".cache"
+    return Path.home() / caches / "gristmill" / "kernels"
+
+
+class _CodeFiles:
+    """The compiled forms of one function, in the shape that numba's dispatcher expects of a cache."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.cache_path: str | None = None
+        try:
+            self._source = Path(function.__code__.co_filename).read_bytes()
+            self.cache_path = str(find_cache_folder())
+        except (OSError, RuntimeError):  # typed at a prompt; or there is no home folder
+            pass
+
+    def load_overload(self, signature: object, target_context: Any) -> Any:
+        """The function compiled for these types, or None."""
+        from numba.core.compiler import CompileResult  # noqa: PLC0415
+        from numba.core.runtime import rtsys  # noqa: PLC0415
+
+        if self.cache_path is None:
+            return None
+        # All that compiled code needs in order to run. Numba's own cache readies the whole compiler here: 0.4 s.
+        rtsys.initialize(target_context)
+        try:
+            stored = self._file(signature, target_context.codegen()).read_bytes()
+        except OSError:
+            _warn_once("compiling kernels for this machine: some seconds, and only this once")
+            return None
+        digest, code = stored[:_DIGEST_BYTES], stored[_DIGEST_BYTES:]
+        if digest != _digest(code):
+            return None
+        return CompileResult._rebuild(target_context, *pickle.loads(code))
+
+    def save_overload(self, signature: object, compiled: Any) -> None:
+        """Keep it for the next process."""
+        from numba.core.serialize import dumps  # noqa: PLC0415
+
+        if self.cache_path is None or compiled.lifted or compiled.library.has_dynamic_globals:
+            return
+        path = self._file(signature, compiled.codegen)
+        code = dumps(compiled._reduce())
+        temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            temporary.write_bytes(_digest(code) + code)
+            temporary.replace(path)
+        except OSError:
+            self.cache_path = None
+            _remove_quietly(temporary)
+
+    def _file(self, signature: object, codegen: Any) -> Path:
+        import numba  # noqa: PLC0415
+
+        shape = (numba.__version__, sys.implementation.cache_tag, codegen.magic_tuple(), signature)
+        name = self._function.__qualname__
+        key = _digest(b"\0".join([self._source, name.encode(), repr(shape).encode()])).hex()
+        return Path(str(self.cache_path), f"{name.replace('<locals>', '')}-{key}.bin")
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    _log.warning(message)
+
+
+def _remove_quietly(temporary: Path) -> None:
+    try:
+        temporary.unlink(missing_ok=True)
+    except OSError:
+        pass

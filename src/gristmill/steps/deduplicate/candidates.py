@@ -1,0 +1,129 @@
+"""Documents with a key in common, as pairs that may be alike. Linear in the number of documents, however many share a
+key: in a group of up to `ALL_PAIRS` all pairs are taken; in a larger one each document with the group's best, with the
+one before it, and with some that are likely (`large_groups`), about as many for each as in the largest of the others.
+
+Rank: of two documents the one with the smaller (rank, number) is the better one, and stays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gristmill.runtime.kernels import kernel
+from gristmill.steps.deduplicate.large_groups import pair_likely_members
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from gristmill.steps.deduplicate.large_groups import Sketches
+
+    Ranks = Callable[[NDArray[np.int64]], NDArray[np.uint64]]
+    """The ranks of some documents."""
+
+ALL_PAIRS = 24
+"""Members of a group of which all pairs are taken: eleven or twelve for each, as in larger groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Pairs of documents, each once, sorted by the second and then the first; the first has the smaller number."""
+
+    first: NDArray[np.int64]
+    second: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def slice(self, start: int, stop: int) -> Pairs:
+        return Pairs(self.first[start:stop], self.second[start:stop])
+
+    @staticmethod
+    def of(one: NDArray[np.int64], other: NDArray[np.int64]) -> Pairs:
+        """Sorted, each once."""
+        first, second = np.minimum(one, other), np.maximum(one, other)
+        order = np.lexsort((first, second))
+        first, second = first[order], second[order]
+        is_new = np.ones(len(first), dtype=bool)
+        is_new[1:] = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
+        return Pairs(first[is_new], second[is_new])
+
+
+@dataclass(frozen=True, slots=True)
+class KeyGroups:
+    """Documents that share a key: group after group, in each the best one first."""
+
+    documents: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    """Where each group begins, and where the last one ends."""
+
+
+def group_by_key(keys: NDArray[np.uint64], documents: NDArray[np.int64], ranks: Ranks) -> KeyGroups:
+    """The groups of two and more; each document comes at most once under each key."""
+    order = np.argsort(keys)
+    keys = keys[order]
+    is_start = np.ones(len(keys) + 1, dtype=bool)
+    is_start[1:-1] = keys[1:] != keys[:-1]
+    # One that begins where the next one begins too is alone.
+    in_group = ~(is_start[:-1] & is_start[1:])
+    keys, documents = keys[in_group], documents[order[in_group]]
+    order = np.lexsort((documents, ranks(documents), keys))
+    starts = np.flatnonzero(np.append(is_start[:-1][in_group], True))
+    return KeyGroups(documents[order], starts)
+
+
+def group_by_digest(digests: NDArray[np.uint64], documents: NDArray[np.int64], ranks: Ranks) -> KeyGroups:
+    """The same for keys of 128 bits, two numbers a document."""
+    found = group_by_key(digests[:, 0], np.arange(len(documents)), lambda rows: digests[rows, 1])
+    rows = found.documents
+    halves = digests[rows]
+    is_start = np.ones(len(rows) + 1, dtype=bool)
+    is_start[1:-1] = (halves[1:] != halves[:-1]).any(axis=1)
+    in_group = ~(is_start[:-1] & is_start[1:])
+    number = np.cumsum(is_start[:-1])[in_group]
+    copies = documents[rows[in_group]]
+    order = np.lexsort((copies, ranks(copies), number))
+    return KeyGroups(copies[order], np.flatnonzero(np.append(is_start[:-1][in_group], True)))
+
+
+def find_candidate_pairs(found: KeyGroups, sketches: Sketches, num_fixed: int = 0) -> Pairs:
+    """The pairs to compare. Two of the first `num_reference` documents, which always stay, may be among them."""
+    sizes = np.diff(found.starts)
+    num_pairs = np.where(sizes <= ALL_PAIRS, sizes * (sizes - 1) // 2, 2 * sizes - 3)
+    one, other = np.empty(num_pairs.sum(), np.int64), np.empty(num_pairs.sum(), np.int64)
+    _write_pairs(found.documents, found.starts, ALL_PAIRS, one, other)
+    ones, others = [one], [other]
+    for group in np.flatnonzero(sizes > ALL_PAIRS):
+        members = found.documents[found.starts[group] : found.starts[group + 1]]
+        for some, neighbours in pair_likely_members(members, sketches, num_fixed):
+            ones.append(some)
+            others.append(neighbours)
+    return Pairs.of(np.concatenate(ones), np.concatenate(others))
+
+
+@kernel
+def _write_pairs(
+    documents: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    all_pairs: int,
+    one: NDArray[np.int64],
+    other: NDArray[np.int64],
+) -> None:
+    written = 0
+    for group in range(len(starts) - 1):
+        first, stop = starts[group], starts[group + 1]
+        for place in range(first + 1, stop):
+            if stop - first <= all_pairs:
+                for earlier in range(first, place):
+                    one[written], other[written] = documents[earlier], documents[place]
+                    written += 1
+                continue
+            one[written], other[written] = documents[first], documents[place]
+            written += 1
+            if place > first + 1:
+                one[written], other[written] = documents[place - 1], documents[place]
+                written += 1

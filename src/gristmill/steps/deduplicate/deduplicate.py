@@ -1,0 +1,200 @@
+"""`deduplicate`: one of each set of copies, over all sources together.
+
+A description and nothing else: the kernels are in `steps/duplicates`, and how they come together over a corpus that is
+larger than memory is the pipeline's.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.errors import UsageError
+from gristmill.core.names import check_choice
+from gristmill.core.records import RECORD, TEXT, SourceFile, StepResult
+from gristmill.core.step import GlobalStep, LocalStep
+from gristmill.steps.read import Read, list_source_files, plan_schema, with_detected_format
+from gristmill.steps.records.columns import require_column
+from gristmill.steps.records.json_records import with_new_value
+from gristmill.storage.paths import find_files
+from gristmill.text.shingles import MinHash
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+DUPLICATE = "duplicate"
+"""The reason for which a copy of a text is dropped."""
+NEAR_DUPLICATE = "near_duplicate"
+"""The reason for which a text is dropped that is much like another one."""
+DUPLICATE_COUNT = "duplicate_count"
+AGAINST = "deduplicate.against"
+"""Stands for the source's name in the origins of the documents of `against`."""
+
+KINDS = ("near", "exact")
+VERIFY = ("text", "signature")
+_MAX_NGRAM = 64
+_MAX_PERMUTATIONS = 4096
+_MIN_RECALL = 0.5
+
+
+class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
+    """Keep one of each set of copies, over all sources together; the others are dropped, each with its survivor named.
+
+    Texts that are equal are dropped as `duplicate`. With `kind: near` (the default) so are those whose sets of word
+    `ngram`s are alike, as `near_duplicate`: a Jaccard similarity of at least `threshold` with the very document that
+    stays. Texts with fewer than `ngram` words are compared exactly.
+
+    The survivor is the one whose source comes first in `prefer`, then the longest (`prefer_longest`), then the first by
+    source, file and place. `against` names a dataset or file whose documents all stay: what is in it is dropped here.
+
+    Candidates are found by `bands` of `rows` MinHash values. With `verify: text` signatures may reject a pair, but each
+    removal is verified by comparing the shingle sets of both texts, and its similarity is exact; `signature` compares
+    no texts, and its similarities are estimates. A source that loses more than `max_source_loss` or a cluster above
+    `max_cluster` stops the run.
+
+    `against` is no decontamination: it compares whole documents, and does not find a test question inside a page.
+
+    >>> Deduplicate(threshold=0.8).estimate_recall(0.8)
+    0.9957...
+    """
+
+    version: ClassVar[int] = 2
+    not_fingerprinted: ClassVar[tuple[str, ...]] = ("max_source_loss", "max_cluster", "partition_bytes")
+
+    kind: str = "near"
+    threshold: float = 0.8
+    ngram: int = 5
+    bands: int = 18
+    rows: int = 6
+    verify: str = "text"
+    prefer: list[str] = msgspec.field(default_factory=list)
+    """Sources, the most wanted first; those not named come last, all alike."""
+    prefer_longest: bool = True
+    against: str | dict[str, Any] | None = None
+    """Files or a dataset, or the keys of a source: `{read: older.jsonl, text: content}`."""
+    count: bool = False
+    """Add a column `duplicate_count`: how many documents each stands for, itself among them. None may have it yet."""
+    max_source_loss: float = 0.5
+    max_cluster: int = 100_000
+    partition_bytes: int = 32 << 20
+    """How many keys a worker holds at once; it takes about five times as much memory."""
+
+    def __post_init__(self) -> None:
+        check_choice("kind", self.kind, KINDS)
+        check_choice("verify", self.verify, VERIFY)
+        for name in ("threshold", "max_source_loss"):
+            share = getattr(self, name)
+            if not 0 < share <= 1:  # not a number is refused too
+                raise UsageError(f"{name} must be above 0 and at most 1, not {share}")
+        for name in ("ngram", "bands", "rows", "max_cluster", "partition_bytes"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.ngram > _MAX_NGRAM:
+            raise UsageError(f"ngram must be at most {_MAX_NGRAM}, not {self.ngram}")
+        if self.bands * self.rows > _MAX_PERMUTATIONS:
+            raise UsageError(
+                f"bands ({self.bands}) times rows ({self.rows}) must be at most {_MAX_PERMUTATIONS}",
+                help="18 bands of 6 rows find 99.5 % of pairs at 0.8",
+            )
+        if len(set(self.prefer)) < len(self.prefer):
+            raise UsageError(f"prefer names a source twice: {', '.join(self.prefer)}")
+        self._check_recall()
+        if self.against is not None:
+            self._parse_against()
+
+    def _check_recall(self) -> None:
+        recall = self.estimate_recall(self.threshold)
+        if self.kind == "near" and recall < _MIN_RECALL:
+            # With r rows in b bands half of the pairs are found at (1 - 0.5^(1/b))^(1/r).
+            rows = int(math.log(1 - 0.5 ** (1 / self.bands)) / math.log(self.threshold)) if self.threshold < 1 else 1
+            raise UsageError(
+                f"threshold {self.threshold}: {self.bands} bands of {self.rows} rows would find only {recall:.0%} of "
+                "the pairs that are just so alike",
+                help=f"take at most {max(rows, 1)} rows, or more bands",
+            )
+
+    def estimate_recall(self, similarity: float) -> float:
+        """The probability that two documents so alike are compared at all."""
+        return float(1 - (1 - similarity**self.rows) ** self.bands)
+
+    @property
+    def minhash(self) -> MinHash:
+        return MinHash(self.ngram, self.bands, self.rows)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Those that it makes: the plan does not look for them in the files."""
+        return (DUPLICATE_COUNT,) if self.count else ()
+
+    def columns_needed(self) -> tuple[str, ...]:
+        return (TEXT,)
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        require_column(self.name, TEXT, schema)
+        if not self.count:
+            return schema
+        if DUPLICATE_COUNT in schema.names:
+            raise UsageError(f'there is already a column "{DUPLICATE_COUNT}"', help="rename it before this step")
+        return schema.append(pa.field(DUPLICATE_COUNT, pa.int64()))
+
+    def resolve(self, folder: str) -> Deduplicate:
+        """With the files of `against` looked up."""
+        if self.against is None:
+            return self
+        read = self._parse_against()
+        found = find_files(read.read, base=folder)
+        read = with_detected_format(read, found)
+        chosen = list_source_files(AGAINST, read, found, needs_train=False)
+        files = [msgspec.structs.replace(file, split="") for file in chosen]
+        require_column("deduplicate: against", TEXT, plan_schema(read, files, keeps_record=False))
+        fields = msgspec.structs.asdict(self)
+        return DeduplicateAgainst(**fields, read=read, files=files, content=[file.identity for file in files])
+
+    def _parse_against(self) -> Read:
+        given = {"read": self.against} if isinstance(self.against, str) else self.against
+        try:
+            return msgspec.convert(given, Read)
+        except msgspec.ValidationError as error:
+            raise UsageError(f"against: {error}", help='write a path, or {read: "…", text: "…"}') from error
+
+
+class DeduplicateAgainst(Deduplicate, tag="deduplicate", frozen=True, kw_only=True):
+    """The step with the files of `against`, as the plan has found them."""
+
+    not_fingerprinted: ClassVar[tuple[str, ...]] = (*Deduplicate.not_fingerprinted, "against", "files")
+
+    read: Read
+    files: list[SourceFile]
+    content: list[Any]
+    """What tells whether a file is still the same."""
+
+
+class AddCopyCounts(LocalStep, tag="deduplicate", frozen=True, kw_only=True):
+    """What `count` does to the columns, for the sample records of a plan: nothing is known of copies there."""
+
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
+        return StepResult(with_counts(batch, np.ones(batch.num_rows, np.int64)))
+
+
+def with_counts(batch: pa.RecordBatch, counts: NDArray[np.int64]) -> pa.RecordBatch:
+    """The batch with the column `duplicate_count`, which JSON records get as a key.
+
+    Raises:
+        UsageError: A record has such a key already. What it counts is not known here, so it is neither added up (those
+            that go would have to be, too) nor written over.
+    """
+    if RECORD in batch.schema.names:
+        index = batch.schema.get_field_index(RECORD)
+        lines = zip(batch.column(index).to_pylist(), counts.tolist(), strict=True)
+        try:
+            changed = [with_new_value(line, DUPLICATE_COUNT, count) for line, count in lines]
+        except ValueError as error:
+            raise UsageError(
+                f"deduplicate: count: {error}", help="rename or leave out this key before this step, or count: false"
+            ) from error
+        batch = batch.set_column(index, batch.schema.field(index), pa.array(changed, batch.schema.field(index).type))
+    return batch.append_column(pa.field(DUPLICATE_COUNT, pa.int64()), pa.array(counts))

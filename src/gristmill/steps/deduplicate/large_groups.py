@@ -1,0 +1,123 @@
+"""Pairs to compare in a group of many documents with a common key: a constant number a member, and the likely ones.
+
+Texts made from one template share bands by the template alone, so that a band says little about them. What says more is
+what a text has in common with a few of the group only. So in some orders each member gets the two rare values of its
+sketch that a weighted MinHash chooses (a value that c members have is chosen with a weight of 1/c; one that nobody else
+has brings nobody together), the group is sorted by these, and each member is taken with its nearest neighbours.
+
+Of documents that always stay, no two are paired, and they do not stand between others: each document that may go is
+taken with its nearest neighbours among those that may go, and among those that stay.
+
+Cost: the sketches of a group are read once, in pieces of 64Ki, and again if there are more; then `ORDERS` sorts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gristmill.runtime.kernels import kernel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    Sketches = Callable[[NDArray[np.int64]], NDArray[np.uint8]]
+    """The sketches of some documents."""
+
+ORDERS = 3
+NEIGHBOURS = 3
+_AT_ONCE = 1 << 16
+
+
+def pair_likely_members(
+    members: NDArray[np.int64], sketches: Sketches, num_fixed: int
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """For each order both sides of the pairs; documents below `num_reference` always stay."""
+    pieces = [members[start : start + _AT_ONCE] for start in range(0, len(members), _AT_ONCE)]
+    only = sketches(pieces[0]) if len(pieces) == 1 else None
+    counts = np.zeros(0, np.uint64)
+    for piece in pieces:
+        found = sketches(piece) if only is None else only
+        if not len(counts):
+            counts = np.zeros(found.shape[1] * 256, np.uint64)
+        _count_values(found, counts)
+    keys = np.empty((ORDERS, len(members)), np.uint64)
+    for number, piece in enumerate(pieces):
+        found = sketches(piece) if only is None else only
+        start = number * _AT_ONCE
+        for order in range(ORDERS):
+            _choose_values(found, counts, np.uint64(order), keys[order, start : start + len(piece)])
+    for order in range(ORDERS):
+        documents = members[np.argsort(keys[order], kind="stable")]
+        one, other = (np.empty(len(members) * 2 * NEIGHBOURS, np.int64) for _ in range(2))
+        written = _pair_neighbours(documents, num_fixed, np.empty((2, NEIGHBOURS), np.int64), one, other)
+        yield one[:written], other[:written]
+
+
+@kernel
+def _count_values(sketches: NDArray[np.uint8], counts: NDArray[np.uint64]) -> None:
+    for member in range(sketches.shape[0]):
+        for place in range(sketches.shape[1]):
+            counts[place * 256 + np.int64(sketches[member, place])] += np.uint64(1)
+
+
+@kernel
+def _hash_value(value: np.uint64, order: np.uint64) -> np.uint64:
+    """Thirty-two bits."""
+    mixed = (value + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + order * np.uint64(0xD1B54A32D192ED03)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed >> np.uint64(32)
+
+
+@kernel
+def _choose_values(
+    sketches: NDArray[np.uint8], counts: NDArray[np.uint64], order: np.uint64, keys: NDArray[np.uint64]
+) -> None:
+    """The two values with the least score times how many have them, as one number; 0 stands for none."""
+    largest = np.uint64(0xFFFFFFFFFFFFFFFF)
+    for member in range(sketches.shape[0]):
+        least, next_least = largest, largest
+        chosen, next_chosen = np.uint64(0), np.uint64(0)
+        for place in range(sketches.shape[1]):
+            value = np.uint64(place * 256 + np.int64(sketches[member, place]))
+            count = counts[value]
+            if count < 2:
+                continue
+            score = _hash_value(value, order) * count
+            if score < least:
+                next_least, next_chosen = least, chosen
+                least, chosen = score, value + np.uint64(1)
+            elif score < next_least:
+                next_least, next_chosen = score, value + np.uint64(1)
+        keys[member] = chosen << np.uint64(32) | next_chosen
+
+
+@kernel
+def _pair_neighbours(
+    documents: NDArray[np.int64],
+    num_fixed: int,
+    latest: NDArray[np.int64],
+    one: NDArray[np.int64],
+    other: NDArray[np.int64],
+) -> int:
+    """Each with the latest before it; `latest` is room for those that stay and those that may go."""
+    size = latest.shape[1]
+    num_stay = num_go = written = 0
+    for document in documents:
+        for back in range(1, min(size, num_go) + 1):
+            one[written], other[written] = latest[1, (num_go - back) % size], document
+            written += 1
+        if document < num_fixed:
+            latest[0, num_stay % size] = document
+            num_stay += 1
+            continue
+        for back in range(1, min(size, num_stay) + 1):
+            one[written], other[written] = latest[0, (num_stay - back) % size], document
+            written += 1
+        latest[1, num_go % size] = document
+        num_go += 1
+    return written

@@ -1,0 +1,69 @@
+"""Whether two documents are alike: their sketches may say no, only their texts may say yes.
+
+An estimate of n values has a standard deviation of sqrt(t(1-t)/n) at the threshold t: 0.038 for 108 values at 0.8.
+Three of them below the threshold the sketch rejects a pair; of pairs just at the threshold it loses about one in 700.
+Above the threshold nothing can be believed, because the errors of documents made from one template go together: if the
+template's words are lucky for one page, they are for all of them.
+
+Texts are compared at once where the estimate is near the threshold. A pair far above it is only a candidate until
+a removal depends on it (`clusters.verify_removals`): in a cluster of a thousand documents with some eleven such pairs
+each, one text comparison a document is enough.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gristmill.steps.deduplicate.candidates import Pairs
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gristmill.steps.deduplicate.deduplicate import Deduplicate
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifiedPairs:
+    """What the sketches of some pairs say; those that are in neither are rejected."""
+
+    alike: NDArray[np.bool_]
+    """Accepted with `verify: signature`; with `text` not before a removal that depends on it is verified."""
+    undecided: NDArray[np.bool_]
+    """Their texts are compared at once."""
+
+
+def classify_pairs(step: Deduplicate, estimates: NDArray[np.float64]) -> ClassifiedPairs:
+    """By the estimated similarities of pairs."""
+    if step.verify == "signature":
+        return ClassifiedPairs(estimates >= step.threshold, np.zeros(len(estimates), dtype=bool))
+    margin = max(3 * math.sqrt(step.threshold * (1 - step.threshold) / (step.bands * step.rows)), 0.05)
+    alike = estimates >= step.threshold + margin
+    return ClassifiedPairs(alike, ~alike & (estimates > step.threshold - margin))
+
+
+@dataclass(frozen=True, slots=True)
+class SimilarPairs:
+    """Pairs that are alike, as far as it is known."""
+
+    pairs: Pairs
+    similarities: NDArray[np.float64]
+    is_exact: NDArray[np.bool_]
+    """Whether the similarity is that of the texts, not an estimate."""
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def take(self, places: NDArray[np.int64] | NDArray[np.bool_]) -> SimilarPairs:
+        pairs = Pairs(self.pairs.first[places], self.pairs.second[places])
+        return SimilarPairs(pairs, self.similarities[places], self.is_exact[places])
+
+    @staticmethod
+    def concatenate(one: SimilarPairs, other: SimilarPairs) -> SimilarPairs:
+        first = np.concatenate([one.pairs.first, other.pairs.first])
+        second = np.concatenate([one.pairs.second, other.pairs.second])
+        similarities = np.concatenate([one.similarities, other.similarities])
+        return SimilarPairs(Pairs(first, second), similarities, np.concatenate([one.is_exact, other.is_exact]))

@@ -1,0 +1,1 @@
+"""Readers of CSV and TSV files."""

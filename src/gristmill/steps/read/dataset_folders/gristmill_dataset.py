@@ -1,0 +1,168 @@
+"""A finished dataset as a source: the shards that its manifest names, and nothing else of its folder.
+
+Origins, quarantine and notes are not records. Sizes are compared with the manifest, so that a shard which was cut short
+or is missing is found before the run; `gristmill verify` also reads them.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gristmill.core.errors import DamagedDatasetError, UsageError
+from gristmill.shards.carried_tokenizer import CarriedFile, CarriedTokenizer
+from gristmill.shards.manifest import MANIFEST, Manifest, StoredFile, load_manifest, parse_manifest
+from gristmill.shards.token_rows import KINDS
+from gristmill.storage.checksums import file_checksum
+from gristmill.storage.files import open_input
+from gristmill.storage.remote_files import local_path, protocol_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from gristmill.storage.paths import ListedFile
+
+_BEGINNING = re.compile(rb'\s*\{\s*"format_version"\s*:\s*\d+\s*,\s*"kind"\s*:')
+_BEGINNING_BYTES = 200
+_READABLE_KINDS = ("documents", *KINDS)
+
+
+@dataclass(frozen=True, slots=True)
+class _ListedDataset:
+    """A dataset in a listing."""
+
+    folder: str
+    """Where it is: a path or URL."""
+    relative: str
+    """The same below the source's root."""
+    manifest: Manifest
+    listed: Mapping[str, ListedFile]
+    """All files of the listing, by relative path."""
+
+    def file(self, stored: StoredFile, what: str) -> ListedFile:
+        """A file that the manifest names, if it is there in its size."""
+        if protocol_of(self.folder) is None:
+            stored.below(self.folder)
+        found = self.listed.get(posixpath.join(self.relative, stored.path))
+        if found is None or found.num_bytes != stored.bytes:
+            size = f"has {found.num_bytes} bytes, but {stored.bytes} were written" if found else "is missing"
+            raise self.damage_error(f"{what} {stored.path} {size}")
+        return found
+
+    def damage_error(self, problem: str) -> DamagedDatasetError:
+        return DamagedDatasetError(
+            f"{self.folder}: {problem}",
+            help=f"see gristmill verify {self.folder}; put the files back, or run its recipe with --update",
+        )
+
+
+def refuse_unfinished(patterns: Iterable[str], base: str | None) -> None:
+    """Refuse a folder in which a run is not finished: what lies there already is not all of it."""
+    for pattern in patterns:
+        if protocol_of(pattern) is None:
+            folder = Path(base or "", local_path(pattern)).expanduser()
+            if folder.is_dir() and any(folder.glob(".gristmill*")):
+                load_manifest(folder)
+
+
+def holds_datasets(found: Sequence[ListedFile]) -> bool:
+    """Whether a manifest of ours is among the files; other programs call files so, too."""
+    return bool(_find_manifests(found))
+
+
+def find_shards(found: Sequence[ListedFile]) -> dict[str, list[ListedFile]]:
+    """The shards of all datasets in a listing, by split."""
+    shards: dict[str, list[ListedFile]] = {}
+    for dataset in _list_datasets(found):
+        for split, _, shard in dataset.manifest.shards():
+            shards.setdefault(split, []).append(dataset.file(shard, "shard"))
+    return shards
+
+
+def find_datasets_tokenizer(found: Sequence[ListedFile]) -> CarriedTokenizer | None:
+    """What made the ids in a listing of datasets of tokens; None if they hold documents."""
+    first, *others = _list_datasets(found)
+    identity = first.manifest.tokenizer
+    if not first.manifest.holds_rows:
+        return None
+    if identity is None:
+        raise first.damage_error("its manifest names no tokenizer")
+    for other in others:
+        if other.manifest.tokenizer is None or other.manifest.tokenizer.content != identity.content:
+            raise UsageError(
+                f"{first.folder} and {other.folder} have different tokenizers: their ids cannot be mixed",
+                help="tokenize the documents of one of them again, with the tokenizer of the other",
+            )
+    files = {}
+    for stored in identity.files:
+        path = first.file(stored, "file").path
+        if file_checksum(path) != stored.xxh3:
+            raise first.damage_error(f"file {stored.path} is not what was written")
+        files[posixpath.basename(stored.path)] = CarriedFile(path, stored.xxh3)
+    return CarriedTokenizer(msgspec.structs.replace(identity, files=[]), files)
+
+
+def _list_datasets(found: Sequence[ListedFile]) -> list[_ListedDataset]:
+    manifests = _find_manifests(found)
+    if not manifests:
+        raise UsageError(
+            f"no {MANIFEST} of Gristmill among {len(found)} files",
+            help="name the output folder of a finished run itself, without a pattern",
+        )
+    _refuse_other_files(found, manifests)
+    listed = {file.relative: file for file in found}
+    datasets = []
+    for file in manifests:
+        with open_input(file.path) as stream:
+            manifest = parse_manifest(stream.read(), file.path)
+        folder, relative = posixpath.dirname(file.path), posixpath.dirname(file.relative)
+        datasets.append(_ListedDataset(folder, relative, manifest, listed))
+    _check_kinds(datasets)
+    return datasets
+
+
+def _find_manifests(found: Sequence[ListedFile]) -> list[ListedFile]:
+    named = [file for file in found if posixpath.basename(file.relative) == MANIFEST]
+    return [file for file in named if _BEGINNING.match(_read_beginning(file))]
+
+
+def _read_beginning(file: ListedFile) -> bytes:
+    with open_input(file.path) as stream:
+        return stream.read(_BEGINNING_BYTES)
+
+
+def _refuse_other_files(found: Sequence[ListedFile], manifests: Sequence[ListedFile]) -> None:
+    folders = tuple(file.relative.removesuffix(MANIFEST) for file in manifests)
+    for file in found:
+        if not file.relative.startswith(folders):
+            raise UsageError(
+                f"one source holds a dataset ({manifests[0].path}) and a file that is not of it ({file.path})",
+                help="make them two sources",
+            )
+
+
+def _check_kinds(datasets: Sequence[_ListedDataset]) -> None:
+    first = datasets[0]
+    for dataset in datasets:
+        manifest = dataset.manifest
+        if manifest.kind not in _READABLE_KINDS:
+            raise UsageError(
+                f"{dataset.folder} is a dataset of {manifest.kind}, which cannot be read as a source yet",
+                help=f"read a dataset of {' or '.join(_READABLE_KINDS)}",
+            )
+        if manifest.row_length is not None:
+            raise UsageError(
+                f"{dataset.folder} is packed already, into rows of {manifest.row_length} tokens: its documents are cut "
+                "and mixed",
+                help="read a dataset of tokens that was made without the step pack, or the documents",
+            )
+        if manifest.kind != first.manifest.kind:
+            raise UsageError(
+                f"one source holds {first.manifest.kind} ({first.folder}) and {manifest.kind} ({dataset.folder})",
+                help="make them two sources",
+            )

@@ -1,0 +1,211 @@
+"""A dataset repository of the Hugging Face Hub, downloaded or at `hf://`: which of its files are in which split.
+
+Its card, the YAML at the head of README.md, may say so under `configs`; else files named
+`data/NAME-00000-of-00001.parquet`, as `push_to_hub` writes them, are in the split NAME. No other name makes a split. A
+card is somebody else's: it is read up to 4 MiB, and its patterns only choose among the files that were listed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import yaml
+
+from gristmill.core.errors import UsageError
+from gristmill.core.names import check_choice
+from gristmill.core.splits import TRAIN
+from gristmill.steps.read.formats import file_format, has_known_format
+from gristmill.storage.files import open_input
+from gristmill.storage.patterns import PathPattern, is_wild
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gristmill.steps.read.read import Read
+    from gristmill.storage.paths import ListedFile
+
+_CARD = "README.md"
+_MAX_CARD_BYTES = 4 << 20
+_FRONT_MATTER = re.compile(r"\ufeff?\s*---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(?:\r?\n|$)", re.DOTALL)
+_SPLIT_FILE = re.compile(r"data/([^/]+)-([0-9]{5})-of-([0-9]{5})\.parquet")
+_ABOUT = re.compile(
+    r"(?:README|LICEN[SC]E|COPYING|NOTICE|CITATION|CHANGELOG|CONTRIBUTING|AUTHORS)(?:[-_.].*)?", re.IGNORECASE
+)
+"""Names of files that tell about others."""
+_DESCRIPTIONS = ("dataset_info.json", "dataset_infos.json")
+_NO_DATA = ("README.md", *_DESCRIPTIONS, "dataset_dict.json", "config.json")
+
+
+class _SplitFiles(msgspec.Struct):
+    split: str
+    path: str | list[str]
+
+
+class _HubConfig(msgspec.Struct):
+    config_name: str
+    data_files: str | list[str | _SplitFiles] | None = None
+    data_dir: str | None = None
+    default: bool = False
+
+    def patterns(self) -> dict[str, list[str]] | None:
+        """By split; files that the card puts in none are for training, as `datasets` has it."""
+        if self.data_files is None:
+            return None
+        entries = [self.data_files] if isinstance(self.data_files, str) else self.data_files
+        found: dict[str, list[str]] = {}
+        for entry in entries:
+            split, path = (TRAIN, entry) if isinstance(entry, str) else (entry.split, entry.path)
+            found.setdefault(split, []).extend([path] if isinstance(path, str) else path)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class HubFiles:
+    """What is read of a repository."""
+
+    splits: dict[str, list[ListedFile]]
+    """Under an empty name: files in no split."""
+    notes: list[str] = field(default_factory=list)
+
+
+def find_hub_files(read: Read, found: Sequence[ListedFile]) -> HubFiles | None:
+    """The data files of a listed folder by split; None if it is no repository of the Hub."""
+    if not _names_folder(read.read):
+        return None
+    card = next((file for file in found if file.relative == _CARD), None)
+    front_matter = _read_front_matter(card) if card is not None else None
+    configs = _parse_configs(front_matter, card.path) if front_matter and card is not None else {}
+    config = _choose_config(configs, read.config, card.path if card is not None else "")
+    if config is not None and (patterns := config.patterns()) is not None:
+        folder = _folder(config)
+        return HubFiles({split: _match_files(found, folder, paths) for split, paths in patterns.items()})
+    data = [file for file in found if _is_data(file, read)]
+    folder = _folder(config) if config is not None else ""
+    data = [file for file in data if file.relative.startswith(folder)]
+    named = {file.relative: _SPLIT_FILE.fullmatch(file.relative.removeprefix(folder)) for file in data}
+    if any(named.values()):
+        return _split_by_name(data, named)
+    if front_matter is None:
+        return _without_documentation(found, read)
+    others = len(found) - len(data)
+    return HubFiles({"": data}, [f"{others} files of the repository are not data: {_CARD}, …"] if others > 1 else [])
+
+
+def _without_documentation(found: Sequence[ListedFile], read: Read) -> HubFiles | None:
+    """Files that are about a dataset are none of its data, unless all of it is text: then a README is one as well."""
+    about = [file.relative for file in found if _is_about(file.relative)]
+    data = [file for file in found if not _is_about(file.relative)]
+    formats = {file_format(file.path, read.format) for file in data if has_known_format(file.relative)}
+    if not about or not formats - {"text"}:
+        return None
+    others = f" and {len(about) - 1} more" if len(about) > 1 else ""
+    return HubFiles({"": data}, [f"not data, left out: {about[0]}{others}"])
+
+
+def _names_folder(paths: Any) -> bool:
+    """Whether one name is given, and no pattern: what a pattern finds is a list of files, whatever it finds."""
+    names = [paths] if isinstance(paths, str) else paths
+    return len(names) == 1 and not is_wild(names[0]) and "{" not in names[0]
+
+
+def _is_about(path: str) -> bool:
+    """Whether a file tells about others, by its name; `authors.parquet` is data."""
+    name = path.rpartition("/")[2]
+    is_text = not has_known_format(name) or file_format(name) == "text"
+    return name in _DESCRIPTIONS or (is_text and _ABOUT.fullmatch(name) is not None)
+
+
+def _is_data(file: ListedFile, read: Read) -> bool:
+    name = file.relative.rpartition("/")[2]
+    if name in _NO_DATA or _is_about(name):
+        return False
+    return read.format is not None or has_known_format(file.relative)
+
+
+def _read_front_matter(card: ListedFile) -> str | None:
+    with open_input(card.path) as stream:
+        data = stream.read(_MAX_CARD_BYTES)
+    match = _FRONT_MATTER.match(data.decode("utf-8", "replace"))
+    return match.group(1) if match else None
+
+
+def _parse_configs(front_matter: str, path: str) -> dict[str, _HubConfig]:
+    if "configs" not in front_matter:
+        return {}
+    try:
+        card = yaml.load(front_matter, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        listed = card.get("configs") if isinstance(card, dict) else None
+        if not listed or all(isinstance(name, str) for name in listed):  # in old cards a list of names
+            return {}
+        configs = msgspec.convert(listed, list[_HubConfig])
+    except (yaml.YAMLError, msgspec.ValidationError, RecursionError, TypeError) as error:
+        problem = " ".join(str(error).split())
+        raise UsageError(
+            f"{path}: its configs cannot be understood: {problem:.200}",
+            help="name the files themselves, as in read: repository/data/train-*.parquet",
+        ) from error
+    return {config.config_name: config for config in configs}
+
+
+def _choose_config(configs: dict[str, _HubConfig], wanted: str | None, path: str) -> _HubConfig | None:
+    if wanted is not None:
+        if not configs:
+            raise UsageError("config: no README.md with configs lies in the folder that is read", help="leave it out")
+        check_choice("config", wanted, configs)
+        return configs[wanted]
+    if len(configs) > 1:
+        default = next((name for name, config in configs.items() if config.default or name == "default"), None)
+        hint = f"config: {default or next(iter(configs))}"
+        raise UsageError(
+            f"{path} describes {len(configs)} configs: {_join_names(list(configs))}",
+            help=f"choose one, as in {hint}{' (the default one)' if default else ''}; several are several sources",
+        )
+    return next(iter(configs.values()), None)
+
+
+def _join_names(names: Sequence[str]) -> str:
+    return ", ".join(names[:30]) + (f" and {len(names) - 30} more" if len(names) > 30 else "")
+
+
+def _folder(config: _HubConfig) -> str:
+    folder = (config.data_dir or "").strip("/")
+    return f"{folder}/" if folder not in ("", ".") else ""
+
+
+def _match_files(found: Sequence[ListedFile], folder: str, paths: Sequence[str]) -> list[ListedFile]:
+    patterns = [PathPattern.below(path) for path in paths]
+    names = {path.rpartition("/")[2] for path in paths}
+    matching = []
+    for file in found:
+        relative = file.relative.removeprefix(folder)
+        name = relative.rpartition("/")[2]
+        if not file.relative.startswith(folder) or (name in _NO_DATA and name not in names):
+            continue
+        if any(pattern.matches(relative.split("/")) for pattern in patterns):
+            matching.append(file)
+    return matching
+
+
+def _split_by_name(data: Sequence[ListedFile], named: dict[str, re.Match[str] | None]) -> HubFiles:
+    splits: dict[str, list[ListedFile]] = {}
+    totals: Counter[tuple[str, str]] = Counter()
+    for file in data:
+        match = named[file.relative]
+        if match is None:
+            raise UsageError(
+                f"{file.path} is in no split, but other files of the folder are: data/NAME-00000-of-00001.parquet",
+                help="name the files that you want in read: then all of them are for training",
+            )
+        name, _, total = match.groups()
+        splits.setdefault(name, []).append(file)
+        totals[name, total] += 1
+    missing = [
+        f"of split {name} there are {count} of {int(total)} files"
+        for (name, total), count in totals.items()
+        if count != int(total)
+    ]
+    return HubFiles(splits, missing)

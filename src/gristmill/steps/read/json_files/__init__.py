@@ -1,0 +1,1 @@
+"""Readers of JSON: lines, arrays, and Python records."""

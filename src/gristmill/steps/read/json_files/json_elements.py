@@ -1,0 +1,179 @@
+"""Where the elements of a JSON array begin and end, without decoding them: about 1 GB/s a core.
+
+The kernel follows strings and brackets only; whether an element is valid JSON is the decoder's business. A closing
+bracket that does not fit closes what it can: after `{"a": [1, 2}` the next element is found again, and only the broken
+one is quarantined. Kinds of brackets are remembered 256 levels deep, deeper ones are counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gristmill.runtime.kernels import kernel
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_OPEN, _FIRST, _NEXT, _INSIDE, _STRING, _ESCAPE, _CLOSED = range(7)
+"""Modes: at the opening bracket, before the first element, behind a comma, in an element, in a string of one, behind a
+backslash in it, behind the closing bracket."""
+_MODE, _DEPTH, _CLOSER, _COUNT, _END, _NUM_FIELDS = range(6)
+"""Fields of the state."""
+_MAX_KINDS = 256
+_QUOTE, _BACKSLASH, _COMMA = 0x22, 0x5C, 0x2C
+_OPEN_LIST, _CLOSE_LIST, _OPEN_OBJECT, _CLOSE_OBJECT = 0x5B, 0x5D, 0x7B, 0x7D
+_SPACE, _TAB, _LINE_END, _RETURN = 0x20, 0x09, 0x0A, 0x0D
+_START_CAPACITY = 1 << 12
+_NONE = np.zeros(0, np.int64)
+
+
+@dataclass(slots=True)
+class Elements:
+    """What was found in a run of bytes."""
+
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+    """Of each element, white space apart; equal to its start where nothing stands between two commas."""
+    unfinished: int | None
+    """Where an element begins that does not end here."""
+    end: int | None
+    """Where the array ends: behind its closing bracket."""
+
+
+class ElementScanner:
+    """Goes once through the bytes of an array, or of an object, in pieces of any size.
+
+    Members of an object are separated like elements of an array, so they are found in the same way.
+    """
+
+    def __init__(self, *, is_open: bool, is_object: bool = False) -> None:
+        """Start at the opening bracket, or where it `is_open` already: at an element."""
+        self._state = np.zeros(_NUM_FIELDS, np.int64)
+        self._state[_MODE] = _FIRST if is_open else _OPEN
+        self._state[_CLOSER] = _CLOSE_OBJECT if is_object else _CLOSE_LIST
+        self._kinds = np.zeros(_MAX_KINDS, np.uint8)
+
+    @property
+    def is_closed(self) -> bool:
+        return bool(self._state[_MODE] == _CLOSED)
+
+    @property
+    def end(self) -> int:
+        """Where in the bytes that were scanned last the container was closed: behind its bracket."""
+        return int(self._state[_END])
+
+    def find_start(self, data: memoryview | bytes | bytearray, begin: int, end: int, at_least: int) -> int | None:
+        """The first element that begins at or after `at_least`; all up to it, or up to `end`, has been scanned then."""
+        found = _scan_elements(
+            np.frombuffer(data, np.uint8), begin, end, at_least, self._state, self._kinds, _NONE, _NONE
+        )
+        return found if found >= 0 else None
+
+    def split(self, data: memoryview | bytes) -> Elements:
+        """All elements of a run of bytes."""
+        values = np.frombuffer(data, np.uint8)
+        starts, stops = np.empty(_START_CAPACITY, np.int64), np.empty(_START_CAPACITY, np.int64)
+        begin = 0
+        self._state[_COUNT] = 0
+        while (
+            begin := _scan_elements(values, begin, len(values), len(values), self._state, self._kinds, starts, stops)
+        ) >= 0:
+            starts, stops = np.resize(starts, 4 * len(starts)), np.resize(stops, 4 * len(stops))
+        count = int(self._state[_COUNT])
+        is_unfinished = self._state[_MODE] in (_INSIDE, _STRING, _ESCAPE)
+        return Elements(
+            starts[:count],
+            stops[:count],
+            int(starts[count]) if is_unfinished else None,
+            self.end if self.is_closed else None,
+        )
+
+
+@kernel
+def _is_space(byte: int) -> bool:
+    return byte in (_SPACE, _LINE_END, _RETURN, _TAB)
+
+
+@kernel
+def _trim_end(data: NDArray[np.uint8], start: int, stop: int) -> int:
+    while stop > start and _is_space(data[stop - 1]):
+        stop -= 1
+    return stop
+
+
+@kernel
+def _scan_elements(
+    data: NDArray[np.uint8],
+    begin: int,
+    end: int,
+    at_least: int,
+    state: NDArray[np.int64],
+    kinds: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    stops: NDArray[np.int64],
+) -> int:
+    """Go on until an element begins at or after `at_least`, or `starts` is full; -1 at the end of the bytes."""
+    mode, depth, closer, count = state[_MODE], state[_DEPTH], state[_CLOSER], state[_COUNT]
+    capacity = len(starts)
+    found = -1
+    at = begin
+    while at < end and mode != _CLOSED:
+        if mode == _STRING:  # where most bytes are
+            while at < end and data[at] != _QUOTE and data[at] != _BACKSLASH:
+                at += 1
+            if at < end:
+                mode = _INSIDE if data[at] == _QUOTE else _ESCAPE
+                at += 1
+            continue
+        if mode in (_ESCAPE, _OPEN):
+            mode = _STRING if mode == _ESCAPE else _FIRST
+            at += 1
+            continue
+        byte = data[at]
+        if mode in (_FIRST, _NEXT):
+            if _is_space(byte):
+                at += 1
+                continue
+            is_empty = byte == _COMMA or (mode == _NEXT and byte == closer)
+            if is_empty or byte != closer:
+                if (at >= at_least and not is_empty) or (capacity > 0 and count == capacity):
+                    found = at
+                    break
+                if capacity > 0:
+                    starts[count] = at
+            mode = _INSIDE
+            if not is_empty and byte == closer:
+                mode = _CLOSED
+                state[_END] = at + 1
+                break
+        is_end = byte == _COMMA and depth == 0
+        if byte == _QUOTE:
+            mode = _STRING
+        elif byte in (_OPEN_LIST, _OPEN_OBJECT):
+            if depth < _MAX_KINDS:
+                kinds[depth] = byte + 2  # of the bracket that closes it
+            depth += 1
+        elif byte in (_CLOSE_LIST, _CLOSE_OBJECT):
+            level = depth - 1
+            if level < _MAX_KINDS:
+                while level >= 0 and kinds[level] != byte:
+                    level -= 1
+            if level >= 0:
+                depth = level
+            elif byte == closer:  # what is still open of the element was never closed
+                is_end = True
+                depth = 0
+        if is_end:
+            if capacity > 0:
+                stops[count] = _trim_end(data, starts[count], at)
+                count += 1
+            mode = _NEXT
+            if byte == closer:
+                mode = _CLOSED
+                state[_END] = at + 1
+        at += 1
+    state[_MODE], state[_DEPTH], state[_COUNT] = mode, depth, count
+    return found

@@ -1,0 +1,1 @@
+"""How files of bytes are cut into cells and records."""

@@ -1,0 +1,1 @@
+"""Readers of columnar files: Arrow, Parquet and token datasets."""

@@ -1,0 +1,208 @@
+"""Arrow IPC, file and stream. A file is a stream between two marks, so both are read the same way; but for files of
+which only the footer tells the columns, as polars writes them: these are read by their footer.
+
+A cell is whole record batches until they hold about 4 MiB; a larger batch is cut into cells of equal numbers of rows.
+Local files are mapped into memory, so batches before a range cost nothing but their headers, and pages are given back
+after each cell. Remote files are streams: a range costs all that comes before it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from gristmill.core.errors import UsageError
+from gristmill.core.records import INPUT_IDS, QuarantinedRecord
+from gristmill.steps.read.cells import CELL_BYTES, CellBatch
+from gristmill.steps.read.foreign_files import advise_on_file
+from gristmill.steps.read.tables.column_mapper import ColumnMapper
+from gristmill.steps.read.tables.string_views import schema_without_views, without_views
+from gristmill.steps.read.tables.token_documents import TokenRowMapper
+from gristmill.storage.files import open_input
+from gristmill.storage.remote_files import protocol_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gristmill.core.records import SourceFile
+    from gristmill.steps.read.read import Read
+
+_FILE_MARK = b"ARROW1\0\0"
+
+
+@dataclass(slots=True)
+class _RowCell:
+    """The rows of one cell, in parts of batches."""
+
+    first_row: int
+    parts: list[pa.RecordBatch] = field(default_factory=list)
+    num_bytes: int = 0
+    damage: str | None = None
+
+    @property
+    def num_rows(self) -> int:
+        return sum(map(len, self.parts))
+
+
+def read_arrow_schema(path: str) -> pa.Schema:
+    """The columns of a file, from its first message."""
+    with ExitStack() as stack:
+        return _IpcStream(path, stack).schema
+
+
+class ArrowReader:
+    """Reads an Arrow IPC file or stream cell by cell."""
+
+    def __init__(self, read: Read, file: SourceFile, schema: pa.Schema, *, cell_bytes: int = CELL_BYTES) -> None:
+        self._file = file
+        self._cell_bytes = cell_bytes
+        self._columns = _make_mapper(read, file, read_arrow_schema(file.path), schema)
+        self.can_cut = protocol_of(file.path) is None
+
+    def cell_sizes(self) -> list[int]:
+        with ExitStack() as stack:
+            return [cell.num_bytes for cell in self._row_cells(_IpcStream(self._file.path, stack))]
+
+    def read_cells(self, first: int = 0, stop: int | None = None) -> Iterator[CellBatch]:
+        with ExitStack() as stack:
+            stream = _IpcStream(self._file.path, stack)
+            for number, cell in enumerate(self._row_cells(stream)):
+                if stop is not None and number >= stop:
+                    return
+                if number >= first:
+                    yield self._map_cell(number, cell, stream.schema)
+                    stream.give_back()
+
+    def _row_cells(self, stream: _IpcStream) -> Iterator[_RowCell]:
+        cell = _RowCell(0)
+        for batch in stream.batches():
+            if batch.nbytes <= self._cell_bytes:
+                cell.parts.append(batch)
+                cell.num_bytes += batch.nbytes
+            else:
+                if cell.parts:
+                    yield cell
+                    cell = _RowCell(cell.first_row + cell.num_rows)
+                num_rows = max(1, len(batch) * self._cell_bytes // batch.nbytes)
+                for start in range(0, len(batch), num_rows):
+                    part = batch.slice(start, num_rows)
+                    yield _RowCell(cell.first_row + start, [part], batch.nbytes * len(part) // len(batch))
+                cell = _RowCell(cell.first_row + len(batch))
+            if cell.num_bytes >= self._cell_bytes:
+                yield cell
+                cell = _RowCell(cell.first_row + cell.num_rows)
+        cell.damage = stream.damage
+        if cell.parts or cell.damage:
+            yield cell
+
+    def _map_cell(self, number: int, cell: _RowCell, found: pa.Schema) -> CellBatch:
+        wanted = [place for place, name in enumerate(found.names) if name in self._columns.top_level]
+        empty = pa.RecordBatch.from_pylist([], pa.schema([found.field(index) for index in wanted]))
+        batches, bad, measures = [], list[QuarantinedRecord](), Counter[str]()
+        first_row = cell.first_row
+        for part in [part.select(wanted) for part in cell.parts] or [empty]:
+            damage = _find_damage(part)
+            if damage is not None:
+                message = f"rows {first_row} to {first_row + len(part) - 1} cannot be read: {damage}"
+                bad.append(QuarantinedRecord(self._file.id, first_row, 0, "damaged", message, num_records=len(part)))
+            batch, bad_rows, counted = self._columns.batch(part if damage is None else empty, first_row)
+            batches.append(batch)
+            bad += bad_rows
+            measures.update(counted)
+            first_row += len(part)
+        if cell.damage:
+            bad.append(QuarantinedRecord(self._file.id, first_row, 0, "truncated_stream", cell.damage))
+        # Copied out of the map, at the latest here: a file that shrinks under a map ends the process.
+        joined = pa.concat_batches(batches) if len(batches) > 1 else _copy(batches[0])
+        return CellBatch(number, joined, 0, bad, measures)
+
+
+def _make_mapper(read: Read, file: SourceFile, stored: pa.Schema, planned: pa.Schema) -> ColumnMapper | TokenRowMapper:
+    is_tokenized = INPUT_IDS in planned.names
+    return TokenRowMapper(file, stored, planned) if is_tokenized else ColumnMapper(read, file, stored, planned)
+
+
+class _IpcStream:
+    """An open IPC stream, mapped if it is local."""
+
+    def __init__(self, path: str, stack: ExitStack) -> None:
+        self.damage: str | None = None
+        stream = stack.enter_context(open_input(path))
+        self._map: mmap.mmap | None = None
+        self._start = self._given_back = 0
+        try:
+            if protocol_of(path) is None:
+                self._map = mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ)
+                self._source = pa.BufferReader(pa.py_buffer(self._map))
+            else:
+                self._source = stack.enter_context(pa.PythonFile(stream, mode="r"))
+            self._has_mark = self._source.read(len(_FILE_MARK)) == _FILE_MARK
+            self._reader = self._open()
+        except (pa.ArrowException, ValueError, OSError) as error:
+            raise UsageError(f"{path}: not an Arrow file: {error}", help=advise_on_file(path, "arrow")) from error
+        self.schema = schema_without_views(self._reader.schema)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All batches until the end, or until `damage` says why there are no more."""
+        for number in itertools.count():
+            self._start = self._source.tell()
+            try:
+                batch = self._next(number)
+                if batch is None:
+                    return
+                batch.validate()  # that no buffer is too short for its rows: `nbytes` and slices rely on it
+                batch = without_views(batch)
+            except (pa.ArrowException, OSError) as error:
+                self.damage = str(error)
+                return
+            yield batch
+
+    def _open(self) -> pa.RecordBatchStreamReader | pa.RecordBatchFileReader:
+        """By the stream inside a file, which needs no footer, so that of a truncated file the beginning is read."""
+        self._source.seek(len(_FILE_MARK) if self._has_mark else 0)
+        try:
+            return pa.ipc.open_stream(self._source)
+        except (pa.ArrowException, OSError):
+            if not self._has_mark:
+                raise
+            return pa.ipc.open_file(self._source)
+
+    def _next(self, number: int) -> pa.RecordBatch | None:
+        if isinstance(self._reader, pa.RecordBatchFileReader):
+            return self._reader.get_batch(number) if number < self._reader.num_record_batches else None
+        return next(self._reader, None)
+
+    def give_back(self) -> None:
+        """Let go of the pages read so far. The batch in use may be read again: its pages then come back."""
+        if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
+            by_footer = isinstance(self._reader, pa.RecordBatchFileReader)
+            end = len(self._map) if by_footer else self._source.tell()
+            start = self._given_back // mmap.PAGESIZE * mmap.PAGESIZE
+            if end > start:
+                self._map.madvise(mmap.MADV_DONTNEED, start, end - start)
+            self._given_back = 0 if by_footer else min(self._start, end)
+
+
+def _find_damage(batch: pa.RecordBatch) -> str | None:
+    """Why the columns cannot be used: offsets that lead out of them. A text that is not UTF-8 is another matter."""
+    try:
+        for column in batch.columns:
+            is_text = column.type in (pa.string(), pa.large_string())
+            plain = column.cast(pa.binary() if column.type == pa.string() else pa.large_binary()) if is_text else column
+            plain.validate(full=True)
+    except pa.ArrowException as error:
+        return str(error)
+    return None
+
+
+def _copy(batch: pa.RecordBatch) -> pa.RecordBatch:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return pa.ipc.open_stream(sink.getvalue()).read_next_batch()

@@ -1,0 +1,331 @@
+"""What Parquet and Arrow readers share: from a file's columns to a source's columns.
+
+Types are those of the files, without encodings: dictionaries and views become plain values. The text becomes
+`large_string`; a null, too large or not UTF-8 text is set aside.
+
+A column that the recipe names must be of its type in every file. Of the others, those that the plan has seen are
+columns, of JSON text where files disagree; the rest goes to `other_fields`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.core.errors import UsageError
+from gristmill.core.names import find_nearest
+from gristmill.core.records import CARRIES_ALL, ORIGIN, ORIGIN_TYPE, OTHER_FIELDS, TEXT, TEXT_TYPE, QuarantinedRecord
+from gristmill.steps.read.batches import build_batch, extra_columns
+from gristmill.steps.unite.field_types import (
+    FieldType,
+    is_column_name,
+    is_storable,
+    join_types,
+    plain_type,
+    unite_types,
+)
+from gristmill.steps.unite.json_text import (
+    JSON_TYPE,
+    NAN_AS_NULL,
+    count_not_finite,
+    is_json,
+    to_json_text,
+    to_json_values,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gristmill.core.records import SourceFile
+    from gristmill.steps.read.read import Read
+
+
+def is_textual(arrow_type: pa.DataType) -> bool:
+    kind = plain_type(arrow_type)
+    types = pa.types
+    return any(test(kind) for test in (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary))
+
+
+def find_type(schema: pa.Schema, path: str) -> pa.DataType | None:
+    """The type of a column, or of a field in it: `payload.body`. A column may also have dots in its own name."""
+    if path in schema.names:
+        if len(schema.get_all_field_indices(path)) > 1:
+            raise UsageError(f"two columns are called {path!r}", help="give one of them another name")
+        return plain_type(schema.field(path).type)
+    name, *inner = path.split(".")
+    if name not in schema.names:
+        return None
+    found = schema.field(name).type
+    for step in inner:
+        if not pa.types.is_struct(found) or found.get_field_index(step) < 0:
+            return None
+        found = found.field(step).type
+    return plain_type(found)
+
+
+def missing_column_error(schema: pa.Schema, path: str, where: str) -> UsageError:
+    meant = find_nearest(path, schema.names)
+    hint = f'did you mean "{meant}"?' if meant else f"its columns are {', '.join(schema.names)}"
+    return UsageError(f"{where}: there is no column {path!r}", help=hint)
+
+
+def check_text_column(schema: pa.Schema, path: str, where: str) -> None:
+    found = find_type(schema, path)
+    if found is None:
+        raise missing_column_error(schema, path, where)
+    if not is_textual(found):
+        raise UsageError(
+            f"{where}: column {path!r} holds {found}, not text", help="name the column that holds the text: `text: ...`"
+        )
+
+
+def find_unnamed_columns(schema: pa.Schema, read: Read, *, has_text: bool) -> dict[str, pa.DataType | None]:
+    """The columns of a file that nobody named, with their types; None for what can be no column of its own."""
+    found: dict[str, pa.DataType | None] = {}
+    for field in schema:
+        name = field.name
+        if (
+            (has_text and name == read.text)
+            or name in read.columns
+            or is_own_origin(field)
+            or is_own_other_fields(field)
+        ):
+            continue
+        if not is_column_name(name) or len(schema.get_all_field_indices(name)) > 1:
+            found[name] = None
+        elif is_json(field) or not is_storable(plain_type(field.type)):
+            found[name] = JSON_TYPE
+        else:
+            found[name] = plain_type(field.type)
+    return found
+
+
+def is_own_origin(field: pa.Field) -> bool:
+    """A dataset of ours has origins, which are left out because its records get new ones."""
+    return bool(field.name == ORIGIN and field.type.equals(ORIGIN_TYPE))
+
+
+def is_own_other_fields(field: pa.Field) -> bool:
+    """What had no column in a dataset of ours has none here."""
+    return bool(field.name == OTHER_FIELDS and is_json(field))
+
+
+class ColumnMapper:
+    """Turns rows of one file into batches of the planned schema."""
+
+    def __init__(self, read: Read, file: SourceFile, found: pa.Schema, planned: pa.Schema) -> None:
+        self._read = read
+        self._file = file
+        self.planned = planned
+        self._extra = extra_columns(planned)
+        self._has_text = TEXT in planned.names
+        if self._has_text:
+            check_text_column(found, read.text, file.path)
+        named = [name for name in self._extra if name in read.columns]
+        kinds = {name: find_type(found, name) for name in named}
+        for name, kind in kinds.items():
+            if kind is not None and join_types(kind, self._extra[name]) != self._extra[name]:
+                raise UsageError(
+                    f"{file.path}: column {name!r} holds {kind}, but {self._extra[name]} in other files",
+                    help="give it one type in all files, or read them as two sources",
+                )
+        self._present = {name for name, kind in kinds.items() if kind is not None}
+        """The others are null in this file, as a field that a JSON record lacks."""
+        self._rest: list[str] = []
+        """What goes to `other_fields`."""
+        self._has_own_rest = False
+        if CARRIES_ALL in (planned.metadata or {}):
+            self._sort_unnamed(found)
+        paths = [*([read.text] if self._has_text else []), *sorted(self._present), *self._rest]
+        paths += [OTHER_FIELDS] if self._has_own_rest else []
+        self.top_level = [name for name in found.names if any(_lies_in(path, name) for path in paths)]
+        """The file's columns that must be read."""
+
+    def _sort_unnamed(self, found: pa.Schema) -> None:
+        for name, kind in find_unnamed_columns(found, self._read, has_text=self._has_text).items():
+            if kind is not None and name in self._extra and self._takes(name, kind):
+                self._present.add(name)
+            else:
+                self._rest.append(name)
+        self._has_own_rest = any(map(is_own_other_fields, found))
+        if (self._rest or self._has_own_rest) and OTHER_FIELDS not in self._extra:
+            raise UsageError(
+                f"{self._file.path}: its columns {', '.join(self._rest)} were not there when the run was planned",
+                help="run the same command again: it plans anew",
+            )
+
+    def _takes(self, name: str, kind: pa.DataType) -> bool:
+        planned = self._extra[name]
+        if is_json(self.planned.field(name)):
+            return True
+        return not kind.equals(JSON_TYPE) and unite_types(kind, planned) == planned
+
+    def batch(
+        self, rows: pa.RecordBatch, first_row: int
+    ) -> tuple[pa.RecordBatch, list[QuarantinedRecord], Counter[str]]:
+        """The batch, the rows that cannot be in it, and what was counted: see `UniteColumns`."""
+        arrays: dict[str, pa.Array] = {}
+        reasons: Reasons = {}
+        measures: Counter[str] = Counter()
+        if self._has_text:
+            raw = _column(rows, self._read.text)
+            arrays[TEXT], reasons = _check_texts(raw, self._read.max_record_bytes)
+        for name, planned in self._extra.items():
+            if name == OTHER_FIELDS:
+                arrays[name] = self._other_fields(rows, measures)
+            elif name not in self._present:
+                arrays[name] = pa.nulls(len(rows), planned)
+            elif is_json(self.planned.field(name)):
+                arrays[name] = _json_texts(rows, name, measures)
+            else:
+                arrays[name] = _column(rows, name).cast(planned)
+        positions = np.arange(first_row, first_row + len(rows))
+        if not reasons:
+            return build_batch(self.planned, self._file.id, positions, arrays), [], measures
+        kept = np.setdiff1d(np.arange(len(rows)), list(reasons))
+        bad = [
+            QuarantinedRecord(self._file.id, first_row + row, 0, reason, message, raw_text, num_bytes)
+            for row, (reason, message, raw_text, num_bytes) in sorted(reasons.items())
+        ]
+        arrays = {name: array.take(pa.array(kept)) for name, array in arrays.items()}
+        return build_batch(self.planned, self._file.id, positions[kept], arrays), bad, measures
+
+    def _other_fields(self, rows: pa.RecordBatch, measures: Counter[str]) -> pa.Array:
+        begun = _json_texts(rows, OTHER_FIELDS, measures) if self._has_own_rest else None
+        if not self._rest:
+            return pa.nulls(len(rows), TEXT_TYPE) if begun is None else begun
+        others: list[dict[str, Any]] = [{} for _ in range(len(rows))]
+        for name in dict.fromkeys(self._rest):
+            for other, value in zip(others, _read_named_values(rows, name, measures), strict=True):
+                if value is not None:
+                    other[name] = value
+        if begun is not None:
+            others = [_merge_objects(text, other) for text, other in zip(begun.to_pylist(), others, strict=True)]
+        measures[OTHER_FIELDS] += sum(map(bool, others))
+        return to_json_text([other or None for other in others])
+
+
+def _read_named_values(rows: pa.RecordBatch, name: str, measures: Counter[str]) -> list[Any]:
+    """The values of the column of this name; if several have it, those that are not null."""
+    columns = []
+    for index in rows.schema.get_all_field_indices(name):
+        array = _plain_array(rows.column(index))
+        measures[NAN_AS_NULL] += count_not_finite(array)
+        columns.append(to_json_values(array, holds_json=is_json(rows.schema.field(index))))
+    if len(columns) == 1:
+        return columns[0]
+    lists = [[value for value in row if value is not None] for row in zip(*columns, strict=True)]
+    return [values or None for values in lists]
+
+
+def _json_texts(rows: pa.RecordBatch, name: str, measures: Counter[str]) -> pa.Array:
+    array = _plain_array(rows.column(name))
+    measures[NAN_AS_NULL] += count_not_finite(array)
+    return to_json_text(to_json_values(array, holds_json=is_json(rows.schema.field(name))))
+
+
+def _merge_objects(begun: str | None, other: dict[str, Any]) -> dict[str, Any]:
+    if begun is None:
+        return other
+    fields: dict[str, Any]
+    try:
+        fields = msgspec.json.decode(begun, type=dict[str, msgspec.Raw])
+    except msgspec.DecodeError:
+        fields = {OTHER_FIELDS: begun}
+    return {OTHER_FIELDS: msgspec.Raw(begun.encode()), **other} if fields.keys() & other.keys() else {**fields, **other}
+
+
+def unite_file_columns(files: Iterable[dict[str, pa.DataType]]) -> dict[str, FieldType]:
+    """The columns of several files that nobody named; JSON text where no type holds the values of all."""
+    united: dict[str, FieldType] = {}
+    for columns in files:
+        for name, kind in columns.items():
+            known = united.get(name, FieldType(kind, _why_json(kind)))
+            both = unite_types(known.type, kind)
+            united[name] = known if both == known.type else _merge_field_types(known, kind, both)
+    return united
+
+
+def _why_json(kind: pa.DataType) -> str:
+    return "JSON in the files" if kind.equals(JSON_TYPE) else ""
+
+
+def _merge_field_types(known: FieldType, kind: pa.DataType, both: pa.DataType | None) -> FieldType:
+    if both is not None:
+        return FieldType(both)
+    return known if known.type.equals(JSON_TYPE) else FieldType(JSON_TYPE, f"{known.type} and {kind}")
+
+
+def join_file_columns(schemas: Iterable[tuple[str, dict[str, pa.DataType]]]) -> dict[str, pa.DataType]:
+    """The columns of several files; a column must have one type in all of them."""
+    joined: dict[str, tuple[str, pa.DataType]] = {}
+    for path, columns in schemas:
+        for name, kind in columns.items():
+            first_path, first_kind = joined.get(name, (path, kind))
+            both = join_types(first_kind, kind)
+            if both is None:
+                raise UsageError(
+                    f"column {name!r} holds {first_kind} in {first_path}, but {kind} in {path}",
+                    help="give it one type in all files, or read them as two sources",
+                )
+            joined[name] = first_path, both
+    return {name: kind for name, (_, kind) in joined.items()}
+
+
+def _lies_in(path: str, column: str) -> bool:
+    return path == column or path.startswith(f"{column}.")
+
+
+def _column(rows: pa.RecordBatch, path: str) -> pa.Array:
+    """A column or a field in it, without its encoding."""
+    name, *inner = [path] if path in rows.schema.names else path.split(".")
+    array = rows.column(name)
+    for step in inner:
+        array = pc.struct_field(array, step)
+    return _plain_array(array)
+
+
+def _plain_array(array: pa.Array) -> pa.Array:
+    if isinstance(array.type, pa.JsonType):
+        array = array.storage
+    kind = plain_type(array.type)
+    if pa.types.is_run_end_encoded(array.type):
+        array = pc.run_end_decode(array)
+    return array if array.type == kind else array.cast(kind)
+
+
+Reasons = dict[int, tuple[str, str, bytes | None, int]]
+
+
+def _check_texts(raw: pa.Array, most: int) -> tuple[pa.Array, Reasons]:
+    """The text, with empty strings in place of what is bad; and why, by row."""
+    reasons: Reasons = {}
+    for row in _rows(pc.is_null(raw)):
+        reasons[row] = "null_text", "the text is null", None, 0
+    sizes = pc.fill_null(pc.binary_length(raw), 0)
+    for row in _rows(pc.greater(sizes, most)):
+        size = sizes[row].as_py()
+        reasons[row] = "too_large", f"{size} bytes, more than max_record_bytes ({most})", None, size
+    if raw.type in (pa.string(), pa.large_string()):
+        raw = raw.cast(pa.large_binary())
+    try:
+        return raw.cast(TEXT_TYPE), reasons
+    except pa.ArrowInvalid:
+        values = raw.to_pylist()
+    for row, value in enumerate(values):
+        try:
+            values[row] = None if value is None else value.decode()
+        except UnicodeDecodeError as error:
+            reasons.setdefault(row, ("invalid_utf8", str(error), value, len(value)))
+            values[row] = None
+    return pa.array(values, TEXT_TYPE), reasons
+
+
+def _rows(mask: pa.Array) -> list[int]:
+    rows: list[int] = np.flatnonzero(mask.to_numpy(zero_copy_only=False)).tolist()
+    return rows

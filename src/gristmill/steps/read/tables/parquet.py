@@ -1,0 +1,181 @@
+"""Parquet: cells of a fixed number of rows, chosen from the footer so that one holds about 4 MiB.
+
+Pages are read through a buffer of 1 MiB and decoded as they are needed, so a row group of any size takes the memory of
+a cell. A range that begins inside a row group decodes that group from its start.
+
+Pages stand one after the other in a row group, so a damaged one takes the rest of its group with it, from the batch of
+rows in which it lies: these rows are set aside as `damaged`, with their number. What that is depends on the file alone,
+since batches are counted from the start of each group.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gristmill.core.errors import UsageError
+from gristmill.core.records import QuarantinedRecord
+from gristmill.steps.read.cells import CELL_BYTES, CellBatch
+from gristmill.steps.read.foreign_files import advise_on_file
+from gristmill.steps.read.tables.column_mapper import ColumnMapper
+from gristmill.storage.files import open_input
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import BinaryIO
+
+    from gristmill.core.records import SourceFile
+    from gristmill.steps.read.read import Read
+
+_BUFFER_BYTES = 1 << 20
+_MARK = b"PAR1"
+_END_BYTES = 8
+"""The size of the footer and the mark."""
+
+
+def read_parquet_schema(path: str) -> pa.Schema:
+    """The columns of a file, from its footer."""
+    with open_input(path) as stream, _open_parquet(stream, path) as parquet:
+        return parquet.schema_arrow
+
+
+def check_footers(files: Iterable[SourceFile]) -> None:
+    """Refuse a local file without a footer, as of a copy that broke off. One small read a file: all are looked at."""
+    for file in files:
+        with open_input(file.path) as stream:
+            stream.seek(max(0, file.num_bytes - _END_BYTES))
+            end = stream.read(_END_BYTES)
+        size = int.from_bytes(end[:4], "little")
+        if end[4:] != _MARK or size + _END_BYTES + len(_MARK) > file.num_bytes:
+            raise UsageError(
+                f"{file.path}: not a whole Parquet file: it has no footer", help=advise_on_file(file.path, "parquet")
+            )
+
+
+class ParquetReader:
+    """Reads a Parquet file cell by cell."""
+
+    can_cut = True
+
+    def __init__(self, read: Read, file: SourceFile, schema: pa.Schema, *, cell_bytes: int = CELL_BYTES) -> None:
+        self._file = file
+        with open_input(file.path) as stream, _open_parquet(stream, file.path) as parquet:
+            metadata = parquet.metadata
+            self._group_rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+            num_bytes = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+            self._columns = ColumnMapper(read, file, parquet.schema_arrow, schema)
+        self._num_rows = sum(self._group_rows)
+        self._cell_rows = max(1, self._num_rows * cell_bytes // max(1, num_bytes))
+
+    def cell_sizes(self) -> list[int]:
+        num_cells = -(-self._num_rows // self._cell_rows)
+        share, rest = divmod(self._file.num_bytes, max(1, num_cells))
+        return [share + (cell < rest) for cell in range(num_cells)]
+
+    def read_cells(self, first: int = 0, stop: int | None = None) -> Iterator[CellBatch]:
+        last = -(-self._num_rows // self._cell_rows)
+        stop = last if stop is None else min(stop, last)
+        if first >= stop:
+            return
+        runs = self._runs(first * self._cell_rows, min(stop * self._cell_rows, self._num_rows))
+        building: list[_RowRun] = []
+        cell = first
+        for run in _cut_at_cells(runs, self._cell_rows):
+            if run.first_row // self._cell_rows > cell:
+                yield self._cell(cell, building)
+                building, cell = [], cell + 1
+            building.append(run)
+        yield self._cell(cell, building)
+
+    def _cell(self, number: int, runs: list[_RowRun]) -> CellBatch:
+        batches: list[pa.RecordBatch] = []
+        bad: list[QuarantinedRecord] = []
+        measures: Counter[str] = Counter()
+        for run in runs:
+            if run.rows is None:
+                message = f"rows {run.first_row} to {run.first_row + run.num_rows - 1} cannot be read: {run.damage}"
+                lost = QuarantinedRecord(self._file.id, run.first_row, 0, "damaged", message, num_records=run.num_rows)
+                bad.append(lost)
+            else:
+                batch, bad_rows, counted = self._columns.batch(run.rows, run.first_row)
+                batches.append(batch)
+                bad += bad_rows
+                measures.update(counted)
+        if len(batches) != 1:
+            batches = [pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], self._columns.planned)]
+        return CellBatch(number, batches[0], 0, bad, measures)
+
+    def _runs(self, start: int, stop: int) -> Iterator[_RowRun]:
+        """The rows from `start` to `stop`, in runs of one row group each."""
+        with open_input(self._file.path) as stream, _open_parquet(stream, self._file.path) as parquet:
+            group_start = 0
+            for group, num_rows in enumerate(self._group_rows):
+                if start < group_start + num_rows and group_start < stop:
+                    for run in self._group_runs(parquet, group, group_start):
+                        if (part := run.between(start, stop)) is not None:
+                            yield part
+                        if run.first_row + run.num_rows >= stop:
+                            return
+                group_start += num_rows
+
+    def _group_runs(self, parquet: pq.ParquetFile, group: int, row: int) -> Iterator[_RowRun]:
+        end = row + self._group_rows[group]
+        batches = parquet.iter_batches(
+            batch_size=self._cell_rows, row_groups=[group], columns=self._columns.top_level, use_threads=False
+        )
+        while row < end:
+            try:
+                batch = next(batches)
+            except StopIteration:
+                yield _RowRun(row, end - row, damage="the row group ends before them")
+                return
+            except (pa.ArrowException, OSError) as error:
+                if not _is_damage(error):
+                    error.add_note(f"while reading {self._file.path}")
+                    raise
+                yield _RowRun(row, end - row, damage=str(error))
+                return
+            yield _RowRun(row, len(batch), batch)
+            row += len(batch)
+
+
+@dataclass(frozen=True, slots=True)
+class _RowRun:
+    """Consecutive rows of one row group: the rows, or why they cannot be read."""
+
+    first_row: int
+    num_rows: int
+    rows: pa.RecordBatch | None = None
+    damage: str = ""
+
+    def between(self, start: int, stop: int) -> _RowRun | None:
+        """The part of it in a range of rows."""
+        first, last = max(self.first_row, start), min(self.first_row + self.num_rows, stop)
+        if first >= last:
+            return None
+        rows = self.rows.slice(first - self.first_row, last - first) if self.rows is not None else None
+        return _RowRun(first, last - first, rows, self.damage)
+
+
+def _cut_at_cells(runs: Iterator[_RowRun], cell_rows: int) -> Iterator[_RowRun]:
+    """The same rows, in runs that end with cells."""
+    for run in runs:
+        for border in range(run.first_row // cell_rows * cell_rows, run.first_row + run.num_rows, cell_rows):
+            if (part := run.between(border, border + cell_rows)) is not None:
+                yield part
+
+
+def _is_damage(error: Exception) -> bool:
+    """Whether it tells of the file's content: Arrow says that with a bare OSError, the system with a number."""
+    return not isinstance(error, OSError) or (type(error) is OSError and error.errno is None)
+
+
+def _open_parquet(stream: BinaryIO, path: str) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(stream, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise UsageError(f"{path}: not a Parquet file: {error}", help=advise_on_file(path, "parquet")) from error

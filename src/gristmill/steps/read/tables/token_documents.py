@@ -1,0 +1,78 @@
+"""Rows of a token dataset that is not packed, read as documents again: each row is one.
+
+What a document still has is its ids, and of a chat its loss mask.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.errors import DamagedDatasetError, UsageError
+from gristmill.core.records import INPUT_IDS, LOSS_MASK, ORIGIN, ORIGIN_TYPE
+from gristmill.shards.token_rows import CHATS, LENGTHS, ORIGINS, TOKENS, misfit, shard_schema
+from gristmill.steps.read.batches import build_batch
+from gristmill.steps.read.read import Read
+
+if TYPE_CHECKING:
+    from gristmill.core.records import QuarantinedRecord, SourceFile
+
+_TEXT_KEYS = ("text", "columns", "max_record_bytes")
+
+
+def refuse_text_keys(read: Read) -> None:
+    """Refuse keys of a source that mean nothing where there is no text."""
+    untouched = Read(read=read.read)
+    for key in _TEXT_KEYS:
+        if getattr(read, key) != getattr(untouched, key):
+            raise UsageError(
+                f"{key}: a dataset of tokens has token ids and splits, and neither text nor other columns",
+                help=f"leave {key} out, or read the documents that the tokens were made of",
+            )
+
+
+def holds_token_rows(stored: pa.Schema) -> bool:
+    """Whether a shard of ours with these columns holds rows of tokens."""
+    return {INPUT_IDS, LENGTHS, ORIGINS} <= set(stored.names)
+
+
+def documents_schema(stored: pa.Schema, path: str) -> pa.Schema:
+    """The columns of the documents in a shard of rows."""
+    kind = CHATS if LOSS_MASK in stored.names else TOKENS
+    if misfit(kind, stored) is not None or not stored.equals(shard_schema(stored, None)):
+        raise UsageError(
+            f"{path} holds {', '.join(f'{field.name} {field.type}' for field in stored)}: only rows of one document "
+            "each, with nothing but its ids, can be read again",
+            help="read the documents that the tokens were made of",
+        )
+    kept = [stored.field(name) for name in (INPUT_IDS, LOSS_MASK) if name in stored.names]
+    return pa.schema([(ORIGIN, ORIGIN_TYPE), *kept])
+
+
+class TokenRowMapper:
+    """Turns rows of one shard into batches of the planned schema; the counterpart of `ColumnMapper`."""
+
+    def __init__(self, file: SourceFile, stored: pa.Schema, planned: pa.Schema) -> None:
+        self._file = file
+        self._planned = planned
+        found = documents_schema(stored, file.path)
+        self.top_level = [name for name in planned.names if name != ORIGIN]
+        for name in self.top_level:
+            if name not in found.names or found.field(name).type != planned.field(name).type:
+                raise UsageError(
+                    f'{file.path} holds {", ".join(map(str, found))}, but other shards hold "{name}" as '
+                    f"{planned.field(name).type}",
+                    help="read datasets of one tokenizer only",
+                )
+
+    def batch(
+        self, rows: pa.RecordBatch, first_row: int
+    ) -> tuple[pa.RecordBatch, list[QuarantinedRecord], Counter[str]]:
+        columns = {name: rows.column(name) for name in self.top_level}
+        if any(column.null_count or column.values.null_count for column in columns.values()):
+            raise DamagedDatasetError(f"{self._file.path} holds nulls", help="run: gristmill verify, on its dataset")
+        positions = np.arange(first_row, first_row + len(rows))
+        return build_batch(self._planned, self._file.id, positions, columns), [], Counter()

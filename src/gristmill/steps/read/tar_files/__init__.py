@@ -1,0 +1,1 @@
+"""Readers of tar files and WebDataset samples."""

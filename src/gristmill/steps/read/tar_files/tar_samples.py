@@ -1,0 +1,207 @@
+"""Samples of a WebDataset tar: members with the same name up to the first dot, one after the other.
+
+`text: txt` names a member by its extension; `text: json.content` a field of a JSON member; `__key__` is the name
+itself. Members that no column needs are passed over without being held.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import dataclass, field
+from tarfile import TarInfo
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from gristmill.core.records import KEY, TEXT, QuarantinedRecord
+from gristmill.steps.records.json_records import with_new_value
+from gristmill.storage.tar_index import is_origin_key, split_sample_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gristmill.steps.read.read import Read
+    from gristmill.storage.tar_index import TarMember
+
+    Member = TarInfo | TarMember
+
+JSON = "json"
+_JSON_FIELD = re.compile(r"(.*?json)\.(.+)", re.DOTALL)
+_META = re.compile(r"__[^/]*__($|/)")
+
+
+class MemberPath(NamedTuple):
+    """Where a column comes from: a member's extension, and a field if that member is JSON."""
+
+    member: str
+    field: str | None
+
+    @classmethod
+    def parse(cls, path: str) -> MemberPath:
+        """Take a column's path apart.
+
+        >>> MemberPath.parse("seg.txt"), MemberPath.parse("meta.json.a.b")
+        (MemberPath(member='seg.txt', field=None), MemberPath(member='meta.json', field='a.b'))
+        """
+        match = _JSON_FIELD.fullmatch(path)
+        return cls(match[1].lower(), match[2]) if match else cls(path.lower(), None)
+
+
+def is_json_member(extension: str) -> bool:
+    """Whether a member is JSON, by its extension: `json`, `meta.json`."""
+    return extension.rpartition(".")[2] == JSON
+
+
+def member_path(read: Read, column: str) -> MemberPath:
+    """Where a column of a source comes from. Tars of ours hold the text as `.txt` and the other columns in `.json`."""
+    if read.format != "gristmill":
+        return MemberPath.parse(column)
+    return MemberPath("txt", None) if column == TEXT else MemberPath(JSON, column)
+
+
+class TarMembers(Protocol):
+    """A tar, as a stream or by its index."""
+
+    @property
+    def damage(self) -> object | None:
+        """After the last member: why the tar broke off there, if it did."""
+
+    def members(self) -> Iterator[Any]:
+        """Headers, in order."""
+
+    def content(self, member: Any, /) -> bytes | None:
+        """Of the member given last; None if the tar ends in it."""
+
+
+@dataclass(slots=True)
+class TarSample:
+    """The needed members of one sample."""
+
+    key: str
+    position: int
+    """Number of its first member in the file."""
+    cell: int
+    members: dict[str, bytes] = field(default_factory=dict)
+    too_large: dict[str, int] = field(default_factory=dict)
+    """Sizes of members that were not read for their size."""
+
+
+def add_members_to_json(sample: TarSample) -> None:
+    """Put what a tar of ours holds beside the text and `.json` into the latter: bytes as base64, and a key of its own.
+
+    Who reads a dataset of ours finds every column in the record, as in JSON lines.
+    """
+    raw = sample.members.get(JSON, b"{}")
+    extra = {name: content for name, content in sample.members.items() if name not in ("txt", JSON)}
+    try:
+        for name, content in extra.items():
+            raw = with_new_value(raw, name, base64.b64encode(content).decode())
+        if not is_origin_key(sample.key):
+            raw = with_new_value(raw, KEY, sample.key)
+    except ValueError:
+        return  # what is no JSON object is set aside as such
+    sample.members[JSON] = raw
+
+
+@dataclass(slots=True)
+class StrayMember:
+    """A member that belongs to no sample because something is wrong with it."""
+
+    cell: int
+    bad: QuarantinedRecord
+
+
+class TarSampleWalk:
+    """Walks through a tar stream; without `needed` all members are taken.
+
+    After the last sample, `num_members`, `cell` and `unfinished` say where it ended.
+    """
+
+    def __init__(
+        self,
+        stream: TarMembers,
+        file: int,
+        needed: frozenset[str] | None,
+        most: int,
+        cell_bytes: int,
+        *,
+        first_member: int = 0,
+        first_cell: int = 0,
+        cells: range | None = None,
+    ) -> None:
+        """Member `first_member` is the first that `stream` gives, and begins cell `first_cell`.
+
+        `cells`: of others nothing is read, and the walk ends behind them.
+        """
+        self.num_members = first_member
+        self.cell = first_cell
+        self._cells = cells
+        self.unfinished: TarSample | None = None
+        """The sample in which a damaged file broke off."""
+        self._stream = stream
+        self._file = file
+        self._needed = needed
+        self._max_record_bytes = most
+        self._cell_bytes = cell_bytes
+        self._seen_bytes = 0
+
+    def walk(self) -> Iterator[TarSample | StrayMember]:
+        sample: TarSample | None = None
+        for member in self._stream.members():
+            position = self.num_members
+            self.num_members += 1
+            name = _sample_name(member)
+            if name is not None:
+                key, extension = name
+                fault = _find_fault(member)
+                if fault is None and (sample is None or sample.key != key):
+                    if sample is not None:
+                        yield sample
+                    self._start_cell()
+                    if self._cells is not None and self.cell >= self._cells.stop:
+                        return
+                    sample = TarSample(key, position, self.cell)
+                if fault is None and sample is not None and extension in (*sample.members, *sample.too_large):
+                    fault = "duplicate_member", f"{member.name!r} is there twice"
+                if fault is not None:
+                    yield StrayMember(self.cell, QuarantinedRecord(self._file, position, 0, *fault, None, member.size))
+                elif sample is not None and (self._needed is None or extension in self._needed) and self._is_wanted():
+                    self._take(member, extension, sample)
+            self._seen_bytes += member.size
+        if sample is not None:
+            has_all = self._needed is not None and self._needed <= {KEY, *sample.members, *sample.too_large}
+            if self._stream.damage is None or has_all:
+                yield sample
+            else:
+                self.unfinished = sample
+
+    def _is_wanted(self) -> bool:
+        return self._cells is None or self.cell >= self._cells.start
+
+    def _start_cell(self) -> None:
+        if self._seen_bytes >= self._cell_bytes:
+            self.cell += 1
+            self._seen_bytes = 0
+
+    def _take(self, member: Member, extension: str, sample: TarSample) -> None:
+        if member.size > self._max_record_bytes:
+            sample.too_large[extension] = member.size
+        elif (content := self._stream.content(member)) is not None:
+            sample.members[extension] = content
+
+
+def _sample_name(member: Member) -> tuple[str, str] | None:
+    """Key and extension; None for what is no part of a sample: folders, WebDataset's own notes, names without a dot."""
+    if member.isdir() or _META.match(member.name):
+        return None
+    # What is no UTF-8 in a name is shown as \xff: columns hold text.
+    name = member.name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    found = split_sample_name(name)
+    return (found[0], found[1].lower()) if found else None
+
+
+def _find_fault(member: Member) -> tuple[str, str] | None:
+    if member.name.startswith("/") or ".." in member.name.split("/"):
+        return "unsafe_name", f"{member.name!r} leads out of the archive"
+    if not member.isreg() or (isinstance(member, TarInfo) and member.issparse()):
+        return "not_a_file", f"{member.name!r} is a link, a device or a sparse file"
+    return None

@@ -1,0 +1,303 @@
+"""WebDataset tars of text and JSON members. Nothing is ever written to disk under a member's name.
+
+A cell is samples until about 4 MiB of members have gone by. A plain tar is read by an index of its members
+(`storage.tar_index`): a piece of a large one by one that the run has made first. A small one is scanned on the way, and
+a compressed one that was not unpacked is a stream; of both a range costs all that comes before it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.records import (
+    CARRIES_ALL,
+    KEY,
+    ORIGIN,
+    OTHER_FIELDS,
+    RECORD,
+    RECORD_TYPE,
+    TEXT,
+    TEXT_TYPE,
+    QuarantinedRecord,
+)
+from gristmill.steps.read.batches import build_batch, extra_columns
+from gristmill.steps.read.cells import CELL_BYTES, CellBatch, StreamDamage, UnpackedPiece
+from gristmill.steps.read.json_files.json_fields import JsonFields
+from gristmill.steps.read.raw_cells.delimited_file import read_unpacked_chunks
+from gristmill.steps.read.tar_files.member_columns import MemberColumns
+from gristmill.steps.read.tar_files.tar_samples import (
+    JSON,
+    MemberPath,
+    StrayMember,
+    TarSample,
+    TarSampleWalk,
+    add_members_to_json,
+    member_path,
+)
+from gristmill.steps.read.tar_files.tar_stream import TarStream
+from gristmill.steps.records.json_records import with_text
+from gristmill.storage.compression import codec_of
+from gristmill.storage.files import open_input
+from gristmill.storage.tar_index import PlainTar, TarIndexBuilder, TarScan, load_tar_index
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gristmill.core.records import SourceFile
+    from gristmill.steps.read.read import Read
+    from gristmill.storage.tar_index import TarIndex, TarMember
+
+
+class WebDatasetReader:
+    """Reads a tar file cell by cell."""
+
+    can_cut = False
+
+    def __init__(
+        self,
+        read: Read,
+        file: SourceFile,
+        schema: pa.Schema,
+        *,
+        piece: UnpackedPiece | None = None,
+        cell_bytes: int = CELL_BYTES,
+    ) -> None:
+        self._file = file
+        self._piece = piece
+        self._schema = schema
+        self._max_record_bytes = read.max_record_bytes
+        self._cell_bytes = cell_bytes
+        self._text = member_path(read, read.text)
+        is_loose = CARRIES_ALL in (schema.metadata or {})
+        extra = extra_columns(schema)
+        self._columns = {name: member_path(read, name) for name in extra if not is_loose or name in read.columns}
+        self._keeps_record = RECORD in schema.names
+        paths = [self._text, *self._columns.values()]
+        self._named = frozenset([*(path.member for path in paths), *([JSON] if self._keeps_record else [])])
+        self._is_ours = read.format == "gristmill" and (self._keeps_record or bool(self._columns))
+        self._needed = None if is_loose or self._is_ours else self._named
+        self._fields = self._json_fields(extra)
+        known = {path.member for path in paths if path.field is None} | {ORIGIN, TEXT, *self._columns}
+        self._loose = MemberColumns(schema, known) if is_loose else None
+
+    def cell_sizes(self) -> list[int]:
+        raise NotImplementedError("a tar file's cells are not known before it is read")
+
+    def read_cells(self, first: int = 0, stop: int | None = None) -> Iterator[CellBatch]:
+        piece = self._piece
+        cells = range(first, stop if stop is not None else sys.maxsize)
+        if piece is not None:
+            with PlainTar(piece.path, load_tar_index(Path(piece.index)), piece.start) as tar:
+                cells = range(first, min(cells.stop, piece.first_cell + piece.num_cells))
+                yield from self._cells(tar, cells, piece.start, piece.first_cell)
+        elif codec_of(self._file.path) is None:
+            with PlainTar(self._file.path) as tar:
+                yield from self._cells(tar, cells)
+        else:
+            with closing(read_unpacked_chunks(self._file.path)) as chunks:
+                yield from self._cells(TarStream(chunks), cells)
+
+    def _cells(
+        self, tar: TarStream | PlainTar, cells: range, first_member: int = 0, first_cell: int = 0
+    ) -> Iterator[CellBatch]:
+        walk = TarSampleWalk(
+            tar,
+            self._file.id,
+            self._needed,
+            self._max_record_bytes,
+            self._cell_bytes,
+            first_member=first_member,
+            first_cell=first_cell,
+            cells=cells,
+        )
+        building = _CellBuilder(first_cell)
+        for found in walk.walk():
+            while building.cell < found.cell:
+                if building.cell >= cells.start:
+                    yield self._build_cell(building)
+                building = _CellBuilder(building.cell + 1)
+            if building.cell < cells.start:
+                continue
+            if isinstance(found, StrayMember):
+                building.bad.append(found.bad)
+            else:
+                self._add(found, building)
+        if building.cell < walk.cell and walk.cell in cells:  # a sample that broke off begins a cell
+            if building.cell in cells:
+                yield self._build_cell(building)
+            building = _CellBuilder(walk.cell)
+        if tar.damage is not None:
+            building.bad.append(self._rest(walk, tar.damage))
+        if building.cell in cells and (walk.num_members or building.bad):
+            yield self._build_cell(building)
+
+    def _rest(self, walk: TarSampleWalk, damage: StreamDamage | str) -> QuarantinedRecord:
+        if isinstance(damage, str):
+            damage = StreamDamage("truncated_stream", damage)
+        if self._piece is not None and self._piece.damage is not None:  # of the compressed file that it was
+            damage = self._piece.damage
+        position = walk.unfinished.position if walk.unfinished else walk.num_members
+        return QuarantinedRecord(self._file.id, position, 0, damage.reason, damage.message)
+
+    def _json_fields(self, types: dict[str, pa.DataType]) -> dict[str, JsonFields]:
+        """A decoder for each JSON member that fields are taken from."""
+        columns: dict[str, dict[str, pa.DataType]] = {}
+        for name, path in self._columns.items():
+            if path.field is not None:
+                columns.setdefault(path.member, {})[path.field] = types[name]
+        text = self._text
+        if text.field is not None:
+            columns.setdefault(text.member, {})
+        return {
+            member: JsonFields(text.field if member == text.member else None, fields)
+            for member, fields in columns.items()
+        }
+
+    def _add(self, sample: TarSample, building: _CellBuilder) -> None:
+        if self._is_ours:
+            add_members_to_json(sample)
+        try:
+            text, values = self._values(sample)
+            record = self._record(sample, text) if self._keeps_record else b""
+        except _BadSample as bad:
+            raw = sample.members.get(bad.member)
+            size = sample.too_large.get(bad.member, len(raw or b""))
+            building.bad.append(
+                QuarantinedRecord(
+                    self._file.id, sample.position, 0, bad.reason, f"{sample.key}: {bad.message}", raw, size
+                )
+            )
+            return
+        building.positions.append(sample.position)
+        building.texts.append(text)
+        building.values.append(values)
+        building.records.append(record)
+        if self._loose is not None:
+            building.samples.append(sample)
+            building.measures["members_too_large"] += len(sample.too_large)
+
+    def _values(self, sample: TarSample) -> tuple[str, list[Any]]:
+        for member in sorted(self._named & sample.too_large.keys()):
+            size, most = sample.too_large[member], self._max_record_bytes
+            raise _BadSample(member, "too_large", f"{member} has {size} bytes, more than max_record_bytes ({most})")
+        if self._text.member not in sample.members:
+            raise _BadSample(self._text.member, "missing_text", f"no member {self._text.member!r}")
+        rows = {member: self._decode_member(sample, member) for member in self._fields if member in sample.members}
+        if self._text.field is None:
+            text = _utf8(sample, self._text.member, "invalid_utf8")
+        else:
+            text = self._fields[self._text.member].texts([rows[self._text.member]])[0]
+        return text, [self._value(sample, path, rows) for path in self._columns.values()]
+
+    def _record(self, sample: TarSample, text: str) -> bytes:
+        """The whole record of a tar of ours, as a JSON object that holds its text."""
+        raw = sample.members.get(JSON, b"{}")
+        try:
+            return raw if self._text.field is not None else with_text(raw, text)
+        except ValueError as error:  # also what msgspec raises
+            raise _BadSample(JSON, "invalid_json", str(error)) from None
+
+    def _decode_member(self, sample: TarSample, member: str) -> Any:
+        content = sample.members[member]
+        fields = self._fields[member]
+        try:
+            content.decode()
+            return fields.decode(content)
+        except RecursionError:
+            raise _BadSample(member, "invalid_json", "objects or arrays nest too deeply") from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise _BadSample(member, *fields.refusal(content, error)) from None
+
+    def _value(self, sample: TarSample, path: MemberPath, rows: dict[str, Any]) -> Any:
+        if path.member == KEY:
+            return sample.key
+        if path.field is not None:
+            row = rows.get(path.member)
+            return None if row is None else self._fields[path.member].values(path.field, [row])[0]
+        return _utf8(sample, path.member, "column_type") if path.member in sample.members else None
+
+    def _build_cell(self, building: _CellBuilder) -> CellBatch:
+        arrays = {TEXT: pa.array(building.texts, TEXT_TYPE)}
+        for index, name in enumerate(self._columns):
+            kind = self._schema.field(name).type
+            arrays[name] = pa.array([values[index] for values in building.values], kind)
+        if self._loose is not None:
+            arrays |= self._loose.arrays(building.samples)
+            rest = arrays[OTHER_FIELDS]
+            building.measures[OTHER_FIELDS] += len(rest) - rest.null_count
+        if self._keeps_record:
+            arrays[RECORD] = pa.array(building.records, RECORD_TYPE)
+        positions = np.array(building.positions, np.int64)
+        building.bad.sort(key=lambda bad: bad.position)
+        batch = build_batch(self._schema, self._file.id, positions, arrays)
+        return CellBatch(building.cell, batch, 0, building.bad, +building.measures)
+
+
+def index_cells(path: str, max_cells: int | None, cell_bytes: int = CELL_BYTES) -> tuple[TarIndex, list[int]]:
+    """The index of a plain tar, as far as so many cells go, and the number of the first member of each cell."""
+    with open_input(path) as file:
+        scan = _IndexingScan(file)
+        cells = range(sys.maxsize if max_cells is None else max_cells)
+        starts = [0]
+        for found in TarSampleWalk(scan, 0, frozenset(), 0, cell_bytes, cells=cells).walk():
+            if isinstance(found, TarSample) and found.cell == len(starts):
+                starts.append(found.position)
+        return scan.index(), starts
+
+
+class _IndexingScan:
+    """The headers of a tar, put down in an index as they go by."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._scan = TarScan(file)
+        self._builder = TarIndexBuilder()
+
+    @property
+    def damage(self) -> str | None:
+        return self._scan.fault
+
+    def members(self) -> Iterator[TarMember]:
+        for member in self._scan.members():
+            self._builder.add(member)
+            yield member
+
+    def content(self, member: TarMember) -> bytes | None:
+        raise NotImplementedError(f"nobody needs {member.name} here")
+
+    def index(self) -> TarIndex:
+        return self._builder.build(self._scan.num_bytes, self._scan.fault)
+
+
+class _CellBuilder:
+    def __init__(self, cell: int) -> None:
+        self.cell = cell
+        self.positions: list[int] = []
+        self.texts: list[str] = []
+        self.values: list[list[Any]] = []
+        self.records: list[bytes] = []
+        self.samples: list[TarSample] = []
+        self.measures: Counter[str] = Counter()
+        self.bad: list[QuarantinedRecord] = []
+
+
+class _BadSample(Exception):
+    def __init__(self, member: str, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.member = member
+        self.reason = reason
+        self.message = message
+
+
+def _utf8(sample: TarSample, member: str, reason: str) -> str:
+    try:
+        return sample.members[member].decode()
+    except UnicodeDecodeError as error:
+        raise _BadSample(member, reason, f"{member} is not UTF-8: {error}") from None

@@ -1,0 +1,65 @@
+"""What the steps that call a function of the user have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import msgspec
+
+from gristmill.core.function import Function
+from gristmill.core.step import LocalStep
+from gristmill.steps.records.record_functions import decode_records
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from gristmill.core.records import StepResult
+    from gristmill.core.step import StepKernel
+
+
+class FunctionStep(LocalStep, frozen=True, kw_only=True):
+    """Base of `map`, `filter` and `map_batches`."""
+
+    needs_whole_record: ClassVar[bool] = True
+
+    call: Any
+    """`file.py:function`, or in Python any callable."""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "call", Function.of(self.call))
+
+    @property
+    def function(self) -> Function:
+        function: Function = self.call
+        return function
+
+    def resolve(self, folder: str) -> Self:
+        """With the function's file as an absolute path. The function itself is imported where it is called."""
+        return msgspec.structs.replace(self, call=self.function.in_folder(folder))
+
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
+        return self.call_on(batch, stops=False)
+
+    def call_on(self, batch: pa.RecordBatch, *, stops: bool) -> StepResult:
+        """The batch after the function; with `stops` only up to the first record for which it raises."""
+        raise NotImplementedError
+
+    def load_stopping(self) -> StepKernel:
+        return _StoppingKernel(self)
+
+    def replay(self, record: pa.RecordBatch) -> None:
+        """Call the function on the record."""
+        self.function(*decode_records(record))
+
+
+class _StoppingKernel:
+    """Calls the user's function no more after it has raised."""
+
+    def __init__(self, step: FunctionStep) -> None:
+        self._step = step
+
+    def begin_task(self) -> None:
+        """Nothing to do."""
+
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
+        return self._step.call_on(batch, stops=True)

@@ -1,0 +1,76 @@
+"""Changing a few values of a JSON record without touching the others: what is not changed keeps its very bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gristmill.core.records import TEXT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+_decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def with_values(line: bytes, changes: Iterable[tuple[Sequence[str], Any]]) -> bytes:
+    """The record with values put in at their paths.
+
+    >>> with_values(b'{"id": 1.50, "body": {"text": "a"}}', [(("body", "text"), "b")])
+    b'{"id":1.50,"body":{"text":"b"}}'
+    """
+    record = _decode(line)
+    for path, value in changes:
+        _set_value(record, path, value)
+    return msgspec.json.encode(record)
+
+
+def with_new_value(line: bytes, name: str, value: Any) -> bytes:
+    """The record with one key more; `ValueError` if it is there already.
+
+    >>> with_new_value(b'{"id": 1.50}', "n", 2)
+    b'{"id":1.50,"n":2}'
+    """
+    record = _decode(line)
+    if name in record:
+        raise ValueError(f"a record already has the key {name}")
+    _set_value(record, (name,), value)
+    return msgspec.json.encode(record)
+
+
+def with_text(line: bytes, text: str) -> bytes:
+    """The record with its text under `text`; `ValueError` if another value stands there.
+
+    >>> with_text(b'{"id": 1.50}', "a"), with_text(b'{"text": "a", "id": 1.50}', "a")
+    (b'{"id":1.50,"text":"a"}', b'{"text": "a", "id": 1.50}')
+    """
+    record = _decode(line)
+    if TEXT not in record:
+        return with_values(line, [((TEXT,), text)])
+    if msgspec.json.decode(record[TEXT]) != text:
+        raise ValueError("the record has another value under text: name the field that holds the text, `text: ...`")
+    return line
+
+
+def with_names(line: bytes, names: Mapping[str, str]) -> bytes:
+    """The record with keys renamed in their places; `ValueError` if a new name is taken.
+
+    >>> with_names(b'{"id": 1.50, "url": "a"}', {"url": "link"})
+    b'{"id":1.50,"link":"a"}'
+    """
+    record = _decode(line)
+    renamed = {names.get(key, key): value for key, value in record.items()}
+    if len(renamed) < len(record):
+        taken = sorted(new for old, new in names.items() if old in record and new in record and new not in names)
+        raise ValueError(f"the record already has {', '.join(taken)}")
+    return msgspec.json.encode(renamed)
+
+
+def _set_value(record: dict[str, msgspec.Raw], path: Sequence[str], value: Any) -> None:
+    key, *rest = path
+    if rest:
+        inner = _decode(record.get(key, msgspec.Raw(b"{}")))
+        _set_value(inner, rest, value)
+        value = inner
+    record[key] = msgspec.Raw(msgspec.json.encode(value))

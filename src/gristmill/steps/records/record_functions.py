@@ -1,0 +1,129 @@
+"""What a user's function on records is given, and what it does wrong.
+
+It gets a dict: the decoded JSON record if it is carried along, else the columns; of a chat that is kept, both. Whatever
+happens to one record is settled for that record alone, so no verdict depends on its neighbours. Cost: one
+decoded dict a record, 1 to 3 µs, before the function itself.
+"""
+
+from __future__ import annotations
+
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gristmill.core.json_values import decode_json
+from gristmill.core.records import ORIGIN, RECORD, QuarantinedRecord
+from gristmill.steps.records.columns import has_text_beside, value_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
+
+MAX_RAW_BYTES = 1 << 20
+"""A larger record is set aside by reference."""
+
+
+class RefusedRecord(Exception):
+    """A record that cannot go on: a word for counting, and what is wrong."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(reason, message)
+        self.reason = reason
+        self.message = message
+
+
+def decode_records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | RefusedRecord]:
+    """The batch's records as dicts, one by one."""
+    if RECORD in batch.schema.names:
+        lines = map(_decode_record, batch.column(RECORD).to_pylist())
+        yield from _with_columns_beside(batch, lines) if has_text_beside(batch.schema) else lines
+    else:
+        yield from batch.select([field.name for field in value_columns(batch.schema)]).to_pylist()
+
+
+def _with_columns_beside(
+    batch: pa.RecordBatch, records: Iterator[dict[str, Any] | RefusedRecord]
+) -> Iterator[dict[str, Any] | RefusedRecord]:
+    """Kept chats with the columns that steps have made of them, such as their text."""
+    columns = batch.select([field.name for field in value_columns(batch.schema)]).to_pylist()
+    for record, made in zip(records, columns, strict=True):
+        yield record if isinstance(record, RefusedRecord) else {**made, **record}
+
+
+def call_on_records(
+    call: Callable[..., Any],
+    batch: pa.RecordBatch,
+    take: Callable[[int, Any], None],
+    bad: list[QuarantinedRecord],
+    *,
+    stops: bool = False,
+) -> None:
+    """Call the function on every record and hand `take` what it gives; what fails goes to `bad`.
+
+    With `stops` it is not called again once it has raised.
+    """
+    for row, record in enumerate(decode_records(batch)):
+        try:
+            if isinstance(record, RefusedRecord):
+                raise record
+            take(row, call(record))
+        except RefusedRecord as refused:
+            bad.append(quarantine_row(batch, row, refused.reason, refused.message))
+        except (Exception, SystemExit) as error:
+            bad.append(quarantine_exception(batch, row, error))
+            if stops:
+                return
+
+
+def quarantine_exception(batch: pa.RecordBatch, row: int, error: BaseException) -> QuarantinedRecord:
+    """A record set aside for what a user's function raised: `exception`, or `out_of_memory`, which is the machine's."""
+    if isinstance(error, SystemExit) and type(error) is not SystemExit:
+        raise error  # not the function's: the command line's own answer to SIGTERM
+    reason = "out_of_memory" if isinstance(error, MemoryError) else "exception"
+    frames = error.__traceback__
+    if frames is not None and frames.tb_next is not None:
+        frames = frames.tb_next  # the first frame is ours
+    try:
+        message, lines = f"{type(error).__name__}: {error}", traceback.format_exception(type(error), error, frames)
+    except Exception as problem:
+        message, lines = f"{type(error).__name__} (its message could not be made: {problem!r})", []
+    return quarantine_row(batch, row, reason, _escape_surrogates(message), _escape_surrogates("".join(lines)))
+
+
+def quarantine_row(batch: pa.RecordBatch, row: int, reason: str, message: str, lines: str = "") -> QuarantinedRecord:
+    """One row of a batch, set aside."""
+    origin = batch.column(ORIGIN)[row].as_py()
+    raw = _raw_bytes(batch, row)
+    return QuarantinedRecord(
+        **origin,
+        reason=reason,
+        message=message,
+        raw=raw if len(raw) <= MAX_RAW_BYTES else None,
+        num_bytes=len(raw),
+        traceback=lines,
+    )
+
+
+def _escape_surrogates(text: str) -> str:
+    """Text that a file can hold: half characters are shown as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _raw_bytes(batch: pa.RecordBatch, row: int) -> bytes:
+    if RECORD in batch.schema.names:
+        raw: bytes = batch.column(RECORD)[row].as_py()
+        return raw
+    values = {field.name: batch.column(field.name)[row].as_py() for field in value_columns(batch.schema)}
+    return msgspec.json.encode(values, enc_hook=repr)
+
+
+def _decode_record(line: bytes) -> dict[str, Any] | RefusedRecord:
+    try:
+        record = decode_json(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:  # in a part that the reader had no need to look at
+        return RefusedRecord("invalid_json", str(error))
+    return (
+        record if isinstance(record, dict) else RefusedRecord("not_an_object", f"the record is {type(record).__name__}")
+    )

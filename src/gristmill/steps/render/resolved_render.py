@@ -1,0 +1,164 @@
+"""`render`, as the plan has resolved it: nothing is left to look up."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from datetime import date  # noqa: TC003  (msgspec looks at the types of fields)
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.errors import UsageError
+from gristmill.core.records import BESIDE_RECORD, LITERALS, NUM_TOKENS, ORIGIN, RECORD, SPLIT, TEXT, TEXT_TYPE, TRAINED
+from gristmill.core.step import LocalStep
+from gristmill.steps.records.columns import value_columns
+from gristmill.steps.records.record_functions import decode_records
+from gristmill.steps.render.kernel import COMPLETION, PROMPT, RenderKernel
+from gristmill.text.chats import ChatOptions, ExampleMaker, FoundTemplate, TemplateReport, check_template
+from gristmill.text.chats.template_limits import TemplateLimits, TemplateTimeout
+from gristmill.text.tokenizers import REFERENCE, TokenizerFiles, load_engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from gristmill.core.records import StepResult
+
+PLACES_TYPE = pa.list_(pa.int64())
+CHAT_FIELDS = frozenset(
+    (
+        *("messages", "conversations", "conversation", "instruction", "input", "output", "prompt", "completion"),
+        *("system", "tools", "chat_template_kwargs", TEXT),
+    )
+)
+
+
+class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
+    """Chats to text with a known template."""
+
+    version: ClassVar[int] = 3
+    needs_whole_record: ClassVar[bool] = True
+    not_fingerprinted: ClassVar[tuple[str, ...]] = ("files", "unknown_tokens", "accepts_quoted_arguments", "report")
+
+    template: FoundTemplate
+    options: ChatOptions
+    today: date | None
+    files: TokenizerFiles | None
+    special_tokens: dict[str, int]
+    control_tokens: tuple[str, ...] = ()
+    """Control tokens that the tokenizer does not mark as special."""
+    unknown_tokens: tuple[str, ...] = ()
+    """Which only `tokenizer_config.json` knows."""
+    accepts_quoted_arguments: bool
+    is_tokenized: bool = False
+    """A `tokenize` step follows, which takes texts and which of their bytes are trained on."""
+    keeps_chat: bool = False
+    """Records stay as they are, each with its text beside it."""
+    engine: str = ""
+    """With which tokens are counted, if there is a most of them."""
+    renderer: str
+    """What runs the template, and its version."""
+    report: TemplateReport | None = None
+
+    @property
+    def runs_untrusted_code(self) -> bool:
+        return not self.template.is_built_in
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        if self.keeps_chat:
+            return self._schema_beside(schema)
+        kept = [schema.field(name) for name in (ORIGIN, SPLIT) if name in schema.names]
+        if self.is_tokenized:
+            added = [(TEXT, TEXT_TYPE), (TRAINED, PLACES_TYPE), (LITERALS, PLACES_TYPE)]
+        else:
+            added = [(TEXT, TEXT_TYPE), (PROMPT, TEXT_TYPE), (COMPLETION, TEXT_TYPE)]
+            kept += [field for field in value_columns(schema) if field.name not in CHAT_FIELDS]
+            kept += [schema.field(RECORD)] if RECORD in schema.names else []
+        return pa.schema([*kept, *(pa.field(*column) for column in added)])
+
+    def _schema_beside(self, schema: pa.Schema) -> pa.Schema:
+        added = [pa.field(TEXT, TEXT_TYPE, metadata={BESIDE_RECORD: b"text"})]
+        added += [pa.field(NUM_TOKENS, pa.int64())] if self.files is not None else []
+        names = {field.name for field in added}
+        return pa.schema([*(field for field in schema if field.name not in names), *added], schema.metadata)
+
+    def columns_added(self) -> tuple[str, ...]:
+        return (NUM_TOKENS,) if self.keeps_chat else (PROMPT, COMPLETION)
+
+    def adapt_to_sample(self, sample: pa.RecordBatch) -> Self:
+        """Checked on some real records; raises `UsageError` for what would be trained wrongly."""
+        report = self.check_records([record for record in decode_records(sample) if isinstance(record, dict)])
+        for problem in report.problems:
+            raise UsageError(f"render with the template of {self.template.name}: {problem.message}", help=problem.help)
+        return msgspec.structs.replace(self, report=report)
+
+    def check_records(self, records: Sequence[Mapping[str, Any]]) -> TemplateReport:
+        """What the template does to some records."""
+        maker = self.load().maker
+        with self._limit_template():
+            return check_template(
+                maker,
+                records,
+                self.template.variables,
+                unknown_tokens=self.unknown_tokens,
+                count_tokens=self._make_token_counter(),
+                accepts_quoted_arguments=self.accepts_quoted_arguments,
+            )
+
+    def notes(self) -> list[str]:
+        return self.report.notes if self.report is not None else []
+
+    def load(self) -> RenderKernel:
+        count = self._make_token_counter(self.engine) if self.options.max_tokens is not None else None
+        count_all = self._make_batch_counter() if self.keeps_chat else None
+        with self._limit_template() as limits:
+            maker = ExampleMaker(
+                self.template,
+                self.options,
+                today=self.today,
+                special_tokens=self.special_tokens,
+                control_tokens=self.control_tokens,
+                count_tokens=count,
+            )
+        tokens = [*self.special_tokens, *self.control_tokens]
+        return RenderKernel(maker, self.output_schema, tokens, limits, count_all)
+
+    def _make_token_counter(self, name: str = REFERENCE) -> Callable[[str], int] | None:
+        if self.files is None:
+            return None
+        engine = load_engine(self.files, name, specials_as_text=False)
+        return lambda text: len(engine.encode([text])[0])
+
+    def _make_batch_counter(self) -> Callable[[pa.Array], NDArray[np.int64]] | None:
+        if self.files is None:
+            return None
+        engine = load_engine(self.files, self.engine, specials_as_text=False)
+        return lambda texts: np.diff(engine.encode(texts)[1])
+
+    @contextmanager
+    def _limit_template(self) -> Iterator[TemplateLimits | None]:
+        """Limits around a foreign template: Jinja computes what it can while it compiles."""
+        if not self.runs_untrusted_code:
+            yield None
+            return
+        limits = TemplateLimits()
+        try:
+            with limits:
+                yield limits
+        except TemplateTimeout as error:
+            problem = str(error)
+        except MemoryError:
+            problem = f"takes more than {limits.max_growth_bytes >> 30} GiB of memory"
+        else:
+            return
+        raise UsageError(
+            f"render: the template of {self.template.name} {problem}",
+            help="look for a loop or a large number in it, or name another template",
+        )
+
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
+        """For a try: compiles the template each time. A run calls `load` once a worker."""
+        return self.load().apply(batch, seed)

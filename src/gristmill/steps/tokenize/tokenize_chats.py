@@ -1,0 +1,72 @@
+"""`tokenize` behind a `render`: the chat form of the step, in which the template has written all special tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+
+from gristmill.core.errors import UsageError
+from gristmill.core.records import LITERALS, TEXT, TRAINED
+from gristmill.steps.tokenize.chat_kernel import TokenizeChatsKernel, masked_schema
+from gristmill.steps.tokenize.resolved_tokenize import ResolvedTokenize
+from gristmill.steps.tokenize.tokenize import Tokenize
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class TokenizeChats(Tokenize, tag="tokenize", frozen=True, kw_only=True):
+    """What the plan makes of a `tokenize` that follows a `render`. Recipes do not write it."""
+
+    max_tokens: int | None
+    cuts: bool
+    """A longer conversation is cut, not dropped."""
+
+    def resolve(self, folder: str) -> ResolvedTokenizeChats:
+        """With the engine proved for texts in which special tokens are tokens."""
+        if self.add_bos:
+            raise UsageError("add_bos: the chat template says how a conversation begins", help="leave it out")
+        plain = Tokenize(tokenizer=self.tokenizer, engine=self.engine, add_eos=False, special_tokens_in_text="token")
+        encode = plain.resolve(folder)
+        fields = {name: getattr(encode, name) for name in ResolvedTokenize.__struct_fields__}
+        return ResolvedTokenizeChats(
+            **(fields | {"special_tokens_in_text": self.special_tokens_in_text}),
+            max_tokens=self.max_tokens,
+            cuts=self.cuts,
+        )
+
+
+class ResolvedTokenizeChats(ResolvedTokenize, tag="tokenize", frozen=True, kw_only=True):
+    """Rendered chats to ids and loss masks."""
+
+    needs: ClassVar[tuple[str, ...]] = (TEXT, TRAINED, LITERALS)
+
+    max_tokens: int | None
+    cuts: bool
+
+    @property
+    def specials_as_text(self) -> bool:
+        return False
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        return masked_schema(schema, self.vocab_size)
+
+    def load(self) -> TokenizeChatsKernel:
+        return TokenizeChatsKernel(
+            self.files,
+            self.engine,
+            self.special_tokens_in_text,
+            vocab_size=self.vocab_size,
+            max_tokens=self.max_tokens,
+            cuts=self.cuts,
+        )
+
+    def notes(self) -> list[str]:
+        [tokenizer, engine] = super().notes()
+        return [tokenizer.removesuffix("no end token") + "the template writes begin and end", engine]
+
+
+def to_chat_form(tokenize: Tokenize, max_tokens: int | None, *, cuts: bool) -> TokenizeChats:
+    """The chat form of a step."""
+    return TokenizeChats(**msgspec.structs.asdict(tokenize), max_tokens=max_tokens, cuts=cuts)

@@ -1,0 +1,87 @@
+"""Special tokens that people have written into a conversation: found, so that they can be encoded as the text they are.
+
+The texts are rendered once more with marks around each of them. Without the marks that must be the real rendering, and
+then the marks say where in it they stand: all other special tokens are the template's own.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any
+
+from gristmill.text.chats.shapes import TOOL, USER, NotAChat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from gristmill.text.chats.jinja import ChatTemplate, Message
+    from gristmill.text.chats.shapes import Conversation
+
+_OPEN, _CLOSE, _BORDER = "\ufdd4", "\ufdd5", "\ufdd8"
+_MARKS = re.compile(f"[{_OPEN}{_CLOSE}{_BORDER}]")
+
+
+class ChatLiterals:
+    """Finds these tokens in conversations."""
+
+    def __init__(self, tokens: Iterable[str], unmarked: Iterable[str] = ()) -> None:
+        """`unmarked` are control tokens that are not marked as special: assistants may write them, users may not."""
+        special = list(tokens)
+        self._special = _compile_tokens(special)
+        self._pattern = _compile_tokens([*special, *unmarked])
+
+    def find(self, template: ChatTemplate, conversation: Conversation, text: str) -> list[tuple[int, int]]:
+        """Where they stand in the rendered text, in characters."""
+        if self._pattern is None:
+            return []
+        messages = [self._mark_message(message) for message in conversation.messages]
+        tools = self._mark_values(conversation.tools, self._special)
+        if messages == conversation.messages and tools == conversation.tools:
+            return []
+        found = template.render(messages, tools, conversation.variables)
+        if _MARKS.sub("", found) != text:
+            raise NotAChat("special_token", "the template changes a text that holds a special token of the tokenizer")
+        places = [(mark.group(), mark.start() - number) for number, mark in enumerate(_MARKS.finditer(found))]
+        marks = [place for mark, place in places if mark != _BORDER]
+        literals = list(zip(marks[::2], marks[1::2], strict=True))
+        borders = [place for mark, place in places if mark == _BORDER]
+        return sorted([*literals, *self._find_across_parts(text, borders)]) if borders else literals
+
+    def spans(self, words: str) -> list[tuple[int, int]]:
+        """Where they stand in words of the assistant."""
+        return [found.span() for found in self._special.finditer(words)] if self._special is not None else []
+
+    def _find_across_parts(self, text: str, borders: list[int]) -> Iterator[tuple[int, int]]:
+        """Tokens of which one part of a message has the beginning and another the end."""
+        assert self._pattern is not None
+        for match in self._pattern.finditer(text):
+            start, end = match.span()
+            after = bisect_right(borders, start)
+            if after < len(borders) and borders[after] < end:
+                yield start, end
+
+    def _mark_message(self, message: Message) -> Message:
+        content = message.get("content")
+        pattern = self._pattern if message["role"] in (USER, TOOL) else self._special
+        marked: Message = self._mark_values(message, pattern)
+        if isinstance(content, list):  # a template writes parts one after the other
+            marked = dict(marked)
+            marked["content"] = [{**part, "text": f"{_BORDER}{part['text']}{_BORDER}"} for part in marked["content"]]
+        return marked
+
+    def _mark_values(self, value: Any, pattern: re.Pattern[str] | None) -> Any:
+        if pattern is None:
+            return value
+        if isinstance(value, str):
+            return pattern.sub(f"{_OPEN}\\g<0>{_CLOSE}", value)
+        if isinstance(value, dict):
+            return {self._mark_values(key, pattern): self._mark_values(inner, pattern) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [self._mark_values(inner, pattern) for inner in value]
+        return value
+
+
+def _compile_tokens(tokens: Iterable[str]) -> re.Pattern[str] | None:
+    longest_first = sorted((token for token in tokens if token), key=lambda token: (-len(token), token))
+    return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None

@@ -1,0 +1,306 @@
+"""What a template does to real chats that would be trained wrongly without a word: the faults that peers have had.
+
+Problems stop a run, each with what to do; notes are told.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gristmill.text.chats.example_maker import AS_PROMPTED, TRAIN_ALL, TRAIN_MARKED, ExampleMaker
+from gristmill.text.chats.jinja import TemplateError
+from gristmill.text.chats.reasoning import find_open_tag, has_closed_thought, reasoning_of, written_thought
+from gristmill.text.chats.shapes import NotAChat, parse_conversation
+from gristmill.text.chats.tally import AnswerCounts, AnswerTally, PromptDifference
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from gristmill.text.chats.example_maker import Example, RenderedRecord
+
+
+_LAST_TOKEN = re.compile(r"<[^<>\s]{1,40}>$")
+
+
+class TemplateProblem(msgspec.Struct, frozen=True):
+    """Something that stops a run."""
+
+    name: str
+    message: str
+    help: str
+
+
+class TemplateReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found."""
+
+    problems: list[TemplateProblem]
+    notes: list[str]
+    num_records: int
+    num_examples: int
+    dropped: dict[str, int]
+    bad: dict[str, int]
+    end_of_turn: str
+    answers: dict[str, AnswerCounts]
+    """By kind: `plain`, `call` or `after_result`."""
+    prompt_difference: PromptDifference | None = None
+
+    @property
+    def num_lost(self) -> int:
+        """Answers that would not be trained though their record is a conversation."""
+        return sum(counts.num_lost for counts in self.answers.values())
+
+
+def check_template(
+    maker: ExampleMaker,
+    records: Sequence[Mapping[str, Any]],
+    variables: Mapping[str, str],
+    *,
+    unknown_tokens: Sequence[str] = (),
+    count_tokens: Callable[[str], int] | None = None,
+    accepts_quoted_arguments: bool = False,
+) -> TemplateReport:
+    """Render some records and look at what came out."""
+    made: list[RenderedRecord] = []
+    tally = AnswerTally(maker)
+    bad: Counter[str] = Counter()
+    first_bad = ""
+    for record in records:
+        try:
+            made.append(maker.make(record))
+            tally.add(record, made[-1])
+        except NotAChat as problem:
+            tally.add(record, None)
+            bad[problem.reason] += 1
+            first_bad = first_bad or problem.message
+        except MemoryError:  # of one record, as far as is known; the run sets it aside
+            bad["out_of_memory"] += 1
+            first_bad = first_bad or "the template takes more memory for it than it may"
+    examples = [example for one in made for example in one.examples]
+    dropped = Counter(reason for one in made for reason in one.dropped)
+    measures: Counter[str] = Counter()
+    for name, count in (counted for one in made for counted in one.counts):
+        measures[name] += count
+    problems: list[TemplateProblem] = []
+    if examples:
+        problems += _find_token_problems(maker, examples, variables)
+        problems += _find_unknown_tokens(maker, examples, unknown_tokens)
+        problems += _find_lost_reasoning(maker, records)
+        if not accepts_quoted_arguments:
+            problems += _find_quoted_arguments(maker, records)
+    elif records:
+        reasons = ", ".join(f"{reason} {count}" for reason, count in (bad + dropped).most_common(4))
+        told = f"; the first: {first_bad}" if first_bad else ""
+        problems.append(
+            TemplateProblem(
+                "nothing_trained",
+                f"none of {len(records)} sample records gives anything to train on ({reasons}{told})",
+                "look at a record: `shape` says how chats are kept, `template` how they are written",
+            )
+        )
+    return TemplateReport(
+        problems=problems,
+        notes=[
+            *_note_findings(maker, measures, count_tokens, records),
+            *_begin_notes(examples, variables),
+            *tally.notes(),
+            *_cost_notes(maker, records, examples),
+        ],
+        num_records=len(records),
+        num_examples=len(examples),
+        dropped=dict(dropped),
+        bad=dict(bad),
+        end_of_turn=maker.usual_finder.turns.ending.token,
+        answers=tally.counts(),
+        prompt_difference=tally.difference,
+    )
+
+
+def _find_token_problems(
+    maker: ExampleMaker, examples: Sequence[Example], variables: Mapping[str, str]
+) -> Iterator[TemplateProblem]:
+    bos = variables.get("bos_token")
+    # Some models end turns with the token that others begin with.
+    ends_turns = bos == maker.usual_finder.turns.ending.token
+    if bos and not ends_turns and any(_num_written(example, bos) > 1 for example in examples):
+        yield TemplateProblem(
+            "double_bos",
+            f"the template writes the begin token {bos} more than once in a conversation",
+            "leave the others out of the template",
+        )
+    options = maker.options
+    has_end = options.append_eos or bool(maker.usual_finder.turns.ending.token)
+    if options.train_end_of_turn and options.train_on != TRAIN_ALL and not has_end:
+        yield TemplateProblem(
+            "no_end_of_turn",
+            "the template writes nothing at the end of an answer: a model trained on it would not learn to stop",
+            "append_eos: true puts the tokenizer's end token behind the last answer and trains it; or use a template "
+            "that ends turns with a token; or accept it with train_end_of_turn: false",
+        )
+    elif options.train_end_of_turn and options.train_on != TRAIN_ALL:
+        open_ended = sum(not _ends_with_token(example, maker) for example in examples)
+        if open_ended:
+            yield TemplateProblem(
+                "end_of_turn_not_trained",
+                f"in {open_ended} of {len(examples)} sample examples an answer is trained without its end of turn, "
+                f"{maker.usual_finder.turns.ending.token!r}",
+                "put it into the template's generation tags, right behind the answer; or train_end_of_turn: false",
+            )
+
+
+def _num_written(example: Example, token: str) -> int:
+    """How often the template itself writes a token."""
+    return example.text.count(token) - sum(example.text[start:end] == token for start, end in example.literals)
+
+
+def _find_unknown_tokens(
+    maker: ExampleMaker, examples: Sequence[Example], unknown_tokens: Sequence[str]
+) -> Iterator[TemplateProblem]:
+    source = maker.usual_finder.template.source
+    used = [token for token in unknown_tokens if token in source or any(token in example.text for example in examples)]
+    if used:
+        yield TemplateProblem(
+            "unknown_tokens",
+            f"the template writes {', '.join(used[:5])}, which only tokenizer_config.json adds (or another file beside "
+            "tokenizer.json): tokenizer.json would encode it letter by letter",
+            "save the tokenizer with all of its tokens: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)",
+        )
+
+
+def _find_lost_reasoning(maker: ExampleMaker, records: Sequence[Mapping[str, Any]]) -> Iterator[TemplateProblem]:
+    """The rendering of a last answer without the reasoning that its record has, though the template knows reasoning."""
+    if maker.options.prompt == AS_PROMPTED:
+        return
+    num_lost = 0
+    for record in records:
+        try:
+            conversation = parse_conversation(record, maker.options.shape)
+            message = conversation.answers()[-1]
+            reasoning = reasoning_of(conversation.messages[message])
+            turns = maker.choose_finder(conversation).turns
+            if reasoning and reasoning not in turns.render(conversation.first(message + 1)):
+                prompt = turns.prompt(conversation, message)
+                is_open = find_open_tag(prompt, turns.template.source, turns.ending.token) is not None
+                written = written_thought(conversation.messages[message])
+                is_cut = reasoning in written and not has_closed_thought(prompt)
+                num_lost += is_open or is_cut
+        except (NotAChat, TemplateError, IndexError):
+            continue
+    if num_lost:
+        yield TemplateProblem(
+            "reasoning_lost",
+            f"the template leaves the reasoning out of the last answer of {num_lost} sample records, though the model "
+            "is to begin with it",
+            "prompt: as_prompted puts the reasoning where the model will write it",
+        )
+
+
+def _ends_with_token(example: Example, maker: ExampleMaker) -> bool:
+    """Whether each trained span ends with what ends turns, or with another token, as of a call."""
+    usual = maker.usual_finder.turns.ending.last if not maker.options.append_eos else ""
+    spans = (example.text[start:end] for start, end in example.trained)
+    return all(span.endswith(usual) or _LAST_TOKEN.search(span) for span in spans)
+
+
+def _begin_notes(examples: Sequence[Example], variables: Mapping[str, str]) -> list[str]:
+    bos = variables.get("bos_token")
+    if not bos or not examples or any(bos in example.text for example in examples):
+        return []
+    return [f"template: it writes no begin token ({bos}), and none is added"]
+
+
+def _cost_notes(
+    maker: ExampleMaker, records: Sequence[Mapping[str, Any]], examples: Sequence[Example]
+) -> Iterator[str]:
+    """What the longest length costs, in trained tokens of the sample."""
+    most, count = maker.options.max_tokens, maker.count_tokens
+    if most is None or count is None:
+        return
+    unlimited = maker.with_options(max_tokens=None)
+    num_wanted = 0
+    for record in records:
+        try:
+            num_wanted += sum(_count_trained(example, count, None) for example in unlimited.make(record).examples)
+        except (NotAChat, MemoryError):
+            continue
+    num_kept = sum(_count_trained(example, count, most) for example in examples)
+    if num_wanted:
+        lost = max(0.0, 1 - num_kept / num_wanted)
+        yield (
+            f"template: with at most {most:,} tokens a conversation, {lost:.1%} of the sample's trained tokens are "
+            f"lost (too_long: {maker.options.too_long})"
+        )
+
+
+def _count_trained(example: Example, count: Callable[[str], int], most: int | None) -> int:
+    """Trained tokens of an example; `most`: within so many of its first tokens, to which `cut` will cut it."""
+    num_trained = 0
+    for start, end in example.trained:
+        before = count(example.text[:start]) if most is not None else 0
+        num_tokens = count(example.text[start:end])
+        num_trained += num_tokens if most is None else max(0, min(num_tokens, most - before))
+    return num_trained
+
+
+def _find_quoted_arguments(maker: ExampleMaker, records: Sequence[Mapping[str, Any]]) -> Iterator[TemplateProblem]:
+    """Arguments that came as JSON in a string and are written as a JSON string, quotes escaped: no tool takes that."""
+    if maker.options.parse_arguments:
+        return
+    for record in records:
+        try:
+            conversation = parse_conversation(record, maker.options.shape)
+            calls = [call for message in conversation.messages for call in message.get("tool_calls") or ()]
+            given = [call.get("function", call).get("arguments") for call in calls]
+            quoted = [text for text in given if isinstance(text, str) and text.startswith("{") and '"' in text]
+            if not quoted:
+                continue
+            template = maker.choose_finder(conversation).template
+            text = template.render(conversation.messages, conversation.tools, conversation.variables)
+        except (NotAChat, TemplateError):
+            continue
+        if any(json.dumps(arguments, ensure_ascii=False) in text and arguments not in text for arguments in quoted):
+            yield TemplateProblem(
+                "quoted_arguments",
+                "arguments of tool calls are JSON in a string, and the template writes them as a quoted string",
+                "tool_arguments: object makes objects of them; as_given leaves them so",
+            )
+            return
+
+
+def _note_findings(
+    maker: ExampleMaker,
+    measures: Counter[str],
+    count_tokens: Callable[[str], int] | None,
+    records: Sequence[Mapping[str, Any]],
+) -> Iterator[str]:
+    finder, options = maker.usual_finder, maker.options
+    token = finder.turns.ending.token
+    if token and count_tokens is not None:
+        num_tokens = count_tokens(token)
+        yield f"template: answers end with {token!r} ({'one token' if num_tokens == 1 else f'{num_tokens} tokens'})"
+    elif token:
+        yield f"template: answers end with {token!r}"
+    found = ["{% generation %} tags" if finder.template.marks_generation else "sentinels"]
+    if measures["found_by_prefixes"]:
+        found.append(f"prefixes for {measures['found_by_prefixes']} of {len(records)} sample records (slower)")
+    yield f"template: answers are found by {', '.join(found)}"
+    if measures["split_turns"]:
+        why = "answers stand behind their prompts" if measures["prompted_answers"] else "it rewrites earlier turns"
+        yield (
+            f"template: {why}, so each answer becomes an example of its own: "
+            f"{measures['split_turns']} from the sample's records"
+        )
+    if measures["special_literals"]:
+        yield f"template: {measures['special_literals']} special tokens written in sample records are encoded as text"
+    if measures["ignored_train_marks"] and options.train_on != TRAIN_MARKED:
+        yield "template: records mark messages with `train`; train_on: marked would heed them"
+    if measures["answer_left_out"]:
+        yield f"template: it leaves out words of {measures['answer_left_out']} sample answers, as text beside calls"
+    if measures["reasoning_left_out"]:
+        yield f"template: it leaves out the reasoning of {measures['reasoning_left_out']} sample messages"
+    if any(record.get("tools") for record in records) and "tools" not in maker.finder_with_tools.template.source:
+        yield "template: records define tools, which the template does not write"

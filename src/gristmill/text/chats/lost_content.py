@@ -1,0 +1,118 @@
+"""What the assistant said or called and a template does not write: it would be lost without a word.
+
+Calls are looked for by marks: one rendering more, with a mark in place of each name and each argument. A template that
+writes only the first of two parallel calls, or a call without its arguments, leaves some of the marks out.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from gristmill.text.chats.jinja import TemplateError
+from gristmill.text.chats.reasoning import reasoning_of
+from gristmill.text.chats.sentinels import written_forms
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from gristmill.text.chats.jinja import ChatTemplate, Message
+    from gristmill.text.chats.shapes import Conversation
+    from gristmill.text.chats.turns import Answer
+
+
+def find_lost_call(template: ChatTemplate, conversation: Conversation, text: str, messages: Collection[int]) -> str:
+    """Which call of these messages is not in the text, in words; empty if all are there."""
+    calling = [message for message in sorted(messages) if conversation.messages[message].get("tool_calls")]
+    if not calling:
+        return ""
+    for marks_names in (True, False):  # a template may know the names of its tools
+        marked = _MarkedCalls(conversation, calling, marks_names=marks_names)
+        try:
+            rendered = template.render(marked.messages, conversation.tools, conversation.variables)
+        except TemplateError:
+            continue
+        for message, number, marks in marked.calls:
+            if any(mark not in rendered for mark in marks):
+                return _describe_call(conversation, message, number)
+        if marks_names:
+            return ""
+    for message in calling:  # by name alone
+        for number, call in enumerate(conversation.messages[message]["tool_calls"]):
+            if call.get("function", call)["name"] not in text:
+                return _describe_call(conversation, message, number)
+    return ""
+
+
+def _describe_call(conversation: Conversation, message: int, number: int) -> str:
+    calls = conversation.messages[message]["tool_calls"]
+    name = calls[number].get("function", calls[number])["name"]
+    which = f"call {number + 1} of {len(calls)}" if len(calls) > 1 else "the call"
+    return f"message {message}: {which} ({name!r}) is not in the text with all of its arguments"
+
+
+class _MarkedCalls:
+    """Messages with marks in their calls, and for each call the marks that it has."""
+
+    def __init__(self, conversation: Conversation, calling: Sequence[int], *, marks_names: bool) -> None:
+        self.calls: list[tuple[int, int, list[str]]] = []
+        self.messages: list[Message] = list(conversation.messages)
+        self._marks_names = marks_names
+        self._num_marks = 0
+        for message in calling:
+            calls = [self._call(message, *item) for item in enumerate(self.messages[message]["tool_calls"])]
+            self.messages[message] = {**self.messages[message], "tool_calls": calls}
+
+    def _call(self, message: int, number: int, call: dict[str, Any]) -> dict[str, Any]:
+        marks: list[str] = []
+        self.calls.append((message, number, marks))
+        function = dict(call.get("function", call))
+        if self._marks_names:
+            function["name"] = self._mark(marks)
+        if "arguments" in function:
+            function["arguments"] = self._arguments(function["arguments"], marks)
+        return {**call, "function": function} if "function" in call else function
+
+    def _arguments(self, arguments: Any, marks: list[str]) -> Any:
+        if isinstance(arguments, str):
+            try:
+                return json.dumps(self._leaves(json.loads(arguments), marks), ensure_ascii=False)
+            except (ValueError, RecursionError):
+                return self._mark(marks)
+        return self._leaves(arguments, marks)
+
+    def _leaves(self, value: Any, marks: list[str]) -> Any:
+        if isinstance(value, dict):
+            return {key: self._leaves(inner, marks) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [self._leaves(inner, marks) for inner in value]
+        return self._mark(marks)
+
+    def _mark(self, marks: list[str]) -> str:
+        """In letters that no way of writing JSON or code changes, and none of them begins another one."""
+        self._num_marks += 1
+        marks.append(f"zqmark{self._num_marks}qz")
+        return marks[-1]
+
+
+def count_lost_answers(conversation: Conversation, text: str, answers: Sequence[Answer]) -> int:
+    """Messages whose words are not in the spans that would be trained: templates drop text beside calls."""
+    lost = 0
+    for message in {answer.message for answer in answers}:
+        spans = [text[answer.start : answer.end] for answer in answers if answer.message == message]
+        lost += any(
+            not any(form in span for span in spans for form in written_forms(words))
+            for words in _spoken_texts(conversation.messages[message])
+        )
+    return lost
+
+
+def _spoken_texts(message: Message) -> list[str]:
+    """The content of an answer without reasoning in it, which is counted apart."""
+    content = message.get("content")
+    texts = [part["text"] for part in content] if isinstance(content, list) else [content or ""]
+    reasoning = reasoning_of(message)
+    if reasoning and len(texts) == 1 and reasoning in texts[0]:
+        behind = texts[0].partition(reasoning)[2]
+        texts = [behind.partition(">")[2] if ">" in behind else behind]
+    return [text.strip() for text in texts if text.strip()]

@@ -1,0 +1,129 @@
+"""A tokenizer on trial: its vocabulary, the way to ids and back, whether the engines agree, how fast each is."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gristmill.text.tokenizers.adversarial import adversarial_texts
+from gristmill.text.tokenizers.choose import AUTO, choose_engine, choose_reference
+from gristmill.text.tokenizers.engine import FAST, REFERENCE, load_engine
+from gristmill.text.tokenizers.parity import compare_engines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gristmill.text.tokenizers.engine import Engine
+    from gristmill.text.tokenizers.files import TokenizerFiles
+
+_REFERENCE_BYTES = 1 << 20
+"""The reference is timed, and compared with, on no more than this."""
+MAX_UINT16_VOCAB = 1 << 16
+
+
+class EngineReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine on the texts."""
+
+    version: str
+    megabytes_per_second: float
+    """On one core, texts seen for the first time."""
+
+
+class TokenizerReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What `gristmill tokenizer check` says."""
+
+    path: str
+    content: str
+    vocab_size: int
+    id_type: str
+    num_special_tokens: int
+    special_tokens: dict[str, int]
+    eos_token: str | None
+    eos_id: int | None
+    bos_id: int | None
+    pad_id: int | None
+    num_texts: int
+    num_bytes: int
+    num_tokens: int
+    bytes_per_token: float
+    num_round_trips: int
+    """Adversarial texts that come back as they were."""
+    num_adversarial: int
+    engine: str
+    """What `engine: auto` chooses."""
+    why: str
+    engines: dict[str, EngineReport]
+
+
+def check_tokenizer(files: TokenizerFiles, texts: Sequence[str]) -> TokenizerReport:
+    """Try a tokenizer on texts."""
+    reference = load_engine(files, REFERENCE)
+    choice = choose_engine(files, AUTO, specials_as_text=True)
+    few = list(_take_first(texts, _REFERENCE_BYTES))
+    engines: dict[str, EngineReport] = {}
+    if choice.engine == FAST:
+        fast = load_engine(files, FAST)
+        num_tokens, engines[FAST] = _time_engine(fast, texts)
+        mismatch = compare_engines(fast, reference, few)
+        if mismatch is not None:
+            choice = choose_reference(f"{FAST} {fast.version} gives other ids than {REFERENCE}: {mismatch}")
+        reference = load_engine(files, REFERENCE)  # one that has not seen the texts yet
+        _, engines[REFERENCE] = _time_engine(reference, few)
+    else:
+        texts = few
+        num_tokens, engines[REFERENCE] = _time_engine(reference, texts)
+    hard = adversarial_texts(reference.special_tokens)
+    num_bytes = _num_bytes(texts)
+    facts: dict[str, Any] = msgspec.structs.asdict(reference.facts)
+    for name in ("added_tokens", "eos_by_name"):
+        del facts[name]
+    return TokenizerReport(
+        **facts,
+        path=files.path,
+        content=files.content,
+        id_type=id_type(reference.vocab_size),
+        num_special_tokens=len(reference.special_tokens),
+        num_texts=len(texts),
+        num_bytes=num_bytes,
+        num_tokens=num_tokens,
+        bytes_per_token=round(num_bytes / max(1, num_tokens), 3),
+        num_round_trips=sum(reference.decode(reference.encode([text])[0]) == text for text in hard),
+        num_adversarial=len(hard),
+        engine=choice.engine,
+        why=choice.why,
+        engines=engines,
+    )
+
+
+def id_type(vocab_size: int) -> str:
+    """The smallest type that holds every id.
+
+    >>> id_type(65536), id_type(65537)
+    ('uint16', 'uint32')
+    """
+    return "uint16" if vocab_size <= MAX_UINT16_VOCAB else "uint32"
+
+
+def _time_engine(engine: Engine, texts: Sequence[str]) -> tuple[int, EngineReport]:
+    engine.encode(["a first word"])
+    start = perf_counter()
+    ids, _ = engine.encode(texts)
+    seconds = perf_counter() - start
+    speed = round(_num_bytes(texts) / 1e6 / max(seconds, 1e-9), 2)
+    return len(ids), EngineReport(version=engine.version, megabytes_per_second=speed)
+
+
+def _take_first(texts: Sequence[str], num_bytes: int) -> Iterator[str]:
+    taken = 0
+    for text in texts:
+        size = len(text.encode())
+        if taken and taken + size > num_bytes:
+            return
+        taken += size
+        yield text
+
+
+def _num_bytes(texts: Sequence[str]) -> int:
+    return sum(len(text.encode()) for text in texts)

@@ -1,0 +1,93 @@
+import gzip
+import io
+import json
+import tarfile
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gristmill.core.errors import UsageError
+from gristmill.core.recipe import Recipe
+from gristmill.pipeline.inspecting.trace import trace
+from gristmill.pipeline.run import run_recipe
+from gristmill.pipeline.stages.options import RunOptions
+from gristmill.shards.dataset import open_dataset
+from gristmill.steps.read import Read
+from gristmill.steps.shuffle import Shuffle
+from gristmill.steps.write import Write
+
+RECORDS = [{"text": f"document {n} " + "x" * (n % 97), "n": n} for n in range(20_000)]
+
+
+def _jsonl(folder):
+    lines = "".join(json.dumps(record) + "\n" for record in RECORDS)
+    (folder / "a.jsonl").write_text("\n\n" + lines)
+    return Read(read="a.jsonl")
+
+
+def _gzip(folder):
+    (folder / "a.jsonl.gz").write_bytes(gzip.compress("".join(json.dumps(r) + "\n" for r in RECORDS).encode()))
+    return Read(read="a.jsonl.gz")
+
+
+def _parquet(folder):
+    pq.write_table(pa.Table.from_pylist(RECORDS), folder / "a.parquet", row_group_size=3000)
+    return Read(read="a.parquet")
+
+
+def _tar(folder):
+    with tarfile.open(folder / "a.tar", "w") as tar:
+        for record in RECORDS[:500]:
+            for suffix, content in (("json", json.dumps(record).encode()), ("txt", record["text"].encode())):
+                member = tarfile.TarInfo(f"{record['n']:06}.{suffix}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    return Read(read="a.tar", text="txt")
+
+
+@pytest.mark.parametrize("write", [_jsonl, _gzip, _parquet, _tar], ids=lambda function: function.__name__[1:])
+def test_every_record_leads_back_to_itself(tmp_path, write):
+    recipe = Recipe(
+        sources={"web": write(tmp_path)},
+        steps=[Shuffle(), Write(format="arrow")],
+        output="out",
+        folder=str(tmp_path),
+    )
+    dataset = run_recipe(recipe, RunOptions(backend="serial", progress=False)).dataset()
+    for number in (0, 17, len(dataset) // 2, len(dataset) - 1, -1):
+        found = trace(dataset, number)
+        [place] = found.places
+        original = json.loads(place.original) if isinstance(place.original, str) else place.original
+        assert place.state == "unchanged"
+        assert original["text"] == found.record["text"] == dataset[number]["text"]
+
+
+def test_number_out_of_range(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n')
+    recipe = Recipe(sources={"web": Read(read="a.jsonl")}, output="out", folder=str(tmp_path))
+    dataset = run_recipe(recipe, RunOptions(backend="serial", progress=False)).dataset()
+    for number in (1, -2):
+        with pytest.raises(UsageError, match="0 to 0"):
+            trace(dataset, number)
+
+
+def test_a_source_with_columns_of_our_names(mill, tmp_path):
+    """Another column is the text: the file's own `text` is no column, and the original is found again."""
+    table = pa.table({"text": ["x", "y"], "body": ["one", "two"], "url": ["u", "v"]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    read = Read(read=str(tmp_path / "a.parquet"), text="body", columns=["url"])
+    for kind in ("arrow", "jsonl"):
+        mill.fresh_files(mill.recipe({"web": read}, [Write(format=kind)]))
+        found = trace(open_dataset(mill.output), 1)
+        rest = {"other_fields": {"text": "y"}} if kind == "jsonl" else {}
+        assert found.record == {"text": "two", "url": "v", **rest}
+        assert found.places[0].original["text"] == "two"
+
+
+def test_sources_of_different_formats_have_one_type_of_text(mill, tmp_path):
+    pq.write_table(pa.table({"text": ["a"], "url": ["u"]}), tmp_path / "a.parquet")
+    (tmp_path / "b.jsonl").write_text('{"text": "b", "url": "v"}\n')
+    sources = {name: Read(read=f"{tmp_path}/{name}.*", columns=["url"]) for name in "ab"}
+    mill.run(mill.recipe(sources, [Write(format="arrow")]))
+    assert [record["url"] for record in open_dataset(mill.output)] == ["u", "v"]

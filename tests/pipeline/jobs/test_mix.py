@@ -1,0 +1,258 @@
+"""Datasets in proportions on disk: as near as whole rows allow, whole epochs first, nothing that is not there."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from gristmill_testing.streams import all_rows, with_manifest, write_packed
+from gristmill_testing.token_datasets import write_tokens
+
+from gristmill.core.books import Account
+from gristmill.core.errors import DamagedDatasetError, UsageError
+from gristmill.pipeline.jobs.mix import mix
+from gristmill.shards.dataset import open_dataset
+from gristmill.shards.manifest import MixedShare
+from gristmill.shards.verify import verify
+from gristmill.stream import Stream
+
+
+@pytest.fixture
+def inputs(tmp_path):
+    web = write_packed(tmp_path / "web", {"web": [40, 60]})
+    code = write_packed(tmp_path / "code", {"a": [10], "b": [20]}, seed=1)
+    return {"web": web, "code": code}
+
+
+def sources_of(folder):
+    """Of each row in the order of the files, by its origin or else by its folder."""
+    dataset = open_dataset(folder)
+    index = 0
+    for _, lane, shard in dataset.manifest.shards():
+        for _ in range(shard.rows):
+            yield dataset.origins(index)[0].source if lane == "mixed" else lane
+            index += 1
+
+
+def amounts(folder):
+    dataset = open_dataset(folder)
+    tokens, rows, documents = Counter(), Counter(), Counter()
+    for index, source in enumerate(sources_of(folder)):
+        lengths = dataset[index]["lengths"]
+        tokens[source] += int(lengths.sum())
+        documents[source] += len(lengths)
+        rows[source] += 1
+    return {"tokens": tokens, "rows": rows, "documents": documents}
+
+
+@pytest.mark.parametrize("interleave", [True, False])
+@pytest.mark.parametrize(("by", "size", "nearness"), [("rows", 80, 0), ("tokens", 800, 6), ("documents", 200, 6)])
+def test_proportions(inputs, tmp_path, by, size, nearness, interleave):
+    out = tmp_path / "out"
+    given = {"web": (inputs["web"], 3), "code": (inputs["code"], 1)}
+    shares = mix(given, out, size=size, by=by, max_epochs=1, interleave=interleave)
+    found = amounts(out)[by]
+    assert {share.source: share.taken for share in shares} == found
+    assert abs(found["web"] - size * 3 // 4) <= nearness
+    assert abs(found["code"] - size // 4) <= nearness
+    assert verify(out)
+    assert len(Stream(out, epochs=1)) == len(all_rows(out))
+    assert list(open_dataset(out).manifest.splits["train"]) == (["mixed"] if interleave else ["web", "code"])
+
+
+@pytest.mark.parametrize("interleave", [True, False])
+def test_whole_epochs_come_first(inputs, tmp_path, interleave):
+    out = tmp_path / "out"
+    given = {"web": (inputs["web"], 1), "code": (inputs["code"], 1)}
+    web, code = mix(given, out, size=150, by="rows", max_epochs=2.5, interleave=interleave)
+    assert (web.whole_epochs, web.partial_rows) == (0, 75)
+    assert (code.whole_epochs, code.partial_rows, code.epochs) == (2, 15, 2.5)
+    rows = [tuple(row) for row, source in zip(all_rows(out), sources_of(out), strict=True) if source == "code"]
+    assert sorted(Counter(rows).values()) == [2] * 15 + [3] * 15
+    assert sorted(rows[:30]) == sorted(rows[30:60]) == sorted(set(rows))
+    assert verify(out)
+
+
+def test_every_beginning_holds_each_source_in_its_share(inputs, tmp_path, monkeypatch):
+    import gristmill.pipeline.jobs.mix_lane as module
+
+    monkeypatch.setattr(module, "UNIT_BYTES", 3000)
+    monkeypatch.setattr(module, "CELL_BYTES", 500)
+    out = tmp_path / "out"
+    mix({"web": (inputs["web"], 3), "code": (inputs["code"], 2)}, out, size=150, by="rows", max_epochs=2)
+    sources = np.array(list(sources_of(out))) == "web"
+    assert np.abs(np.cumsum(sources) - 0.6 * np.arange(1, 151)).max() < 1
+    manifest = open_dataset(out).manifest
+    assert len(manifest.splits["train"]["mixed"]) > 3
+    assert {name: share.rows for name, share in manifest.mixed["train"].items()} == {"web": 90, "code": 60}
+    assert verify(out)
+
+
+def test_files_that_are_called_alike_are_told_apart(tmp_path):
+    given = {name: (write_packed(tmp_path / name, {"data": [20]}, seed=n), 1) for n, name in enumerate(("a", "b"))}
+    expected = {name: set(map(tuple, all_rows(folder))) for name, (folder, _) in given.items()}
+    mix(given, tmp_path / "out", size=40, by="rows")
+    for row, source in zip(all_rows(tmp_path / "out"), sources_of(tmp_path / "out"), strict=True):
+        assert tuple(row) in expected[source]
+    assert verify(tmp_path / "out")
+
+
+def test_shares_that_are_not_those_of_the_rows_are_noticed(inputs, tmp_path):
+    out = tmp_path / "out"
+    mix({"web": (inputs["web"], 1), "code": (inputs["code"], 1)}, out, size=40, by="rows")
+    manifest = open_dataset(out).manifest
+    shares = {"web": MixedShare(rows=19, tokens=1), "code": MixedShare(rows=21, tokens=1)}
+    books = {
+        name: [Account("mix", records_in=share.rows, records_out=share.rows).to_dict()]
+        for name, share in shares.items()
+    }
+    with_manifest(out, mixed={"train": shares}, books=books)
+    assert "books" in {problem.kind for problem in verify(out).problems}
+    with_manifest(out, mixed=manifest.mixed, books=manifest.books)
+    assert verify(out)
+
+
+def test_a_larger_size_only_adds_rows(inputs, tmp_path):
+    for size in (20, 50):
+        mix({"web": (inputs["web"], 1)}, tmp_path / str(size), size=size, by="rows")
+    assert set(map(tuple, all_rows(tmp_path / "20"))) <= set(map(tuple, all_rows(tmp_path / "50")))
+
+
+def test_the_same_bytes_again(inputs, tmp_path):
+    hashes = set()
+    for name in ("one", "two"):
+        mix({"web": (inputs["web"], 1), "code": (inputs["code"], 1)}, tmp_path / name, size=40, by="rows")
+        hashes.add(open_dataset(tmp_path / name).manifest.dataset_hash)
+    assert len(hashes) == 1
+
+
+def test_what_is_not_there_is_refused_with_what_would_work(inputs, tmp_path):
+    given = {"web": (inputs["web"], 1), "code": (inputs["code"], 1)}
+    with pytest.raises(UsageError, match=r"code: 50 rows are wanted, 30 are there in 1 epochs, 20 short") as error:
+        mix(given, tmp_path / "out", size=100, by="rows")
+    assert "at most 60" in error.value.help
+    assert not (tmp_path / "out").exists()
+    mix(given, tmp_path / "out", size=60, by="rows")
+
+
+def test_what_a_killed_mix_left_is_removed_by_the_next(inputs, tmp_path, monkeypatch):
+    import gristmill.pipeline.jobs.mix as module
+
+    out = tmp_path / "out"
+    given = {"web": (inputs["web"], 1), "code": (inputs["code"], 1)}
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "_publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            mix(given, out, size=60, by="rows")
+    mix(given, out, size=20, by="rows")
+    assert verify(out)
+    with pytest.raises(UsageError, match="holds a dataset already"):
+        mix(given, out, size=20, by="rows")
+
+
+def test_what_does_not_go_together_is_refused(inputs, tmp_path):
+    ragged = write_tokens(tmp_path / "ragged", {("train", "web"): [[[1, 2]]]})
+    with pytest.raises(UsageError, match="different columns"):
+        mix({"web": (inputs["web"], 1), "ragged": (ragged, 1)}, tmp_path / "out", size=2, by="rows")
+    for options in ({"size": 0}, {"size": 5, "by": "bytes"}, {"size": 5, "split": "trian"}):
+        with pytest.raises(UsageError):
+            mix({"web": (inputs["web"], 1)}, tmp_path / "out", **options)
+    with pytest.raises(UsageError, match="name of the lane"):
+        mix({"mixed": (inputs["web"], 1)}, tmp_path / "out", size=5, by="rows")
+    with pytest.raises(UsageError, match="above 0"):
+        mix({"web": (inputs["web"], 0)}, tmp_path / "out", size=5)
+
+
+def test_documents_can_be_mixed_too(tmp_path):
+    import gristmill as gm
+    from gristmill import steps
+
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text("".join(f'{{"text": "{name} {n}"}}\n' for n in range(30)))
+        source = {name: steps.Read(read=f"{name}.jsonl")}
+        recipe = gm.Recipe(
+            sources=source, steps=[steps.Write(format="arrow")], output=f"out-{name}", folder=str(tmp_path)
+        )
+        gm.run(recipe, backend="serial", progress=False)
+    out = tmp_path / "mixed"
+    mix({name: (tmp_path / f"out-{name}", 1) for name in ("a", "b")}, out, size=20, by="documents")
+    texts = [record["text"] for record in open_dataset(out)]
+    assert [record["source"] for record in open_dataset(out)] == [text[0] for text in texts]
+    assert Counter(text[0] for text in texts) == {"a": 10, "b": 10}
+    assert len(set(texts)) == 20
+    assert verify(out)
+    assert np.array_equal(np.unique([len(texts)]), [20])
+
+
+def test_at_the_command_line(inputs, tmp_path):
+    from gristmill_testing.scripts import run
+
+    arguments = [f"web={inputs['web']}:0.75", f"code={inputs['code']}:0.25", "--by", "rows"]
+    done = run("-m", "gristmill", "mix", tmp_path / "out", *arguments, "--size", "0.04K")
+    assert done.returncode == 0, done.stderr
+    assert "75.00%" in done.stdout
+    done = run("-m", "gristmill", "mix", tmp_path / "other", *arguments, "--size", "1M")
+    assert done.returncode == 2
+    assert "short" in done.stderr
+    done = run("-m", "gristmill", "mix", tmp_path / "other", "web", "--size", "5")
+    assert "write web=out/web:0.7" in done.stderr
+
+
+def test_damage_is_not_copied(inputs, tmp_path):
+    shard = next((inputs["web"] / "train/web").glob("*.arrow"))
+    content = bytearray(shard.read_bytes())
+    content[600] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(DamagedDatasetError, match="not as it was written"):
+        mix({"web": (inputs["web"], 1)}, tmp_path / "out", size=50, by="rows")
+    assert not (tmp_path / "out/manifest.json").exists()
+
+
+def test_a_source_of_which_nothing_would_be_taken_is_refused(inputs, tmp_path):
+    with pytest.raises(UsageError, match="nothing is left for it"):
+        mix({"web": (inputs["web"], 1)}, tmp_path / "out", size=1, by="tokens")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("length", [0, 8, 700, -40, -1])
+@pytest.mark.parametrize("by", ["rows", "tokens"])
+def test_a_shard_cut_short_is_named(inputs, tmp_path, length, by):
+    shard = inputs["web"] / "train/web/shard-00001.arrow"
+    shard.write_bytes(shard.read_bytes()[:length])
+    with pytest.raises(DamagedDatasetError, match=r"shard-00001\.arrow"):
+        mix({"web": (inputs["web"], 1)}, tmp_path / "out", size=50, by=by)
+    shard.unlink()
+    with pytest.raises(DamagedDatasetError, match=r"shard-00001\.arrow"):
+        mix({"web": (inputs["web"], 1)}, tmp_path / "out", size=50, by=by)
+
+
+def test_any_damaged_byte_is_noticed_or_harmless(inputs, tmp_path):
+    shard = inputs["web"] / "train/web/shard-00001.arrow"
+    content = shard.read_bytes()
+    for number, place in enumerate(range(0, len(content), 397)):
+        damaged = bytearray(content)
+        damaged[place] ^= 0xFF
+        shard.write_bytes(damaged)
+        with pytest.raises(DamagedDatasetError, match=r"shard-00001\.arrow"):
+            mix({"web": (inputs["web"], 1)}, tmp_path / str(number), size=500, by="tokens")
+
+
+def test_shares_are_rounded_by_largest_remainders(tmp_path):
+    given = {name: (write_packed(tmp_path / name, {name: [9]}), 1) for name in ("a", "b", "c")}
+    shares = mix(given, tmp_path / "out", size=5, by="rows")
+    assert [share.taken for share in shares] == [2, 2, 1]
+
+
+@pytest.mark.parametrize("name", ["..", ".x", "a/b", "", 5])
+def test_a_name_that_is_no_folder_is_refused(inputs, tmp_path, name):
+    with pytest.raises(UsageError, match="cannot be called"):
+        mix({name: (inputs["web"], 1)}, tmp_path / "out", size=5, by="rows")
+
+
+def test_a_folder_of_others_is_left_alone(inputs, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match=r"notes\.txt"):
+        mix({"web": (inputs["web"], 1)}, tmp_path / "out", size=5, by="rows")
+    for wrong in ({}, [], {"web": inputs["web"]}, {"web": (inputs["web"], 1, 2)}):
+        with pytest.raises(UsageError):
+            mix(wrong, tmp_path / "out", size=5, by="rows")

@@ -1,0 +1,151 @@
+"""Compiled code is kept, shared, checked and never out of date; each case in processes of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import sys, numpy as np
+assert "numba" not in sys.modules
+import loops
+assert "numba" not in sys.modules, "importing kernels must not load numba"
+print(loops.summed(np.array([1, 2, 3])), sum(loops.summed.dispatcher.stats.cache_hits.values()))
+"""
+LOOPS = """
+from gristmill.runtime.kernels import kernel
+
+@kernel
+def doubled(number):
+    return 2 * number
+
+@kernel
+def summed(numbers):
+    if len(numbers) == 0:
+        raise ValueError("no numbers")
+    total = 0
+    for number in numbers:
+        total += doubled(number)
+    return total
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs a script in a new process, with a cache folder and a module `loops` of its own."""
+    (tmp_path / "loops.py").write_text(LOOPS)
+
+    def start(script=SCRIPT, **environment):
+        environment = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")} | environment
+        path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+        return subprocess.Popen(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONPATH": path, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start
+
+
+def output(process):
+    out, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    return out.split()
+
+
+def cached(tmp_path):
+    return sorted((tmp_path / "cache" / "gristmill").iterdir())
+
+
+def test_the_second_process_finds_the_code_of_the_first(run, tmp_path):
+    assert output(run()) == ["12", "0"]
+    assert output(run()) == ["12", "1"]
+    assert [path.name.split("-")[0] for path in cached(tmp_path)] == ["doubled", "summed"]
+
+
+def test_processes_that_compile_at_once(run, tmp_path):
+    assert [output(process) for process in [run(), run(), run()]] == [["12", "0"]] * 3
+    assert len(cached(tmp_path)) == 2
+    assert output(run()) == ["12", "1"]
+
+
+def test_changed_source_is_compiled_again_also_under_an_old_time(run, tmp_path):
+    output(run())
+    loops = tmp_path / "loops.py"
+    before = loops.stat()
+    loops.write_text(LOOPS.replace("2 * number", "3 * number"))  # of the same size
+    os.utime(loops, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert output(run(PYTHONDONTWRITEBYTECODE="1", PYTHONPYCACHEPREFIX=str(tmp_path / "other"))) == ["18", "0"]
+
+
+DAMAGE = {"cut short": lambda code: code[:100], "changed": lambda code: code[:-1] + b"?", "empty": lambda code: b""}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_damaged_files_are_replaced(run, tmp_path, damage):
+    output(run())
+    for path in cached(tmp_path):
+        path.write_bytes(damage(path.read_bytes()))
+    assert output(run()) == ["12", "0"]
+    assert output(run()) == ["12", "1"]
+
+
+def test_a_folder_that_cannot_be_made_is_gone_without(run, tmp_path):
+    (tmp_path / "cache").write_text("a file is in the way")
+    assert output(run()) == ["12", "0"]
+
+
+def test_without_a_home_folder_of_one_s_own(run, tmp_path):
+    assert output(run(NUMBA_CACHE_DIR="", HOME="/proc/nobody")) == ["12", "0"]
+
+
+def test_the_default_is_the_user_s_cache_folder(run, tmp_path):
+    assert output(run(NUMBA_CACHE_DIR="", HOME=str(tmp_path))) == ["12", "0"]
+    assert len(list(tmp_path.glob("*/**/kernels/*.bin"))) == 2
+
+
+def test_errors_are_raised_from_loaded_code_too(run):
+    script = """
+import numpy as np, loops
+try:
+    loops.summed(np.array([1])[:0])
+except ValueError as error:
+    print(error)
+"""
+    assert output(run(script)) == output(run(script)) == ["no", "numbers"]
+
+
+def test_kernels_of_other_modules_are_not_called(run, tmp_path):
+    (tmp_path / "elsewhere.py").write_text(
+        "from gristmill.runtime.kernels import kernel\nfrom loops import doubled\n"
+        "@kernel\ndef quadrupled(number):\n    return 2 * doubled(number)\n"
+    )
+    script = """
+import elsewhere
+try:
+    elsewhere.quadrupled(1)
+except TypeError as error:
+    print("refused" if "doubled" in str(error) else error)
+"""
+    assert output(run(script)) == ["refused"]
+
+
+def test_what_packing_needs_runs_from_loaded_code(run, tmp_path):
+    script = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[2] / "src")!r})
+import numba, numpy as np
+from gristmill.steps.pack.pack import Pack
+from gristmill.steps.pack.rows import fill_rows, plan_rows
+packing = plan_rows(Pack(row_length=4), np.array([3, 1, 2]))
+print(fill_rows(np.arange(6, dtype=np.uint16), np.array([0, 3, 4, 6]), packing, 4, 9).tolist())
+"""
+    cold = output(run(script))
+    compiled = {path: path.stat().st_ino for path in cached(tmp_path)}
+    assert compiled
+    assert output(run(script)) == cold
+    assert {path: path.stat().st_ino for path in cached(tmp_path)} == compiled  # nothing was compiled a second time

@@ -1,0 +1,193 @@
+"""What is trained on: which answers, which characters, what becomes of chats that are too long or wrong."""
+
+import pytest
+from gristmill_testing.chat_templates import CHATML, FORGETFUL, TAGGED
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gristmill.text.chats import ChatOptions, ExampleMaker, FoundTemplate, NotAChat
+
+END = "<|im_end|>"
+
+
+def maker(source=CHATML, *, count_tokens=None, special_tokens=(), **options):
+    found = FoundTemplate(name="test", sources={"default": source}, variables={})
+    specials = dict.fromkeys(special_tokens, 0)
+    return ExampleMaker(found, ChatOptions(**options), special_tokens=specials, count_tokens=count_tokens)
+
+
+def chat(*said, system=None):
+    messages = [{"role": "system", "content": system}] if system else []
+    for index, content in enumerate(said):
+        messages.append({"role": "assistant" if index % 2 else "user", "content": content})
+    return {"messages": messages}
+
+
+def trained(example):
+    return [example.text[start:end] for start, end in example.trained]
+
+
+def only(made):
+    [example] = made.examples
+    return example
+
+
+@pytest.mark.parametrize("source", [CHATML, TAGGED])
+def test_answers_are_trained_with_their_end_of_turn(source):
+    record = chat("Hi", "Hello!", "Bye", "See you", system="Be nice.")
+    assert trained(only(maker(source).make(record))) == ["Hello!" + END, "See you" + END]
+    without = maker(source, train_end_of_turn=False).make(record)
+    assert trained(only(without)) == ["Hello!", "See you"]
+    last = maker(source, train_on="last_assistant").make(record)
+    assert trained(only(last)) == ["See you" + END]
+    whole = only(maker(source, train_on="all").make(record))
+    assert trained(whole) == [whole.text]
+
+
+def test_records_can_mark_what_is_trained():
+    record = chat("Hi", "wrong", "No", "right", "More", "also right")
+    record["messages"][1]["train"] = False
+    record["messages"][5]["train"] = True
+    made = maker(train_on="marked").make(record)
+    assert trained(only(made)) == ["right" + END, "also right" + END]
+    ignored = maker().make(record)
+    assert ("ignored_train_marks", 2) in ignored.counts
+    assert len(trained(only(ignored))) == 3
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (chat("Hi"), "no_assistant"),
+        ({"messages": [{"role": "assistant", "content": "Hello"}]}, "begins_with_assistant"),
+        (chat("Hi", "Hello", "Bye"), "last_not_assistant"),
+        (chat("Hi", "  \n"), "empty_answer"),
+        (
+            {"messages": [*chat("Hi")["messages"], {"role": "tool", "content": "x"}, *chat("a", "b")["messages"]]},
+            "tool_without_call",
+        ),
+    ],
+)
+def test_chats_without_anything_to_learn_are_dropped_for_a_reason(record, reason):
+    made = maker().make(record)
+    assert (made.examples, made.dropped) == ([], [reason])
+
+
+def test_a_last_question_can_be_kept_or_trimmed():
+    record = chat("Hi", "Hello", "Bye")
+    kept = only(maker(last_not_assistant="keep").make(record))
+    assert "Bye" in kept.text
+    assert trained(kept) == ["Hello" + END]
+    made = maker(last_not_assistant="trim").make(record)
+    assert "Bye" not in only(made).text
+    assert trained(only(made)) == ["Hello" + END]
+    assert ("trimmed_messages", 1) in made.counts
+
+
+def test_a_template_that_rewrites_history_makes_one_example_a_turn():
+    record = chat("one", "first", "two", "second", "three", "third")
+    made = maker(FORGETFUL).make(record)
+    assert [trained(example) for example in made.examples] == [["first"], ["second"], ["third"]]
+    assert [example.text.count("(old)") for example in made.examples] == [0, 1, 2]
+    assert maker(FORGETFUL, train_on="last_assistant").make(record).examples[-1].text == made.examples[-1].text
+    assert len(maker(FORGETFUL, train_on="last_assistant").make(record).examples) == 1
+
+
+def test_turns_can_always_or_never_be_split():
+    record = chat("one", "first", "two", "second")
+    always = maker(split_turns="always").make(record)
+    assert [trained(example) for example in always.examples] == [["first" + END], ["second" + END]]
+    assert only(maker(split_turns="never").make(record)).trained
+    with pytest.raises(NotAChat, match="cannot be found"):
+        maker(FORGETFUL, split_turns="never").make(record)
+
+
+def count_letters(text):
+    return len(text)
+
+
+def test_old_exchanges_go_first_and_the_system_message_stays():
+    record = chat("a" * 40, "b" * 40, "c" * 40, "d" * 40, "e" * 40, "f" * 40, system="SYSTEM")
+    whole = only(maker().make(record)).text
+    for most in range(60, len(whole) + 1):
+        made = maker(max_tokens=most, count_tokens=count_letters).make(record)
+        if made.dropped:
+            assert made.dropped == ["too_long"]
+            continue
+        text = only(made).text
+        assert len(text) <= most
+        assert "SYSTEM" in text
+        assert text.endswith("f" * 40 + END + "\n")
+        present = "".join(letter for letter in "abcdef" if letter * 40 in text)
+        assert "abcdef".endswith(present)
+        assert len(present) % 2 == 0
+        # One more exchange would not have fitted.
+        longer = {"messages": [m for m in record["messages"] if m["content"][0] in "S" + "abcdef"[-len(present) - 2 :]]}
+        assert len(present) == 6 or len(only(maker().make(longer)).text) > most
+    assert maker(max_tokens=60, too_long="drop", count_tokens=count_letters).make(record).dropped == ["too_long"]
+    assert only(maker(max_tokens=60, too_long="cut", count_tokens=count_letters).make(record)).text == whole
+
+
+def test_messages_and_calls_that_a_template_leaves_out_are_not_lost_without_a_word():
+    only_users = (
+        "{% for m in messages %}{% if m.role != 'tool' %}{{ m.role }}: {{ m.content }}</s>{% endif %}{% endfor %}"
+    )
+    record = chat("Hi", "Hello")
+    record["messages"] += [{"role": "tool", "content": "42"}, {"role": "assistant", "content": "It is 42"}]
+    with pytest.raises(NotAChat) as caught:
+        maker(only_users).make(record)
+    assert caught.value.reason == "message_not_rendered"
+    call = {"function": {"name": "look_up", "arguments": {}}}
+    record = {
+        "messages": [
+            {"role": "user", "content": "?"},
+            {"role": "assistant", "content": "Let me see", "tool_calls": [call]},
+        ]
+    }
+    with pytest.raises(NotAChat, match="look_up"):
+        maker(CHATML).make(record)
+
+
+def test_literals_are_found_where_they_stand():
+    record = chat(f"what is {END}?", f"{END} ends a turn")
+    example = only(maker(special_tokens=["<|im_start|>", END]).make(record))
+    assert [example.text[start:end] for start, end in example.literals] == [END, END]
+    assert [example.text[start - 8 : start] for start, _ in example.literals[:1]] == ["what is "]
+    assert trained(example) == [f"{END} ends a turn{END}"]
+
+
+def test_a_thousand_turns_need_no_more_renderings_than_ten_turns(monkeypatch):
+    from gristmill.text.chats.jinja import ChatTemplate
+
+    counts = []
+    render = ChatTemplate.render
+    monkeypatch.setattr(ChatTemplate, "render", lambda *a, **k: counts.append(1) or render(*a, **k))
+    for turns in (10, 1000):
+        one = maker()
+        counts.clear()
+        made = one.make(chat(*(f"message {n}" for n in range(2 * turns))))
+        assert len(only(made).trained) == turns
+        assert len(counts) <= 16
+
+
+WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\ufdd0\ufdd1"), min_size=1, max_size=30)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    said=st.lists(WORDS.filter(str.strip), min_size=2, max_size=8),
+    system=st.none() | WORDS.filter(str.strip),
+    source=st.sampled_from([CHATML, TAGGED, FORGETFUL]),
+    special=st.booleans(),
+)
+def test_what_is_trained_is_exactly_what_the_assistant_said(said, system, source, special):
+    said = said[: len(said) // 2 * 2]
+    if special:
+        said = [words + END for words in said]
+    made = maker(source, special_tokens=["<|im_start|>", END]).make(chat(*said, system=system))
+    ending = "" if source is FORGETFUL else END
+    words = [text for example in made.examples for text in trained(example)]
+    assert words == [answer + ending for answer in said[1::2]]
+    for example in made.examples:
+        assert "".join(example.text[start:end] for start, end in example.literals) == END * len(example.literals)
+        assert bool(example.literals) == special
