@@ -31,7 +31,7 @@ def test_nanogpt(documents, run, tmp_path):
     assert (tmp_path / "bin/corpus/train.bin").read_bytes() == np.array(TRAIN, "<u2").tobytes()
     assert np.memmap(tmp_path / "bin/corpus/val.bin", np.uint16, "r").tolist() == [30, 31]
     assert "np.uint16" in exported.usage[0]
-    with pytest.raises(UsageError, match="written over"):
+    with pytest.raises(UsageError, match="overwritten"):
         run(documents, "nanogpt")
     run(documents, "nanogpt", overwrite=True)
     assert sorted(path.name for path in (tmp_path / "bin/corpus").iterdir()) == ["train.bin", "val.bin"]

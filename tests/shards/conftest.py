@@ -5,6 +5,8 @@ import pytest
 
 from gristmill.core.books import Account
 from gristmill.core.records import make_origins
+from gristmill.shards.arrow_stream import origins_block, origins_footer, origins_header
+from gristmill.shards.formats.shard_format import open_encoder, write_shard
 from gristmill.shards.manifest import (
     InputFile,
     Manifest,
@@ -16,14 +18,7 @@ from gristmill.shards.manifest import (
     file_key,
 )
 from gristmill.shards.report import make_derived_files
-from gristmill.steps.write import (
-    Write,
-    encode_whole,
-    open_encoder,
-    origins_block,
-    origins_footer,
-    origins_header,
-)
+from gristmill.steps.write import Write
 from gristmill.storage.commit import PendingFile, write_file
 
 FORMATS = [
@@ -57,7 +52,7 @@ def make_dataset(tmp_path):
         manifest = Manifest(
             kind="documents",
             format=write.format,
-            schema=Schema.of(open_encoder(write, _batch(0, 1, "web").schema).schema),
+            schema=Schema.of(open_encoder(write.shard_format, _batch(0, 1, "web").schema).schema),
             splits=splits,
             books={
                 source: [_account("read", rows, bad=source == "web").to_dict()] for source, rows in num_rows.items()
@@ -103,9 +98,9 @@ def _batch(start, rows, source):
 
 
 def _write_shard(folder, path, write, batches):
-    encoder = open_encoder(write, batches[0].schema)
+    encoder = open_encoder(write.shard_format, batches[0].schema)
     with PendingFile(folder / f"{path}{encoder.suffix}", "test") as file:
-        encode_whole(write, batches[0].schema, batches, file)
+        write_shard(write.shard_format, batches[0].schema, batches, file)
         file.commit()
     side = None
     if not encoder.holds_origins:

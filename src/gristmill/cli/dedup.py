@@ -12,10 +12,10 @@ from gristmill.core.errors import UsageError
 from gristmill.core.recipe import Recipe
 from gristmill.pipeline.run import run_recipe
 from gristmill.pipeline.stages.options import RunOptions
+from gristmill.shards.formats.shard_format import FORMATS
 from gristmill.steps.deduplicate.deduplicate import KINDS, VERIFY, Deduplicate
 from gristmill.steps.read import Read
 from gristmill.steps.write import Write
-from gristmill.steps.write.write import FORMATS
 
 
 @click.command(

@@ -1,1 +1,1 @@
-"""Datasets in other formats: what files there will be, how large they are, and how a shard is written into them."""
+"""Export formats: the files of each, their sizes, and how a shard is written into them."""

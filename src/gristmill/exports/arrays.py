@@ -1,10 +1,10 @@
-"""NumPy arrays of packed rows, to be mapped: input, target and mask, each of shape `(rows, row_length - 1)`.
+"""Export to NumPy arrays of packed rows: input, target and mask, each of shape `(rows, row_length - 1)`.
 
     input  = ids[:, :-1]
     target = ids[:, 1:]
-    mask   = the target is a token of the same document as the input (and one to learn, where there is a loss mask)
+    mask   = the target is a token of the same document as the input (and trained, where there is a loss mask)
 
-So padding is never learnt, nor the first token of a document from the one before it.
+So neither padding nor the first token of a document is ever trained.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from gristmill.core.records import LOSS_MASK
 from gristmill.exports.layout import PlannedFile
-from gristmill.exports.tokens import shard_batches, token_ids
+from gristmill.exports.tokens import read_shard_batches, token_ids
 from gristmill.shards.token_rows import LENGTHS
 
 if TYPE_CHECKING:
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from gristmill.exports.layout import Place, Targets
+    from gristmill.exports.layout import ShardSlot, Targets
 
 _NAMES = ("input", "target", "mask")
-_ROWS_AT_A_TIME_BYTES = 8 << 20
+_BYTES_AT_A_TIME = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ArraysLayout:
-    """Three `.npy` files; ids keep their type."""
+    """A `Layout` of one split: three `.npy` files, in which ids keep their type."""
 
     split: str
     num_rows: int
@@ -53,18 +53,18 @@ class ArraysLayout:
     def later_names(self) -> Iterator[str]:
         return iter(())
 
-    def fill(self, place: Place, targets: Targets) -> None:
-        row = place.first_row
-        step = max(1, _ROWS_AT_A_TIME_BYTES // (4 * self.row_length))
-        for batch in shard_batches(place):
+    def fill(self, slot: ShardSlot, targets: Targets) -> None:
+        row = slot.first_row
+        step = max(1, _BYTES_AT_A_TIME // (4 * self.row_length))
+        for batch in read_shard_batches(slot):
             for start in range(0, batch.num_rows, step):
-                part = batch.slice(start, step)
-                ids = token_ids(part).reshape(-1, self.row_length)
-                for number, values in enumerate((ids[:, :-1], ids[:, 1:], learnt(part, self.row_length))):
+                rows = batch.slice(start, step)
+                ids = token_ids(rows).reshape(-1, self.row_length)
+                for number, values in enumerate((ids[:, :-1], ids[:, 1:], find_trained_targets(rows, self.row_length))):
                     dtype = self._dtypes[number]
                     offset = len(self._head(dtype)) + row * (self.row_length - 1) * dtype.itemsize
                     targets.write(number, offset, values.astype(dtype, copy=False))
-                row += part.num_rows
+                row += rows.num_rows
 
     def usage(self, prefix: str) -> str:
         return f'np.load("{prefix}_{self.split}_input.npy", mmap_mode="r")  # and _target, _mask'
@@ -82,18 +82,18 @@ class ArraysLayout:
         return head.getvalue()
 
 
-def learnt(batch: pa.RecordBatch, row_length: int) -> NDArray[np.bool_]:
-    """For each target of packed rows: is it to be learnt?"""
+def find_trained_targets(batch: pa.RecordBatch, row_length: int) -> NDArray[np.bool_]:
+    """Tell for each target of packed rows whether it is trained."""
     lengths = batch.column(LENGTHS)
     documents_a_row = np.diff(lengths.offsets.to_numpy())
     sizes = lengths.flatten().to_numpy().astype(np.int64)
     ends = np.cumsum(sizes)
     rows = np.repeat(np.arange(batch.num_rows), documents_a_row)
-    used = np.bincount(rows, weights=sizes, minlength=batch.num_rows).astype(np.int64)
-    mask: NDArray[np.bool_] = np.arange(row_length) < used[:, None]
-    row_starts = np.cumsum(used) - used
+    num_filled = np.bincount(rows, weights=sizes, minlength=batch.num_rows).astype(np.int64)
+    mask: NDArray[np.bool_] = np.arange(row_length) < num_filled[:, None]
+    row_starts = np.cumsum(num_filled) - num_filled
     mask[rows, ends - sizes - row_starts[rows]] = False  # the first token of each document
     if LOSS_MASK in batch.schema.names:
-        marked = batch.column(LOSS_MASK).flatten().to_numpy(zero_copy_only=False)
-        mask &= marked.reshape(-1, row_length)
+        loss_mask = batch.column(LOSS_MASK).flatten().to_numpy(zero_copy_only=False)
+        mask &= loss_mask.reshape(-1, row_length)
     return mask[:, 1:]

@@ -1,7 +1,7 @@
-"""What every format says of itself: its files, and how one shard gets into them.
+"""What every export format provides: its files, and how one shard gets into them.
 
-A layout is made once, by the process that asks for the export, when the sizes of all shards are known. It then goes to
-the workers, and each shard is written at places that depend on the shards before it only: in any order, all at once.
+The exporting process makes a layout once the sizes of all shards are known, and sends it to the workers. Where a shard
+is written depends on the shards before it only, so shards are written in any order and at the same time.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlannedFile:
-    """A file of the export."""
+    """A file that an export will write."""
 
     name: str
-    """What follows the prefix: `_train.bin`."""
+    """The part of its name that follows the prefix: `_train.bin`."""
     num_bytes: int | None = None
-    """None: known only when it is written."""
+    """The size; None: not known before it is written."""
     head: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A shard, and what comes before it in its split."""
+class ShardSlot:
+    """A shard to export, and what precedes it in its split."""
 
     path: str
     rows: int
@@ -45,29 +45,29 @@ class Place:
     first_token: int = 0
     tokens: int = 0
     schema: pa.Schema | None = None
-    """The columns that the manifest gives it, where it is Arrow or Parquet."""
+    """The columns according to the manifest, for Arrow and Parquet shards."""
     origins: str | None = None
-    """The side file with its records' origins, if its format cannot hold them."""
+    """The side file with the records' origins, if the format cannot hold them."""
 
 
 class Layout(Protocol):
-    """One split in one format. Travels to the workers."""
+    """One split in one export format. It is sent to the workers."""
 
     @property
     def files(self) -> Sequence[PlannedFile]: ...
 
     def later_names(self) -> Iterator[str]:
-        """Names that would come next, where files are numbered: an older and longer set may hold them."""
+        """Name the files that would follow, where files are numbered: a longer export of before may have left them."""
 
-    def fill(self, place: Place, targets: Targets) -> int | None:
-        """Write one shard into the files; gives how many numbers JSON could not hold, where that is counted."""
+    def fill(self, slot: ShardSlot, targets: Targets) -> int | None:
+        """Write one shard into the files; return how many numbers JSON could not hold, where that is counted."""
 
     def usage(self, prefix: str) -> str:
-        """How to use what was written at the prefix, in a line."""
+        """Show in one line how to use the files at the prefix."""
 
 
 class Targets:
-    """The files of a layout, open for writing from `with` to its end; each is opened when it is first needed."""
+    """The files of a layout, open for writing within a `with` block; each is opened when it is first needed."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = paths

@@ -1,4 +1,4 @@
-"""Megatron's indexed dataset: `.bin` (the ids of all documents) and `.idx` (where each begins), byte for byte.
+"""Export to Megatron's indexed dataset: `.bin` (the ids of documents) and `.idx` (where each begins), byte for byte.
 
 `.idx`, little-endian, without gaps, for S documents of one sequence each:
 
@@ -25,12 +25,12 @@ import numpy as np
 from gristmill.core.errors import UsageError
 from gristmill.exports.layout import PlannedFile
 from gristmill.exports.streams import TokenStream
-from gristmill.exports.tokens import document_lengths, shard_batches
+from gristmill.exports.tokens import document_lengths, read_shard_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gristmill.exports.layout import Place, Targets
+    from gristmill.exports.layout import ShardSlot, Targets
 
 _HEAD = struct.Struct("<9sQBQQ")
 _TYPE_CODES = {np.dtype(np.uint16): 8, np.dtype(np.int32): 4}
@@ -41,8 +41,8 @@ _BIN, _IDX = 0, 1
 def id_type(vocab_size: int) -> np.dtype[np.integer]:
     """Megatron's own rule: uint16 for a vocabulary of less than 65500, else int32.
 
-    Its reader takes the type from the file. With `--per-dataset-sequences-path` it does not, but takes int32 for more
-    than 65536: from 65500 to 65536 Megatron misreads what Megatron has written.
+    Its reader takes the type from the file; but with `--per-dataset-sequences-path` it uses int32 above 65536:
+    from 65500 to 65536 Megatron misreads what Megatron has written.
 
     >>> id_type(65499), id_type(65500)
     (dtype('uint16'), dtype('int32'))
@@ -52,7 +52,7 @@ def id_type(vocab_size: int) -> np.dtype[np.integer]:
 
 @dataclass(frozen=True, slots=True)
 class MegatronLayout:
-    """One split; the index is the last file, because without it the data is not looked at."""
+    """A `Layout` of one split. The index is the last file: without it, Megatron ignores the data."""
 
     split: str
     num_documents: int
@@ -79,14 +79,14 @@ class MegatronLayout:
     def later_names(self) -> Iterator[str]:
         return iter(())
 
-    def fill(self, place: Place, targets: Targets) -> None:
+    def fill(self, slot: ShardSlot, targets: Targets) -> None:
         kind = id_type(self.vocab_size)
         advice = f"a vocabulary of {self.vocab_size} makes Megatron use {kind}: give the right --vocab-size"
-        TokenStream(kind, self.num_tokens, help=advice).write(place, targets)
-        row, token = place.first_row, place.first_token
+        TokenStream(kind, self.num_tokens, help=advice).write(slot, targets)
+        row, token = slot.first_row, slot.first_token
         starts_at = _HEAD.size + 4 * self.num_documents
         documents_at = starts_at + 8 * self.num_documents
-        for batch in shard_batches(place):
+        for batch in read_shard_batches(slot):
             lengths = document_lengths(batch)
             starts = (token + np.cumsum(lengths) - lengths) * kind.itemsize
             targets.write(_IDX, _HEAD.size + 4 * row, lengths.astype("<i4"))

@@ -1,8 +1,8 @@
-"""One stream of token ids without gaps: nanoGPT's `.bin` and, behind a header and cut into files, llm.c's.
+"""Export to one stream of token ids: nanoGPT's `.bin`, and llm.c's files, each with a header.
 
-Both hold ids and nothing else, as uint16 or, for a vocabulary above 65536, as uint32: documents end where their
-end-of-document token says so. A document may go on in the next file. llm.c tells the two by the header: 20240520,
-version 1, as its GPT-2 reads them, and 20240801, version 7, as its Llama 3 does.
+Both hold ids and nothing else, as uint16 or, for a vocabulary above 65536, as uint32: a document ends with its
+end-of-document token. It may continue in the next file. llm.c tells the two types by the header: 20240520, version 1,
+for its GPT-2, and 20240801, version 7, for its Llama 3.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ import numpy as np
 
 from gristmill.core.errors import DamagedDatasetError
 from gristmill.exports.layout import PlannedFile
-from gristmill.exports.tokens import refuse_large_ids, shard_batches, token_ids
+from gristmill.exports.tokens import read_shard_batches, refuse_large_ids, token_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gristmill.exports.layout import Place, Targets
+    from gristmill.exports.layout import ShardSlot, Targets
 
 LLMC_TOKENS_A_FILE = 100_000_000
-"""As llm.c's own scripts cut theirs; its header counts tokens in 31 bits."""
+"""The file size of llm.c's own scripts; its header counts tokens in 31 bits."""
 _LLMC_HEADER_BYTES = 256 * 4
 _LLMC_KINDS = {2: (20240520, 1), 4: (20240801, 7)}
-"""By bytes of an id: magic and version."""
+"""Magic and version of the header, by bytes of an id."""
 _WRONG_VOCABULARY = "the dataset holds ids that its tokenizer does not have, or --vocab-size is too small"
 _NANOGPT_NAMES = {"validation": "val"}
 
 
 def stream_id_type(vocab_size: int) -> np.dtype[np.integer]:
-    """The type of ids: as narrow as the vocabulary allows, whatever ids a split happens to hold.
+    """Choose the type of ids: as narrow as the vocabulary allows, whatever ids a split happens to hold.
 
     >>> stream_id_type(65536), stream_id_type(65537)
     (dtype('uint16'), dtype('uint32'))
@@ -42,33 +42,33 @@ def stream_id_type(vocab_size: int) -> np.dtype[np.integer]:
 
 @dataclass(frozen=True, slots=True)
 class TokenStream:
-    """Where the tokens of a split stand: `tokens_a_file` in each file, behind `head_bytes`."""
+    """The tokens of a split: `tokens_a_file` in each file, after `head_bytes`."""
 
     dtype: np.dtype[np.integer]
     tokens_a_file: int
     head_bytes: int = 0
     help: str = _WRONG_VOCABULARY
 
-    def write(self, place: Place, targets: Targets) -> None:
+    def write(self, slot: ShardSlot, targets: Targets) -> None:
         """Write the tokens of one shard."""
-        position = place.first_token
-        for batch in shard_batches(place):
+        position = slot.first_token
+        for batch in read_shard_batches(slot):
             ids = token_ids(batch)
-            refuse_large_ids(ids, self.dtype, place.path, self.help)
+            refuse_large_ids(ids, self.dtype, slot.path, self.help)
             ids = ids.astype(self.dtype.newbyteorder("<"), copy=False)
             while len(ids):
                 number, start = divmod(position, self.tokens_a_file)
-                part = ids[: self.tokens_a_file - start]
-                targets.write(number, self.head_bytes + start * self.dtype.itemsize, part)
-                position += len(part)
-                ids = ids[len(part) :]
-        if position != place.first_token + place.tokens:
-            raise DamagedDatasetError(f"{place.path} has changed while it was exported", help="export it again")
+                piece = ids[: self.tokens_a_file - start]
+                targets.write(number, self.head_bytes + start * self.dtype.itemsize, piece)
+                position += len(piece)
+                ids = ids[len(piece) :]
+        if position != slot.first_token + slot.tokens:
+            raise DamagedDatasetError(f"{slot.path} changed while it was exported", help="export it again")
 
 
 @dataclass(frozen=True, slots=True)
 class NanogptLayout:
-    """One file of ids without a header, in a folder: `train.bin`, `val.bin`."""
+    """A `Layout` of one split: a file of ids without a header, in a folder: `train.bin`, `val.bin`."""
 
     split: str
     num_tokens: int
@@ -81,12 +81,12 @@ class NanogptLayout:
     def later_names(self) -> Iterator[str]:
         return iter(())
 
-    def fill(self, place: Place, targets: Targets) -> None:
-        TokenStream(stream_id_type(self.vocab_size), self.num_tokens).write(place, targets)
+    def fill(self, slot: ShardSlot, targets: Targets) -> None:
+        TokenStream(stream_id_type(self.vocab_size), self.num_tokens).write(slot, targets)
 
     def usage(self, prefix: str) -> str:
         kind = stream_id_type(self.vocab_size)
-        note = "  # nanoGPT's train.py says uint16: change it there" if kind.itemsize > 2 else ""
+        note = "  # nanoGPT's train.py expects uint16: change it there" if kind.itemsize > 2 else ""
         return f'np.memmap("{prefix}{self._name}", dtype=np.{kind}, mode="r"){note}'
 
     @property
@@ -96,7 +96,10 @@ class NanogptLayout:
 
 @dataclass(frozen=True, slots=True)
 class LlmcLayout:
-    """Files of 100 million ids, each behind a header of 256 numbers that begins with magic, version and count."""
+    """A `Layout` of one split: files of 100 million ids.
+
+    Each begins with a header of 256 numbers, the first of which are magic, version and count.
+    """
 
     split: str
     num_tokens: int
@@ -118,14 +121,14 @@ class LlmcLayout:
     def later_names(self) -> Iterator[str]:
         return map(self._name, itertools.count(len(self.files)))
 
-    def fill(self, place: Place, targets: Targets) -> None:
-        TokenStream(stream_id_type(self.vocab_size), self.tokens_a_file, _LLMC_HEADER_BYTES).write(place, targets)
+    def fill(self, slot: ShardSlot, targets: Targets) -> None:
+        TokenStream(stream_id_type(self.vocab_size), self.tokens_a_file, _LLMC_HEADER_BYTES).write(slot, targets)
 
     def usage(self, prefix: str) -> str:
-        program, of_training, of_others = "train_gpt2cu", "-i", "-j"
+        program, train_option, other_option = "train_gpt2cu", "-i", "-j"
         if stream_id_type(self.vocab_size).itemsize > 2:
-            program, of_training, of_others = "python train_llama3.py", "--input_bin", "--input_val_bin"
-        option = of_training if self.split == "train" else of_others
+            program, train_option, other_option = "python train_llama3.py", "--input_bin", "--input_val_bin"
+        option = train_option if self.split == "train" else other_option
         return f'{program} {option} "{prefix}_{self.split}_*.bin"'
 
     def _name(self, number: int) -> str:

@@ -1,15 +1,15 @@
-"""Rows of tokens as the trainers of transformers, TRL and axolotl take data that is tokenized already.
+"""Token rows with the columns that transformers, TRL and axolotl expect of data that is already tokenized.
 
 | column | |
 |---|---|
-| `input_ids` | without padding: collators pad, and `seq_lengths` adds up to the row |
-| `labels` | the ids, and -100 where a token is not trained; the model shifts them |
+| `input_ids` | without padding: collators pad, and `seq_lengths` sums to the row's length |
+| `labels` | the ids, with -100 where a token is not trained; the model shifts them |
 | `position_ids` | from 0 in each document |
-| `seq_lengths` | of the documents |
-| `attention_mask` | ones, and zeros on padding: axolotl knows tokenized data by it, collators of transformers pad it |
+| `seq_lengths` | the lengths of the documents |
+| `attention_mask` | 1, and 0 on padding: axolotl recognizes tokenized data by it, collators of transformers pad it |
 
-Packed rows keep their padding where they are for the collators of transformers: `default_data_collator` stacks rows of
-one length and pads nothing. Elsewhere an attention mask would hide where documents end.
+Packed rows for the collators of transformers keep their padding: `default_data_collator` stacks rows of one length and
+pads nothing. In other packed rows there is no attention mask: it would hide where documents end.
 
 The first token of a document is never a label: in a row it would be predicted from the end of another document.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 STORED, TRAINING, TRANSFORMERS, AXOLOTL = COLUMNS = ("stored", "training", "transformers", "axolotl")
-"""Which columns rows of tokens get: those of the dataset, or some of the above."""
+"""The choices of columns for token rows: those of the dataset, or some of the above."""
 _NAMES = {
     TRAINING: (INPUT_IDS, "labels", "position_ids", "seq_lengths"),
     TRANSFORMERS: (INPUT_IDS, "attention_mask", "labels"),
@@ -38,12 +38,12 @@ _IGNORED = -100
 
 
 def training_schema(columns: str) -> pa.Schema:
-    """Of `training_rows`."""
+    """Return the schema that `make_training_rows` gives."""
     return pa.schema({name: pa.list_(pa.int32()) for name in _NAMES[columns]})
 
 
-def training_rows(rows: pa.RecordBatch, columns: str) -> pa.RecordBatch:
-    """Rows of a dataset, packed or not, with other columns."""
+def make_training_rows(rows: pa.RecordBatch, columns: str) -> pa.RecordBatch:
+    """Replace the columns of token rows, packed or not."""
     filled = tokens_in_rows(rows)
     ids = _without_padding(rows.column(INPUT_IDS), filled).astype(np.int32)
     sizes = rows.column(LENGTHS).flatten().to_numpy()
@@ -57,23 +57,28 @@ def training_rows(rows: pa.RecordBatch, columns: str) -> pa.RecordBatch:
         row_length = rows.column(INPUT_IDS).type.list_size
         is_filled = (np.arange(row_length) < filled[:, None]).ravel()
         ids = rows.column(INPUT_IDS).flatten().to_numpy().astype(np.int32)
-        labels, attention = (_spread(values, is_filled, fill) for values, fill in ((labels, _IGNORED), (attention, 0)))
+        labels, attention = (
+            _spread_over_rows(values, is_filled, fill) for values, fill in ((labels, _IGNORED), (attention, 0))
+        )
         filled = np.full(rows.num_rows, row_length)
     ends = pa.array(np.concatenate([[0], np.cumsum(filled)]).astype(np.int32))
     document_ends = rows.column(LENGTHS).offsets.to_numpy()
-    made = {
+    lists_by_name = {
         INPUT_IDS: (ends, ids),
         "labels": (ends, labels),
         "position_ids": (ends, positions),
         "attention_mask": (ends, attention),
         "seq_lengths": (pa.array(document_ends - document_ends[0]), sizes),
     }
-    lists = [pa.ListArray.from_arrays(made[name][0], pa.array(made[name][1])) for name in _NAMES[columns]]
+    lists = [
+        pa.ListArray.from_arrays(offsets, pa.array(values))
+        for offsets, values in map(lists_by_name.__getitem__, _NAMES[columns])
+    ]
     return pa.RecordBatch.from_arrays(lists, schema=training_schema(columns))
 
 
 def _without_padding(lists: pa.Array, filled: NDArray[np.int64]) -> NDArray[Any]:
-    """The values of all rows, one after the other."""
+    """Return the values of all rows, one row after the other, without padding."""
     values: NDArray[Any] = lists.flatten().to_numpy(zero_copy_only=False)
     if not pa.types.is_fixed_size_list(lists.type):
         return values
@@ -81,8 +86,8 @@ def _without_padding(lists: pa.Array, filled: NDArray[np.int64]) -> NDArray[Any]
     return values.reshape(-1, row_length)[np.arange(row_length) < filled[:, None]]
 
 
-def _spread(values: NDArray[np.int32], is_filled: NDArray[np.bool_], fill: int) -> NDArray[np.int32]:
-    """Values at the places that are filled, and `fill` on padding."""
+def _spread_over_rows(values: NDArray[np.int32], is_filled: NDArray[np.bool_], fill: int) -> NDArray[np.int32]:
+    """Put values where rows are filled, and `fill` on padding."""
     spread = np.full(len(is_filled), fill, dtype=np.int32)
     spread[is_filled] = values
     return spread

@@ -20,8 +20,9 @@ from gristmill.core.errors import CorruptStreamError, DamagedDatasetError, Usage
 from gristmill.core.names import check_choice
 from gristmill.core.records import INPUT_IDS, LOSS_MASK, ORIGIN
 from gristmill.shards.arrow_stream import ORIGINS_SCHEMA
+from gristmill.shards.formats.base import READ_ERRORS, ShardRecord, remove_origins
+from gristmill.shards.formats.shard_format import open_shard
 from gristmill.shards.manifest import Manifest, Shard, StoredFile, file_key, load_manifest
-from gristmill.shards.readers import READ_ERRORS, Record, open_shard, without_origin
 from gristmill.shards.token_rows import LENGTHS, ORIGINS
 from gristmill.shards.verify import Verification, verify
 from gristmill.text.tokenizers import find_tokenizer, load_engine
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from gristmill.shards.readers import ShardReader
+    from gristmill.shards.formats.base import ShardReader
     from gristmill.text.tokenizers import Engine
 
 _MAX_OPEN_SHARDS = 8
@@ -73,17 +74,17 @@ class Dataset:
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
-    def __getitem__(self, index: SupportsIndex) -> Record:
+    def __getitem__(self, index: SupportsIndex) -> ShardRecord:
         """A record by its number; negative ones count from the end."""
         shard, row = self._find(index)
-        return without_origin(self._read(shard, row))
+        return remove_origins(self._read(shard, row))
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[ShardRecord]:
         for _, _, shard in self._shards:
             with _naming(shard):
                 num_rows = 0
                 for record in self._reader(shard, self.manifest.format, self.manifest.kind).rows():
-                    yield without_origin(record)
+                    yield remove_origins(record)
                     num_rows += 1
                 if num_rows != shard.rows:
                     raise EOFError(f"it holds {num_rows} records, not {shard.rows}")
@@ -191,7 +192,7 @@ class Dataset:
             )
         return Origin(file.source, file.path, origin["position"], origin["part"])
 
-    def _read(self, shard: Shard, row: int) -> Record:
+    def _read(self, shard: Shard, row: int) -> ShardRecord:
         with _naming(shard):
             return self._reader(shard, self.manifest.format, self.manifest.kind).row(row)
 

@@ -17,6 +17,8 @@ import numpy as np
 from gristmill.core.books import find_imbalances
 from gristmill.core.errors import CorruptStreamError, DamagedDatasetError
 from gristmill.shards.arrow_stream import ORIGINS_SCHEMA, mapped_batches
+from gristmill.shards.formats.base import READ_ERRORS
+from gristmill.shards.formats.shard_format import open_origins, open_shard
 from gristmill.shards.hugging_face import side_files
 from gristmill.shards.manifest import (
     MANIFEST,
@@ -28,7 +30,6 @@ from gristmill.shards.manifest import (
     file_key,
     load_manifest,
 )
-from gristmill.shards.readers import READ_ERRORS, open_origins, open_shard
 from gristmill.shards.report import make_derived_files
 from gristmill.shards.token_rows import CHATS, ORIGINS, num_tokens, num_trained_tokens, rows_problem
 from gristmill.storage.checksums import file_checksum

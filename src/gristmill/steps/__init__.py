@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gristmill.steps.split import Split
     from gristmill.steps.tokenize.tokenize import Tokenize
     from gristmill.steps.toxicity import Toxicity
-    from gristmill.steps.write.write import Write
+    from gristmill.steps.write import Write
 
 __all__ = [
     "C4",
@@ -88,7 +88,7 @@ _HOMES = {
     "Split": "gristmill.steps.split",
     "Tokenize": "gristmill.steps.tokenize.tokenize",
     "Toxicity": "gristmill.steps.toxicity",
-    "Write": "gristmill.steps.write.write",
+    "Write": "gristmill.steps.write",
 }
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from gristmill.core.json_text import NAN_AS_NULL
 from gristmill.core.json_values import count_not_finite_values, encode_json
 from gristmill.core.records import ORIGIN, RECORD, SPLIT, TEXT, QuarantinedRecord, StepResult
 from gristmill.steps.records.columns import add_columns, path_in_record, value_columns
 from gristmill.steps.records.function_step import FunctionStep
 from gristmill.steps.records.record_functions import RefusedRecord, call_on_records
-from gristmill.steps.unite.json_text import NAN_AS_NULL
 
 _STRING_TYPES = (pa.large_string(), pa.string())
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gristmill.shards.arrow_stream import unchecked_batches
-from gristmill.shards.readers import READ_ERRORS
+from gristmill.shards.formats.base import READ_ERRORS
 from gristmill.shards.token_rows import ORIGINS
 from gristmill.stream.shard_blocks import check_size, damaged
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from gristmill.core.errors import DamagedDatasetError
 from gristmill.core.records import INPUT_IDS, LOSS_MASK
-from gristmill.shards.readers import READ_ERRORS
+from gristmill.shards.formats.base import READ_ERRORS
 from gristmill.shards.token_rows import LENGTHS
 from gristmill.stream.kernels import (
     B_END_ROW,

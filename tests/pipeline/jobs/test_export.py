@@ -240,7 +240,7 @@ def test_which_columns_tables_get(tmp_path, packed, run):
     assert row == {"input_ids": [1, 2, 3], "attention_mask": [1, 1, 1], "labels": [-100, 2, -100]}
     packed_chats = write_packed(tmp_path / "packed", {"web": [3]}, loss_masks=True)
     with_manifest(packed_chats, row_length=12)
-    with pytest.raises(UsageError, match="one document a row"):
+    with pytest.raises(UsageError, match="rows of one document"):
         run(packed_chats, "parquet", columns="axolotl")
     with pytest.raises(UsageError, match="columns: training is for tokens"):
         run(packed, "numpy", columns="training")

@@ -15,8 +15,8 @@ from gristmill.core.names import check_choice
 from gristmill.core.numbers import check_positive_number
 from gristmill.core.recipe import check_source_name
 from gristmill.shards.arrow_stream import mapped_batches
+from gristmill.shards.formats.base import READ_ERRORS
 from gristmill.shards.manifest import Manifest, Shard, load_manifest
-from gristmill.shards.readers import READ_ERRORS
 from gristmill.shards.token_rows import LENGTHS, check_rows
 from gristmill.storage.checksums import file_checksum
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gristmill.core.errors import GristmillError, UsageError
+from gristmill.core.json_text import is_json, reason_for_json
 from gristmill.core.names import join_names
 from gristmill.core.recipe import step_parameters
 from gristmill.core.records import INPUT_IDS, LITERALS, ORIGIN, RECORD, SPLIT, TEXT, TRAINED
@@ -55,6 +56,7 @@ from gristmill.pipeline.planning.splits import check_split_steps
 from gristmill.pipeline.planning.unite_sources import SourceBranch, unite_sources
 from gristmill.pipeline.planning.units import CELLS_PER_UNIT, UNIT_BYTES, Span, cut_into_slices, make_units
 from gristmill.pipeline.work_folder import check_writable
+from gristmill.shards.formats.shard_format import open_encoder
 from gristmill.shards.token_rows import is_masked, shard_schema
 from gristmill.steps.deduplicate.deduplicate import DeduplicateAgainst
 from gristmill.steps.limit import FirstRecords, Limit
@@ -71,8 +73,7 @@ from gristmill.steps.read import (
 from gristmill.steps.records.columns import value_columns
 from gristmill.steps.select import Select
 from gristmill.steps.tokenize.resolved_tokenize import ResolvedTokenize
-from gristmill.steps.unite.json_text import is_json, reason_for_json
-from gristmill.steps.write import Write, open_encoder
+from gristmill.steps.write import Write
 from gristmill.storage.commit import count_free_bytes
 from gristmill.storage.compression import codec_of
 from gristmill.text.tokenizers import clear_engine_cache
@@ -250,7 +251,7 @@ class Plan:
     def shard_schema(self) -> pa.Schema:
         """The columns of the shards."""
         row_length = self.pack.row_length if self.pack is not None else None
-        return open_encoder(self.write, shard_schema(self.sources[0].output_schema, row_length)).schema
+        return open_encoder(self.write.shard_format, shard_schema(self.sources[0].output_schema, row_length)).schema
 
     @property
     def fingerprint(self) -> str | None:
@@ -458,7 +459,7 @@ def _plan_source(
         legs = split_into_stages(strand.steps)
         schemas = find_stage_schemas(schema, legs)
         if INPUT_IDS not in schemas[-1].names:
-            open_encoder(write, schemas[-1])
+            open_encoder(write.shard_format, schemas[-1])
         file = min(files, key=lambda file: file.num_bytes or UNIT_BYTES)
         tried = SampleTrial(
             read, file, schema, collect_sample_steps(legs), schemas[-1], recipe.seed, recipe.max_quarantine, stops=debug

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from gristmill.core.json_text import JSON_TYPE, has_floats, is_json, make_field, reason_for_json
 from gristmill.core.records import ORIGIN, OTHER_FIELDS, RECORD, RECORD_TYPE, SPLIT, TEXT
 from gristmill.core.step import GlobalStep, LocalStep
 from gristmill.steps.map import Map
@@ -22,7 +23,6 @@ from gristmill.steps.records.source_column import SOURCE
 from gristmill.steps.rename import Rename
 from gristmill.steps.render.resolved_render import CHAT_FIELDS, ResolvedRender
 from gristmill.steps.unite.field_types import FieldType, unite_types, without_nulls
-from gristmill.steps.unite.json_text import JSON_TYPE, has_floats, is_json, make_field, reason_for_json
 from gristmill.steps.unite.unite_columns import UniteColumns
 
 if TYPE_CHECKING:

@@ -20,6 +20,8 @@ from gristmill.pipeline.stages.quarantine import ENVIRONMENT_REASONS, fill_in_pa
 from gristmill.pipeline.stages.receipts import Receipt
 from gristmill.pipeline.stages.sink import SplitFile
 from gristmill.pipeline.work_folder import WORK_FOLDER
+from gristmill.shards.arrow_stream import origins_footer, origins_header
+from gristmill.shards.formats.shard_format import open_encoder, write_shard
 from gristmill.shards.manifest import (
     MIXED,
     Deduplicated,
@@ -33,7 +35,6 @@ from gristmill.shards.manifest import (
     file_key,
 )
 from gristmill.shards.token_rows import CHATS, TOKENS, is_masked
-from gristmill.steps.write import encode_whole, open_encoder, origins_footer, origins_header
 from gristmill.storage.commit import PendingFile, write_file
 from gristmill.storage.files import open_input
 
@@ -320,10 +321,10 @@ def _publish_dropped(
 
 def _write_empty_shard(plan: Plan, run_id: str) -> SplitFile:
     """A dataset without records still has a shard, so that every reader finds its columns."""
-    encoder = open_encoder(plan.write, plan.shard_schema)
+    encoder = open_encoder(plan.write.shard_format, plan.shard_schema)
     path = f"{WORK_FOLDER}/work/empty{encoder.suffix}"
     with PendingFile(plan.output / path, run_id) as file:
-        encode_whole(plan.write, plan.shard_schema, [], file)
+        write_shard(plan.write.shard_format, plan.shard_schema, [], file)
         file.commit()
     origins = None
     if not encoder.holds_origins:

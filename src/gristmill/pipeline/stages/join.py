@@ -17,9 +17,10 @@ from gristmill.pipeline.stages.packing import PackingSink
 from gristmill.pipeline.stages.sink import OutputStem, RecordSink, SinkResult, SplitFile
 from gristmill.pipeline.stages.slice_task import SliceResult
 from gristmill.pipeline.stages.stored import StoredInput
+from gristmill.shards.arrow_stream import origins_footer, origins_header
+from gristmill.shards.formats.shard_format import open_encoder, write_shard
 from gristmill.shards.manifest import StoredFile
 from gristmill.shards.token_rows import shard_schema
-from gristmill.steps.write import encode_whole, needs_sequence, open_encoder, origins_footer, origins_header
 from gristmill.storage.commit import PendingFile
 from gristmill.storage.stored_paths import path_below
 
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
     from gristmill.engine.tasks import Context, Task
     from gristmill.pipeline.stages.slice_task import StageContext
-    from gristmill.steps.write import Encoder, Write
+    from gristmill.shards.formats.base import Encoder
+    from gristmill.steps.write import Write
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ def run_join(task: Task, context: Context) -> SliceResult:
         place = OutputStem(stage.root, join.stem, stage.run_id)
         sink = PackingSink(leg.pack, leg.pad_id, leg.write, place, last=join.is_tail, holds_train=leg.holds_train)
         return _pack_documents(join, sink)
-    if needs_sequence(leg.write, leg.output_schema):
+    if leg.write.needs_sequence(leg.output_schema):
         place = OutputStem(stage.root, join.stem, stage.run_id)
         return _rewrite_records(
             join,
@@ -165,7 +167,7 @@ class _Joiner:
         self._run_id = run_id
         self._write = write
         self._schema = schema
-        self._encoder: Encoder = open_encoder(write, schema)
+        self._encoder: Encoder = open_encoder(write.shard_format, schema)
 
     def join(self, split: str, stem: str, blocks: list[_Block]) -> SplitFile:
         places = [(block.path, block.start, block.size) for block in blocks]
@@ -196,7 +198,7 @@ class _Joiner:
                 file.write(footer)
             else:
                 batches = self._decode_blocks(places, header, footer)
-                encode_whole(self._write, self._schema, batches, file)
+                write_shard(self._write.shard_format, self._schema, batches, file)
             file.commit()
         return StoredFile(path=path, bytes=file.num_bytes, xxh3=file.checksum)
 

@@ -17,10 +17,10 @@ from gristmill.core.errors import LowUtilisationError
 from gristmill.core.splits import TRAIN
 from gristmill.pipeline.stages.sink import SinkResult, SplitFileWriter, group_by_split
 from gristmill.shards.canonical import canonical_schema
+from gristmill.shards.formats.arrow import ArrowEncoder
+from gristmill.shards.formats.shard_format import open_encoder
 from gristmill.shards.token_rows import shard_schema
 from gristmill.steps.pack.documents import pack_documents
-from gristmill.steps.write import open_encoder
-from gristmill.steps.write.arrow import ArrowEncoder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,7 +65,7 @@ class PackingSink:
         if not self._documents:
             return SinkResult([], accounts=[account])
         schema = next(iter(self._documents.values()))[0].schema
-        encoder = open_encoder(self._write, shard_schema(schema, self._pack.row_length))
+        encoder = open_encoder(self._write.shard_format, shard_schema(schema, self._pack.row_length))
         kept = ArrowEncoder(canonical_schema(schema))
         leftover_place = replace(self.place, stem=f"{self.place.stem}-leftover")
         with ExitStack() as stack:

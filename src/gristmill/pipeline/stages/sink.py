@@ -17,7 +17,11 @@ import pyarrow.compute as pc
 
 from gristmill.core.records import INPUT_IDS, ORIGIN, SPLIT
 from gristmill.core.splits import TRAIN
+from gristmill.shards.arrow_stream import origins_block, origins_footer, origins_header
 from gristmill.shards.canonical import canonical_schema
+from gristmill.shards.formats.arrow import ArrowEncoder
+from gristmill.shards.formats.shard_format import open_encoder
+from gristmill.shards.formats.tar import TarEncoder
 from gristmill.shards.manifest import StoredFile
 from gristmill.shards.token_rows import (
     LENGTHS,
@@ -28,9 +32,6 @@ from gristmill.shards.token_rows import (
     one_document_a_row,
     shard_schema,
 )
-from gristmill.steps.write import open_encoder, origins_block, origins_footer, origins_header
-from gristmill.steps.write.arrow import ArrowEncoder
-from gristmill.steps.write.tar import TarEncoder
 from gristmill.storage.commit import PendingFile
 from gristmill.storage.stored_paths import Count, StoredName  # noqa: TC001  (msgspec looks at the types of fields)
 
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gristmill.core.books import Account
-    from gristmill.steps.write import Encoder, Write
+    from gristmill.shards.formats.base import Encoder
+    from gristmill.steps.write import Write
 
 
 class SplitFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +83,7 @@ class RecordSink:
             encoder: Encoder = ArrowEncoder(canonical_schema(schema))
         else:
             written = schema if is_rows else shard_schema(schema, None)
-            encoder = open_encoder(write, written)
+            encoder = open_encoder(write.shard_format, written)
             if holds_train:
                 self._held = _open_held_writer(written, place)
         # A shard that is joined later is cut later.

@@ -30,7 +30,6 @@ from gristmill.runtime.pandas_free import block_pandas_import
 from gristmill.shards.manifest import StoredFile
 from gristmill.steps.read import CELL_BYTES, CellBatch, open_reader, read_small_files
 from gristmill.steps.records.record_functions import quarantine_row
-from gristmill.steps.write import needs_sequence
 from gristmill.storage.commit import PendingFile
 from gristmill.storage.files import read_version
 
@@ -220,7 +219,7 @@ class _SliceRun:
     def _open_sink(self) -> RecordSink | PackingSink:
         leg, part = self._leg, self._part
         place = OutputStem(self._stage.root, part.stem, self._stage.run_id)
-        if leg.write is not None and not part.complete and needs_sequence(leg.write, leg.output_schema):
+        if leg.write is not None and not part.complete and leg.write.needs_sequence(leg.output_schema):
             return RecordSink(None, leg.output_schema, place, complete=True)  # written when the unit is joined
         if leg.pack is None or leg.write is None:
             return RecordSink(leg.write, leg.output_schema, place, complete=part.complete, holds_train=leg.holds_train)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from gristmill.core.errors import CorruptStreamError, UsageError
+from gristmill.core.json_text import JSON_TYPE, make_field
 from gristmill.core.records import (
     CARRIES_ALL,
     KEY,
@@ -51,7 +52,6 @@ from gristmill.steps.read.tar_files.member_columns import infer_member_types
 from gristmill.steps.read.tar_files.tar_samples import JSON, TarSample, TarSampleWalk, add_members_to_json, member_path
 from gristmill.steps.read.tar_files.tar_stream import TarStream
 from gristmill.steps.unite.field_types import FieldType, infer_field_types
-from gristmill.steps.unite.json_text import JSON_TYPE, make_field
 from gristmill.storage.compression import codec_of
 from gristmill.storage.remote_files import protocol_of
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
+from gristmill.core.json_text import EXACT_FLOAT, JSON_TYPE
 from gristmill.core.records import INPUT_IDS, LITERALS, LOSS_MASK, ORIGIN, OTHER_FIELDS, RECORD, SPLIT, TEXT, TRAINED
-from gristmill.steps.unite.json_text import JSON_TYPE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -25,8 +25,6 @@ MAX_COLUMNS = 256
 _MAX_KEYS = 64
 """An object with more different keys than this is a mapping, not a table."""
 _MAX_DEPTH = 8
-EXACT_FLOAT = 2**53
-"""Whole numbers up to this are exact as floats."""
 _INT64 = range(-(2**63), 2**63)
 _SCALARS = {str: pa.large_string(), bool: pa.bool_(), float: pa.float64()}
 _IN_WORDS = {str: "strings", bool: "booleans", int: "whole numbers", float: "numbers", list: "lists", dict: "objects"}

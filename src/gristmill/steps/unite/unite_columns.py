@@ -8,10 +8,7 @@ from typing import Any, ClassVar
 import msgspec
 import pyarrow as pa
 
-from gristmill.core.records import ORIGIN, OTHER_FIELDS, RECORD, RECORD_TYPE, SPLIT, StepResult
-from gristmill.core.step import LocalStep
-from gristmill.steps.records.columns import path_in_record, value_columns
-from gristmill.steps.unite.json_text import (
+from gristmill.core.json_text import (
     JSON_TYPE,
     NAN_AS_NULL,
     count_not_finite,
@@ -19,7 +16,10 @@ from gristmill.steps.unite.json_text import (
     to_json_text,
     to_json_values,
 )
-from gristmill.steps.unite.record_columns import RecordColumns, is_decodable
+from gristmill.core.records import ORIGIN, OTHER_FIELDS, RECORD, RECORD_TYPE, SPLIT, StepResult
+from gristmill.core.step import LocalStep
+from gristmill.shards.record_columns import RecordColumns, is_decodable
+from gristmill.steps.records.columns import path_in_record, value_columns
 
 
 class UniteColumns(LocalStep, tag="columns", frozen=True, kw_only=True):

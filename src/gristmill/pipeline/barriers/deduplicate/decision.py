@@ -18,9 +18,9 @@ from gristmill.pipeline.barriers.deduplicate.record_files import make_records, w
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.removal_lists import COUNT, REMOVAL, RecordRange, RemovalList
 from gristmill.pipeline.stages.runner import StageUnit
+from gristmill.shards.formats.shard_format import ShardFormat, write_shard
 from gristmill.shards.manifest import Deduplicated, DuplicateCluster, InputFile, StoredFile, file_key
 from gristmill.steps.deduplicate.deduplicate import DUPLICATE, NEAR_DUPLICATE, DeduplicateAgainst
-from gristmill.steps.write import Write, encode_whole
 from gristmill.storage.commit import PendingFile
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ class Decision:
         """Every document that went and the one that stays for it, as Parquet."""
         path = f"{self.place.stem}.parquet"
         with PendingFile(self.place.root / path, self.place.run_id) as file:
-            encode_whole(Write(format="parquet"), TABLE_SCHEMA, self._make_table_batches(), file)
+            write_shard(ShardFormat.of("parquet"), TABLE_SCHEMA, self._make_table_batches(), file)
             file.commit()
         return StoredFile(path=path, bytes=file.num_bytes, xxh3=file.checksum)
 

@@ -14,12 +14,12 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from gristmill.core.json_text import NAN_AS_NULL
 from gristmill.core.records import RECORD, RECORD_TYPE, TEXT, TEXT_TYPE, QuarantinedRecord
 from gristmill.steps.read.batches import build_batch, extra_columns, is_utf8
 from gristmill.steps.read.cells import CellBatch
 from gristmill.steps.read.json_files.json_fields import JsonFields
 from gristmill.steps.read.raw_cells.cut_records import CutRecords, cut_records
-from gristmill.steps.unite.json_text import NAN_AS_NULL
 from gristmill.storage.remote_files import protocol_of
 
 if TYPE_CHECKING:

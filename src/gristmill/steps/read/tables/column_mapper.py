@@ -18,6 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.core.errors import UsageError
+from gristmill.core.json_text import (
+    JSON_TYPE,
+    NAN_AS_NULL,
+    count_not_finite,
+    is_json,
+    to_json_text,
+    to_json_values,
+)
 from gristmill.core.names import find_nearest
 from gristmill.core.records import CARRIES_ALL, ORIGIN, ORIGIN_TYPE, OTHER_FIELDS, TEXT, TEXT_TYPE, QuarantinedRecord
 from gristmill.steps.read.batches import build_batch, extra_columns
@@ -28,14 +36,6 @@ from gristmill.steps.unite.field_types import (
     join_types,
     plain_type,
     unite_types,
-)
-from gristmill.steps.unite.json_text import (
-    JSON_TYPE,
-    NAN_AS_NULL,
-    count_not_finite,
-    is_json,
-    to_json_text,
-    to_json_values,
 )
 
 if TYPE_CHECKING:

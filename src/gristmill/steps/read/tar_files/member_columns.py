@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
+from gristmill.core.json_text import JSON_TYPE, is_json
 from gristmill.core.records import KEY, OTHER_FIELDS, TEXT_TYPE
+from gristmill.shards.record_columns import RecordColumns
 from gristmill.steps.read.json_files.json_types import decode_sample
 from gristmill.steps.read.tar_files.tar_samples import is_json_member
 from gristmill.steps.unite.field_types import FieldType, infer_field_types, is_column_name, without_nulls
-from gristmill.steps.unite.json_text import JSON_TYPE, is_json
-from gristmill.steps.unite.record_columns import RecordColumns
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

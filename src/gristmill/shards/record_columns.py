@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import pyarrow as pa
 
+from gristmill.core.json_text import EXACT_FLOAT, JSON_TYPE
 from gristmill.core.records import OTHER_FIELDS, TEXT_TYPE
-from gristmill.steps.unite.field_types import EXACT_FLOAT
-from gristmill.steps.unite.json_text import JSON_TYPE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

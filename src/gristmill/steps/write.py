@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from gristmill.core.errors import UsageError
 from gristmill.core.names import check_choice
+from gristmill.core.records import KEY
 from gristmill.core.step import Step
+from gristmill.shards.formats.shard_format import COMPRESSIONS, FORMATS, ShardFormat
 
-_COMPRESSIONS: dict[str, tuple[str, ...]] = {
-    "jsonl": ("none", "gzip", "zstd", "bz2", "xz", "lz4"),
-    "parquet": ("zstd", "snappy", "gzip", "lz4", "none"),
-    "arrow": ("none",),
-    "webdataset": ("none",),
-}
-FORMATS = tuple(_COMPRESSIONS)
-
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _NAME_FIELD = re.compile(r"\{(split|source|number(:0?\d{0,2}[dx]?)?)\}")
 _NAME_HELP = 'write it as in "web-{number:06d}"; {split} and {source} may stand in it, too'
@@ -52,7 +49,7 @@ class Write(Step, tag="write", frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check_choice("format", self.format, FORMATS)
         if self.compression is not None:
-            check_choice(f"compression of {self.format} shards", self.compression, _COMPRESSIONS[self.format])
+            check_choice(f"compression of {self.format} shards", self.compression, COMPRESSIONS[self.format])
         if self.max_shard_bytes < 1:
             raise UsageError(f"max_shard_bytes must be at least 1, not {self.max_shard_bytes}")
         if self.max_shard_samples is not None:
@@ -82,20 +79,28 @@ class Write(Step, tag="write", frozen=True, kw_only=True):
         return self.shard_name.format(split=split, source=source, number=number)
 
     @property
+    def shard_format(self) -> ShardFormat:
+        """The format of the shards, with the compression in force."""
+        return ShardFormat.of(self.format, self.compression)
+
+    @property
     def codec(self) -> str | None:
-        """The compression in force; None for none."""
-        codec = self.compression or _COMPRESSIONS[self.format][0]
-        return None if codec == "none" else codec
+        """The compression in force; None: not compressed."""
+        return self.shard_format.codec
 
     @property
     def suffix(self) -> str:
-        """How its files' names end."""
-        if self.format != "jsonl":
-            return ".tar" if self.format == "webdataset" else f".{self.format}"
-        endings = {None: "", "gzip": ".gz", "zstd": ".zst", "bz2": ".bz2", "xz": ".xz", "lz4": ".lz4"}
-        return ".jsonl" + endings[self.codec]
+        """The end of the shards' file names."""
+        return self.shard_format.suffix
 
     @property
     def keeps_record(self) -> bool:
-        """Whether records that were read from JSON are written as they were; else their columns are."""
-        return self.format in {"jsonl", "webdataset"}
+        """Whether records read from JSON are written as they were; if not, their columns are."""
+        return self.shard_format.keeps_record
+
+    def needs_sequence(self, schema: pa.Schema) -> bool:
+        """Tell whether one writer must see all records of a shard in order, because blocks cannot be joined.
+
+        Samples are counted, or neighbours with one key would become one sample.
+        """
+        return self.format == "webdataset" and (self.max_shard_samples is not None or KEY in schema.names)

@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.records import ORIGIN_TYPE, SPLIT
-from gristmill.shards.readers import open_shard
-from gristmill.steps.write import Write, encode_whole, open_encoder
+from gristmill.shards.formats.shard_format import open_encoder, open_shard, write_shard
+from gristmill.steps.write import Write
 
 FORMATS = [
     Write(format="arrow"),
@@ -50,7 +50,7 @@ def _batches(rows_by_batch):
 
 def _whole(write, batches, schema=SCHEMA):
     sink = io.BytesIO()
-    encode_whole(write, schema, batches, sink)
+    write_shard(write.shard_format, schema, batches, sink)
     return sink.getvalue()
 
 
@@ -60,7 +60,7 @@ def _whole(write, batches, schema=SCHEMA):
 def test_blocks_join_in_any_grouping(write, rows, cut):
     batches = list(_batches(rows))
     # Two workers, each with an encoder of its own.
-    first, second = open_encoder(write, SCHEMA), open_encoder(write, SCHEMA)
+    first, second = open_encoder(write.shard_format, SCHEMA), open_encoder(write.shard_format, SCHEMA)
     blocks = [b"".join(map(first.block, batches[:cut])), b"".join(map(second.block, batches[cut:]))]
     assert first.header() + b"".join(blocks) + second.footer() == _whole(write, batches)
 
@@ -89,7 +89,7 @@ def test_all_records_come_back(tmp_path, write, rows):
     path.write_bytes(_whole(write, _batches(rows)))
     expected = [{name: row[name] for name in ("text", "score", "tags")} for batch in rows for row in batch]
     found = list(open_shard(path, write.format).rows())
-    if open_encoder(write, SCHEMA).holds_origins:
+    if open_encoder(write.shard_format, SCHEMA).holds_origins:
         assert [row.pop("origin")["position"] for row in found] == list(range(len(found)))
     assert found == expected
     assert open_shard(path, write.format).count_rows() == len(expected)
@@ -106,4 +106,4 @@ def test_a_shard_without_records_is_a_readable_file(tmp_path, write):
 def test_the_schema_is_what_a_reader_finds(write):
     with_record = SCHEMA.append(pa.field("record", pa.large_binary()))
     for schema in (SCHEMA, with_record):
-        assert open_encoder(write, schema).schema.names == ["origin", "text", "score", "tags"]
+        assert open_encoder(write.shard_format, schema).schema.names == ["origin", "text", "score", "tags"]

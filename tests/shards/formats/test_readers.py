@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from gristmill.shards.readers import open_shard
+from gristmill.shards.formats.shard_format import open_shard
 from gristmill.storage.compression import compress_frame
 
 
@@ -30,8 +30,8 @@ def test_reading_on_does_not_start_again(tmp_path):
     path = tmp_path / "shard.jsonl"
     path.write_bytes(b"".join(b'{"n":%d,"x":"%s"}\n' % (number, b"x" * 50_000) for number in range(100)))
     reader = open_shard(path, "jsonl")
-    chunks, starts = reader._chunks, []
-    reader._chunks = lambda: starts.append(1) or chunks()
+    chunks, starts = reader._open_chunks, []
+    reader._open_chunks = lambda: starts.append(1) or chunks()
     for number in range(0, 100, 3):
         assert reader.row(number)["n"] == number
     assert len(starts) == 0

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.records import make_origins
-from gristmill.steps.write import Write, open_encoder
-from gristmill.steps.write.tar import encode_member
+from gristmill.shards.formats.shard_format import ShardFormat, open_encoder
+from gristmill.shards.formats.tar import encode_member
 
 
 def _batch(**columns):
@@ -21,7 +21,7 @@ def _batch(**columns):
 
 
 def _tar(batch):
-    encoder = open_encoder(Write(format="webdataset"), batch.schema)
+    encoder = open_encoder(ShardFormat("webdataset"), batch.schema)
     return encoder.header() + encoder.block(batch.slice(0, 2)) + encoder.block(batch.slice(2)) + encoder.footer()
 
 

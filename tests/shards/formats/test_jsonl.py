@@ -11,7 +11,7 @@ import pytest
 
 from gristmill.core.errors import UsageError
 from gristmill.core.records import make_origins
-from gristmill.steps.write import Write, open_encoder
+from gristmill.shards.formats.shard_format import ShardFormat, open_encoder
 
 TOOLS = {"gzip": "gzip", "zstd": "zstd", "bz2": "bzip2", "xz": "xz", "lz4": "lz4"}
 
@@ -27,7 +27,7 @@ def _batch(records):
 
 
 def _block(batch, compression=None):
-    return open_encoder(Write(format="jsonl", compression=compression), batch.schema).block(batch)
+    return open_encoder(ShardFormat.of("jsonl", compression), batch.schema).block(batch)
 
 
 def test_records_are_written_as_they_were_read():
@@ -92,7 +92,7 @@ def test_stock_tools_read_the_frames_as_one_stream(tmp_path, codec, num_blocks):
     if shutil.which(TOOLS[codec]) is None:
         pytest.skip(f"{TOOLS[codec]} is not installed")
     batch = _batch([b'{"a":1}', b'{"a":2}'])
-    encoder = open_encoder(Write(format="jsonl", compression=codec), batch.schema)
+    encoder = open_encoder(ShardFormat.of("jsonl", codec), batch.schema)
     path = tmp_path / f"shard{encoder.suffix}"
     path.write_bytes(encoder.header() + encoder.block(batch) * num_blocks + encoder.footer())
     run = subprocess.run([TOOLS[codec], "-dc", path], capture_output=True, check=True)

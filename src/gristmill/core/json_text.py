@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 JSON_TYPE = pa.json_(TEXT_TYPE)
 """Stands for JSON text among types while columns are planned; the column itself is text with a note."""
+EXACT_FLOAT = 2**53
+"""Whole numbers up to this are exact as floats."""
 NAN_AS_NULL = "nan_as_null"
-"""The measure that counts numbers which JSON has not."""
+"""The counter of numbers that JSON cannot hold."""
 
 
 def make_field(name: str, kind: pa.DataType, why: str = "") -> pa.Field:

@@ -1,0 +1,189 @@
+"""Export to Parquet, JSON Lines and WebDataset: one file for each shard.
+
+Documents are written as the `write` step writes them, with all their columns. Token rows keep all columns in Parquet;
+JSON Lines and WebDataset have no good place for origins, so those are left out.
+
+| token rows | a row is |
+|---|---|
+| parquet | a row of the same columns |
+| jsonl | an object of `input_ids`, `lengths` and, for chats, `loss_mask` |
+| webdataset | the members `N.input_ids.npy`, `N.lengths.npy` … where N is the row's number in the split |
+
+With other `columns`, a row has those instead: see `exports.training`.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gristmill.core.errors import UsageError
+from gristmill.core.json_text import JSON_TYPE, NAN_AS_NULL, count_not_finite, is_json
+from gristmill.core.json_values import encode_json
+from gristmill.core.records import ORIGIN, ORIGIN_TYPE, OTHER_FIELDS, RECORD, RECORD_TYPE, TEXT
+from gristmill.exports.layout import PlannedFile
+from gristmill.exports.tokens import check_shard_batches, make_damage_error, read_shard_batches
+from gristmill.exports.training import STORED, make_training_rows, training_schema
+from gristmill.shards.arrow_stream import ORIGINS_SCHEMA, mapped_batches
+from gristmill.shards.formats.jsonl import read_line_chunks
+from gristmill.shards.formats.shard_format import open_shard, write_shard
+from gristmill.shards.formats.tar import BLOCK, encode_member
+from gristmill.shards.record_columns import RecordColumns
+from gristmill.shards.token_rows import ORIGINS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from gristmill.exports.layout import ShardSlot, Targets
+    from gristmill.shards.formats.base import ByteSink
+    from gristmill.shards.formats.shard_format import ShardFormat
+
+_PIECE_BYTES = 1 << 20
+"""This much of a batch becomes Python objects at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class TablesLayout:
+    """A `Layout` of one split: a file of rows for each shard."""
+
+    split: str
+    format: ShardFormat
+    num_files: int
+    schema: pa.Schema
+    stored_format: str
+    """The format of the dataset's shards."""
+    is_tokens: bool
+    columns: str = STORED
+    """The columns of token rows, a choice of `exports.training.COLUMNS`."""
+
+    @property
+    def files(self) -> Sequence[PlannedFile]:
+        return [PlannedFile(self._name(number)) for number in range(self.num_files)]
+
+    def later_names(self) -> Iterator[str]:
+        return map(self._name, itertools.count(self.num_files))
+
+    def fill(self, slot: ShardSlot, targets: Targets) -> int:
+        """Write the file of a shard; return how many numbers JSON could not hold."""
+        counts: Counter[str] = Counter()
+        with Path(targets.paths[slot.number]).open("wb") as file:
+            if self.is_tokens:
+                self._write_tokens(slot, file)
+            else:
+                documents = _read_documents(slot, self.stored_format, self._batch_schema)
+                batches = check_shard_batches(documents, slot.path, slot.rows)
+                if self.format.keeps_record:
+                    batches = _count_nan(batches, counts)
+                write_shard(self.format, self._batch_schema, batches, file)
+            file.flush()
+            os.fsync(file.fileno())
+        return counts[NAN_AS_NULL]
+
+    def usage(self, prefix: str) -> str:
+        last = f"00000..{self.num_files - 1:05d}"
+        if self.format.name == "webdataset":
+            return f'webdataset.WebDataset("{prefix}_{self.split}-{{{last}}}.tar")'
+        kind = "json" if self.format.name == "jsonl" else "parquet"
+        return f'datasets.load_dataset("{kind}", data_files="{prefix}_{self.split}-*{self.format.suffix}")'
+
+    def _name(self, number: int) -> str:
+        return f"_{self.split}-{number:05d}{self.format.suffix}"
+
+    @property
+    def _batch_schema(self) -> pa.Schema:
+        """The columns of documents on their way: those that are written, or, from JSON to JSON, the whole record."""
+        if self.stored_format in {"arrow", "parquet"}:
+            return self.schema
+        if not self.format.keeps_record:
+            return self.schema
+        text = [field for field in self.schema if field.name == TEXT]
+        return pa.schema([pa.field(ORIGIN, ORIGIN_TYPE), *text, pa.field(RECORD, RECORD_TYPE)])
+
+    def _write_tokens(self, slot: ShardSlot, file: ByteSink) -> None:
+        batches, schema = read_shard_batches(slot), self.schema
+        if self.columns != STORED:
+            batches = (make_training_rows(batch, self.columns) for batch in batches)
+            schema = training_schema(self.columns)
+        if self.format.name == "parquet":
+            write_shard(self.format, schema, batches, file)
+            return
+        columns = [name for name in schema.names if name != ORIGINS]
+        pieces = (batch.select(columns) for batch in _cut_batches(batches))
+        if self.format.name == "jsonl":
+            write_shard(self.format, pa.schema([schema.field(name) for name in columns]), pieces, file)
+            return
+        row = slot.first_row
+        for piece in pieces:
+            for values in zip(*(piece.column(name) for name in columns), strict=True):
+                for name, value in zip(columns, values, strict=True):
+                    for part in encode_member(f"{row:012d}.{name}.npy", _encode_npy(value)):
+                        file.write(part)
+                row += 1
+        file.write(bytes(2 * BLOCK))
+
+
+def _cut_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        step = max(1, batch.num_rows * _PIECE_BYTES // max(1, batch.nbytes))
+        for start in range(0, batch.num_rows, step):
+            yield batch.slice(start, step)
+
+
+def _encode_npy(value: pa.ListScalar) -> bytes:
+    content = io.BytesIO()
+    np.save(content, value.values.to_numpy(zero_copy_only=False), allow_pickle=False)
+    return content.getvalue()
+
+
+def _read_documents(slot: ShardSlot, stored_format: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    if stored_format == "arrow":
+        return _cut_batches(mapped_batches(Path(slot.path), slot.schema))
+    if stored_format == "parquet":
+        return _read_parquet(slot)
+    return _read_json_records(slot, stored_format, schema)
+
+
+def _read_parquet(slot: ShardSlot) -> Iterator[pa.RecordBatch]:
+    with pq.ParquetFile(slot.path, buffer_size=1 << 20) as file:
+        if slot.schema is not None and not file.schema_arrow.equals(slot.schema):
+            raise make_damage_error(slot.path, "has columns other than those in the manifest")
+        yield from file.iter_batches(1024)
+
+
+def _count_nan(batches: Iterable[pa.RecordBatch], counts: Counter[str]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        counts[NAN_AS_NULL] += sum(map(count_not_finite, batch.columns))
+        yield batch
+
+
+def _read_json_records(slot: ShardSlot, stored_format: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Read records of JSON lines or tars, in the batches of the side file that holds their origins."""
+    lines: Iterator[bytes]
+    if stored_format == "jsonl":
+        lines = (line for chunk in read_line_chunks(Path(slot.path)) for line in chunk)
+    else:
+        lines = map(encode_json, open_shard(Path(slot.path), stored_format).rows())
+    fields = [field for field in schema if field.name not in (ORIGIN, RECORD, OTHER_FIELDS)]
+    decoder = RecordColumns({field.name: JSON_TYPE if is_json(field) else field.type for field in fields})
+    for side in mapped_batches(Path(str(slot.origins)), ORIGINS_SCHEMA):
+        raw = list(itertools.islice(lines, side.num_rows))
+        if len(raw) < side.num_rows:
+            raise make_damage_error(slot.path, "holds fewer records than there are origins")
+        columns = {ORIGIN: side.column(ORIGIN), RECORD: pa.array(raw, RECORD_TYPE), **decoder.decode(raw)}
+        if not {OTHER_FIELDS, RECORD} & {*schema.names} and columns[OTHER_FIELDS].null_count < side.num_rows:
+            raise UsageError(
+                f"{slot.path} has a record that fits no column: {columns[OTHER_FIELDS].drop_null()[0]}",
+                help="export to jsonl, or make the dataset with `write: {format: parquet}`",
+            )
+        yield pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+    if next(lines, None) is not None:
+        raise make_damage_error(slot.path, "holds more records than there are origins")

@@ -1,0 +1,75 @@
+"""What every shard format provides: an encoder, and a reader of what it wrote.
+
+An encoder keeps no state, so the same batch gives the same block wherever it is encoded. A shard is header + blocks +
+footer: the blocks of its batches in order, however tasks grouped them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+import pyarrow as pa
+
+from gristmill.core.records import ORIGIN
+from gristmill.shards.token_rows import ORIGINS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ShardRecord = dict[str, Any]
+ROWS_AT_A_TIME = 256
+"""Readers turn this many rows into Python objects at once."""
+READ_ERRORS = (OSError, EOFError, pa.ArrowException, msgspec.DecodeError, ValueError, LookupError, OverflowError)
+"""What reading a damaged shard may raise, besides `CorruptStreamError`."""
+
+
+class ByteSink(Protocol):
+    """Something that bytes can be written to."""
+
+    def write(self, data: bytes, /) -> object: ...
+
+
+class Encoder(Protocol):
+    """The encoder of one format: deterministic, and without I/O."""
+
+    @property
+    def suffix(self) -> str:
+        """The end of a shard's file name: `.jsonl.zst`."""
+
+    @property
+    def concatenates(self) -> bool:
+        """Whether header + blocks + footer is the shard. If not, it is an Arrow stream to pass to `write_shard`."""
+
+    @property
+    def holds_origins(self) -> bool:
+        """Whether the shard keeps its records' origins; if not, they go to a side file (`origins_block`)."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that a reader of the dataset gets, for the manifest."""
+
+    def header(self) -> bytes: ...
+
+    def block(self, batch: pa.RecordBatch) -> bytes:
+        """Encode one batch; a batch without rows gives no bytes."""
+
+    def footer(self) -> bytes: ...
+
+
+class ShardReader(Protocol):
+    """The records of one shard. A damaged shard raises whatever its library raises: see `READ_ERRORS`."""
+
+    def row(self, index: int) -> ShardRecord: ...
+
+    def rows(self) -> Iterator[ShardRecord]: ...
+
+    def count_rows(self) -> int:
+        """Count the rows in the file, whatever the manifest says."""
+
+
+def remove_origins(record: ShardRecord) -> ShardRecord:
+    """Remove the columns of origins from a record, in place."""
+    record.pop(ORIGIN, None)
+    record.pop(ORIGINS, None)
+    return record

@@ -1,0 +1,147 @@
+"""The table of shard formats: which encoder and which reader each one has.
+
+| format | a row at random costs | memory |
+|---|---|---|
+| arrow | microseconds: the file is mapped | the row |
+| parquet | decoding its row group, unless it is the one read last | one row group, about 32 MiB |
+| jsonl | reading on from the row read last; an earlier row, from the start | 1 MiB, or one record |
+| webdataset | one seek, by an index that the first such row builds: 9 µs a member | 33 bytes a member and its name |
+
+In order, every format is read once from front to back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gristmill.core.names import check_choice
+from gristmill.core.records import CARRIES_ALL, ORIGIN, PATH, RECORD, SPLIT, TYPE_REASON
+from gristmill.shards.arrow_stream import mapped_batches
+from gristmill.shards.canonical import canonical_schema
+from gristmill.shards.formats.arrow import ArrowEncoder, ArrowShard, TokenShard
+from gristmill.shards.formats.jsonl import JsonlEncoder, JsonlShard
+from gristmill.shards.formats.parquet import ParquetEncoder, ParquetShard, write_parquet
+from gristmill.shards.formats.tar import TarEncoder, TarShard
+from gristmill.shards.token_rows import KINDS, ORIGINS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from gristmill.shards.formats.base import ByteSink, Encoder, ShardReader
+    from gristmill.storage.compression import Codec
+
+COMPRESSIONS: dict[str, tuple[str, ...]] = {
+    "jsonl": ("none", "gzip", "zstd", "bz2", "xz", "lz4"),
+    "parquet": ("zstd", "snappy", "gzip", "lz4", "none"),
+    "arrow": ("none",),
+    "webdataset": ("none",),
+}
+"""The compressions of each format, its default first."""
+FORMATS = tuple(COMPRESSIONS)
+_CODEC_SUFFIXES = {None: "", "gzip": ".gz", "zstd": ".zst", "bz2": ".bz2", "xz": ".xz", "lz4": ".lz4"}
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFormat:
+    """A format of shards, with its compression."""
+
+    name: str
+    codec: str | None = None
+    """None: not compressed."""
+
+    @classmethod
+    def of(cls, name: str, compression: str | None = None) -> ShardFormat:
+        """Make a format from names that were checked; None is the format's default compression.
+
+        >>> ShardFormat.of("jsonl", "zstd").suffix, ShardFormat.of("parquet").codec
+        ('.jsonl.zst', 'zstd')
+        """
+        codec = compression or COMPRESSIONS[name][0]
+        return cls(name, None if codec == "none" else codec)
+
+    @property
+    def suffix(self) -> str:
+        """The end of the files' names."""
+        if self.name == "jsonl":
+            return ".jsonl" + _CODEC_SUFFIXES[self.codec]
+        return ".tar" if self.name == "webdataset" else f".{self.name}"
+
+    @property
+    def keeps_record(self) -> bool:
+        """Whether records read from JSON are written as they were; if not, their columns are."""
+        return self.name in {"jsonl", "webdataset"}
+
+
+def open_encoder(format: ShardFormat, schema: pa.Schema) -> Encoder:
+    """Make the encoder for batches of this schema. The column `split` is not written: the folder says it."""
+    has_record = RECORD in schema.names
+    columns = canonical_schema(_without_plan_notes(_without_column(_without_column(schema, SPLIT), RECORD)))
+    if format.name == "arrow":
+        return ArrowEncoder(columns)
+    if format.name == "parquet":
+        return ParquetEncoder(columns)
+    if format.name == "webdataset":
+        return TarEncoder(columns, has_record)
+    return JsonlEncoder(columns, has_record, format.suffix, cast("Codec | None", format.codec))
+
+
+def write_shard(format: ShardFormat, schema: pa.Schema, batches: Iterable[pa.RecordBatch], sink: ByteSink) -> None:
+    """Write a whole shard: the same bytes as header + blocks + footer, in the formats that concatenate."""
+    encoder = open_encoder(format, schema)
+    if isinstance(encoder, ParquetEncoder):
+        write_parquet(encoder.schema, format.codec, batches, sink)
+        return
+    sink.write(encoder.header())
+    key: str | None = None
+    for batch in batches:
+        if isinstance(encoder, TarEncoder):
+            block, key = encoder.block_after(batch, key)
+        else:
+            block = encoder.block(batch)
+        sink.write(block)
+    sink.write(encoder.footer())
+
+
+def open_shard(path: Path, format: str, kind: str = "documents", schema: pa.Schema | None = None) -> ShardReader:
+    """Open a shard of a dataset of this format and kind; `schema` is checked where it is Arrow or Parquet."""
+    if kind in KINDS:
+        return TokenShard(path, schema)
+    check_choice("format", format, FORMATS)
+    if format == "arrow":
+        return ArrowShard(path, schema)
+    if format == "parquet":
+        return ParquetShard(path, schema)
+    if format == "jsonl":
+        return JsonlShard(path)
+    return TarShard(path)
+
+
+def open_origins(path: Path, format: str, kind: str = "documents") -> Iterator[pa.StructArray]:
+    """Read the origins in a shard that holds them, or in a side file (`arrow`)."""
+    if kind in KINDS:
+        return (batch.column(ORIGINS).flatten() for batch in mapped_batches(path))
+    if format == "parquet":
+        batches = pq.ParquetFile(str(path), buffer_size=1 << 20).iter_batches(columns=[ORIGIN])
+    else:
+        batches = mapped_batches(path)
+    return (batch.column(ORIGIN) for batch in batches)
+
+
+def _without_column(schema: pa.Schema, name: str) -> pa.Schema:
+    index = schema.get_field_index(name)
+    return schema if index < 0 else schema.remove(index)
+
+
+def _without_plan_notes(schema: pa.Schema) -> pa.Schema:
+    """Remove what the plan noted about the input files: it says nothing about the shard."""
+    fields = [field.with_metadata(_without_keys(field.metadata, PATH, TYPE_REASON)) for field in schema]
+    return pa.schema(fields, _without_keys(schema.metadata, CARRIES_ALL))
+
+
+def _without_keys(metadata: Mapping[bytes, bytes] | None, *keys: bytes) -> dict[bytes, bytes] | None:
+    return {name: value for name, value in (metadata or {}).items() if name not in keys} or None
