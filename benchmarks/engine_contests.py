@@ -276,8 +276,8 @@ def start_of_worker(repeats):
     commands = {
         "python -I -S (no site)": ["-I", "-S", "-c", ""],
         "python": ["-c", ""],
-        "python + engine.worker": ["-c", "import gristmill.engine.worker"],
-        "python + engine.worker + numpy": ["-c", "import gristmill.engine.worker, numpy"],
+        "python + engine.worker": ["-c", "import gristmill.engine.worker.main"],
+        "python + engine.worker + numpy": ["-c", "import gristmill.engine.worker.main, numpy"],
         "python + multiprocessing.spawn": ["-c", "import multiprocessing.spawn"],
     }
 

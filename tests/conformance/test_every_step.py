@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from gristmill import steps
 from gristmill.core.books import Account
-from gristmill.core.function import Function
 from gristmill.core.records import ORIGIN, RECORD, RECORD_TYPE
 from gristmill.core.sample_batches import documents
 from gristmill.core.step import GlobalStep, LocalStep
 from gristmill.recipe.catalog import STEPS, step_class
 from gristmill.recipe.dump import dump_recipe
 from gristmill.recipe.load import parse_recipe
+from gristmill.runtime.function import Function
 
 FOLDER = str(Path(__file__).parent)
 CALLS = str(Path(__file__).parent / "record_functions.py")

@@ -57,7 +57,7 @@ def test_a_name_that_is_no_folder_is_refused_and_can_be_renamed(name):
 
 
 def test_two_names_that_are_one_folder_elsewhere():
-    with pytest.raises(UsageError, match="capitals"):
+    with pytest.raises(UsageError, match="in case"):
         choose_splits(["train", "Test", "test"], None, "x")
 
 

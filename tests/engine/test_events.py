@@ -73,8 +73,8 @@ def test_starts_and_deaths_balance(path):
     died = {event["worker"] for event in events if event["event"] == "worker_died"}
     assert len(died) == 6
     assert died <= ready
-    assert [event["item"] for event in events if event["event"] == "solo_run"] == [2, 2, 2]
-    starts = [event for event in events if event["event"] in ("worker_started", "solo_run")]
+    assert [event["item"] for event in events if event["event"] == "isolated_run"] == [2, 2, 2]
+    starts = [event for event in events if event["event"] in ("worker_started", "isolated_run")]
     assert {event["worker"] for event in starts} >= ready, "every worker that became ready was seen to start"
 
 

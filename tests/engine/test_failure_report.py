@@ -7,13 +7,13 @@ import pytest
 from gristmill_testing.objects import TwoArguments
 
 import gristmill as gm
-from gristmill.engine import failure_report as verdict
+from gristmill.engine import failure_report
 from gristmill.engine.backend import Died
-from gristmill.engine.captured_error import CapturedError
 from gristmill.engine.tasks import Task
+from gristmill.engine.worker.captured_error import CapturedError
 
 
-def caught(error, *, travels=True, kind="exception"):
+def capture(error, *, travels=True, kind="exception"):
     try:
         raise error
     except BaseException as raised:
@@ -21,7 +21,7 @@ def caught(error, *, travels=True, kind="exception"):
 
 
 def test_exception_becomes_a_failure_and_itself():
-    failed = verdict.report_exception(7, "the item", caught(ValueError("bad")), attempts=3)
+    failed = failure_report.report_exception(7, "the item", capture(ValueError("bad")), attempts=3)
     failure = failed.failure
     assert (failure.index, failure.kind, failure.error_type, failure.message) == (7, "exception", "ValueError", "bad")
     assert (failure.attempts, failure.signal) == (3, None)
@@ -34,12 +34,12 @@ def test_exception_becomes_a_failure_and_itself():
 
 
 def test_first_attempt_is_not_mentioned():
-    error = verdict.report_exception(0, 1, caught(ValueError("bad")), attempts=1).to_exception()
+    error = failure_report.report_exception(0, 1, capture(ValueError("bad")), attempts=1).to_exception()
     assert "attempt" not in "\n".join(error.__notes__)
 
 
 def test_exception_that_could_not_travel_is_named():
-    error = verdict.report_exception(0, 1, caught(TwoArguments("a", 2)), attempts=1).to_exception()
+    error = failure_report.report_exception(0, 1, capture(TwoArguments("a", 2)), attempts=1).to_exception()
     assert isinstance(error, gm.errors.RemoteError)
     assert "TwoArguments" in str(error)
     assert "a has 2" in str(error)
@@ -47,7 +47,7 @@ def test_exception_that_could_not_travel_is_named():
 
 def test_exception_of_this_process_is_the_same_object():
     original = TwoArguments("a", 2)
-    failed = verdict.report_exception(0, 1, caught(original, travels=False), attempts=1)
+    failed = failure_report.report_exception(0, 1, capture(original, travels=False), attempts=1)
     assert failed.to_exception() is original
 
 
@@ -60,7 +60,7 @@ def test_exception_of_this_process_is_the_same_object():
 )
 def test_deaths(out_of_memory, kind, error_class, builtin):
     event = Died(None, "was killed by SIGKILL", "SIGKILL", 4, 0, "stack of the crash")
-    failed = verdict.report_deaths(4, "item", event, 6, out_of_memory=out_of_memory)
+    failed = failure_report.report_deaths(4, "item", event, 6, out_of_memory=out_of_memory)
     assert (failed.failure.kind, failed.failure.signal, failed.failure.attempts) == (kind, "SIGKILL", 6)
     error = failed.to_exception()
     assert type(error) is error_class
@@ -71,7 +71,7 @@ def test_deaths(out_of_memory, kind, error_class, builtin):
 
 
 def test_timeout():
-    failed = verdict.report_timeout(4, "item", 2.5, 1, position=7)
+    failed = failure_report.report_timeout(4, "item", 2.5, 1, position=7)
     assert failed.failure.kind == "timeout"
     assert isinstance(failed.to_exception(), gm.errors.ItemTimeoutError)
     assert "2.5" in failed.failure.message
@@ -84,11 +84,11 @@ class _NoRepr:
 
 
 def test_items_are_shown_in_a_few_words():
-    assert verdict.describe_item("short") == "'short'"
-    assert "_NoRepr" in verdict.describe_item(_NoRepr())
-    assert len(verdict.describe_item("x" * 10_000)) < 300
-    assert len(verdict.describe_item(list(range(10_000)))) < 300
-    assert len(verdict.describe_item({str(n): n for n in range(1000)})) < 300
+    assert failure_report.describe_item("short") == "'short'"
+    assert "_NoRepr" in failure_report.describe_item(_NoRepr())
+    assert len(failure_report.describe_item("x" * 10_000)) < 300
+    assert len(failure_report.describe_item(list(range(10_000)))) < 300
+    assert len(failure_report.describe_item({str(n): n for n in range(1000)})) < 300
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_showing_a_large_item_takes_little_memory(item):
     """The words about an item of a gigabyte must not take four."""
     tracemalloc.start()
     try:
-        verdict.describe_item(item)
+        failure_report.describe_item(item)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -97,42 +97,42 @@ def test_at_least_a_few_large_results_may_wait():
     assert auto.num_items_in(256 << 20) >= 3
 
 
-def drain(supply, max_items=None):
-    while (chunk := supply.next_chunk(max_items)) is not None:
+def drain(queue, max_items=None):
+    while (chunk := queue.next_chunk(max_items)) is not None:
         yield chunk
 
 
 def test_every_item_once_in_order():
-    supply = ItemQueue("abcdefg", sizer(3), 0)
-    chunks = list(drain(supply))
+    queue = ItemQueue("abcdefg", sizer(3), 0)
+    chunks = list(drain(queue))
     assert [chunk.items for chunk in chunks] == [["a", "b", "c"], ["d", "e", "f"], ["g"]]
     assert [list(chunk.indexes) for chunk in chunks] == [[0, 1, 2], [3, 4, 5], [6]]
     assert len({chunk.number for chunk in chunks}) == 3
-    assert supply.is_exhausted
+    assert queue.is_exhausted
 
 
 def test_numbering_can_go_on_where_another_stopped():
-    supply = ItemQueue("ab", sizer(1), 10)
-    assert [list(chunk.indexes) for chunk in drain(supply)] == [[10], [11]]
+    queue = ItemQueue("ab", sizer(1), 10)
+    assert [list(chunk.indexes) for chunk in drain(queue)] == [[10], [11]]
 
 
 def test_limit_of_a_worker_is_kept():
-    supply = ItemQueue(range(10), sizer(5), 0)
-    assert len(supply.next_chunk(2).items) == 2
-    assert len(supply.next_chunk(None).items) == 5
+    queue = ItemQueue(range(10), sizer(5), 0)
+    assert len(queue.next_chunk(2).items) == 2
+    assert len(queue.next_chunk(None).items) == 5
 
 
 def test_returned_items_go_first_and_alone_if_asked():
-    supply = ItemQueue("abcdef", sizer(3), 0)
-    first = supply.next_chunk(None)
-    supply.put_back(first.unfinished_items(), alone=True)
-    assert [chunk.items for chunk in itertools.islice(drain(supply), 4)] == [["a"], ["b"], ["c"], ["d", "e", "f"]]
+    queue = ItemQueue("abcdef", sizer(3), 0)
+    first = queue.next_chunk(None)
+    queue.put_back(first.unfinished_items(), alone=True)
+    assert [chunk.items for chunk in itertools.islice(drain(queue), 4)] == [["a"], ["b"], ["c"], ["d", "e", "f"]]
 
 
 def test_returned_items_go_together_if_not_alone():
-    supply = ItemQueue("abcdef", sizer(3), 0)
-    supply.put_back(supply.next_chunk(None).unfinished_items(), alone=False)
-    assert supply.next_chunk(None).items == ["a", "b", "c"]
+    queue = ItemQueue("abcdef", sizer(3), 0)
+    queue.put_back(queue.next_chunk(None).unfinished_items(), alone=False)
+    assert queue.next_chunk(None).items == ["a", "b", "c"]
 
 
 def test_only_what_is_asked_for_is_taken():
@@ -143,32 +143,32 @@ def test_only_what_is_asked_for_is_taken():
             taken.append(n)
             yield n
 
-    supply = ItemQueue(items(), sizer(4), 0)
+    queue = ItemQueue(items(), sizer(4), 0)
     assert taken == []
-    supply.next_chunk(None)
+    queue.next_chunk(None)
     assert len(taken) == 4
-    supply.prefetch(3)
+    queue.prefetch(3)
     assert len(taken) == 7
-    supply.prefetch(3)
+    queue.prefetch(3)
     assert len(taken) == 7
 
 
 def test_pause_stops_the_input_but_not_what_came_back():
-    supply = ItemQueue(range(10), sizer(2), 0)
-    chunk = supply.next_chunk(None)
-    supply.paused = True
-    assert supply.next_chunk(None) is None
-    supply.put_back(chunk.unfinished_items(), alone=False)
-    assert supply.next_chunk(None).items == [0, 1]
-    supply.paused = False
-    assert supply.next_chunk(None).items == [2, 3]
+    queue = ItemQueue(range(10), sizer(2), 0)
+    chunk = queue.next_chunk(None)
+    queue.is_paused = True
+    assert queue.next_chunk(None) is None
+    queue.put_back(chunk.unfinished_items(), alone=False)
+    assert queue.next_chunk(None).items == [0, 1]
+    queue.is_paused = False
+    assert queue.next_chunk(None).items == [2, 3]
 
 
 def test_end_forgets_what_comes_after():
-    supply = ItemQueue(range(10), sizer(1), 0)
-    supply.prefetch(6)
-    supply.end_at(2)
-    assert [chunk.items for chunk in drain(supply)] == [[0], [1]]
+    queue = ItemQueue(range(10), sizer(1), 0)
+    queue.prefetch(6)
+    queue.end_at(2)
+    assert [chunk.items for chunk in drain(queue)] == [[0], [1]]
 
 
 @given(
@@ -177,16 +177,16 @@ def test_end_forgets_what_comes_after():
     seed=st.integers(0, 2**32),
 )
 @settings(max_examples=150, deadline=None)
-def test_law_of_the_supply(number, chunk_size, seed):
+def test_law_of_the_queue(number, chunk_size, seed):
     """Whatever comes back, in whatever state: each item is done exactly once in the end."""
     rng = random.Random(seed)
     auto = ChunkSizer(chunk_size, 2, number)
-    supply = ItemQueue(range(number), auto, 0)
+    queue = ItemQueue(range(number), auto, 0)
     done = []
-    while (chunk := supply.next_chunk(rng.choice([None, 1, 4]))) is not None:
+    while (chunk := queue.next_chunk(rng.choice([None, 1, 4]))) is not None:
         assert list(chunk.indexes) == list(chunk.items)
-        chunk.done = rng.randint(0, len(chunk.items))
-        auto.observe_time(chunk.done, 1e-6 * chunk.done)
-        done += chunk.items[: chunk.done]
-        supply.put_back(chunk.unfinished_items(), alone=rng.random() < 0.5)
+        chunk.num_done = rng.randint(0, len(chunk.items))
+        auto.observe_time(chunk.num_done, 1e-6 * chunk.num_done)
+        done += chunk.items[: chunk.num_done]
+        queue.put_back(chunk.unfinished_items(), alone=rng.random() < 0.5)
     assert sorted(done) == list(range(number))

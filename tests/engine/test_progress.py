@@ -34,8 +34,8 @@ def clock(monkeypatch):
     return clock
 
 
-def shown_by(display, observer, capsys, crew=()):
-    display.show(observer, crew)
+def shown_by(display, observer, capsys, pool=()):
+    display.show(observer, pool)
     display.close(observer)
     return capsys.readouterr().err
 
@@ -174,8 +174,8 @@ def test_line_comes_while_the_job_runs(capfd, monkeypatch, folder):
     monkeypatch.setattr(progress.ProgressLines, "seconds_between", 0.05)
     original = progress.ProgressLines.show
 
-    def show(self, observer, crew):
-        original(self, observer, crew)
+    def show(self, observer, pool):
+        original(self, observer, pool)
         (folder / "shown").touch()
 
     monkeypatch.setattr(progress.ProgressLines, "show", show)
@@ -190,9 +190,9 @@ def test_monitor_names_each_worker(capfd, monkeypatch, folder):
     monkeypatch.setattr(progress.ProgressLines, "seconds_between", 0.05)
     original = progress.ProgressLines.show
 
-    def show(self, observer, crew):
-        original(self, observer, crew)
-        if len([member for member in crew if member.chunks]) == 2:
+    def show(self, observer, pool):
+        original(self, observer, pool)
+        if len([worker for worker in pool if worker.chunks]) == 2:
             (folder / "shown").touch()
 
     monkeypatch.setattr(progress.ProgressLines, "show", show)

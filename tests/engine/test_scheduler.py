@@ -1,4 +1,4 @@
-"""The scheduler and its court over a simulated backend: every item exactly once, and no innocent blamed."""
+"""The scheduler and its failure handler over a simulated backend: every item exactly once, and no innocent blamed."""
 
 import random
 from collections import Counter
@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.engine.failure_report import FinalFailure
-from gristmill.engine.job import Job
 from gristmill.engine.observer import Observer
 from gristmill.engine.scheduler import Policy, Scheduler
+from gristmill.engine.worker.job import Job
 
 JOB = Job(abs)
 
@@ -168,7 +168,7 @@ def test_suspect_runs_with_no_other_worker_around():
     _, backend, events = simulate(random.Random(1), plans, JOB, Policy(workers=4, chunk_size=1))
     assert backend.runs[3] == 6
     assert backend.concurrency[3][3:] == [1, 1, 1]
-    assert len(events.named("solo_run")) == 3
+    assert len(events.named("isolated_run")) == 3
 
 
 def test_suspects_do_not_keep_the_scheduler_spinning():
@@ -180,7 +180,7 @@ def test_suspects_do_not_keep_the_scheduler_spinning():
 
 
 def test_suspect_that_hangs_alone_does_not_spin():
-    """The solo run takes long, while another item's retry has become due."""
+    """The isolated run takes long, while another item's retry has become due."""
     plans = {0: ["raise", "ok"], 1: ["die", "die", "die", "hang"]}
     waits = []
 

@@ -142,7 +142,7 @@ def test_counters_arrive_while_the_task_runs(folder, monkeypatch):
     class Display:
         seconds_between = 0.02
 
-        def show(self, observer, crew):
+        def show(self, observer, pool):
             if observer.counts.get("records", 0) > 0:
                 (folder / "seen").touch()
 

@@ -300,7 +300,7 @@ def test_deaths_are_events_and_messages(tmp_path, caplog):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_suspect_is_tried_though_others_do_not_want_to_leave(folder):
-    """A thread that the function left running keeps its worker from exiting by itself; the solo run must not wait."""
+    """A thread that the function left running keeps its worker from exiting; the isolated run must not wait."""
 
     def setup():
         threading.Thread(target=wait_for_file, args=(folder / "never", 3600)).start()

@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 LAYERS = "Layers: imports point down, never up or sideways"
+NO_IO = "The core does no I/O"
 TASKS = "The engine knows tasks, not datasets"
 BACKENDS = "Backends do not know each other"
 DOORS = "Each heavy dependency has one door"
@@ -21,6 +22,8 @@ VIOLATIONS = {
     "sideways": ("engine/planted.py", "import gristmill.steps", LAYERS),
     "hidden in a function": ("storage/planted.py", "def f():\n    import gristmill.cli", LAYERS),
     "undeclared folder": ("utils/__init__.py", "", LAYERS),
+    "the core writes files": ("core/planted.py", "from tempfile import mkdtemp", NO_IO),
+    "the core reads files": ("core/planted.py", "def f():\n    from pathlib import Path", NO_IO),
     "engine reads shards": ("engine/planted.py", "import gristmill.shards", TASKS),
     "backend uses another": ("engine/backends/planted.py", "import gristmill.engine.backends.other", BACKENDS),
     "torch by a second door": ("stream/planted.py", "import torch.utils.data", DOORS),

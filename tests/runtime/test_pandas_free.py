@@ -33,7 +33,7 @@ def test_workers_without_functions_do_without_pandas(tmp_path):
 import json, sys
 from gristmill.core.recipe import Recipe
 from gristmill.engine import tasks
-from gristmill.pipeline.stages import runner as legs
+from gristmill.pipeline.stages import runner
 from gristmill.pipeline.stages.options import RunOptions
 from gristmill.pipeline.run import run_recipe
 from gristmill.pipeline.stages.slice_task import run_slice
@@ -44,7 +44,7 @@ def spying(task, context):
     open({str(tmp_path / "seen")!r}, "a").write(str("pandas" in __import__("sys").modules))
     return result
 
-legs.run_part = spying
+runner.run_slice = spying
 open({str(tmp_path / "a.jsonl")!r}, "w").write(json.dumps({{"text": "hello"}}))
 recipe = Recipe(sources={{"web": Read(read={str(tmp_path / "a.jsonl")!r})}},
     steps=[Length(min_chars=2), Write(format="arrow")], output={str(tmp_path / "out")!r})

@@ -35,7 +35,7 @@ def test_braces_mean_what_they_mean_in_bash(pattern):
 
 def test_a_range_of_a_billion_names_is_refused_at_once():
     for pattern in ("{0..999999999}", "{0..9999}{0..9999}"):
-        with pytest.raises(UsageError, match="stands for more"):
+        with pytest.raises(UsageError, match="expands to more"):
             expand_braces(pattern)
 
 

@@ -164,11 +164,14 @@ def kinds():
         "TokenizerIdentity",
         "Quarantine",
         "Deduplicated",
-        "Note",
-        "PartResult",
+        "PublishJournal",
+        "SliceResult",
         "UnpackResult",
     }
-    assert held | {"Dealt", "SignedUnit", "FoundCopies", "FoundCandidates", "Compared", "_State", "_Splits"} <= names
+    assert (
+        held | {"ScatteredUnit", "SignedUnit", "CopyPairs", "CandidatePairs", "ComparedPairs", "_State", "_Splits"}
+        <= names
+    )
     return found
 
 

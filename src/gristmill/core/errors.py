@@ -2,25 +2,26 @@
 
     GristmillError
     ├── UsageError            (ValueError)    a call or a command was written wrongly; nothing was started
-    │   ├── EndlessStreamError (TypeError)    the length of what has no end
-    │   ├── NoStateError      (AttributeError) the state of what has none
-    │   └── OutOfRangeError   (IndexError)    a row or a step that is not there
-    ├── SetupError            (RuntimeError)  no worker could be made ready
+    │   ├── EndlessStreamError (TypeError)    the length of an endless stream was asked for
+    │   ├── NoStateError      (AttributeError) the state of an object without one was asked for
+    │   └── OutOfRangeError   (IndexError)    a row or a step does not exist
+    ├── SetupError            (RuntimeError)  no worker could be set up
     ├── WorkerDiedError       (RuntimeError)  an item ended every process that ran it
     ├── OutOfMemoryError      (MemoryError)   an item needs more memory than there is
     ├── ItemTimeoutError      (TimeoutError)  an item took longer than its timeout
     ├── UnpicklableError      (TypeError)     something cannot be sent to or from a worker
-    ├── RemoteError           (RuntimeError)  stands for a worker's exception that could not travel
+    ├── RemoteError           (RuntimeError)  replaces a worker's exception that could not be sent
     ├── CorruptStreamError    (ValueError)    a compressed stream ends too early or is damaged
-    ├── RemoteStoreError      (RuntimeError)  a store behind a URL does not answer, however often it is asked
-    │   └── StoreRefusedError                 it answers, and asking again would not help
-    ├── DamagedDatasetError   (RuntimeError)  what is on disk is not what the manifest says
+    ├── RemoteStoreError      (RuntimeError)  a remote store does not answer, after all retries
+    │   └── StoreRefusedError                 it refuses, and a retry would not help
+    ├── DamagedDatasetError   (RuntimeError)  the files on disk are not what the manifest says
     ├── FolderLockedError     (RuntimeError)  another run works in the folder
     ├── NotUpToDateError      (RuntimeError)  the output holds a dataset of another recipe or of other inputs
-    └── StoppedError          (RuntimeError)  a run was stopped on purpose; what it had finished is kept
-        ├── SourceChangedError                an input file is not what it was when the run was planned
+    └── StoppedError          (RuntimeError)  a run was stopped on purpose; finished work is kept
+        ├── SourceChangedError                an input file has changed since the run was planned
         ├── TooManyBadError                   one record after another cannot be used
-        ├── QuarantineError                   more records were set aside than the recipe allows
+        ├── QuarantineError                   more records were quarantined than the recipe allows
+        ├── EmptyDatasetError                 no record is left
         ├── TooManyDuplicatesError            more documents are copies than the recipe allows
         ├── LowUtilisationError               packed rows hold more padding than the recipe allows
         ├── ParityError                       the fast tokenizer engine gave other ids than the reference
@@ -56,19 +57,19 @@ class UsageError(GristmillError, ValueError):
 
 
 class EndlessStreamError(UsageError, TypeError):
-    """The length of a stream without an end was asked for. A TypeError, as of whatever has no length."""
+    """The length of an endless stream was asked for. A TypeError, as for every object without a length."""
 
 
 class NoStateError(UsageError, AttributeError):
-    """The state of something that cannot know it. An AttributeError: who asks whether it has one is told no."""
+    """The state of an object that has none was asked for. An AttributeError, so that `hasattr` answers False."""
 
 
 class OutOfRangeError(UsageError, IndexError):
-    """A row or a step was asked for that is not there."""
+    """A row or a step was asked for that does not exist."""
 
 
 class SetupError(GristmillError, RuntimeError):
-    """No worker could be made ready: its start, its imports or the `setup` function failed each time."""
+    """No worker could be set up: its start, its imports or the `setup` function failed each time."""
 
 
 class WorkerDiedError(GristmillError, RuntimeError):
@@ -88,31 +89,31 @@ class UnpicklableError(GristmillError, TypeError):
 
 
 class RemoteError(GristmillError, RuntimeError):
-    """Stands for an exception raised in a worker that could not itself be sent; named in the message."""
+    """Replaces an exception of a worker that could not itself be sent; the message names it."""
 
 
 class CorruptStreamError(GristmillError, ValueError):
     """A compressed stream ends too early (`context["truncated"]`) or is damaged.
 
-    `context["num_bytes"]` were read well before that.
+    `context["num_bytes"]` bytes of content were readable before that.
     """
 
 
 class RemoteStoreError(GristmillError, RuntimeError):
-    """A store behind a URL does not answer, however often it was asked.
+    """A remote store does not answer, after all retries.
 
-    No OSError: what readers take for damage of a file must never be a lost connection.
+    Not an OSError: readers treat an OSError as a damaged file, and a lost connection must never look like one.
     """
 
 
 class StoreRefusedError(RemoteStoreError):
-    """A store refuses: no credentials, or none that suffice. Asking again would not help."""
+    """A remote store refuses: credentials are missing or insufficient. A retry would not help."""
 
     is_final = True
 
 
 class DamagedDatasetError(GristmillError, RuntimeError):
-    """What is on disk is not what the manifest says."""
+    """The files on disk are not what the manifest says."""
 
 
 class FolderLockedError(GristmillError, RuntimeError):
@@ -124,14 +125,14 @@ class NotUpToDateError(GristmillError, RuntimeError):
 
 
 class StoppedError(GristmillError, RuntimeError):
-    """A run was stopped on purpose: trying again would find the same. What it had finished is kept."""
+    """A run was stopped on purpose, because a retry would end the same way. Finished work is kept."""
 
     is_final = True
-    """The engine does not try a task again that raised this."""
+    """Whether the engine never retries a task that raised this."""
 
 
 class SourceChangedError(StoppedError):
-    """An input file is not what it was when the run was planned."""
+    """An input file has changed since the run was planned."""
 
 
 class TooManyBadError(StoppedError):
@@ -139,15 +140,15 @@ class TooManyBadError(StoppedError):
 
 
 class QuarantineError(StoppedError):
-    """More records were set aside than the recipe allows."""
+    """More records were quarantined than the recipe allows."""
 
 
 class EmptyDatasetError(StoppedError):
-    """No record is left of a run. Nothing is published; `allow_empty: true` publishes it without work."""
+    """No record is left after a run. Nothing is published; `allow_empty: true` publishes the empty dataset."""
 
 
 class TooManyDuplicatesError(StoppedError):
-    """A source would lose more documents as copies than the recipe allows, or so many are said to be one."""
+    """More documents of a source are copies than the recipe allows, or too many are copies of one."""
 
 
 class LowUtilisationError(StoppedError):
@@ -155,7 +156,7 @@ class LowUtilisationError(StoppedError):
 
 
 class ParityError(StoppedError):
-    """The fast tokenizer engine gave other ids than the reference for a document. Nothing of its task is kept."""
+    """The fast tokenizer engine gave other ids than the reference. Nothing of the task is kept."""
 
 
 class BooksError(StoppedError):

@@ -1,7 +1,6 @@
-"""JSON with numbers of any size: what int64 and float64 cannot hold is a `Decimal`, and written as a number again.
+"""JSON with numbers of any size: a number that neither int64 nor float64 can hold becomes a `Decimal`.
 
-msgspec refuses such numbers where it must build them. Only then is a record decoded a second time, by the standard
-library; in that case about 30 MB/s.
+msgspec refuses such numbers. Only then is a record decoded a second time, by the standard library at about 30 MB/s.
 """
 
 from __future__ import annotations
@@ -14,19 +13,19 @@ from typing import Any, NoReturn
 import msgspec
 
 _MAX_DIGITS = 4000
-"""Longer whole numbers are decimals: Python refuses to convert 4,300 digits and more."""
+"""The limit above which whole numbers become decimals: Python refuses to convert 4,300 digits and more."""
 _encoder = msgspec.json.Encoder(decimal_format="number")
 
 
 def decode_json(content: bytes | str) -> Any:
-    """A JSON value; raises `msgspec.DecodeError` if it is none.
+    """Decode a JSON value. Raises `msgspec.DecodeError` if it is not JSON.
 
     >>> decode_json(b'{"n": 1e400, "m": 2}')
     {'n': Decimal('1E+400'), 'm': 2}
     """
     try:
         return msgspec.json.decode(content)
-    except msgspec.ValidationError:  # the grammar holds up to a number that is out of range
+    except msgspec.ValidationError:  # the JSON is valid up to a number that is out of range
         try:
             return json.loads(content, parse_int=_parse_whole_number, parse_float=_parse_number, parse_constant=_refuse)
         except ValueError as error:
@@ -34,7 +33,7 @@ def decode_json(content: bytes | str) -> Any:
 
 
 def encode_json(value: Any) -> bytes:
-    """A value as JSON, decimals as numbers.
+    """Encode a value as JSON, decimals as numbers.
 
     >>> encode_json({"n": Decimal("1e400")})
     b'{"n":1E+400}'
@@ -48,7 +47,7 @@ def is_huge(value: object) -> bool:
 
 
 def count_not_finite_values(value: Any) -> int:
-    """How many NaN and infinities a value holds, at any depth: JSON has null for them.
+    """Count the NaN and infinities in a value, at any depth: JSON writes null for them.
 
     >>> count_not_finite_values({"a": [1.0, math.nan], "b": math.inf})
     2

@@ -1,4 +1,4 @@
-"""Checking a name against the names there are, with the nearest one in the error."""
+"""Checks of names against the valid ones, with the nearest one in the error."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def find_nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that was probably meant.
+def find_nearest(name: str, valid_names: Iterable[str]) -> str | None:
+    """Return the valid name that was probably meant, or None.
 
     >>> find_nearest("proceses", ["serial", "threads", "processes"])
     'processes'
     """
-    import difflib  # noqa: PLC0415  (only a mistake needs it)
+    import difflib  # noqa: PLC0415  (only needed after a mistake)
 
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return close[0] if close else None
+    matches = difflib.get_close_matches(name, list(valid_names), n=1)
+    return matches[0] if matches else None
 
 
-def check_choice(what: str, name: object, known: Iterable[str]) -> None:
-    """Refuse a name that is not known."""
-    names = list(known)
+def check_choice(key: str, name: object, valid_names: Iterable[str]) -> None:
+    """Raise `UsageError` unless the name, the value of the option or recipe key `key`, is valid."""
+    names = list(valid_names)
     if name in names:
         return
-    meant = find_nearest(name, names) if isinstance(name, str) else None
-    hint = f'did you mean "{meant}"?' if meant else None
-    raise UsageError(f"{what} must be one of {join_names(names)}, not {name!r:.80}", help=hint)
+    suggestion = find_nearest(name, names) if isinstance(name, str) else None
+    hint = f'did you mean "{suggestion}"?' if suggestion else None
+    raise UsageError(f"{key} must be one of {join_names(names)}, not {name!r:.80}", help=hint)
 
 
 def join_names(names: Iterable[str], most: int = 20) -> str:
-    """Names for a message: the first ones, and how many more there are.
+    """Join names for a message: the first ones, and the number of the rest.
 
     >>> join_names("abc"), join_names("abcde", 2)
     ('a, b, c', 'a, b and 3 more')
     """
-    known = list(names)
-    more = len(known) - most
-    return f"{', '.join(known[:most])} and {more:,} more" if more > 1 else ", ".join(known)
+    all_names = list(names)
+    num_more = len(all_names) - most
+    return f"{', '.join(all_names[:most])} and {num_more:,} more" if num_more > 1 else ", ".join(all_names)

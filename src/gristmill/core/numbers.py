@@ -1,6 +1,6 @@
-"""Numbers as callers give them: integers of any library become ints, and what only looks like a number is refused.
+"""Checks of numbers that callers pass: integers of any library become ints, and lookalikes are refused.
 
-`True` is an int to Python, 7.0 is equal to 7, and NumPy cuts 1.9 down to 1: each would be another row than was meant.
+To Python `True` is an int and 7.0 equals 7, and NumPy truncates 1.9 to 1: each would select a row that nobody meant.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 from gristmill.core.errors import UsageError
 
 MAX_COUNT = 1 << 62
-"""Of rows, tokens, steps: sums of two still fit 64 bits."""
+"""The largest number of rows, tokens or steps. The sum of two still fits 64 bits."""
 
 
 def check_whole_number(name: str, value: Any, *, least: int = 0, most: int = MAX_COUNT) -> int:
-    """An integer, of NumPy or torch too, as an int.
+    """Return an integer, also one of NumPy or torch, as an int.
 
     >>> import numpy as np
     >>> check_whole_number("rows", np.uint8(7))
@@ -37,15 +37,15 @@ def check_whole_number(name: str, value: Any, *, least: int = 0, most: int = MAX
 
 
 def check_seed(value: Any) -> int:
-    """A seed: any 64-bit integer."""
+    """Return a seed: any 64-bit integer."""
     return check_whole_number("seed", value, least=-(1 << 63), most=(1 << 63) - 1)
 
 
 def check_real_number(name: str, value: Any, *, least: float = 0.0) -> float:
-    """A finite number from `least` on."""
+    """Return a finite number that is at least `least`."""
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value) or value < least:
-        raise UsageError(f"{name} must be a number from {least:g} on, not {value!r:.80}")
+        raise UsageError(f"{name} must be a number, at least {least:g}, not {value!r:.80}")
     return float(value)
 
 
@@ -60,21 +60,21 @@ _SIZES = {
 
 
 def parse_byte_size(name: str, value: Any) -> int:
-    """A number of bytes, as an integer or as people write it: `64MiB`, `1.5 GB`, `500k`.
+    """Return a number of bytes from an integer or from text such as `64MiB`, `1.5 GB`, `500k`.
 
     >>> [parse_byte_size("slice_bytes", value) for value in (7, "1MiB", "1 MB", "1.5GiB", "500k")]
     [7, 1048576, 1000000, 1610612736, 500000]
     """
     if not isinstance(value, str):
         return check_whole_number(name, value)
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGTP]?I?)B?", value.strip().upper())
-    if found is None or found[2] not in _SIZES:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGTP]?I?)B?", value.strip().upper())
+    if match is None or match[2] not in _SIZES:
         raise UsageError(f"{name} must be a number of bytes, not {value!r:.80}", help="write 1048576, 1MiB or 1MB")
-    return check_whole_number(name, round(float(found[1]) * _SIZES[found[2]]))
+    return check_whole_number(name, round(float(match[1]) * _SIZES[match[2]]))
 
 
 def is_share(value: Any) -> bool:
-    """Whether it is a number from 0 to 1; NaN and what only looks like a number are not.
+    """Whether the value is a number from 0 to 1; NaN, bools and text are not.
 
     >>> [is_share(value) for value in (0, 0.5, 1.5, float("nan"), "0.5", True)]
     [True, True, False, False, False, False]
@@ -84,7 +84,7 @@ def is_share(value: Any) -> bool:
 
 
 def check_positive_number(name: str, value: Any) -> float:
-    """A finite number above 0."""
+    """Return a finite number above 0."""
     number = check_real_number(name, value)
     if number == 0:
         raise UsageError(f"{name} must be above 0, not {value!r:.80}")
@@ -92,7 +92,7 @@ def check_positive_number(name: str, value: Any) -> float:
 
 
 def check_bool(name: str, value: Any) -> bool:
-    """A bool and nothing that could be taken for one: the text "False" is true to Python."""
+    """Return a bool. Nothing else is accepted: the text "False" counts as true in Python."""
     if not isinstance(value, bool):
         raise UsageError(f"{name} must be True or False, not {value!r:.80}")
     return value

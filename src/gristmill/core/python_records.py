@@ -1,8 +1,8 @@
-"""Records that a program holds, as a source, told by their shape: an iterable of dicts or of texts, a table (a frame of
-pandas or polars, Arrow tables, whatever hands out Arrow streams), or a dataset of `datasets`.
+"""Python objects as a source of records, recognized by their shape: an iterable of dicts or of texts, a table (a frame
+of pandas or polars, Arrow tables, anything that exports Arrow streams), or a dataset of `datasets`.
 
-Looking at the first records does not consume them: what was taken from a generator is given again. Taken as a whole,
-a generator is spent; a second time is refused, since it would look like a source without records.
+Peeking at the first records does not consume them: what was taken from a generator comes again. Reading all records
+consumes a generator. A second read is refused, since it would look like a source without records.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DEFAULT_NAME = "records"
 
 
 class PythonRecords:
-    """What `Read(read=...)` was given instead of paths.
+    """The records that `Read(read=...)` got instead of paths.
 
     >>> records = PythonRecords.of({"text": text} for text in "abc")
     >>> [part] = records.parts.values()
@@ -32,7 +32,7 @@ class PythonRecords:
     def __init__(self, kind: str, parts: Mapping[str, RecordIterable], *, has_splits: bool) -> None:
         self._kind = kind
         self.parts = dict(parts)
-        """By name: the splits of a DatasetDict, or the one of a Dataset; else `records`."""
+        """Iterables by name: the splits of a DatasetDict, or the split of a Dataset; else `records`."""
         self.has_splits = has_splits
 
     @classmethod
@@ -40,11 +40,11 @@ class PythonRecords:
         kind = type(given).__name__
         if isinstance(given, Mapping):
             if not given or not all(_is_dataset(split) for split in given.values()):
-                raise UsageError(f"read: a {kind} is one record or none, not a source", help="put records in a list")
+                raise UsageError(f"read: a {kind} is not a source of records", help="put records in a list")
             return cls(kind, {str(name): RecordIterable(split) for name, split in given.items()}, has_splits=True)
         is_records = isinstance(given, Iterable) or is_table(given)
         if not is_records or isinstance(given, (bytes, bytearray, memoryview)):
-            hint = "give paths, a table, or an iterable of dicts or texts"
+            hint = "pass paths, a table, or an iterable of dicts or texts"
             if hasattr(type(given), "collect"):  # a lazy frame
                 hint = "collect it first: read=frame.collect()"
             elif callable(given):
@@ -62,7 +62,7 @@ class PythonRecords:
 
 
 class RecordIterable:
-    """One iterable of records."""
+    """An iterable of records that can be peeked at."""
 
     __slots__ = ("_ahead", "_batches", "_given", "_is_spent", "_iterator")
 
@@ -75,17 +75,17 @@ class RecordIterable:
 
     @property
     def is_table(self) -> bool:
-        """Whether its records are rows of a table: they keep the types of its columns."""
+        """Whether its records are rows of a table, which keep the types of its columns."""
         return is_table(self._given)
 
     @property
     def dataset(self) -> Any | None:
-        """The dataset, if it is one of `datasets` that holds an Arrow table."""
+        """The dataset, if it is one of `datasets` with an Arrow table."""
         is_table = _is_dataset(self._given) and hasattr(self._given, "data") and hasattr(self._given, "_indices")
         return self._given if is_table else None
 
     def as_iterator(self, make: Callable[[Any], Iterator[Any]]) -> RecordIterable:
-        """A part over what `make` makes of it, the batches of a table; of a one-time stream, always one."""
+        """Return an iterable over what `make` returns, such as batches of a table. A stream always has the same one."""
         if not hasattr(self._given, "read_next_batch"):
             return RecordIterable(make(self._given))
         if self._batches is None:
@@ -93,7 +93,7 @@ class RecordIterable:
         return self._batches
 
     def peek(self, count: int) -> list[Any]:
-        """The first records, which come again with `take_all`."""
+        """Return the first records, which come again with `take_all`."""
         self._refuse_spent()
         if self._iterator is None:
             return list(itertools.islice(self._given, count))
@@ -111,18 +111,18 @@ class RecordIterable:
     def _refuse_spent(self) -> None:
         if self._is_spent:
             raise UsageError(
-                "read: this generator or stream has been read to its end already",
-                help="make a new one for each run; what an earlier run finished is kept",
+                "read: this generator or stream has already been read to its end",
+                help="create a new one for each run; finished work of an earlier run is kept",
             )
 
 
 def is_table(given: object) -> bool:
-    """Whether it hands out its rows as an Arrow stream: a frame of pandas or polars, neither of which is imported."""
+    """Whether it exports its rows as an Arrow stream, such as a frame of pandas or polars. Neither is imported."""
     kind = type(given)
-    has_columns = hasattr(kind, "columns") or hasattr(kind, "schema")  # a column alone hands out a stream, too
+    has_columns = hasattr(kind, "columns") or hasattr(kind, "schema")  # a single column exports a stream, too
     return hasattr(kind, "__arrow_c_stream__") and has_columns and not _is_dataset(given)
 
 
 def _is_dataset(given: object) -> bool:
-    """Whether it is a Dataset or IterableDataset of `datasets`, which is not imported for this."""
+    """Whether it is a Dataset or IterableDataset of `datasets`, which is not imported."""
     return all(hasattr(given, name) for name in ("with_format", "features", "__iter__"))

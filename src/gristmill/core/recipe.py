@@ -1,26 +1,24 @@
-"""What to do, as data: sources, steps and where the result goes. Made in Python, or from YAML by `gristmill.recipe`."""
+"""A job as data: sources, steps and the output folder. Created in Python, or from YAML by `gristmill.recipe`."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from gristmill.core.errors import UsageError
-from gristmill.core.function import Function
 from gristmill.core.names import find_nearest
 from gristmill.core.numbers import parse_byte_size
 from gristmill.core.python_records import PythonRecords
-from gristmill.core.step import Step
+from gristmill.core.step import Step, UserCode
 
 DEFAULT_SLICE_BYTES = 64 << 20
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Where records come from, and the steps that are for these records only, before the common ones."""
+    """A source of records, and the steps for these records only, which run before the common ones."""
 
     read: Step
     steps: Sequence[Step] = ()
@@ -30,7 +28,7 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole job. `Recipe(sources={"web": Read(read="*.jsonl")}, steps=[Length(min_chars=3)], output="out")`
+    """A whole job: `Recipe(sources={"web": Read(read="*.jsonl")}, steps=[Length(min_chars=3)], output="out")`.
 
     A source is a `Read`, or a `Source` when it has steps of its own. Steps run in order; a source's own come first.
     """
@@ -40,19 +38,19 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     steps: Sequence[Step] = ()
     seed: int = 0
     mixture: Mapping[str, float] | None = None
-    """Weights of the sources when the dataset is streamed; everything is written whatever they are."""
+    """Weights of the sources when the dataset is streamed. They do not change what is written."""
     max_quarantine: float = 0.01
-    """The share of a source's records that may be set aside before the run fails."""
+    """The share of a source's records that may be quarantined before the run fails."""
     slice_bytes: int = DEFAULT_SLICE_BYTES
-    """How much input a task reads; never shapes the output."""
+    """How much input a task reads. Never changes the output."""
     identity: Literal["mtime", "content"] = "mtime"
-    """How a changed input file is told: by size and modification time, or by reading it."""
+    """How a changed input file is recognized: by size and modification time, or by its content."""
     keep_dropped: Literal["samples", "all"] | None = None
-    """Write records that steps drop to `dropped/`: 20 of each source, step and reason, or all."""
+    """Write dropped records to `dropped/`: 20 for each source, step and reason, or all."""
     allow_empty: bool = False
-    """Publish a dataset without records; without this a run that leaves none fails. Never shapes the output."""
+    """Whether a dataset without records is published; otherwise such a run fails. Never changes the output."""
     folder: str | None = None
-    """Relative paths start here: the folder of the recipe's file. None: the current folder."""
+    """The folder that relative paths start at: that of the recipe's file. None: the current folder."""
 
     def __post_init__(self) -> None:
         _check_kinds(self.sources, self.steps)
@@ -70,49 +68,45 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
             _check_step(place, step)
 
     def all_steps(self) -> list[tuple[str, Step]]:
-        """Every step with its place, `sources.web.steps.0` or `steps.2`; reads are `sources.web`."""
+        """Every step with its key path, `sources.web.steps.0` or `steps.2`; reads are `sources.web`."""
         places: list[tuple[str, Step]] = []
         for name, source in self.sources.items():
             places.append((f"sources.{name}", source.read))
             places += [(f"sources.{name}.steps.{index}", step) for index, step in enumerate(source.steps)]
         return places + [(f"steps.{index}", step) for index, step in enumerate(self.steps)]
 
-    def steps_of(self, source: str) -> tuple[Step, ...]:
-        """All steps that the records of one source go through, in order."""
-        own: tuple[Step, ...] = self.sources[source].steps
-        return (*own, *self.steps)
-
     def path(self, relative: str) -> str:
-        """A path of this recipe as an absolute one; URLs stay as they are."""
+        """Return a path of this recipe as an absolute one; URLs stay as they are."""
         if "://" in relative:
             return relative
-        return os.path.abspath(Path(self.folder or ".", relative))  # noqa: PTH100  (Path.resolve would follow links)
+        # Not Path: `core` does no I/O, and Path.resolve would follow links.
+        return os.path.abspath(os.path.join(self.folder or ".", relative))  # noqa: PTH100, PTH118
 
 
 def step_parameters(step: Step) -> dict[str, Any]:
-    """A step's fields that differ from their defaults, as plain data; functions and records stay objects."""
+    """The fields of a step that differ from their defaults, as plain data; functions and records stay objects."""
     parameters = {}
     for field in msgspec.structs.fields(step):
         value = getattr(step, field.name)
         default = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
         if value != default or type(value) is not type(default):
-            is_object = isinstance(value, (Function, PythonRecords))
+            is_object = isinstance(value, (UserCode, PythonRecords))
             parameters[field.encode_name] = value if is_object else msgspec.to_builtins(value)
     return parameters
 
 
 def runs_user_code(steps: Iterable[Step]) -> bool:
-    """Whether a step calls a function of the user's or the like, or is itself none of ours."""
+    """Whether some step runs code that is not part of Gristmill: a function, a template, or a step of the user."""
     return any(
         step.runs_untrusted_code
         or not type(step).__module__.startswith("gristmill.")
-        or any(isinstance(getattr(step, name), Function) for name in step.__struct_fields__)
+        or any(isinstance(getattr(step, name), UserCode) for name in step.__struct_fields__)
         for step in steps
     )
 
 
 def recipe_to_data(recipe: Recipe) -> dict[str, Any]:
-    """A recipe as plain data in the layout of its YAML form; functions and records stay objects."""
+    """Return a recipe as plain data in the layout of its YAML form; functions and records stay objects."""
     data: dict[str, Any] = {"output": recipe.output}
     for name, default in (
         ("seed", 0),
@@ -151,7 +145,7 @@ def _check_kinds(sources: object, steps: object) -> None:
 
 
 def check_source_name(name: object) -> None:
-    """Refuse what cannot be a folder of the output."""
+    """Refuse a name that cannot be a folder of the output."""
     if not isinstance(name, str) or not name or any(character in name for character in "/\\\0") or name[0] in "._":
         raise UsageError(
             f"a source cannot be called {name!r}",
@@ -201,7 +195,7 @@ def _check_mixture(recipe: Recipe) -> None:
 
 
 def _check_step(place: str, step: object) -> None:
-    """A step made in Python has had no types checked yet."""
+    """Check the types of a step: nothing has checked a step that was created in Python."""
     if not isinstance(step, Step):
         is_read = place.count(".") == 1 and place.startswith("sources.")
         raise UsageError(

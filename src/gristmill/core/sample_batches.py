@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def documents(texts: Sequence[str], *, first: int = 0, **columns: Sequence[object] | pa.Array) -> pa.RecordBatch:
-    """A batch of these texts and columns, numbered from `first` in one file.
+    """Make a batch of these texts and columns, numbered from `first` in one file.
 
     >>> documents(["hi", "hello"], url=["a.org", "b.org"]).column_names
     ['origin', 'text', 'url']
@@ -24,6 +24,6 @@ def documents(texts: Sequence[str], *, first: int = 0, **columns: Sequence[objec
 
 
 def texts(batch: pa.RecordBatch) -> list[str]:
-    """The texts of a batch."""
+    """Return the texts of a batch as a list."""
     values: list[str] = batch.column(TEXT).to_pylist()
     return values

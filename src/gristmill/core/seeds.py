@@ -19,12 +19,12 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def derive_key(seed: int, purpose: str) -> int:
-    """One 64-bit key for each seed and purpose."""
+    """Derive one 64-bit key for each seed and purpose."""
     return xxhash.xxh3_64_intdigest(f"{seed}/{purpose}".encode())
 
 
 def hash_origins(seed: int, purpose: str, origins: pa.StructArray) -> NDArray[np.uint64]:
-    """A uniform 64-bit number for each origin; bulk, about 5 ns each."""
+    """Hash each origin to a uniform 64-bit number; in bulk, about 5 ns each."""
     hashes = np.full(len(origins), derive_key(seed, purpose), dtype=np.uint64)
     for name in ("file", "position", "part"):
         hashes = _mix(hashes ^ origins.field(name).to_numpy(zero_copy_only=False).astype(np.uint64))
@@ -32,7 +32,7 @@ def hash_origins(seed: int, purpose: str, origins: pa.StructArray) -> NDArray[np
 
 
 def hash_texts(seed: int, purpose: str, texts: pa.Array) -> NDArray[np.uint64]:
-    """A uniform 64-bit number for each string; equal strings get equal numbers. Null counts as empty."""
+    """Hash each string to a uniform 64-bit number. Null counts as empty."""
     purpose_key = derive_key(seed, purpose)
     digest = xxhash.xxh3_64_intdigest
     values = texts.cast(pa.large_binary()).to_pylist()
@@ -40,7 +40,7 @@ def hash_texts(seed: int, purpose: str, texts: pa.Array) -> NDArray[np.uint64]:
 
 
 def hash_bound(fraction: float) -> int:
-    """The bound under which a uniform 64-bit number lies with this probability; 1 keeps all: compare with `<`."""
+    """The bound that a uniform 64-bit hash is below with this probability. Compare with `<`: 1 keeps all."""
     return min(int(fraction * 2**64), 2**64 - 1) if fraction < 1 else 2**64
 
 

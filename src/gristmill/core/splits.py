@@ -1,7 +1,7 @@
-"""Which splits of a source are read, and what each is called from then on: one rule for every source that has splits.
+"""Which splits of a source are read, and under which names: one rule for every source that has splits.
 
 A split is known from `dataset_dict.json`, a `datasets` object, the `configs` of a Hub card, the names of Hub files
-(`data/NAME-00000-of-00001.parquet`) or a manifest of ours. Nothing else makes one: not a file's name, not a column.
+(`data/NAME-00000-of-00001.parquet`) or a manifest of Gristmill. Other file names and columns never define a split.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TRAIN = "train"
 ALL_AS_TRAIN = "all_as_train"
 
-# Beside the folders of splits in a dataset.
+# Names beside the folders of splits in a dataset.
 _RESERVED_NAMES = ("dataset_dict.json", "dropped", "manifest.json", "origins", "quarantine", "report.json", "tokenizer")
 _MAX_NAME_BYTES = 100
 _HELD_OUT_WORDS = ("validation", "valid", "val", "dev", "test", "testing", "eval", "evaluation", "heldout", "holdout")
@@ -29,14 +29,14 @@ _HELD_OUT = re.compile(rf"(?:^|[\W_\d])(?:{'|'.join(_HELD_OUT_WORDS)})(?:$|[\W_\
 def choose_splits(
     known: Sequence[str], choice: str | Mapping[str, str] | None, where: str, *, needs_train: bool = True
 ) -> dict[str, str]:
-    """For each split that is read, its name in the output.
+    """Map each split that is read to its name in the output.
 
     Args:
         known: The splits of the source.
-        choice: A source's key `split`: None for all under their own names, a name for that one alone, a mapping from
-            new names to those of the source, or `all_as_train`.
-        where: The source in words, for errors.
-        needs_train: Refuse a choice without `train`, unless a mapping asks for it.
+        choice: The recipe key `split` of the source: None for all splits under their own names, one name, a mapping
+            from new names to names of the source, or `all_as_train`.
+        where: The source, for error messages.
+        needs_train: Whether to refuse a choice without `train`, unless it is a mapping.
 
     >>> choose_splits(["train_sft", "test_sft", "test_gen"], {"train": "train_sft", "test": "test_sft"}, "chats")
     {'train_sft': 'train', 'test_sft': 'test'}
@@ -54,7 +54,7 @@ def choose_splits(
     for name in chosen.values():
         _check_name(name, where)
         if folders.setdefault(name.casefold(), name) != name:
-            raise UsageError(f"{where}: two splits differ by capitals only: {name}", help="give one another name")
+            raise UsageError(f"{where}: two splits differ only in case: {name}", help="rename one of them")
     if needs_train and TRAIN not in chosen.values() and not isinstance(choice, Mapping):
         if choice is not None:
             raise UsageError(
@@ -63,26 +63,26 @@ def choose_splits(
             )
         raise UsageError(
             f"{where} has no split train: its splits are {', '.join(known)}",
-            help=f"say what each is for, as in {suggest_mapping(known)}; split: {ALL_AS_TRAIN} trains on all of them",
+            help=f"name the use of each, as in {suggest_mapping(known)}; split: {ALL_AS_TRAIN} trains on all of them",
         )
     return chosen
 
 
 def suggest_mapping(known: Sequence[str]) -> str:
-    """An example of the key `split` for a source without `train`.
+    """Suggest a value of the key `split` for a source without `train`.
 
     >>> suggest_mapping(["train_sft", "test_sft"]), suggest_mapping(["test"])
     ('split: {train: train_sft, validation: test_sft}', 'split: {train: test}')
     """
     held_out = [name for name in known if looks_held_out(name)]
     for_training = [name for name in known if name not in held_out] or held_out
-    others = [name for name in held_out if name != for_training[0]]
-    validation = f", validation: {others[0]}" if others else ""
+    candidates = [name for name in held_out if name != for_training[0]]
+    validation = f", validation: {candidates[0]}" if candidates else ""
     return f"split: {{train: {for_training[0]}{validation}}}"
 
 
 def looks_held_out(name: str) -> bool:
-    """Whether the name of a split or file says, to people, that it is not for training.
+    """Whether the name of a split or file suggests that it is not for training.
 
     >>> [looks_held_out(name) for name in ("data/test-00001.jsonl", "dev.parquet", "latest.jsonl", "train.jsonl")]
     [True, True, False, False]
@@ -103,12 +103,12 @@ def _apply_mapping(known: Sequence[str], choice: Mapping[str, str]) -> dict[str,
 
 
 def _check_name(name: str, where: str) -> None:
-    """Refuse what cannot be a folder of the output."""
+    """Refuse a name that cannot be a folder of the output."""
     is_path = any(character in name for character in "/\\\0")
     if not name or is_path or name[0] in "._" or len(name.encode("utf-8", "replace")) > _MAX_NAME_BYTES:
         problem = "it becomes a folder of the output: no slashes, no dot or underscore at the start, at most 100 bytes"
     elif not name.isprintable():
-        problem = "it has characters that cannot be shown"
+        problem = "it has characters that cannot be printed"
     elif name.lower() in _RESERVED_NAMES:
         problem = "the output has a file or folder of that name"
     else:

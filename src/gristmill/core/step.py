@@ -1,7 +1,12 @@
-"""Steps are data: frozen structs whose fields are their recipe keys. Their kernels take a batch and give a batch.
+"""Steps are data: frozen structs whose fields are their recipe keys. Their kernels turn a batch into a batch.
 
-A step knows no other step and keeps no state: it can be pickled, written to YAML, fingerprinted and run anywhere. What
-its parameters name (a tokenizer's folder) is looked up once, in the plan, and loaded once a worker.
+A step knows no other step and keeps no state: it can be pickled, written to YAML, fingerprinted and run anywhere. Its
+life has four phases:
+
+1. described: the struct as the recipe has it; its constructor only checks values.
+2. resolved (`resolve`, in the plan): what its parameters name, such as a tokenizer's folder, is looked up.
+3. adapted to the sample (`adapt_to_sample`, in the plan): choices that depend on real records are made.
+4. loaded (`load`, once a worker): the kernel that runs on batches.
 """
 
 from __future__ import annotations
@@ -18,80 +23,86 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+class UserCode:
+    """The base of values that hold code of the user, such as a function. Recipes keep them as objects."""
+
+    __slots__ = ()
+
+
 class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of all steps. `class Length(Step, tag="length")` names it in recipes."""
+    """The base of all steps. `class Length(Step, tag="length")` sets the name in recipes."""
 
     version: ClassVar[int] = 1
-    """Raised whenever the same parameters would give other output."""
+    """A number to raise whenever the same parameters would give other output."""
 
     not_fingerprinted: ClassVar[tuple[str, ...]] = ()
     """Fields that no output depends on, such as the path of a file whose content is in another field."""
 
     preserves_text: ClassVar[bool] = False
-    """It may drop, order or count records, but what passes has the text that it had."""
+    """Whether records keep their text: the step may only drop, order or count them."""
 
     @property
     def name(self) -> str:
-        """Its name in recipes."""
+        """The name of the step in recipes."""
         return str(self.__struct_config__.tag)
 
     @property
     def is_global(self) -> bool:
-        """It must have seen every record before it can say what becomes of the first one."""
+        """Whether the step needs all records before it can decide about the first one."""
         return False
 
     @property
     def runs_untrusted_code(self) -> bool:
-        """It runs code that is not ours, which may never end: a chat template. Only worker processes load it."""
+        """Whether it runs code that may never end, such as a chat template. Only worker processes load it."""
         return False
 
     @property
     def fingerprint_versions(self) -> object:
-        """Versions of the step and of what else it is made of: part of every fingerprint."""
+        """Versions of the step and of the code that it relies on: part of every fingerprint."""
         return self.version
 
     def resolve(self, folder: str) -> Step:  # noqa: ARG002
-        """The step with what its parameters name looked up; relative paths start at `folder`.
+        """Look up what the parameters name; relative paths start at `folder`.
 
-        Part of planning: raises `UsageError` for what is not there. What it finds (the content of files) is part of the
-        step that it gives, and so of every fingerprint.
+        Part of planning: raises `UsageError` for anything missing. The result (such as the content of files) is part of
+        the returned step, and so of every fingerprint.
         """
         return self
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One number that a step has found in a record, and the rule that it was held against."""
+    """One number that a step measured in a record, and the rule that it was compared with."""
 
     name: str
     value: float | str
     definition: str = ""
     rule: str | None = None
-    """The step's key, such as `min_words`; None: there is none for this number."""
+    """The step's key, such as `min_words`; None if no rule uses the number."""
     threshold: float | str | None = None
     passed: bool = True
 
 
 class StepKernel(Protocol):
-    """What runs in a worker."""
+    """The part of a step that runs in a worker."""
 
     def begin_task(self) -> None:
-        """A task starts."""
+        """Forget all state of earlier tasks. Called when a task starts."""
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
-        """The batch after the step, and an account of what is gone."""
+        """Return the batch after the step, and account for every record that is gone."""
 
 
 class LocalStep(Step, frozen=True, kw_only=True):
-    """A step that looks at one batch at a time; any number of them run in one pass."""
+    """A step that looks at one batch at a time. Any number of them run in one pass."""
 
     needs: ClassVar[tuple[str, ...]] = ()
-    """Columns that must be there (see also `columns_needed`)."""
+    """Columns that must exist (see also `columns_needed`)."""
 
     needs_whole_record: ClassVar[bool] = False
-    """It looks at the whole record, whatever is in it, not only at columns that it can name."""
+    """Whether it reads whole records, not only columns that it can name."""
 
     def columns_needed(self) -> tuple[str, ...]:
-        """Columns it reads, from its class or its parameters."""
+        """The columns that it reads, from its class or its parameters."""
         return self.needs
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
@@ -99,27 +110,27 @@ class LocalStep(Step, frozen=True, kw_only=True):
         return schema
 
     def notes(self) -> list[str]:
-        """What the user should know of it before the run: what was found and chosen."""
+        """Messages for the user before the run: what was detected and chosen."""
         return []
 
     def sample_notes(self, sample: pa.RecordBatch) -> list[str]:  # noqa: ARG002
-        """What the user should know before the run, after a look at some real records that reach the step."""
+        """Messages for the user before the run that depend on real records that reach the step."""
         return []
 
     def columns_added(self) -> tuple[str, ...]:
-        """Columns that need not be in the files for later steps to find them."""
+        """Columns that the step adds: later steps may use them though no file has them."""
         return ()
 
     def explain(self, record: pa.RecordBatch) -> list[Finding]:  # noqa: ARG002
-        """What the step finds in one record and what it makes of it, for `gristmill explain`."""
+        """What the step measures in one record and decides about it, for `gristmill explain`."""
         return []
 
     def adapt_to_sample(self, sample: pa.RecordBatch) -> Self:  # noqa: ARG002
-        """The step after a look at some real records, in the plan: where a choice hangs on what they are like."""
+        """Make the choices that depend on real records. Called in the plan, with a sample."""
         return self
 
     def load(self) -> StepKernel:
-        """What a worker needs to run it; called once a worker. Most steps are their own kernel."""
+        """Load what a worker needs to run the step; called once a worker. Most steps are their own kernel."""
         return self
 
     def load_stopping(self) -> StepKernel:
@@ -127,13 +138,13 @@ class LocalStep(Step, frozen=True, kw_only=True):
         return self.load()
 
     def replay(self, record: pa.RecordBatch) -> None:
-        """Do once more what the user's own code did to one record, and let its exception out: for debug mode."""
+        """Run the user's own code on one record again and let its exception out, for debug mode."""
 
     def begin_task(self) -> None:
-        """A task starts: nothing to do for a step without state."""
+        """Do nothing: a step has no state."""
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
-        """The batch after this step, and an account of what is gone."""
+        """Return the batch after this step, and account for every record that is gone."""
         raise NotImplementedError
 
 
@@ -143,7 +154,7 @@ class FilterStep(LocalStep, frozen=True, kw_only=True):
     preserves_text: ClassVar[bool] = True
 
     def drop_reasons(self, batch: pa.RecordBatch, seed: int) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
-        """For each row 0 to keep it, or 1 + the index of a reason; and the reasons' names."""
+        """For each row 0 to keep it or 1 + the index of a reason, and the names of the reasons."""
         raise NotImplementedError
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
@@ -156,9 +167,10 @@ class FilterStep(LocalStep, frozen=True, kw_only=True):
 
 
 class GlobalStep(Step, frozen=True, kw_only=True):
-    """A step that must see all records before it gives the first: a barrier between two stages.
+    """A step that must see all records before it passes on the first: a barrier between two stages.
 
-    It is a description and pure kernels; how records come together (counts, keys, buckets on disk) is the pipeline's.
+    The step is a description with pure kernels. How records come together (counts, keys, buckets on disk) is the task
+    of the pipeline's barrier for it.
     """
 
     preserves_text: ClassVar[bool] = True
@@ -169,11 +181,11 @@ class GlobalStep(Step, frozen=True, kw_only=True):
 
     @property
     def joins_sources(self) -> bool:
-        """What is for training is written as one lane, the records of all sources interleaved."""
+        """Whether the training records of all sources are written as one interleaved lane."""
         return False
 
     def columns_needed(self) -> tuple[str, ...]:
-        """Columns it reads."""
+        """The columns that it reads."""
         return ()
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:

@@ -1,7 +1,7 @@
 """The seam between the scheduler and the places where work runs.
 
 A backend starts workers, carries chunks to them and reports what happens as events. It decides nothing: order, retries,
-timeouts, guilt, memory and progress belong to the scheduler. All calls return at once, except `wait`.
+timeouts, blame, memory and progress belong to the scheduler. All calls return at once, except `wait`.
 """
 
 from __future__ import annotations
@@ -10,45 +10,45 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from gristmill.engine.captured_error import CapturedError
-    from gristmill.engine.chunk import Chunk, ChunkResults
-    from gristmill.engine.job import Job
-    from gristmill.engine.recorder import Note
+    from gristmill.engine.worker.captured_error import CapturedError
+    from gristmill.engine.worker.chunk import Chunk, ChunkResults
+    from gristmill.engine.worker.job import Job
+    from gristmill.engine.worker.recorder import Note
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """What every worker of a job has in common."""
+    """What all workers of a job have in common."""
 
     job: Job
     returns_unstarted: bool
-    """Chunks that take too long return their unstarted items."""
+    """Whether a chunk that takes too long returns its unstarted items."""
 
 
 class WorkerHandle(Protocol):
-    """One place that runs one chunk after another. Hashable by identity."""
+    """The scheduler's view of one worker, which runs one chunk after another. Hashable by identity."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def pid(self) -> int | None:
-        """The process to be measured; None where the worker is not a process of its own."""
+        """The process whose memory is measured; None where the worker has no process of its own."""
 
     def send(self, chunk: Chunk) -> int:
-        """Queue a chunk and give its size. Raises what the pickling of its items raises, and then sends nothing."""
+        """Queue a chunk and return its size in bytes. If pickling an item raises, that is raised and nothing sent."""
 
     def current(self) -> Note | None:
-        """What the worker is doing now, if it is inside an item."""
+        """What the worker is doing now; None if it is not inside an item."""
 
     def num_bytes_received(self) -> int:
-        """Grows while something arrives from it."""
+        """A count that grows while data arrives from the worker."""
 
     def stop(self) -> None:
-        """Let it end after what it has been sent. A `Died` event follows."""
+        """Let the worker exit after the chunks it was sent. A `Died` event follows."""
 
     def kill(self) -> None:
-        """End it now, whatever it does. A `Died` event follows."""
+        """End the worker now, whatever it does. A `Died` event follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class SetupFailed:
-    """The worker could not load the job or its set-up raised. A `Died` event follows."""
+    """The worker could not load the job, or its set-up raised. A `Died` event follows."""
 
     worker: WorkerHandle
     error: CapturedError
@@ -68,18 +68,18 @@ class SetupFailed:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Some items of a chunk have ended. With `last`, the chunk has, though perhaps not all of its items."""
+    """Consecutive items of a chunk have ended. With `last` the chunk has ended, though perhaps not all of its items."""
 
     worker: WorkerHandle
     chunk: int
-    batch: ChunkResults
+    results: ChunkResults
     last: bool
     num_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Undecodable:
-    """A chunk's items, or results of it, could not be unpickled on the other side."""
+    """The items of a chunk, or some of its results, could not be unpickled on the other side."""
 
     worker: WorkerHandle
     chunk: int
@@ -89,7 +89,7 @@ class Undecodable:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Counters that a running task sent."""
+    """A running task has sent counters."""
 
     worker: WorkerHandle
     counts: dict[str, int]
@@ -97,16 +97,16 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """The worker is gone, wanted or not; all that it had sent before has been reported."""
+    """The worker has ended, intended or not. Everything that it sent before has been reported."""
 
     worker: WorkerHandle
     cause: str
-    """For people: `killed by SIGSEGV`, `exited with code 3`."""
+    """The cause in words: `was killed by SIGSEGV`, `exited with code 3`."""
     signal: str | None = None
     item: int = -1
-    """Number of the item that it was running, -1 if none."""
+    """The number of the item that it was running, -1 if none."""
     position: int = -1
-    """Where inside the item it was, if the function said so."""
+    """The position inside the item, if the function reported one."""
     crash_text: str = ""
 
 
@@ -117,13 +117,13 @@ class Backend(Protocol):
     """A place to run chunks."""
 
     can_kill: bool
-    """Workers can be ended from outside, so that timeouts can be kept and deaths survived."""
+    """Whether workers can be ended from outside. Only then can timeouts be kept and deaths survived."""
 
     def start(self, spec: WorkerSpec, cpu: int | None) -> WorkerHandle:
-        """Start a worker, on one CPU if asked. `Ready`, or `SetupFailed` and `Died`, follow."""
+        """Start a worker, on one CPU if given. `Ready`, or `SetupFailed` and `Died`, follow."""
 
     def wait(self, timeout: float | None) -> list[Event]:
-        """What has happened; waits up to `timeout` seconds if nothing has."""
+        """The events since the last call; waits up to `timeout` seconds if there are none."""
 
     def close(self, *, at_once: bool) -> None:
-        """End all workers: at once, or giving idle ones a moment to leave by themselves."""
+        """End all workers: at once, or after giving idle ones a moment to exit by themselves."""

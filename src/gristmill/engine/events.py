@@ -1,4 +1,4 @@
-"""A job's history as JSON lines, for scripts and for finding out afterwards what happened."""
+"""The history of a job as JSON lines, for scripts and for later analysis."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class EventLog:
-    """Writes one JSON object a line for each start and death of a worker, retry, failure and the job's end.
+    """A log with one JSON object a line for each start and death of a worker, each retry, each failure, and the end.
 
     >>> import tempfile, pathlib, json
     >>> import gristmill as gm
@@ -30,11 +30,13 @@ class EventLog:
         self._log: LineLog | None = None
 
     def write(self, event: str, **fields: object) -> None:
+        """Append one event. The file is opened at the first one."""
         if self._log is None:
             self._log = LineLog(self.path)
         self._log.append({"time": round(time.time(), 3), "event": event, **fields})
 
     def close(self) -> None:
+        """Close the file; a later event opens it again."""
         if self._log is not None:
             self._log.close()
             self._log = None

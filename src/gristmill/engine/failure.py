@@ -1,4 +1,4 @@
-"""What became of an item that gave no result."""
+"""The record of an item that has no result."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ Kind = Literal["exception", "timeout", "worker_died", "out_of_memory", "unpickla
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Stands in the place of a result with `on_error="return"`. Never a bare `None`.
+    """An item's failure. With `on_error="return"` it takes the place of the result, never a bare `None`.
 
     >>> Failure(index=3, kind="exception", error_type="ValueError", message="bad digit")
     Failure(index=3, kind='exception', error_type='ValueError', message='bad digit', ...)
     """
 
     index: int
-    """Position of the item in the input."""
+    """The position of the item in the input."""
     kind: Kind
     error_type: str
-    """Name of the exception's class, with its module unless it is a builtin."""
+    """The name of the exception's class, with its module unless it is a builtin."""
     message: str
     traceback: str = ""
-    """The worker's traceback; for a crash, the Python stack at the fatal signal where it could be had."""
+    """The worker's traceback; for a crash, the Python stack at the fatal signal if it is available."""
     signal: str | None = None
-    """Name of the signal that ended the worker, such as `SIGSEGV`."""
+    """The name of the signal that ended the worker, such as `SIGSEGV`."""
     attempts: int = 1
-    """How often the item was run."""
+    """The number of times that the item was run."""
     position: int = -1
-    """How far a task had come, by its own account (`context.at`); -1: not known."""
+    """The position that a task reported last (`context.at`); -1 if it reported none."""

@@ -1,4 +1,4 @@
-"""A failed item's last word: the `Failure` that is returned, and the exception that is raised."""
+"""The final report on a failed item: the `Failure` that is returned, and the exception that is raised."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gristmill.engine.failure import Failure
 
 if TYPE_CHECKING:
     from gristmill.engine.backend import Died
-    from gristmill.engine.captured_error import CapturedError
+    from gristmill.engine.worker.captured_error import CapturedError
 
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = 120
@@ -21,14 +21,16 @@ _MAX_SHOWN_BYTES = 60
 
 @dataclass(frozen=True, slots=True)
 class FinalFailure:
-    """An item's final failure, with what is needed to raise it."""
+    """An item's failure after the last attempt, with everything that is needed to raise it."""
 
     failure: Failure
     item: str
+    """The item in a few words."""
     error: CapturedError | None = None
+    """The exception, if the item failed with one."""
 
     def to_exception(self) -> BaseException:
-        """The original exception, or the error that stands for it, with where and how in its notes."""
+        """The original exception, or an error in its place, with the item and the worker's traceback as notes."""
         failure = self.failure
         original = None if self.error is None or failure.kind == "unpicklable" else self.error.to_exception()
         error = original if original is not None else _make_error(failure)
@@ -40,7 +42,7 @@ class FinalFailure:
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """Add a note, unless the exception is of a class on which nothing can be set."""
+    """Add a note, unless the exception's class does not allow attributes to be set."""
     with contextlib.suppress(Exception):
         error.add_note(note)
 
@@ -51,28 +53,30 @@ def _make_error(failure: Failure) -> errors.GristmillError:
         "out_of_memory": (errors.OutOfMemoryError, "use smaller items, or give the job more memory"),
         "unpicklable": (
             errors.UnpicklableError,
-            "send plain data; make locks, connections and open files inside the worker, in setup",
+            "send plain data; create locks, connections and open files inside the worker, in setup",
         ),
     }.get(failure.kind, (errors.WorkerDiedError, "the function crashes on this item: run it alone to see why"))
     return error_class(failure.message, help=hint, index=failure.index, signal=failure.signal)
 
 
-def report_exception(index: int, item: Any, caught: CapturedError, attempts: int) -> FinalFailure:
+def report_exception(index: int, item: Any, error: CapturedError, attempts: int) -> FinalFailure:
+    """The failure of an item that raised, or that cannot be pickled."""
     failure = Failure(
-        index, caught.kind, caught.error_type, caught.message, caught.traceback, signal=None, attempts=attempts
+        index, error.kind, error.error_type, error.message, error.traceback, signal=None, attempts=attempts
     )
-    return FinalFailure(failure, describe_item(item), caught)
+    return FinalFailure(failure, describe_item(item), error)
 
 
 def report_timeout(index: int, item: Any, timeout: float | None, attempts: int, position: int) -> FinalFailure:
-    """`timeout` None: the limit of CPU time was one that its worker had set itself."""
+    """The failure of an item that took too long. `timeout` None: its worker had set itself a limit of CPU time."""
     message = "used up its CPU time" if timeout is None else f"took longer than its timeout of {timeout:g} s"
     failure = Failure(index, "timeout", "ItemTimeoutError", message, attempts=attempts, position=position)
     return FinalFailure(failure, describe_item(item))
 
 
 def report_growth(index: int, item: Any, event: Died, num_bytes: int, attempts: int) -> FinalFailure:
-    message = f"the worker had grown to {num_bytes / (1 << 30):.1f} GiB and was ended"
+    """The failure of an item that made its worker grow to `num_bytes`."""
+    message = f"the worker had grown to {num_bytes / (1 << 30):.1f} GiB and was killed"
     failure = Failure(
         index,
         "out_of_memory",
@@ -86,6 +90,7 @@ def report_growth(index: int, item: Any, event: Died, num_bytes: int, attempts: 
 
 
 def report_deaths(index: int, item: Any, event: Died, attempts: int, *, out_of_memory: bool) -> FinalFailure:
+    """The failure of an item that ended every worker that ran it."""
     times = "1 time" if attempts == 1 else f"{attempts} times"
     message = f"the worker {event.cause} whenever it ran this item ({times}, at the end with no other worker around)"
     failure = Failure(
@@ -102,7 +107,7 @@ def report_deaths(index: int, item: Any, event: Died, attempts: int, *, out_of_m
 
 
 def describe_item(item: Any) -> str:
-    """An item in a few words; never all of it first, it may be a gigabyte."""
+    """An item in a few words. Never the whole `repr` first: the item may be a gigabyte."""
     try:
         if isinstance(item, (bytes, bytearray, memoryview)) and len(item) > _MAX_SHOWN_BYTES:
             return f"{bytes(item[:_MAX_SHOWN_BYTES])!r}... ({len(item):,} bytes)"

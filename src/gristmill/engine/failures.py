@@ -1,10 +1,12 @@
-"""What becomes of items in trouble: tried again, run alone, or given a verdict.
+"""The failure policy: an item that gave no result is retried, run in isolation, or reported as failed.
 
-An exception or a timeout uses a retry. A death does not, since it says little: the machine may have run out of memory
-for another's sake, or somebody killed the worker. Only an item that was there at three deaths is suspected; it is then
-run with no other worker around, and only three deaths more, alone, make it guilty. So no innocent item is ever blamed,
-and no guilty one can stop the job. Where the caller can take an item apart, its probe takes the place of these runs:
-one death or timeout ends each of its trials, and the probe itself decides how many it wants to see.
+An exception or a timeout uses up a retry. The death of a worker does not, because it says little about the item: the
+machine may have run out of memory because of another process, or somebody killed the worker. An item becomes a suspect
+only after three deaths. It then runs in isolation, with no other worker alive, and only three more deaths there prove
+that the item is the cause. So no innocent item is ever blamed, and no guilty item can stop the job.
+
+A caller that can take an item apart passes `on_poison`. Its probe replaces the isolated runs: every trial ends with its
+first death or timeout, and the probe decides how many trials it needs.
 """
 
 from __future__ import annotations
@@ -17,20 +19,20 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import UsageError
-from gristmill.engine import failure_report as verdict
+from gristmill.engine import failure_report
 
 if TYPE_CHECKING:
     from gristmill.engine.backend import Died
-    from gristmill.engine.captured_error import CapturedError
     from gristmill.engine.failure import Failure
     from gristmill.engine.failure_report import FinalFailure
     from gristmill.engine.item_queue import ItemQueue
     from gristmill.engine.observer import Observer
+    from gristmill.engine.worker.captured_error import CapturedError
     from gristmill.engine.worker_pool import PooledWorker, WorkerPool
 
     Probe = Generator[Any, Any, Any]
-    """Yields items to be run alone, is sent the result or `Failure` of each, and returns an item to run in the place of
-    the guilty one, or None to let its failure stand."""
+    """Yields items to run in isolation and receives the result or `Failure` of each. Returns an item to run instead of
+    the guilty one, or None to let the failure stand."""
     OnPoison = Callable[[Any, Failure, int], Probe]
 
 MAX_DEATHS = 3
@@ -40,34 +42,37 @@ _MAX_BACKOFF_SECONDS = 10.0
 
 @dataclass(slots=True)
 class _ItemHistory:
-    """What is known of one item."""
+    """The runs of one item that ended without a result."""
 
     attempts: int = 0
-    """Runs that ended without a result."""
+    """All runs without a result."""
     tries: int = 0
-    """Those that count against `retries`."""
+    """Runs that count against `retries`: exceptions and timeouts."""
     deaths: int = 0
-    """Deaths among other workers."""
+    """Deaths of workers that ran the item beside other workers."""
 
 
 @dataclass(slots=True)
 class IsolatedRun:
-    """A suspect item, to be run with no other worker around."""
+    """A run of a suspect item, or of a part of it, with no other worker alive."""
 
     index: int
     item: Any
     deaths: int = 0
-    member: PooledWorker | None = None
+    worker: PooledWorker | None = None
+    """The worker that was started for the run; None until the pool is empty, and again after its death."""
     probe: Probe | None = None
     suspected_failure: FinalFailure | None = None
-    """What the probe is about."""
+    """The failure that the probe investigates."""
 
 
 class FailureHandler:
+    """Decides what happens to items that failed, and starts isolated runs. One instance serves one job."""
+
     def __init__(
         self,
-        supply: ItemQueue,
-        crew: WorkerPool,
+        queue: ItemQueue,
+        pool: WorkerPool,
         observer: Observer,
         deliver: Callable[[int, Any], None],
         *,
@@ -75,40 +80,43 @@ class FailureHandler:
         timeout: float | None,
         on_poison: OnPoison | None,
     ) -> None:
-        self._supply = supply
-        self._crew = crew
+        self._queue = queue
+        self._pool = pool
         self._observer = observer
         self._deliver = deliver
         self._max_retries = retries
         self._timeout = timeout
         self._on_poison = on_poison
-        self._records: dict[int, _ItemHistory] = {}
+        self._histories: dict[int, _ItemHistory] = {}
         self._retries: list[tuple[float, int, Any]] = []
+        """A heap of `(due time, index, item)`."""
         self._suspects: deque[IsolatedRun] = deque()
         self._run: IsolatedRun | None = None
 
     @property
     def has_open_cases(self) -> bool:
-        """Some item is in trouble, so results must be looked at one by one."""
-        return bool(self._records or self._run)
+        """Whether some item failed before, so that results must be examined one by one."""
+        return bool(self._histories or self._run)
 
     @property
     def has_work(self) -> bool:
+        """Whether an item waits for a retry or an isolated run."""
         return bool(self._retries or self._suspects or self._run)
 
-    def is_running_probe(self, member: PooledWorker) -> bool:
-        """Whether the worker runs a part of an item, to find out what is wrong with it."""
-        return self._run is not None and self._run.member is member and self._run.probe is not None
+    def is_running_probe(self, worker: PooledWorker) -> bool:
+        """Whether the worker runs a trial of a probe, whose counters must not be kept."""
+        return self._run is not None and self._run.worker is worker and self._run.probe is not None
 
     def seconds_to_next_retry(self) -> float:
-        """Infinite while a suspect is to run alone: all others wait for that."""
-        waits = not self._retries or self._run is not None or self._suspects
-        return float("inf") if waits else self._retries[0][0] - monotonic()
+        """Seconds until a retry is due; infinite while an isolated run is pending, since all retries wait for it."""
+        is_blocked = not self._retries or self._run is not None or self._suspects
+        return float("inf") if is_blocked else self._retries[0][0] - monotonic()
 
     def release_due_retries(self) -> None:
+        """Move the items whose backoff has passed to the front of the queue."""
         while self._retries and self._retries[0][0] <= monotonic():
             _, index, item = heapq.heappop(self._retries)
-            self._supply.put_back([(index, item)], alone=True)
+            self._queue.put_back([(index, item)], alone=True)
 
     def end_at(self, index: int) -> None:
         """Drop all cases from this item on."""
@@ -119,104 +127,114 @@ class FailureHandler:
             self._run = None
 
     def advance_isolated_run(self) -> IsolatedRun | None:
-        """The run for which everything else must wait, if there is one. Brings it as far as its worker's start."""
+        """Return the isolated run that everything else must wait for, if there is one.
+
+        Called on every turn of the scheduler. Each call brings the run one step closer to its start: the pool is
+        drained first, then emptied, and only then is the single worker started. Stopping the idle workers and starting
+        the new one in the same turn would let them overlap, and the run would prove nothing about the item.
+        """
         if self._run is None and self._suspects:
             self._run = self._suspects.popleft()
         run = self._run
-        if run is not None and run.member is None and not self._crew.is_busy:
-            for member in list(self._crew):
-                self._crew.stop_worker(member)
-            if not len(self._crew):
-                run.member = self._crew.start(alone=True)
-                self._observer.report_event("solo_run", item=run.index, worker=run.member.worker.name)
+        if run is not None and run.worker is None and not self._pool.is_busy:
+            for worker in list(self._pool):
+                self._pool.stop_worker(worker)
+            if not len(self._pool):
+                run.worker = self._pool.start(isolated=True)
+                self._observer.report_event("isolated_run", item=run.index, worker=run.worker.handle.name)
         return run
 
     def finish(self, index: int, value: Any) -> None:
-        """The item ended, with its result or for good without one."""
-        self._records.pop(index, None)
+        """Close the case of an item that has a result or a final failure."""
+        self._histories.pop(index, None)
         run = self._end_isolated_run(index)
         if run is None or run.probe is None:
             self._deliver(index, value)
         else:
-            self._continue_probe(run, value.failure if isinstance(value, verdict.FinalFailure) else value)
+            outcome = value.failure if isinstance(value, failure_report.FinalFailure) else value
+            self._continue_probe(run, outcome)
 
-    def handle_unpicklable(self, index: int, item: Any, caught: CapturedError, *, was_run: bool) -> None:
-        record = self._count_attempt(index) if was_run else self._records.get(index, _ItemHistory())
-        self.finish(index, verdict.report_exception(index, item, caught, record.attempts))
+    def handle_unpicklable(self, index: int, item: Any, error: CapturedError, *, was_run: bool) -> None:
+        """Fail an item that cannot be sent to a worker, or whose result cannot come back. A retry would not help."""
+        history = self._count_attempt(index) if was_run else self._histories.get(index, _ItemHistory())
+        self.finish(index, failure_report.report_exception(index, item, error, history.attempts))
 
-    def handle_exception(self, index: int, item: Any, caught: CapturedError) -> None:
-        record = self._count_attempt(index)
-        failed = verdict.report_exception(index, item, caught, record.attempts)
-        hopeless = caught.kind == "unpicklable" or caught.hopeless
-        self._retry_or_finish(index, item, record, failed, hopeless=hopeless)
+    def handle_exception(self, index: int, item: Any, error: CapturedError) -> None:
+        """Retry an item that raised, or fail it when the retries are used up or the error is final."""
+        history = self._count_attempt(index)
+        failed = failure_report.report_exception(index, item, error, history.attempts)
+        is_final = error.kind == "unpicklable" or error.is_final
+        self._retry_or_finish(index, item, history, failed, is_final=is_final)
 
     def handle_timeout(self, index: int, item: Any, position: int) -> None:
-        record = self._count_attempt(index)
-        failed = verdict.report_timeout(index, item, self._timeout, record.attempts, position)
+        """Probe, retry or fail an item that took too long."""
+        history = self._count_attempt(index)
+        failed = failure_report.report_timeout(index, item, self._timeout, history.attempts, position)
         if self._on_poison is not None and not self._is_probing(index):
             self._end_isolated_run(index)
             self._start_probe(index, item, failed, position)
         else:
-            self._retry_or_finish(index, item, record, failed, hopeless=False)
+            self._retry_or_finish(index, item, history, failed, is_final=False)
 
     def handle_growth(self, index: int, item: Any, event: Died, num_bytes: int) -> None:
-        """Its worker was ended for its size. The limit is the caller's own, so once is enough."""
-        record = self._count_attempt(index)
-        self.finish(index, verdict.report_growth(index, item, event, num_bytes, record.attempts))
+        """Fail an item whose worker grew too large. The caller set that limit, so one death is proof enough."""
+        history = self._count_attempt(index)
+        self.finish(index, failure_report.report_growth(index, item, event, num_bytes, history.attempts))
 
-    def handle_death(self, member: PooledWorker, index: int, item: Any, event: Died, *, out_of_memory: bool) -> None:
-        record = self._count_attempt(index)
+    def handle_death(self, worker: PooledWorker, index: int, item: Any, event: Died, *, out_of_memory: bool) -> None:
+        """Run an item again whose worker died; isolate or probe it after the third death; fail it after three more."""
+        history = self._count_attempt(index)
         run = self._run
-        if run is not None and member.is_isolated:
-            run.member = None
+        if run is not None and worker.is_isolated:
+            run.worker = None
             run.deaths += 1
             if run.deaths == MAX_DEATHS or run.probe is not None:
-                self.finish(
-                    index, verdict.report_deaths(index, item, event, record.attempts, out_of_memory=out_of_memory)
-                )
+                failed = failure_report.report_deaths(index, item, event, history.attempts, out_of_memory=out_of_memory)
+                self.finish(index, failed)
             return
-        record.deaths += 1
-        if record.deaths < MAX_DEATHS:
-            self._supply.put_back([(index, item)], alone=True)
+        history.deaths += 1
+        if history.deaths < MAX_DEATHS:
+            self._queue.put_back([(index, item)], alone=True)
         elif self._on_poison is None:
             self._suspects.append(IsolatedRun(index, item))
         else:
-            failed = verdict.report_deaths(index, item, event, record.attempts, out_of_memory=out_of_memory)
+            failed = failure_report.report_deaths(index, item, event, history.attempts, out_of_memory=out_of_memory)
             self._start_probe(index, item, failed, event.position)
 
-    def release_worker(self, member: PooledWorker) -> None:
-        """The worker for the solo run died before it had the item."""
-        if self._run is not None and self._run.member is member:
-            self._run.member = None
+    def release_worker(self, worker: PooledWorker) -> None:
+        """Let the isolated run start another worker: this one died before it received the item."""
+        if self._run is not None and self._run.worker is worker:
+            self._run.worker = None
 
     def _count_attempt(self, index: int) -> _ItemHistory:
-        record = self._records.setdefault(index, _ItemHistory())
-        record.attempts += 1
-        return record
+        history = self._histories.setdefault(index, _ItemHistory())
+        history.attempts += 1
+        return history
 
     def _retry_or_finish(
-        self, index: int, item: Any, record: _ItemHistory, failed: FinalFailure, *, hopeless: bool
+        self, index: int, item: Any, history: _ItemHistory, failed: FinalFailure, *, is_final: bool
     ) -> None:
-        record.tries += 1
-        if hopeless or record.tries > self._max_retries or self._is_probing(index):
+        history.tries += 1
+        # A probe decides by itself what to try again, so its trials are never retried here.
+        if is_final or history.tries > self._max_retries or self._is_probing(index):
             self.finish(index, failed)
             return
         self._end_isolated_run(index)
-        pause = min(_BACKOFF_SECONDS * 2 ** (record.tries - 1), _MAX_BACKOFF_SECONDS)
+        pause = min(_BACKOFF_SECONDS * 2 ** (history.tries - 1), _MAX_BACKOFF_SECONDS)
         heapq.heappush(self._retries, (monotonic() + pause, index, item))
-        self._observer.report_event(
-            "item_retried", item=index, kind=failed.failure.kind, error=failed.failure.error_type
-        )
+        failure = failed.failure
+        self._observer.report_event("item_retried", item=index, kind=failure.kind, error=failure.error_type)
 
     def _is_probing(self, index: int) -> bool:
         return self._run is not None and self._run.index == index and self._run.probe is not None
 
     def _end_isolated_run(self, index: int) -> IsolatedRun | None:
+        """End the isolated run of this item, if there is one. Its worker becomes an ordinary one."""
         run = self._run
         if run is None or run.index != index:
             return None
-        if run.member is not None:
-            run.member.is_isolated = False
+        if run.worker is not None:
+            run.worker.is_isolated = False
         self._run = None
         return run
 
@@ -224,7 +242,7 @@ class FailureHandler:
         if self._on_poison is not None:
             probe = self._on_poison(item, failed.failure, position)
             if not isinstance(probe, Generator):
-                raise UsageError(f"on_poison must give a generator, not {probe!r}", help="it yields tasks to be tried")
+                raise UsageError(f"on_poison must return a generator, not {probe!r}", help="yield the tasks to try")
             self._continue_probe(IsolatedRun(index, item, probe=probe, suspected_failure=failed), None)
 
     def _continue_probe(self, run: IsolatedRun, outcome: Any) -> None:
@@ -233,13 +251,12 @@ class FailureHandler:
         try:
             item = run.probe.send(outcome)
         except StopIteration as end:
+            self._histories.pop(run.index, None)
             if end.value is None:
-                self._records.pop(run.index, None)
                 self._deliver(run.index, run.suspected_failure)
             else:
-                self._records.pop(run.index, None)
-                self._supply.put_back([(run.index, end.value)], alone=True)
+                self._queue.put_back([(run.index, end.value)], alone=True)
         else:
-            self._suspects.appendleft(
-                IsolatedRun(run.index, item, probe=run.probe, suspected_failure=run.suspected_failure)
-            )
+            # To the front: a probe that has started is finished before the next suspect is examined.
+            trial = IsolatedRun(run.index, item, probe=run.probe, suspected_failure=run.suspected_failure)
+            self._suspects.appendleft(trial)

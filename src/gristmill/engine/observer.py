@@ -1,4 +1,4 @@
-"""What the scheduler tells the outside while it runs: numbers for the progress display, events for the log."""
+"""What the scheduler reports while it runs: numbers for the progress display, events for the log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Display(Protocol):
 
     seconds_between: float
 
-    def show(self, observer: Observer, crew: WorkerPool) -> None: ...
+    def show(self, observer: Observer, pool: WorkerPool) -> None: ...
 
     def close(self, observer: Observer) -> None: ...
 
@@ -37,18 +37,18 @@ class Observer:
         self.desc = desc.encode(errors="backslashreplace").decode()  # file names need not be printable
         self.total = total
         self.num_bytes = num_bytes
-        """What the counter `bytes` will come to; 0: not known."""
+        """The expected final value of the counter `bytes`; 0 if it is not known."""
         self.num_done = 0
         self.num_failed = 0
         self.num_deaths = 0
         self.counts: dict[str, int] = {}
-        self._started = self._shown = monotonic()
-        self._ready: float | None = None
+        self._started = self._last_shown = monotonic()
+        self._first_ready: float | None = None
         self._display = display
         self._events = events
 
     def __enter__(self) -> None:
-        self._started = self._shown = monotonic()
+        self._started = self._last_shown = monotonic()
         self.report_event("job_started", job=self.desc, total=self.total)
 
     def __exit__(self, *exc_info: object) -> None:
@@ -68,28 +68,32 @@ class Observer:
 
     @property
     def tick_seconds(self) -> float:
+        """Seconds between two calls of `tick` that suit the display."""
         return self._display.seconds_between if self._display is not None else float("inf")
 
     @property
     def seconds(self) -> float:
+        """Seconds since the job started."""
         return monotonic() - self._started
 
     @property
     def seconds_since_ready(self) -> float:
-        """Since the first worker was ready; 0: none ever was."""
-        return 0.0 if self._ready is None else monotonic() - self._ready
+        """Seconds since the first worker was ready; 0 if none ever was."""
+        return 0.0 if self._first_ready is None else monotonic() - self._first_ready
 
     @property
     def fraction(self) -> float | None:
-        """How much is done: by bytes, which also move inside an item, else by items. None: nobody knows."""
+        """The fraction that is done: by bytes, which also move inside an item, else by items. None if not known."""
         if self.num_bytes:
             return min(self.counts.get("bytes", 0) / self.num_bytes, 1.0)
         return self.num_done / self.total if self.total else None
 
     def advance(self, num_items: int) -> None:
+        """Count items that have a result."""
         self.num_done += num_items
 
     def end_item(self, value: Any) -> None:
+        """Count one item and report it if it failed."""
         self.num_done += 1
         if isinstance(value, FinalFailure):
             self.num_failed += 1
@@ -105,26 +109,29 @@ class Observer:
             )
 
     def count(self, counts: Mapping[str, int]) -> None:
+        """Add to the job's counters."""
         for name, amount in counts.items():
             self.counts[name] = self.counts.get(name, 0) + amount
 
     def report_event(self, event: str, **fields: object) -> None:
-        if event == "worker_ready" and self._ready is None:
-            self._ready = monotonic()
+        """Write an event to the log; warn if it concerns the user."""
+        if event == "worker_ready" and self._first_ready is None:
+            self._first_ready = monotonic()
         if event == "worker_died":
             self.num_deaths += 1
             _log.warning("%s: %s %s", self.desc, fields["worker"], fields["cause"])
         elif event == "setup_failed":
             _log.warning("%s: %s could not be set up: %s", self.desc, fields["worker"], fields["error"])
         elif event == "workers_reduced":
-            _log.warning("%s: going on with %s workers: %s", self.desc, fields["workers"], fields["reason"])
+            _log.warning("%s: continuing with %s workers: %s", self.desc, fields["workers"], fields["reason"])
         if self._events is not None:
             self._events.write(event, **fields)
 
-    def tick(self, crew: WorkerPool) -> None:
-        if self._display is not None and monotonic() - self._shown >= self._display.seconds_between:
-            self._shown = monotonic()
+    def tick(self, pool: WorkerPool) -> None:
+        """Update the display if its time has come."""
+        if self._display is not None and monotonic() - self._last_shown >= self._display.seconds_between:
+            self._last_shown = monotonic()
             try:
-                self._display.show(self, crew)
+                self._display.show(self, pool)
             except (OSError, ValueError):  # nobody can see it any more: the terminal is gone, the file closed
                 self._display = None

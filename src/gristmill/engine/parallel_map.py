@@ -1,4 +1,4 @@
-"""`parallel_map` and `parallel_imap`: a function over many items, on all cores, without losing one."""
+"""`parallel_map` and `parallel_imap`: a function over many items, on all cores, without losing any."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gristmill.core.names import check_choice
 from gristmill.engine import progress as displays
 from gristmill.engine.events import EventLog
 from gristmill.engine.failure_report import FinalFailure
-from gristmill.engine.job import Job
 from gristmill.engine.observer import Observer
 from gristmill.engine.parallel_run import Options, ParallelRun, find_length
+from gristmill.engine.worker.job import Job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -50,7 +50,7 @@ def parallel_map(
     [0, 1, 4, 9, 16]
 
     Lambdas, closures and functions of a script or notebook work; no `if __name__ == "__main__"` is needed. A worker
-    that is killed is replaced and its item run again; only an item that ends three workers while running alone fails.
+    that is killed is replaced and its item runs again; only an item that ends three workers in isolation fails.
 
     Args:
         fn: Called as `fn(item)`, or as `fn(item, state)` with `setup`.
@@ -58,18 +58,18 @@ def parallel_map(
         workers: `"auto"`: the smallest of usable CPUs, physical cores, CPU quota and what memory allows.
         backend: `"processes"`, `"threads"`, `"serial"` (in the caller, for debugging), or `"auto"`: the caller for
             jobs that take less than a second, else processes.
-        setup: Called once in each worker; what it returns is the `state`.
+        setup: Called once in each worker; its result is the `state`.
         timeout: Seconds for one item. A worker that takes longer is killed and replaced.
-        retries: How often an item that raised or timed out is tried again. Deaths of workers use none.
-        on_error: `"raise"` the original exception; `"return"` a `Failure` in the result's place; or `"skip"` it,
-            counted and logged.
+        retries: How often an item that raised or timed out is retried. Deaths of workers do not count.
+        on_error: `"raise"` the original exception; `"return"` a `Failure` instead of the result; or `"skip"` the
+            item, which is counted and logged.
         chunk_size: Items sent to a worker at a time; `"auto"` follows how long they take.
         ordered: Results in the order of the items; otherwise as they come.
-        max_items_per_worker: Replace a worker after so many items (for functions that leak).
-        pin: Bind each worker to a CPU of its own.
+        max_items_per_worker: Replace a worker after that many items (for functions that leak memory).
+        pin: Bind each worker to its own CPU.
         desc: The job's name in progress and messages.
         progress: None: bars on a terminal, else a line every ten seconds. True or False force it. An `EventLog` also
-            writes what happens to a file.
+            writes events to a file.
         monitor: Show CPU and memory of each worker.
     """
     options = Options(
@@ -82,7 +82,7 @@ def parallel_map(
         pin=pin,
     )
     call = _Call(fn, items, setup, options, on_error, desc=desc, progress=progress, monitor=monitor)
-    # Every result is kept anyway, so none has to wait for the one before it.
+    # The list holds every result anyway, so workers need not wait for a slow early item.
     return list(call.in_order(holds_all=True) if ordered else call.as_completed())
 
 
@@ -104,7 +104,7 @@ def parallel_imap(
     progress: bool | EventLog | None = None,
     monitor: bool = False,
 ) -> Iterator[Any]:
-    """Like `parallel_map`, but yields results as they can be had. Items may be endless; memory is bounded.
+    """Like `parallel_map`, but yields results as they become available. Items may be endless; memory is bounded.
 
     >>> import itertools
     >>> import gristmill as gm
@@ -127,7 +127,7 @@ def parallel_imap(
 
 
 class _Call:
-    """One call: its run, and how failures and order are handled."""
+    """One call: its run, its order of results, and its handling of failures."""
 
     def __init__(
         self,
@@ -158,30 +158,34 @@ class _Call:
         self._run = ParallelRun(Job(fn, setup), items, options, self._observer, total=total)
 
     def as_completed(self) -> Iterator[Any]:
+        """Yield results as they come."""
         with self, closing(self._run.outcomes()) as outcomes:
             for _, values in outcomes:
                 yield from self._apply_on_error(values)
 
     def in_order(self, *, holds_all: bool = False) -> Iterator[Any]:
-        """Each result in its place. The first failing item in input order is raised, whichever failed first."""
-        held: dict[int, list[Any]] = {}  # by the first one's number
-        next_index = num_held = 0
+        """Yield results in input order. The first failing item in input order is raised, whichever failed first.
+
+        Unless `holds_all`, the run is paused while too many results wait for an earlier one.
+        """
+        waiting: dict[int, list[Any]] = {}  # runs of results by the number of their first item
+        next_index = num_waiting = 0
         with self, closing(self._run.outcomes()) as outcomes:
             for index, values in outcomes:
-                held[index] = values
-                num_held += len(values)
+                waiting[index] = values
+                num_waiting += len(values)
                 if isinstance(values[0], FinalFailure) and self._on_error == "raise":
                     self._run.end_at(index)
-                while next_index in held:
-                    ready = held.pop(next_index)
+                while next_index in waiting:
+                    ready = waiting.pop(next_index)
                     next_index += len(ready)
-                    num_held -= len(ready)
+                    num_waiting -= len(ready)
                     yield from self._apply_on_error(ready)
                 if not holds_all:
-                    self._run.pause(paused=num_held > self._run.num_results_to_hold)
+                    self._run.pause(paused=num_waiting > self._run.num_results_to_hold)
 
     def _apply_on_error(self, values: list[Any]) -> list[Any]:
-        """What the caller sees of outcomes. A failure is always alone."""
+        """Return what the caller sees of these outcomes. A failure is always alone in its run."""
         value = values[0]
         if not isinstance(value, FinalFailure):
             return values

@@ -1,4 +1,4 @@
-"""From a call's options to running schedulers: checks what was asked, chooses backend and number of workers."""
+"""One parallel call, from its options to running schedulers: checks the options, chooses backend and workers."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gristmill.core.errors import UsageError
 from gristmill.core.names import check_choice
-from gristmill.engine import nesting, resources
+from gristmill.engine import resources
 from gristmill.engine.memory import MemoryWatch
 from gristmill.engine.scheduler import Policy, Scheduler
+from gristmill.engine.worker import nesting
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
 
     from gristmill.engine.backend import Backend
     from gristmill.engine.failures import OnPoison
-    from gristmill.engine.job import Job
     from gristmill.engine.observer import Observer
+    from gristmill.engine.worker.job import Job
 
 _BACKENDS = {
     "serial": ("gristmill.engine.backends.serial", "SerialBackend"),
@@ -74,7 +75,11 @@ class Options:
 
 
 class ParallelRun:
-    """One parallel call under way: one scheduler, or two after another with `backend="auto"`."""
+    """A parallel call under way: one scheduler, or two after another with `backend="auto"`.
+
+    With `"auto"` the first items run in the caller. They show how long an item takes. If the whole job looks longer
+    than a second, the caller stops there and a second scheduler runs the rest in processes.
+    """
 
     def __init__(
         self,
@@ -92,42 +97,55 @@ class ParallelRun:
         self._observer = observer
         self._total = total
         self._on_poison = on_poison
-        self._ended = False
+        self._has_ended = False
         self._num_first_items = 0
-        # Errors of the call itself are raised here, not when the first result is asked for.
-        self._stay = options.backend == "auto" and not (options.timeout or options.pin or options.max_items_per_worker)
-        name = "serial" if self._stay else "processes" if options.backend == "auto" else options.backend
-        self._scheduler = self._make_scheduler(name, self._first_items() if self._stay else self._items, 0)
+        # What only processes can keep is not tried in the caller first.
+        needs_processes = options.timeout or options.pin or options.max_items_per_worker
+        self._starts_in_caller = options.backend == "auto" and not needs_processes
+        # The scheduler is made here, so that errors of the call itself are raised before the first result is asked for.
+        if self._starts_in_caller:
+            self._scheduler = self._make_scheduler("serial", self._first_items(), 0)
+        else:
+            backend = "processes" if options.backend == "auto" else options.backend
+            self._scheduler = self._make_scheduler(backend, self._items, 0)
 
     def outcomes(self) -> Generator[tuple[int, list[Any]], None, None]:
+        """`(first index, values)` of consecutive items, as they come. A `FinalFailure` is always alone in its run."""
         yield from self._scheduler.outcome_runs()
-        rest = list(islice(self._items, 1)) if self._stay and not self._ended else []
-        if rest:
-            self._scheduler = self._make_scheduler("processes", chain(rest, self._items), self._num_first_items)
+        next_items = list(islice(self._items, 1)) if self._starts_in_caller and not self._has_ended else []
+        if next_items:
+            items = chain(next_items, self._items)
+            self._scheduler = self._make_scheduler("processes", items, self._num_first_items)
             yield from self._scheduler.outcome_runs()
 
     @property
     def num_results_to_hold(self) -> int:
+        """How many results may wait for an earlier one."""
         return self._scheduler.num_results_to_hold
 
     def pause(self, *, paused: bool) -> None:
+        """Stop taking new items from the input, or resume."""
         self._scheduler.pause(paused=paused)
 
     def end_at(self, index: int) -> None:
-        self._ended = True
+        """Produce no outcome from this item on."""
+        self._has_ended = True
         self._scheduler.end_at(index)
 
-    def _make_scheduler(self, name: str, items: Iterable[Any], first_index: int) -> Scheduler:
-        module, class_name = _BACKENDS[name]
+    def _make_scheduler(self, backend_name: str, items: Iterable[Any], first_index: int) -> Scheduler:
+        module, class_name = _BACKENDS[backend_name]
         backend: Backend = getattr(import_module(module), class_name)()
         options = self._options
+        # While the caller measures how long items take, a chunk of the user's size would hide it.
+        is_measuring = self._starts_in_caller and backend_name == "serial" and options.chunk_size != "auto"
         policy = Policy(
-            workers=1 if name == "serial" else _choose_num_workers(options.workers, in_processes=backend.can_kill),
+            workers=1
+            if backend_name == "serial"
+            else _choose_num_workers(options.workers, in_processes=backend.can_kill),
             can_resize=options.workers == "auto" and backend.can_kill,
             timeout=options.timeout,
             retries=options.retries,
-            # While it is being judged how long items take, a chunk of the user's size would hide it.
-            chunk_size=1 if self._stay and name == "serial" and options.chunk_size != "auto" else options.chunk_size,
+            chunk_size=1 if is_measuring else options.chunk_size,
             max_items_per_worker=options.max_items_per_worker,
             cpus=resources.find_usable_cpus() if options.pin else None,
             max_growth_bytes=options.max_growth_bytes,
@@ -145,7 +163,7 @@ class ParallelRun:
         )
 
     def _first_items(self) -> Iterator[Any]:
-        """Items for the calling process, for as long as they look like a small job."""
+        """Items for the caller, as long as they look like a small job."""
         began = monotonic()
         for item in self._items:
             self._num_first_items += 1
@@ -154,11 +172,10 @@ class ParallelRun:
             if self._total is None:
                 if seconds > _UNKNOWN_LENGTH_SECONDS:
                     return
-            elif seconds > _JUDGE_AFTER_SECONDS and seconds * self._total > _SMALL_JOB_SECONDS * self._num_done():
-                return
-
-    def _num_done(self) -> int:
-        return max(1, self._observer.num_done)
+            elif seconds > _JUDGE_AFTER_SECONDS:
+                num_done = max(1, self._observer.num_done)
+                if seconds * self._total > _SMALL_JOB_SECONDS * num_done:
+                    return
 
 
 def _choose_num_workers(workers: int | Literal["auto"], *, in_processes: bool) -> int:
@@ -172,6 +189,7 @@ def _choose_num_workers(workers: int | Literal["auto"], *, in_processes: bool) -
 
 
 def _make_serial(options: Options) -> Options:
+    """The options of a call inside a worker: there it runs serially."""
     if nesting.is_first_nested_call():
         dropped = f"; its timeout of {options.timeout:g} s is not kept" if options.timeout else ""
         _log.warning("a parallel call inside a worker runs serially, in that worker%s", dropped)
@@ -179,10 +197,10 @@ def _make_serial(options: Options) -> Options:
 
 
 def find_length(items: Iterable[Any]) -> int | None:
-    """How many items there are, where they can say."""
+    """The number of items, if they have a length."""
     try:
         return len(items) if isinstance(items, Sized) else None
-    except Exception:  # the caller's own code; it is no more than a hint
+    except Exception:  # the caller's own code; the length is only a hint
         return None
 
 

@@ -1,7 +1,7 @@
 """Progress for a person: bars on a terminal, otherwise a plain line now and then.
 
-Nothing is shown, and rich is not imported, before a job has run for half a second. `Activity` is for what has no
-amount: it names what is being done, from the first half second on.
+Nothing is shown, and rich is not imported, before a job has run for half a second. `Activity` is for work without an
+amount: it names the current activity.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ERASE = "\r\x1b[K"
 
 
 def choose_display(*, progress: bool | None, monitor: bool) -> Display | None:
-    """None: bars on a terminal, lines elsewhere. True: always bars."""
+    """Choose the display. `progress` None: bars on a terminal, lines elsewhere. True: always bars."""
     if progress is False or sys.stderr is None:
         return None
     if progress or sys.stderr.isatty():
@@ -36,7 +36,7 @@ def choose_display(*, progress: bool | None, monitor: bool) -> Display | None:
 
 
 class Activity:
-    """What is being done now, in one line: on a terminal replaced by the next and removed at the end, else printed.
+    """The current activity in one line: on a terminal each replaces the one before, elsewhere each is printed.
 
     >>> with Activity(shows=False) as activity:
     ...     activity.show("planning: reading a sample")
@@ -46,7 +46,7 @@ class Activity:
         self._shows = shows and sys.stderr is not None
         self._is_terminal = self._shows and sys.stderr.isatty()
         self._message = self._printed = ""
-        # A line on a terminal leaves no trace, so it need not wait.
+        # A line on a terminal is erased at the end, so it need not wait.
         self._timer = Timer(0.0 if self._is_terminal else _QUIET_SECONDS, self._begin)
         self._timer.daemon = True
         self._has_begun = False
@@ -65,13 +65,13 @@ class Activity:
             sys.stderr.flush()
 
     def show(self, message: str) -> None:
-        """Say what begins now."""
+        """Show the activity that begins now."""
         self._message = message
         if self._has_begun:
             self._print()
 
     def _begin(self) -> None:
-        """Half a second has passed: from now on every message is shown."""
+        """Show every message from now on: half a second has passed."""
         self._has_begun = True
         self._print()
 
@@ -88,20 +88,22 @@ class Activity:
 
 
 class ProgressLines:
-    """One line every ten seconds."""
+    """A display that prints one line every ten seconds."""
 
     seconds_between = 10.0
 
     def __init__(self, *, monitor: bool) -> None:
         self._monitor = WorkerMonitor() if monitor else None
 
-    def show(self, observer: Observer, crew: WorkerPool) -> None:
-        parts = [summarize(observer)]
+    def show(self, observer: Observer, pool: WorkerPool) -> None:
+        """Print the line of a job."""
+        texts = [summarize(observer)]
         if self._monitor is not None:
-            parts += self._monitor.describe_workers(crew)
-        _print_line("; ".join(parts))
+            texts += self._monitor.describe_workers(pool)
+        _print_line("; ".join(texts))
 
     def close(self, observer: Observer) -> None:
+        """Print the last line, unless the job was too short for any other."""
         if observer.seconds >= self.seconds_between:
             _print_line(f"{summarize(observer)}; ended after {format_duration(observer.seconds)}")
 
@@ -117,7 +119,8 @@ class ProgressBars:
         self._bar: TaskID | None = None
         self._workers: dict[int, TaskID] = {}
 
-    def show(self, observer: Observer, crew: WorkerPool) -> None:
+    def show(self, observer: Observer, pool: WorkerPool) -> None:
+        """Update the bar of a job."""
         if observer.seconds < _QUIET_SECONDS:
             return
         if self._progress is None or self._bar is None:
@@ -126,7 +129,7 @@ class ProgressBars:
             self._bar = self._progress.add_task(observer.desc, total=total, done="", details="")
         self._update(self._progress, self._bar, observer, refresh=True)
         if self._monitor is not None:
-            self._show_workers(self._progress, self._monitor.describe_workers(crew))
+            self._show_workers(self._progress, self._monitor.describe_workers(pool))
 
     @staticmethod
     def _update(progress: Progress, bar: TaskID, observer: Observer, *, refresh: bool) -> None:
@@ -134,7 +137,7 @@ class ProgressBars:
             bar,
             completed=observer.fraction or 0.0,
             done=_format_done(observer),
-            details=_format_details(observer, progress.console.width - _fixed_cells(observer)),
+            details=_format_details(observer, progress.console.width - _count_fixed_characters(observer)),
             refresh=refresh,
         )
 
@@ -147,6 +150,7 @@ class ProgressBars:
             progress.update(self._workers[row], visible=False)
 
     def close(self, observer: Observer) -> None:
+        """Leave the bar in its final state."""
         if self._progress is not None and self._bar is not None:
             self._update(self._progress, self._bar, observer, refresh=False)
             self._progress.stop()
@@ -154,29 +158,31 @@ class ProgressBars:
 
 
 class WorkerMonitor:
-    """CPU and memory of each worker since the last look."""
+    """Measures CPU and memory of each worker between two calls."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, tuple[float, float]] = {}
+        self._last: dict[int, tuple[float, float]] = {}
+        """By process: the time of the last call, and the CPU seconds used until then."""
 
-    def describe_workers(self, crew: WorkerPool) -> list[str]:
+    def describe_workers(self, pool: WorkerPool) -> list[str]:
+        """Return one line for each worker process."""
         lines = []
-        for member in crew:
-            pid = member.worker.pid
+        for worker in pool:
+            pid = worker.handle.pid
             if pid is None:
                 continue
             now, used = monotonic(), resources.read_process_cpu_seconds(pid)
-            then, used_then = self._seen.get(pid, (now, used))
-            self._seen[pid] = (now, used)
-            share = (used - used_then) / (now - then) if now > then else 0.0
+            last_time, last_used = self._last.get(pid, (now, used))
+            self._last[pid] = (now, used)
+            share = (used - last_used) / (now - last_time) if now > last_time else 0.0
             size = resources.read_process_bytes(pid) / (1 << 20)
-            state = "busy" if member.chunks else "idle" if member.is_ready else "starting"
-            lines.append(f"{member.worker.name} {state} cpu {share:4.0%} mem {size:,.0f} MiB")
+            state = "busy" if worker.chunks else "idle" if worker.is_ready else "starting"
+            lines.append(f"{worker.handle.name} {state} cpu {share:4.0%} mem {size:,.0f} MiB")
         return lines
 
 
 def summarize(observer: Observer) -> str:
-    """`words: 12%, 1,200/10,000, 120/s, 1 min 13 s left, 3 failed`."""
+    """Summarize a job in one line: `words: 12%, 1,200/10,000, 120/s, 1 min 13 s left, 3 failed`."""
     share = [] if observer.fraction is None else [f"{observer.fraction:.0%}"]
     return f"{observer.desc}: {', '.join([*share, _format_done(observer), _format_details(observer, None)])}"
 
@@ -185,43 +191,43 @@ def _format_done(observer: Observer) -> str:
     return f"{observer.num_done:,}/{observer.total:,}" if observer.total else f"{observer.num_done:,}"
 
 
-def _fixed_cells(observer: Observer) -> int:
-    """What a bar's line takes beside its details: name, share and items, each with a space."""
+def _count_fixed_characters(observer: Observer) -> int:
+    """Count the characters of a bar's line before its details: name, share and items, each with a space."""
     return len(observer.desc) + 1 + 1 + len("100%") + 1 + len(_format_done(observer)) + 1
 
 
-def _format_details(observer: Observer, room: int | None) -> str:
-    """Speed and counts; in a narrow terminal the first of them, so that none is cut and the share stays in sight."""
+def _format_details(observer: Observer, max_characters: int | None) -> str:
+    """Format speed and counts. In a narrow terminal the last ones are omitted, so that nothing is truncated."""
     if observer.num_bytes and not observer.counts:
         return "starting workers"
     seconds, fraction = observer.seconds_since_ready or observer.seconds, observer.fraction
-    counted = observer.counts.get("records", 0) if observer.num_bytes else observer.num_done
-    rate = counted / seconds if seconds else 0.0
-    parts = [f"{rate:,.1f}/s" if rate < 100 else f"{rate:,.0f}/s"]
+    num_counted = observer.counts.get("records", 0) if observer.num_bytes else observer.num_done
+    rate = num_counted / seconds if seconds else 0.0
+    texts = [f"{rate:,.1f}/s" if rate < 100 else f"{rate:,.0f}/s"]
     if fraction and fraction < 1:
-        parts.append(f"{format_duration(seconds * (1 - fraction) / fraction)} left")
+        texts.append(f"{format_duration(seconds * (1 - fraction) / fraction)} left")
     if observer.num_failed:
-        parts.append(f"{observer.num_failed:,} failed")
+        texts.append(f"{observer.num_failed:,} failed")
     if observer.num_deaths:
-        parts.append(f"{observer.num_deaths:,} worker{'s' if observer.num_deaths > 1 else ''} replaced")
-    parts += [f"{amount:,} {name}" for name, amount in sorted(observer.counts.items()) if name != "bytes"]
-    while room is not None and len(parts) > 1 and len(", ".join(parts)) > room:
-        parts.pop()
-    return ", ".join(parts)
+        texts.append(f"{observer.num_deaths:,} worker{'s' if observer.num_deaths > 1 else ''} replaced")
+    texts += [f"{amount:,} {name}" for name, amount in sorted(observer.counts.items()) if name != "bytes"]
+    while max_characters is not None and len(texts) > 1 and len(", ".join(texts)) > max_characters:
+        texts.pop()
+    return ", ".join(texts)
 
 
 def format_duration(seconds: float) -> str:
-    """A time in at most two units.
+    """Format a time in at most two units.
 
     >>> format_duration(4.2), format_duration(73), format_duration(7500)
     ('4 s', '1 min 13 s', '2 h 5 min')
     """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    total = round(seconds)
+    if total < 60:
+        return f"{total} s"
+    if total < 3600:
+        return f"{total // 60} min {total % 60} s"
+    return f"{total // 3600} h {total % 3600 // 60} min"
 
 
 def _print_line(line: str) -> None:

@@ -1,7 +1,7 @@
-"""What this process may use: cores and memory, as the kernel's limits have it. The one door to psutil.
+"""The cores and the memory that this process may use, under the kernel's limits. The one door to psutil.
 
-Containers are limited by control groups (v1 or v2), and a limit may sit on any ancestor of the group we are in, so all
-of them are asked. Reads a few small files; nothing is cached, since limits and usage change.
+Containers are limited by control groups (v1 or v2). A limit may be set on any ancestor of this process's group, so all
+of them are read. Reads a few small files; nothing is cached, since limits and usage change.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
 _CPUS = Path("/sys/devices/system/cpu")
-# Cgroup v1 says "no limit" with a number near 2^63.
+# Cgroup v1 writes "no limit" as a number near 2^63.
 _UNLIMITED_BYTES = 1 << 60
 
 
 def find_usable_cpus() -> list[int]:
-    """The CPUs that this process may run on, one of each physical core first."""
+    """Find the CPUs that this process may run on, one of each physical core first."""
     if not hasattr(os, "sched_getaffinity"):
         return list(range(os.cpu_count() or 1))
     cpus = sorted(os.sched_getaffinity(0))
@@ -33,7 +33,7 @@ def find_usable_cpus() -> list[int]:
 
 
 def count_physical_cores() -> int:
-    """Physical cores among the usable CPUs."""
+    """Count the physical cores among the usable CPUs."""
     siblings = [_read(_CPUS / f"cpu{cpu}/topology/thread_siblings_list") for cpu in find_usable_cpus()]
     if all(siblings):
         return len(set(siblings))
@@ -43,7 +43,7 @@ def count_physical_cores() -> int:
 
 
 def read_cpu_quota(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> float:
-    """CPUs' worth of time that the control groups allow; infinite without a limit."""
+    """Read how many CPUs' worth of time the control groups allow; infinite without a limit."""
     quota = math.inf
     for group in _find_groups("cpu", proc, cgroups):
         allowed, _, period = (_read(group / "cpu.max") or "max").partition(" ")  # v2: "150000 100000"
@@ -56,23 +56,23 @@ def read_cpu_quota(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> float:
 
 
 def choose_num_workers(cpus: int, cores: int, quota: float) -> int:
-    """The smallest of the three, and at least one. A quota of 1.5 CPUs keeps two workers busy three quarters."""
+    """Choose the smallest of the three, at least one. A quota of 1.5 CPUs keeps two workers busy 3/4 of the time."""
     return max(1, min(cpus, cores, math.ceil(quota) if math.isfinite(quota) else cpus))
 
 
 def read_memory_limit(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
-    """Bytes that this process and its children may use together."""
+    """Read how many bytes this process and its children may use together."""
     return min(_read_machine_memory()[0], *(limit for limit, _ in _read_memory_groups(proc, cgroups)), _UNLIMITED_BYTES)
 
 
 def read_memory_available(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
-    """Bytes that can still be used before some limit is reached. Page cache counts as free: the kernel drops it."""
-    rooms = [limit - used for limit, used in _read_memory_groups(proc, cgroups)]
-    return max(0, min(_read_machine_memory()[1], *rooms, _UNLIMITED_BYTES))
+    """Read how many bytes are left before a limit is reached. Page cache counts as free: the kernel drops it."""
+    remainders = [limit - used for limit, used in _read_memory_groups(proc, cgroups)]
+    return max(0, min(_read_machine_memory()[1], *remainders, _UNLIMITED_BYTES))
 
 
 def count_oom_kills(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
-    """How often the kernel has killed for lack of memory, in our control group if it counts that, else anywhere."""
+    """Count the kernel's out-of-memory kills, in our control group if it counts them, else on the machine."""
     for group in _find_groups("memory", proc, cgroups):
         for name in ("memory.events", "memory.oom_control"):
             counts = _read_table(group / name)
@@ -82,7 +82,7 @@ def count_oom_kills(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
 
 
 def read_process_bytes(pid: int) -> int:
-    """Resident memory of a process, 0 if it is gone."""
+    """Read the resident memory of a process; 0 if it has ended."""
     pages = _read(_PROC / str(pid) / "statm")
     if pages:
         return int(pages.split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -97,7 +97,7 @@ def read_process_bytes(pid: int) -> int:
 
 
 def read_process_cpu_seconds(pid: int) -> float:
-    """CPU time that a process has used, 0 if it is gone."""
+    """Read the CPU time of a process; 0 if it has ended."""
     import psutil  # noqa: PLC0415
 
     try:
@@ -108,7 +108,7 @@ def read_process_cpu_seconds(pid: int) -> float:
 
 
 def _read_machine_memory() -> tuple[int, int]:
-    """Total and available bytes of the machine."""
+    """Read total and available bytes of the machine."""
     info = _read_table(_PROC / "meminfo")
     if "MemTotal:" in info and "MemAvailable:" in info:
         return info["MemTotal:"] * 1024, info["MemAvailable:"] * 1024
@@ -119,7 +119,7 @@ def _read_machine_memory() -> tuple[int, int]:
 
 
 def _read_memory_groups(proc: Path, cgroups: Path) -> Iterator[tuple[int, int]]:
-    """`(limit, used without page cache)` of each control group that has a limit."""
+    """Read `(limit, used without page cache)` of each control group that has a limit."""
     for group in _find_groups("memory", proc, cgroups):
         limit = _read(group / "memory.max") or _read(group / "memory.limit_in_bytes")
         used = _read(group / "memory.current") or _read(group / "memory.usage_in_bytes")
@@ -129,7 +129,7 @@ def _read_memory_groups(proc: Path, cgroups: Path) -> Iterator[tuple[int, int]]:
 
 
 def _find_groups(controller: str, proc: Path, cgroups: Path) -> Iterator[Path]:
-    """Our control group and its ancestors, innermost first, for v2 and for the v1 controller."""
+    """Find our control group and its ancestors, innermost first, for v2 and for the v1 controller."""
     for line in (_read(proc / "self/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)  # "0::/user.slice" (v2) or "4:memory:/docker/ab12" (v1)
         if controllers == "":
@@ -139,7 +139,7 @@ def _find_groups(controller: str, proc: Path, cgroups: Path) -> Iterator[Path]:
         else:
             continue
         for root in roots:
-            # Inside a container the path may be the host's, and lead nowhere here; the root is then our group.
+            # Inside a container the path may be the host's and not exist here; the root is then our group.
             group = root / path.lstrip("/")
             for folder in (group, *group.parents):
                 if folder.is_relative_to(root) and folder.is_dir():
@@ -147,7 +147,7 @@ def _find_groups(controller: str, proc: Path, cgroups: Path) -> Iterator[Path]:
 
 
 def _read_table(path: Path) -> dict[str, int]:
-    """A file of lines like `oom_kill 3` or `MemTotal:  24 kB`."""
+    """Read a file of lines like `oom_kill 3` or `MemTotal:  24 kB`."""
     rows = (line.split() for line in (_read(path) or "").splitlines())
     return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
 

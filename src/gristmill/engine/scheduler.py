@@ -1,7 +1,11 @@
-"""The one event loop behind every parallel call: who gets what next, and what follows from what happened.
+"""The event loop behind every parallel call: which worker gets what next, and what follows from each event.
 
-A single thread, no locks. It never waits for one worker: it waits for any event, or for the next timer. Every item
-leaves exactly once, with its result or its failure.
+One thread, no locks. The loop never waits for a particular worker: it waits for any event or for the next timer. Every
+item leaves exactly once, with its result or its failure.
+
+    dispatch:  item queue ─▶ chunk ─▶ idle worker          (or the isolated run, for which all else waits)
+    wait:      backend ─▶ events ─▶ results out, failures to the failure handler, dead workers out of the pool
+    timers:    timeouts, workers that do not exit, memory, progress
 """
 
 from __future__ import annotations
@@ -13,10 +17,10 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from gristmill.engine import backend as backends
-from gristmill.engine.captured_error import CapturedError
 from gristmill.engine.failure_report import FinalFailure
 from gristmill.engine.failures import FailureHandler
 from gristmill.engine.item_queue import ChunkSizer, ItemQueue
+from gristmill.engine.worker.captured_error import CapturedError
 from gristmill.engine.worker_pool import WorkerPool
 
 if TYPE_CHECKING:
@@ -24,38 +28,39 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from gristmill.engine.backend import Backend, Died, Event, Results, Undecodable
-    from gristmill.engine.chunk import Chunk, ChunkResults
     from gristmill.engine.failures import IsolatedRun, OnPoison
-    from gristmill.engine.job import Job
     from gristmill.engine.memory import MemoryWatch
     from gristmill.engine.observer import Observer
+    from gristmill.engine.worker.chunk import Chunk, ChunkResults
+    from gristmill.engine.worker.job import Job
     from gristmill.engine.worker_pool import PooledWorker
 
 _TICK_SECONDS = 1.0
 _GROWTH_SECONDS = 0.1
+_RESULT_BYTES_TO_HOLD = 256 << 20
 _CPU_TIME_SIGNAL = "SIGVTALRM"
-"""With which the kernel ends a worker that has set itself a limit of CPU time."""
+"""The signal with which the kernel ends a worker that has set itself a limit of CPU time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How a job is to be run. None of this changes any result."""
+    """The settings of a job. None of them changes a result."""
 
     workers: int = 1
     can_resize: bool = False
-    """`workers` is only the most: how many fit is decided when the first one's size is known."""
+    """Whether `workers` is only a maximum: the number that fits is chosen when the first worker's size is known."""
     timeout: float | None = None
     retries: int = 0
     chunk_size: int | Literal["auto"] = "auto"
     max_items_per_worker: int | None = None
     cpus: Sequence[int] | None = None
-    """One worker to each of these, in turn."""
+    """CPUs to pin workers to, one each in turn."""
     max_growth_bytes: int | None = None
-    """A worker that an item makes grow by more than this is ended, and the item with it."""
+    """The growth at which a worker is killed; the item that it was running fails."""
 
 
 class Scheduler:
-    """Runs one job. `outcomes` may be iterated once; leaving it early ends all workers."""
+    """Runs one job. Its outcomes may be iterated once; leaving the iteration early ends all workers."""
 
     def __init__(
         self,
@@ -75,32 +80,33 @@ class Scheduler:
         self._observer = observer
         self._memory = memory
         self._sizer = ChunkSizer(policy.chunk_size, policy.workers, total)
-        self._supply = ItemQueue(items, self._sizer, first_index)
+        self._queue = ItemQueue(items, self._sizer, first_index)
         spec = backends.WorkerSpec(job, returns_unstarted=policy.chunk_size == "auto")
-        # A set-up may load gigabytes: then the first worker is measured before there are others.
-        first_workers = 1 if policy.can_resize and job.setup is not None else policy.workers
-        self._crew = WorkerPool(backend, spec, first_workers, policy.cpus)
+        # A set-up may load gigabytes: the first worker is then measured before others are started.
+        num_first_workers = 1 if policy.can_resize and job.setup is not None else policy.workers
+        self._pool = WorkerPool(backend, spec, num_first_workers, policy.cpus)
         self._is_sized = not policy.can_resize
         self._finished: deque[tuple[int, list[Any]]] = deque()
-        self._court = FailureHandler(
-            self._supply,
-            self._crew,
+        self._failures = FailureHandler(
+            self._queue,
+            self._pool,
             observer,
             self._deliver,
             retries=policy.retries,
             timeout=policy.timeout,
             on_poison=on_poison,
         )
-        self._shrunk_for: Counter[int] = Counter()
+        self._workers_lost_to: Counter[int] = Counter()
+        """By item: how many workers the pool lost when the kernel killed the worker that ran it."""
 
     def outcomes(self) -> Generator[tuple[int, Any], None, None]:
-        """`(index, result)` or `(index, Failed)` of every item, as they come."""
+        """`(index, result)` or `(index, FinalFailure)` of every item, as they come."""
         with closing(self.outcome_runs()) as runs:
             for index, values in runs:
                 yield from enumerate(values, index)
 
     def outcome_runs(self) -> Generator[tuple[int, list[Any]], None, None]:
-        """`(first index, values)` of consecutive items, as they come. A `FinalFailure` is always alone."""
+        """`(first index, values)` of consecutive items, as they come. A `FinalFailure` is always alone in its run."""
         at_once = True
         try:
             while True:
@@ -112,96 +118,93 @@ class Scheduler:
                 for event in self._backend.wait(self._seconds_to_wait()):
                     self._handle(event)
                 self._check_timers()
-            at_once = self._crew.is_busy
+            # After `end_at` workers may still run items that nobody wants: they are not worth waiting for.
+            at_once = self._pool.is_busy
         finally:
             self._backend.close(at_once=at_once)
 
     @property
     def num_results_to_hold(self) -> int:
         """How many results may wait for an earlier one: about 256 MiB of them."""
-        return self._sizer.num_items_in(256 << 20)
+        return self._sizer.num_items_in(_RESULT_BYTES_TO_HOLD)
 
     def pause(self, *, paused: bool) -> None:
-        """Take no new items from the input for now: the caller holds enough results."""
-        self._supply.paused = paused
+        """Stop taking new items from the input, or resume: the caller may hold enough results."""
+        self._queue.is_paused = paused
 
     def end_at(self, index: int) -> None:
-        """No outcome from this item on is wanted any more; those before it still are."""
-        self._supply.end_at(index)
-        self._court.end_at(index)
+        """Produce no outcome from this item on. Outcomes of earlier items still come."""
+        self._queue.end_at(index)
+        self._failures.end_at(index)
 
     def _has_work(self) -> bool:
-        if len(self._supply) or not self._supply.is_exhausted or self._court.has_work:
+        if len(self._queue) or not self._queue.is_exhausted or self._failures.has_work:
             return True
-        return self._crew.has_items_before(self._supply.end)
-
-    # Handing out.
+        return self._pool.has_items_before(self._queue.end)
 
     def _dispatch(self) -> None:
-        run = self._court.advance_isolated_run()
+        run = self._failures.advance_isolated_run()
         if run is not None:
             self._feed_isolated(run)
             return
-        self._court.release_due_retries()
+        self._failures.release_due_retries()
         self._start_workers()
         # Nothing is sent ahead of time: it could only wait behind an item that turns out to be slow.
-        for member in self._crew:
-            if not member.chunks:
-                self._feed(member)
+        for worker in self._pool:
+            if not worker.chunks:
+                self._feed(worker)
 
     def _start_workers(self) -> None:
-        """As many workers as wanted, but none for whom there is nothing to do."""
-        self._crew.stop_surplus()
-        if len(self._crew) >= self._crew.target:
+        """Bring the pool to its target, but start no worker that would have nothing to do."""
+        self._pool.stop_surplus()
+        if len(self._pool) >= self._pool.target:
             return
-        self._supply.prefetch(self._crew.target)
-        busy = sum(1 for member in self._crew if member.chunks)
-        wanted = busy + len(self._supply) if self._supply.is_exhausted else self._crew.target
+        self._queue.prefetch(self._pool.target)
+        num_busy = sum(1 for worker in self._pool if worker.chunks)
+        num_useful = num_busy + len(self._queue) if self._queue.is_exhausted else self._pool.target
         try:
-            for member in self._crew.start_missing(wanted):
-                self._observer.report_event("worker_started", worker=member.worker.name)
-        except OSError as error:
-            if not len(self._crew):
+            for worker in self._pool.start_missing(num_useful):
+                self._observer.report_event("worker_started", worker=worker.handle.name)
+        except OSError as error:  # the limit of processes or of open files
+            if not len(self._pool):
                 raise
-            self._shrink_to(len(self._crew), f"no more workers can be started ({error})")
+            self._shrink_to(len(self._pool), f"no more workers can be started ({error})")
 
-    def _feed(self, member: PooledWorker) -> None:
+    def _feed(self, worker: PooledWorker) -> None:
         limit = self._policy.max_items_per_worker
-        while member.can_take_more:
-            left = None if limit is None else limit - member.num_items
-            chunk = None if left == 0 else self._supply.next_chunk(left)
-            if chunk is None or self._send(member, chunk):
+        while worker.can_take_more:
+            num_allowed = None if limit is None else limit - worker.num_items
+            chunk = None if num_allowed == 0 else self._queue.next_chunk(num_allowed)
+            if chunk is None or self._send(worker, chunk):
                 return
 
     def _feed_isolated(self, run: IsolatedRun) -> None:
-        if run.member is not None and run.member.can_take_more and not run.member.num_items:
-            self._send(run.member, self._supply.make_chunk([(run.index, run.item)]))
+        worker = run.worker
+        if worker is not None and worker.can_take_more and not worker.num_items:
+            self._send(worker, self._queue.make_chunk([(run.index, run.item)]))
 
-    def _send(self, member: PooledWorker, chunk: Chunk) -> bool:
+    def _send(self, worker: PooledWorker, chunk: Chunk) -> bool:
         try:
-            num_bytes = member.worker.send(chunk)
+            num_bytes = worker.handle.send(chunk)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # whatever the items' own code raises, sys.exit() included
-            self._dissolve(
-                chunk, CapturedError(error, "unpicklable", about="the argument cannot be pickled"), was_run=False
-            )
+        except BaseException as raised:  # whatever the items' own code raises, sys.exit() included
+            error = CapturedError(raised, "unpicklable", about="the argument cannot be pickled")
+            self._dissolve(chunk, error, was_run=False)
             return False
-        member.chunks[chunk.number] = chunk
-        member.num_items += len(chunk.items)
+        worker.chunks[chunk.number] = chunk
+        worker.num_items += len(chunk.items)
         self._sizer.observe_size(len(chunk.items), num_bytes)
         return True
 
-    def _dissolve(self, chunk: Chunk, caught: CapturedError, *, was_run: bool) -> None:
-        """Something in the chunk cannot be pickled: each item is run by itself to find out which."""
-        chunk.dissolved = True
-        remaining = chunk.unfinished_items()
-        if len(remaining) == 1:
-            self._court.handle_unpicklable(*remaining[0], caught, was_run=was_run)
+    def _dissolve(self, chunk: Chunk, error: CapturedError, *, was_run: bool) -> None:
+        """Break up a chunk in which something cannot be pickled: each item runs by itself, to find out which."""
+        chunk.is_dissolved = True
+        items = chunk.unfinished_items()
+        if len(items) == 1:
+            self._failures.handle_unpicklable(*items[0], error, was_run=was_run)
         else:
-            self._supply.put_back(remaining, alone=True)
-
-    # What happened.
+            self._queue.put_back(items, alone=True)
 
     def _handle(self, event: Event) -> None:
         match event:
@@ -210,173 +213,177 @@ class Scheduler:
             case backends.Died():
                 self._on_death(event)
             case backends.Ready():
-                self._on_ready(self._crew[event.worker])
+                self._on_ready(self._pool[event.worker])
             case backends.Counts():
-                self._on_counts(self._crew[event.worker], event.counts)
+                self._on_counts(self._pool[event.worker], event.counts)
             case backends.SetupFailed():
-                self._crew[event.worker].setup_error = event.error
+                self._pool[event.worker].setup_error = event.error
             case backends.Undecodable():
                 self._on_undecodable(event)
 
-    def _on_counts(self, member: PooledWorker, counts: dict[str, int]) -> None:
+    def _on_counts(self, worker: PooledWorker, counts: dict[str, int]) -> None:
         for name, amount in counts.items():
-            member.counts[name] = member.counts.get(name, 0) + amount
+            worker.counts[name] = worker.counts.get(name, 0) + amount
         self._observer.count(counts)
 
-    def _close_counts(self, member: PooledWorker, *, is_done: bool) -> None:
-        """An item ended. What it counted stands only if its result does: else it will be counted again."""
+    def _close_counts(self, worker: PooledWorker, *, is_done: bool) -> None:
+        """An item ended. Keep its counters only if its result is kept: a second run will count everything again."""
         if not is_done:
-            self._observer.count({name: -amount for name, amount in member.counts.items()})
-        member.counts.clear()
+            self._observer.count({name: -amount for name, amount in worker.counts.items()})
+        worker.counts.clear()
 
-    def _on_ready(self, member: PooledWorker) -> None:
-        self._crew.mark_ready(member)
-        self._observer.report_event("worker_ready", worker=member.worker.name)
-        if self._memory is not None and member.worker.pid is not None:
-            member.bytes_after_setup = self._memory.size_of(member.worker.pid)
+    def _on_ready(self, worker: PooledWorker) -> None:
+        self._pool.mark_ready(worker)
+        self._observer.report_event("worker_ready", worker=worker.handle.name)
+        if self._memory is not None and worker.handle.pid is not None:
+            worker.bytes_after_setup = self._memory.size_of(worker.handle.pid)
             if not self._is_sized:
                 self._is_sized = True
-                self._crew.target = self._memory.count_fitting_workers(member.bytes_after_setup, self._policy.workers)
+                num_fitting = self._memory.count_fitting_workers(worker.bytes_after_setup, self._policy.workers)
+                self._pool.target = num_fitting
 
     def _on_results(self, event: Results) -> None:
-        member = self._crew[event.worker]
-        chunk, batch = member.chunks[event.chunk], event.batch
-        is_done = not (batch.caught or self._court.is_running_probe(member))
-        if not chunk.dissolved:
-            start, stop = chunk.done, chunk.done + len(batch.results)
-            chunk.done = stop
-            self._sizer.observe_time(stop - start, batch.seconds)
+        worker = self._pool[event.worker]
+        chunk, results = worker.chunks[event.chunk], event.results
+        is_done = not (results.errors or self._failures.is_running_probe(worker))
+        # A dissolved chunk's items are in the queue again: what still arrives for them would leave a second time.
+        if not chunk.is_dissolved:
+            start, stop = chunk.num_done, chunk.num_done + len(results.values)
+            chunk.num_done = stop
+            self._sizer.observe_time(stop - start, results.seconds)
             self._sizer.observe_size(stop - start, event.num_bytes)
-            if batch.caught or self._court.has_open_cases:
+            if results.errors or self._failures.has_open_cases:
                 for position in range(start, stop):
-                    self._on_outcome(chunk.indexes[position], chunk.items[position], batch, position - start)
+                    self._on_outcome(chunk.indexes[position], chunk.items[position], results, position - start)
             else:
-                self._finished.extend(_group_consecutive(chunk.indexes[start:stop], batch.results))
+                # The usual case, in bulk: no Python work for each item.
+                self._finished.extend(_group_consecutive(chunk.indexes[start:stop], results.values))
                 self._observer.advance(stop - start)
         if event.last:
-            self._close_counts(member, is_done=is_done)
-            self._end_chunk(member, chunk)
+            self._close_counts(worker, is_done=is_done)
+            self._end_chunk(worker, chunk)
 
-    def _on_outcome(self, index: int, item: Any, batch: ChunkResults, position: int) -> None:
-        caught = batch.caught.get(position)
-        if self._supply.is_past_end(index):
+    def _on_outcome(self, index: int, item: Any, results: ChunkResults, position: int) -> None:
+        error = results.errors.get(position)
+        if self._queue.is_past_end(index):
             return
-        if caught is None:
-            self._court.finish(index, batch.results[position])
+        if error is None:
+            self._failures.finish(index, results.values[position])
         else:
-            self._court.handle_exception(index, item, caught)
+            self._failures.handle_exception(index, item, error)
 
     def _on_undecodable(self, event: Undecodable) -> None:
-        member = self._crew[event.worker]
-        chunk = member.chunks[event.chunk]
-        self._close_counts(member, is_done=False)
-        if not chunk.dissolved:
+        worker = self._pool[event.worker]
+        chunk = worker.chunks[event.chunk]
+        self._close_counts(worker, is_done=False)
+        if not chunk.is_dissolved:
             self._dissolve(chunk, event.error, was_run=True)
         if event.last:
-            self._end_chunk(member, chunk)
+            self._end_chunk(worker, chunk)
 
-    def _end_chunk(self, member: PooledWorker, chunk: Chunk) -> None:
-        del member.chunks[chunk.number]
-        if not chunk.dissolved:
-            self._supply.put_back(chunk.unfinished_items(), alone=False)
+    def _end_chunk(self, worker: PooledWorker, chunk: Chunk) -> None:
+        del worker.chunks[chunk.number]
+        if not chunk.is_dissolved:
+            self._queue.put_back(chunk.unfinished_items(), alone=False)
         limit = self._policy.max_items_per_worker
-        if not member.chunks and (member.is_retiring or (limit is not None and member.num_items >= limit)):
-            self._crew.stop_worker(member)
+        if not worker.chunks and (worker.is_retiring or (limit is not None and worker.num_items >= limit)):
+            self._pool.stop_worker(worker)
 
     def _on_death(self, event: Died) -> None:
-        self._report_death(self._crew[event.worker], event)
-        self._close_counts(self._crew[event.worker], is_done=False)
-        member = self._crew.remove(event)
-        self._court.release_worker(member)
-        remaining = [entry for entry in member.unfinished_items() if not self._supply.is_past_end(entry[0])]
-        suspected = self._find_suspect(member, event, remaining)
+        """Decide which item the death is about, and return all others of the worker to the queue."""
+        self._report_death(self._pool[event.worker], event)
+        self._close_counts(self._pool[event.worker], is_done=False)
+        worker = self._pool.remove(event)
+        self._failures.release_worker(worker)
+        items = [entry for entry in worker.unfinished_items() if not self._queue.is_past_end(entry[0])]
+        suspect = self._find_suspect(worker, event, items)
+        # The kernel's counter is the only witness: an out-of-memory kill looks like anybody's SIGKILL.
         out_of_memory = event.signal == "SIGKILL" and self._memory is not None and self._memory.has_oom_killer_fired()
-        if out_of_memory and not member.is_isolated:
-            self._shrunk_for[suspected] += self._shrink_to(
-                self._crew.target - 1, "a worker was killed for lack of memory"
-            )
-        self._supply.put_back([entry for entry in remaining if entry[0] != suspected], alone=True)
-        for index, item in remaining:
-            if index == suspected and member.killed_at_bytes is not None:
-                self._court.handle_growth(index, item, event, member.killed_at_bytes)
-            elif index == suspected and (member.timed_out_item == index or event.signal == _CPU_TIME_SIGNAL):
-                self._court.handle_timeout(index, item, event.position)
-            elif index == suspected:
-                self._court.handle_death(member, index, item, event, out_of_memory=out_of_memory)
+        if out_of_memory and not worker.is_isolated:
+            num_fewer = self._shrink_to(self._pool.target - 1, "a worker was killed because memory ran out")
+            self._workers_lost_to[suspect] += num_fewer
+        # Alone: if a second item of the chunk kills its worker too, that one is found without further trials.
+        self._queue.put_back([entry for entry in items if entry[0] != suspect], alone=True)
+        for index, item in items:
+            if index == suspect and worker.killed_at_bytes is not None:
+                self._failures.handle_growth(index, item, event, worker.killed_at_bytes)
+            elif index == suspect and (worker.timed_out_item == index or event.signal == _CPU_TIME_SIGNAL):
+                self._failures.handle_timeout(index, item, event.position)
+            elif index == suspect:
+                self._failures.handle_death(worker, index, item, event, out_of_memory=out_of_memory)
 
     @staticmethod
-    def _find_suspect(member: PooledWorker, event: Died, remaining: list[tuple[int, Any]]) -> int:
-        """The number of the item to be charged with the worker's death, -1 if it had none."""
-        if member.timed_out_item is not None:
-            return member.timed_out_item  # if it ended at the last moment, the next one is not to blame
-        if not remaining or any(index == event.item for index, _ in remaining):
+    def _find_suspect(worker: PooledWorker, event: Died, items: list[tuple[int, Any]]) -> int:
+        """The number of the item that the worker's death is attributed to, -1 if it had none."""
+        if worker.timed_out_item is not None:
+            return worker.timed_out_item  # if it ended at the last moment, the next item is not to blame
+        if not items or any(index == event.item for index, _ in items):
             return event.item
-        # It died before it could say so, perhaps of the item's arrival; it takes them in this order.
-        return remaining[0][0]
+        # The worker died before it could note an item, perhaps while it received one. Items are run in this order.
+        return items[0][0]
 
-    def _report_death(self, member: PooledWorker, event: Died) -> None:
+    def _report_death(self, worker: PooledWorker, event: Died) -> None:
         name, cause = event.worker.name, event.cause
-        if member.setup_error is not None:
-            error = f"{member.setup_error.error_type}: {member.setup_error.message}"
+        if worker.setup_error is not None:
+            error = f"{worker.setup_error.error_type}: {worker.setup_error.message}"
             self._observer.report_event("setup_failed", worker=name, error=error)
-        elif not member.is_leaving:
-            if member.timed_out_item is not None:
-                cause = f"was stopped, since item {member.timed_out_item} took too long"
+        elif not worker.is_leaving:
+            if worker.timed_out_item is not None:
+                cause = f"was stopped because item {worker.timed_out_item} took too long"
             self._observer.report_event("worker_died", worker=name, cause=cause, item=event.item)
 
     def _deliver(self, index: int, value: Any) -> None:
         if isinstance(value, FinalFailure) and value.failure.kind == "out_of_memory":
-            # It was this item's fault, so the others may have their workers back.
-            self._crew.target += self._shrunk_for.pop(index, 0)
+            # This item was the cause, so the others may have their workers back.
+            self._pool.target += self._workers_lost_to.pop(index, 0)
         self._finished.append((index, [value]))
         self._observer.end_item(value)
 
-    # Time and memory.
-
     def _seconds_to_wait(self) -> float:
-        seconds = min(_TICK_SECONDS, self._observer.tick_seconds, self._court.seconds_to_next_retry())
+        """Seconds until the next timer fires; an event ends the wait earlier."""
+        seconds = min(_TICK_SECONDS, self._observer.tick_seconds, self._failures.seconds_to_next_retry())
         if self._policy.timeout is not None:
             now = monotonic()
-            for member in self._crew:
-                note = member.worker.current() if member.timed_out_item is None else None
+            for worker in self._pool:
+                note = worker.handle.current() if worker.timed_out_item is None else None
                 seconds = min(seconds, self._policy.timeout + (note[0] - now if note else 0.0))
         if self._policy.max_growth_bytes is not None:
             seconds = min(seconds, _GROWTH_SECONDS)
         return max(0.0, seconds)
 
     def _check_timers(self) -> None:
-        self._observer.tick(self._crew)
+        self._observer.tick(self._pool)
         if self._policy.timeout is not None:
-            self._crew.kill_overdue(self._policy.timeout)
-        self._crew.kill_lingering()
+            self._pool.kill_overdue(self._policy.timeout)
+        self._pool.kill_lingering()
         if self._policy.max_growth_bytes is not None and self._memory is not None:
-            self._crew.kill_oversized(self._policy.max_growth_bytes, self._memory)
+            self._pool.kill_oversized(self._policy.max_growth_bytes, self._memory)
         if self._memory is not None and self._memory.is_due():
             self._check_memory(self._memory)
 
     def _check_memory(self, memory: MemoryWatch) -> None:
-        for member in self._crew:
-            if member.is_ready and member.worker.pid is not None and not member.is_retiring:
-                size = memory.size_of(member.worker.pid)
-                member.is_retiring = memory.is_too_large(size, member.bytes_after_setup, self._crew.target)
-                if member.is_retiring:
-                    self._observer.report_event("worker_recycled", worker=member.worker.name, bytes=size)
-                    if not member.chunks:
-                        self._crew.stop_worker(member)
+        for worker in self._pool:
+            if worker.is_ready and worker.handle.pid is not None and not worker.is_retiring:
+                size = memory.size_of(worker.handle.pid)
+                worker.is_retiring = memory.is_too_large(size, worker.bytes_after_setup, self._pool.target)
+                if worker.is_retiring:
+                    self._observer.report_event("worker_recycled", worker=worker.handle.name, bytes=size)
+                    if not worker.chunks:
+                        self._pool.stop_worker(worker)
         if memory.is_short():
-            self._shrink_to(self._crew.target - 1, "memory is nearly used up")
+            self._shrink_to(self._pool.target - 1, "memory is nearly used up")
 
     def _shrink_to(self, num_workers: int, reason: str) -> int:
-        """Go on with fewer workers, but at least one; gives by how many fewer."""
-        fewer = max(0, self._crew.target - max(1, num_workers))
-        if fewer:
-            self._crew.target -= fewer
-            self._observer.report_event("workers_reduced", workers=self._crew.target, reason=reason)
-        return fewer
+        """Continue with fewer workers, but at least one; return how many fewer."""
+        num_fewer = max(0, self._pool.target - max(1, num_workers))
+        if num_fewer:
+            self._pool.target -= num_fewer
+            self._observer.report_event("workers_reduced", workers=self._pool.target, reason=reason)
+        return num_fewer
 
 
-def _group_consecutive(indexes: Sequence[int], results: list[Any]) -> list[tuple[int, list[Any]]]:
-    """New items are numbered in a row; what came back from elsewhere may have gaps."""
+def _group_consecutive(indexes: Sequence[int], values: list[Any]) -> list[tuple[int, list[Any]]]:
+    """Runs of consecutive items. New items have consecutive numbers; items that were put back may have gaps."""
     if isinstance(indexes, range):
-        return [(indexes[0], results)] if results else []
-    return [(index, [result]) for index, result in zip(indexes, results, strict=True)]
+        return [(indexes[0], values)] if values else []
+    return [(index, [value]) for index, value in zip(indexes, values, strict=True)]

@@ -1,4 +1,4 @@
-"""Tasks: large named pieces of work, as the pipeline cuts them. The same scheduler, one task at a time to a worker."""
+"""Tasks: large named units of work, as the pipeline cuts them. The same scheduler, one task at a time per worker."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gristmill.engine import progress as displays
 from gristmill.engine.failure_report import FinalFailure, add_note
-from gristmill.engine.job import Context, Job
 from gristmill.engine.observer import Observer
 from gristmill.engine.parallel_run import Options, ParallelRun, find_length
+from gristmill.engine.worker.job import Context, Job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -24,7 +24,7 @@ __all__ = ["Context", "Stopwatch", "Task", "run_tasks"]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A piece of work with a name that means something to a person."""
+    """A unit of work with a name for messages."""
 
     id: str
     payload: Any
@@ -32,7 +32,7 @@ class Task:
 
 @dataclass(slots=True)
 class Stopwatch:
-    """Seconds in which workers were ready to work, added up over jobs."""
+    """The seconds in which workers were ready, summed over jobs."""
 
     seconds: float = 0.0
 
@@ -56,16 +56,16 @@ def run_tasks(
     events: EventLog | None = None,
     stopwatch: Stopwatch | None = None,
 ) -> Iterator[tuple[Task, Any]]:
-    """Run `function(task, context)` on every task; yield `(task, result)` as they are done.
+    """Run `function(task, context)` on every task; yield `(task, result)` as tasks finish.
 
-    The first task that fails for good is raised at once, named in a note; what was yielded before stays done. The
+    The first final failure is raised at once, with the task's name in a note; results yielded before stay valid. The
     context holds the worker's `state`, takes counters (`context.count(records=10)`) and positions (`context.at(17)`).
 
-    A task that kills its workers even when alone, or that runs into its timeout, can be taken apart: `on_poison(task,
-    failure, position)` gives a generator that yields tasks to be tried alone, is sent the result or `Failure` of each,
-    and returns a task to be run in place of the guilty one (without the record that kills), or None to let it fail.
-    `num_bytes` is what the tasks' counters called `bytes` will add up to: progress is then shown by bytes.
-    A task that makes its worker grow by more than `max_growth_bytes` fails as `out_of_memory`.
+    A task that kills its workers, or that exceeds its timeout, can be taken apart: `on_poison(task, failure, position)`
+    returns a generator that yields tasks to try in isolation, receives the result or `Failure` of each, and returns a
+    task to run instead of the guilty one (without the record that kills), or None to let it fail. `num_bytes` is the
+    expected sum of the tasks' counters `bytes`: progress is then shown by bytes. A task that makes its worker grow by
+    more than `max_growth_bytes` fails as `out_of_memory`.
 
     >>> def count_letters(task, context):
     ...     context.count(bytes=len(task.payload))
@@ -94,7 +94,7 @@ def run_tasks(
 
 
 class _TasksInFlight:
-    """The tasks on their way through, by number."""
+    """The tasks without a result yet, by number. Iterating takes them from the input."""
 
     def __init__(self, tasks: Iterable[Task]) -> None:
         self._tasks = tasks

@@ -1,4 +1,4 @@
-"""The workers of a job: how many there should be, who is ready, busy or leaving, and who is to be replaced."""
+"""The workers of a job: how many there should be, which are ready, busy or leaving, and which must be replaced."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gristmill.engine.backend import Backend, Died, WorkerHandle, WorkerSpec
-    from gristmill.engine.captured_error import CapturedError
-    from gristmill.engine.chunk import Chunk
     from gristmill.engine.memory import MemoryWatch
+    from gristmill.engine.worker.captured_error import CapturedError
+    from gristmill.engine.worker.chunk import Chunk
 
 _MAX_SETUP_DEATHS = 3
 _LEAVE_SECONDS = 2.0
@@ -25,169 +25,186 @@ _AWAY_SECONDS = 2.0
 
 @dataclass(slots=True, eq=False)
 class PooledWorker:
-    """A worker as the scheduler sees it."""
+    """A worker with everything that the scheduler knows about it."""
 
-    worker: WorkerHandle
+    handle: WorkerHandle
     slot: int
+    """The lowest number that was free at its start; selects the CPU of a pinned worker."""
     last_heard: float
+    """The last time when bytes arrived from the worker, or when it was not in the middle of sending."""
     chunks: dict[int, Chunk] = field(default_factory=dict)
-    """What it has been sent and has not ended."""
+    """Chunks that were sent to the worker and have not ended, by number."""
     is_ready: bool = False
     is_leaving: bool = False
     leave_by: float = inf
     bytes_last_heard: int = -1
     is_isolated: bool = False
-    """It was started to run one suspect item with no other worker around."""
+    """Whether it was started to run one suspect item with no other worker alive."""
     is_retiring: bool = False
-    """It has grown too large or is one too many; it goes when its chunks are done."""
+    """Whether it stops when its chunks are done: it has grown too large, or the pool has shrunk."""
     num_items: int = 0
     counts: dict[str, int] = field(default_factory=dict)
-    """What its current item has counted so far; taken back if the item does not end well."""
+    """Counters of the current item so far; subtracted again if the item fails."""
     timed_out_item: int | None = None
     bytes_after_setup: int = 0
     killed_at_bytes: int | None = None
-    """It was ended for its size."""
+    """The size at which it was killed for growing too large."""
     setup_error: CapturedError | None = None
 
     @property
     def can_take_more(self) -> bool:
+        """Whether it may be sent another chunk."""
         return self.is_ready and not (self.is_leaving or self.is_retiring or self.timed_out_item is not None)
 
     def unfinished_items(self) -> list[tuple[int, Any]]:
-        """The items that it has been sent and that are still its own."""
-        return [entry for chunk in self.chunks.values() if not chunk.dissolved for entry in chunk.unfinished_items()]
+        """The items that were sent to it and have no outcome yet."""
+        return [entry for chunk in self.chunks.values() if not chunk.is_dissolved for entry in chunk.unfinished_items()]
 
 
 class WorkerPool:
-    """Starts workers up to `target`. Never more than there is work for, and never without end."""
+    """Starts and stops workers: up to `target`, never more than there is work for, and never without end."""
 
     def __init__(self, backend: Backend, spec: WorkerSpec, target: int, cpus: Sequence[int] | None) -> None:
         self._backend = backend
         self._spec = spec
         self._cpus = cpus
         self.target = target
-        self._members: dict[WorkerHandle, PooledWorker] = {}
+        self._workers: dict[WorkerHandle, PooledWorker] = {}
         self._was_ready = False
         self._setup_failures = 0
-        self._looked = monotonic()
-        self._setup_problem: BaseException | None = None
+        self._last_check = monotonic()
+        self._setup_error: BaseException | None = None
         self._waits_for_first = False
-        """Some set-up failed: no more are started unless one that is under way succeeds."""
+        """Whether a set-up failed before any succeeded: no worker is started unless one under way gets ready."""
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self._workers)
 
     def __iter__(self) -> Iterator[PooledWorker]:
-        return iter(self._members.values())
+        return iter(self._workers.values())
 
-    def __getitem__(self, worker: WorkerHandle) -> PooledWorker:
-        return self._members[worker]
+    def __getitem__(self, handle: WorkerHandle) -> PooledWorker:
+        return self._workers[handle]
 
     @property
     def is_busy(self) -> bool:
-        return any(member.chunks for member in self)
+        """Whether some worker has a chunk."""
+        return any(worker.chunks for worker in self)
 
     def has_items_before(self, end: float) -> bool:
-        """Some worker has items with a number below `end`."""
-        return any(
-            member.chunks if end == inf else any(i < end for i, _ in member.unfinished_items()) for member in self
-        )
+        """Whether some worker has an item with a number below `end`."""
+        if end == inf:
+            return self.is_busy
+        return any(index < end for worker in self for index, _ in worker.unfinished_items())
 
-    def start_missing(self, wanted: int) -> list[PooledWorker]:
+    def start_missing(self, num_workers: int) -> list[PooledWorker]:
+        """Start workers until `num_workers` stay, but at most `target`; return the new ones."""
         if self._waits_for_first:
             return []
-        staying = sum(1 for member in self if not member.is_leaving)
-        return [self.start() for _ in range(min(self.target, wanted) - staying)]
+        num_staying = sum(1 for worker in self if not worker.is_leaving)
+        return [self.start() for _ in range(min(self.target, num_workers) - num_staying)]
 
-    def start(self, *, alone: bool = False) -> PooledWorker:
-        slot = min(set(range(len(self) + 1)) - {member.slot for member in self})
+    def start(self, *, isolated: bool = False) -> PooledWorker:
+        """Start one worker."""
+        slot = min(set(range(len(self) + 1)) - {worker.slot for worker in self})
         cpu = self._cpus[slot % len(self._cpus)] if self._cpus else None
-        worker = self._backend.start(self._spec, cpu)
-        member = self._members[worker] = PooledWorker(worker, slot, last_heard=monotonic(), is_isolated=alone)
-        return member
+        handle = self._backend.start(self._spec, cpu)
+        worker = self._workers[handle] = PooledWorker(handle, slot, last_heard=monotonic(), is_isolated=isolated)
+        return worker
 
-    def stop_worker(self, member: PooledWorker) -> None:
-        """Let an idle worker go; one that is still being set up need not finish that."""
-        if not member.is_leaving:
-            member.is_leaving = True
-            member.leave_by = monotonic() + _LEAVE_SECONDS
-            if member.is_ready:
-                member.worker.stop()
+    def stop_worker(self, worker: PooledWorker) -> None:
+        """Let an idle worker exit. A worker that is still in its set-up is killed, since nothing would be lost."""
+        if not worker.is_leaving:
+            worker.is_leaving = True
+            worker.leave_by = monotonic() + _LEAVE_SECONDS
+            if worker.is_ready:
+                worker.handle.stop()
             else:
-                member.worker.kill()
-
-    def kill_overdue(self, timeout: float) -> None:
-        """End the workers whose item runs too long, or who fell silent in the middle of sending its result."""
-        now = monotonic()
-        # While the caller was away nobody listened, so nobody could be heard.
-        was_away, self._looked = now - self._looked > _AWAY_SECONDS, now
-        for member in self:
-            note = member.worker.current()
-            is_sending = note is not None and note[0] == inf
-            if not is_sending or was_away or member.bytes_last_heard != member.worker.num_bytes_received():
-                member.last_heard, member.bytes_last_heard = now, member.worker.num_bytes_received()
-            if note is not None and member.timed_out_item is None:
-                started = note[0] if note[0] < inf else member.last_heard
-                if now - started > timeout:
-                    member.timed_out_item = note[1]
-                    member.worker.kill()
-
-    def kill_oversized(self, max_growth_bytes: int, memory: MemoryWatch) -> None:
-        """End the workers that have become too large since their set-up."""
-        for member in self:
-            if member.is_ready and member.worker.pid is not None and member.killed_at_bytes is None:
-                size = memory.size_of(member.worker.pid)
-                if size > member.bytes_after_setup + max_growth_bytes:
-                    member.killed_at_bytes = size
-                    member.worker.kill()
-
-    def kill_lingering(self) -> None:
-        """A thread that the function left running can keep a worker from leaving."""
-        now = monotonic()
-        for member in self:
-            if now > member.leave_by:
-                member.worker.kill()
+                worker.handle.kill()
 
     def stop_surplus(self) -> None:
-        """After `target` fell: the newest workers leave, when they have ended what they were sent."""
-        staying = [member for member in self if not (member.is_leaving or member.is_retiring)]
-        for member in staying[self.target :]:
-            member.is_retiring = True
-            if not member.chunks:
-                self.stop_worker(member)
+        """After `target` fell: retire the newest workers. They finish what they were sent."""
+        staying = [worker for worker in self if not (worker.is_leaving or worker.is_retiring)]
+        for worker in staying[self.target :]:
+            worker.is_retiring = True
+            if not worker.chunks:
+                self.stop_worker(worker)
 
-    def mark_ready(self, member: PooledWorker) -> None:
-        member.is_ready = True
+    def kill_overdue(self, timeout: float) -> None:
+        """Kill workers whose item exceeds its timeout, or that fell silent while sending its result.
+
+        A worker that sends its result has stopped its clock (`Recorder.stop_clock`), because the parent may be slow to
+        read. Its time then counts from the last byte that arrived.
+        """
+        now = monotonic()
+        # While the caller did something else nobody read the sockets, so silence proves nothing.
+        was_away, self._last_check = now - self._last_check > _AWAY_SECONDS, now
+        for worker in self:
+            note = worker.handle.current()
+            is_sending = note is not None and note[0] == inf
+            if not is_sending or was_away or worker.bytes_last_heard != worker.handle.num_bytes_received():
+                worker.last_heard, worker.bytes_last_heard = now, worker.handle.num_bytes_received()
+            if note is not None and worker.timed_out_item is None:
+                started = note[0] if note[0] < inf else worker.last_heard
+                if now - started > timeout:
+                    worker.timed_out_item = note[1]
+                    worker.handle.kill()
+
+    def kill_oversized(self, max_growth_bytes: int, memory: MemoryWatch) -> None:
+        """Kill workers that have grown by more than `max_growth_bytes` since their set-up."""
+        for worker in self:
+            if worker.is_ready and worker.handle.pid is not None and worker.killed_at_bytes is None:
+                size = memory.size_of(worker.handle.pid)
+                if size > worker.bytes_after_setup + max_growth_bytes:
+                    worker.killed_at_bytes = size
+                    worker.handle.kill()
+
+    def kill_lingering(self) -> None:
+        """Kill workers that were told to stop and did not: a thread that the function started may keep one alive."""
+        now = monotonic()
+        for worker in self:
+            if now > worker.leave_by:
+                worker.handle.kill()
+
+    def mark_ready(self, worker: PooledWorker) -> None:
+        """Note that a set-up succeeded; further workers may be started."""
+        worker.is_ready = True
         self._was_ready = True
         self._waits_for_first = False
         self._setup_failures = 0
 
     def remove(self, event: Died) -> PooledWorker:
-        """Take a dead worker off the list. Raises when none can be made ready."""
-        member = self._members.pop(event.worker)
-        if not member.is_ready and not member.is_leaving:
+        """Remove a dead worker from the pool and return it.
+
+        Raises the set-up's error when no worker can get ready. Two cases end the attempts:
+
+        * No set-up ever succeeded, and one raised or three died: the cause is the set-up itself.
+        * Others got ready, but three in a row failed: the job continues with one worker fewer, down to none.
+        """
+        worker = self._workers.pop(event.worker)
+        if not worker.is_ready and not worker.is_leaving:
             self._setup_failures += 1
-            self._setup_problem = _make_setup_error(member, event)
+            self._setup_error = _make_setup_error(worker, event)
             if self._was_ready and self._setup_failures >= _MAX_SETUP_DEATHS:
-                # Others got through, so the job can go on with them; but not by trying for ever.
                 self.target -= 1
                 self._setup_failures = 0
-            elif not self._was_ready and (member.setup_error or self._setup_failures >= _MAX_SETUP_DEATHS):
+            elif not self._was_ready and (worker.setup_error or self._setup_failures >= _MAX_SETUP_DEATHS):
                 self._waits_for_first = True
-        given_up = self.target < 1 or self._waits_for_first
-        if given_up and self._setup_problem is not None and all(other.is_leaving for other in self):
-            raise self._setup_problem
-        return member
+        has_given_up = self.target < 1 or self._waits_for_first
+        # Set-ups still under way may succeed, so the error is raised only after the last of them has ended.
+        if has_given_up and self._setup_error is not None and all(other.is_leaving for other in self):
+            raise self._setup_error
+        return worker
 
 
-def _make_setup_error(member: PooledWorker, event: Died) -> BaseException:
-    if member.setup_error is not None:
-        error = member.setup_error.to_exception()
+def _make_setup_error(worker: PooledWorker, event: Died) -> BaseException:
+    if worker.setup_error is not None:
+        error = worker.setup_error.to_exception()
         add_note(error, "gristmill: raised while a worker was being set up, before any item was run")
-        if member.setup_error.raised is None:
-            add_note(error, f"in the worker:\n{member.setup_error.traceback.rstrip()}")
+        if worker.setup_error.raised is None:
+            add_note(error, f"in the worker:\n{worker.setup_error.traceback.rstrip()}")
         return error
-    hint = 'see what setup and the imports of the function do; backend="serial" runs them here'
+    hint = 'check what setup and the imports of the function do; backend="serial" runs them in this process'
     error = SetupError(f"the worker {event.cause} while it was being set up", help=hint, signal=event.signal)
     if event.crash_text:
         error.add_note(f"in the worker:\n{event.crash_text.rstrip()}")

@@ -4,6 +4,6 @@ from gristmill.order.mixture import Mixture
 from gristmill.order.permutation import Permutation
 
 ORDER_VERSION = 1
-"""Of the permutation and the mixture together: a state of another version means other rows."""
+"""The version of permutation and mixture together: a saved state of another version means other rows."""
 
 __all__ = ["ORDER_VERSION", "Mixture", "Permutation"]

@@ -1,4 +1,4 @@
-"""Rows and indices as callers give them, as arrays of integers."""
+"""Checks of rows and indices that callers pass, as arrays of integers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 def check_whole_numbers(name: str, values: Any) -> NDArray[np.int64]:
-    """One integer or many; anything that would have to be cut down to one is refused.
+    """Return one integer or many as an array. Anything that would have to be rounded is refused.
 
     >>> check_whole_numbers("rows", range(3))
     array([0, 1, 2])
     """
     if isinstance(values, list | tuple) and not any(isinstance(value, list | tuple) for value in values):
-        # One by one: NumPy would take True for 1, and make 1 and an unsigned 1 together a float.
+        # One by one: NumPy would treat True as 1, and turn 1 and an unsigned 1 together into a float.
         values = np.array([check_whole_number(name, value, least=-MAX_COUNT) for value in values], dtype=np.int64)
     try:
         array = np.asarray(values)

@@ -1,8 +1,8 @@
-"""Several sequences as one in which each has its share of every beginning: an exact schedule of all their records.
+"""Several sequences interleaved into one, evenly from the beginning: an exact schedule of all their records.
 
-The rule is that of a mixture (`mixture.schedule`), with the numbers of records themselves as weights: in the first n of
-N records each source is less than one record away from n times its share, and its records keep their order. Cost: about
-1 ns a record and source; memory: 8 bytes for each source and border.
+The rule is that of a mixture (`mixture.schedule`), with the numbers of records as weights: in the first n of N records
+each source is less than one record away from n times its share, and its records keep their order. Cost: about 1 ns for
+each record and source; memory: 8 bytes for each source and border.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_RECORDS = 3_000_000_000
-"""Their square must be less than 2^63."""
+"""The largest number of records: its square must be less than 2^63."""
 
 
 class Interleaving:
-    """Where the records of sequences of these lengths stand in the one sequence.
+    """The positions of the records of several sequences in the interleaved one.
 
     >>> order = Interleaving([4, 2])
     >>> order.borders(3).tolist()
@@ -39,11 +39,11 @@ class Interleaving:
         if self.num_records > MAX_RECORDS:
             raise UsageError(
                 f"{self.num_records:,} records cannot be interleaved, at most {MAX_RECORDS:,}",
-                help="write interleave: false: streams mix sources while they read",
+                help="set interleave: false; streams mix the sources while they read",
             )
 
     def borders(self, step: int) -> NDArray[np.int64]:
-        """How many of each source come before record 0, `step`, 2 `step`, …, and before the end."""
+        """How many records of each source come before record 0, `step`, 2 `step`, …, and before the end."""
         drawn = np.zeros(len(self.counts), dtype=np.int64)
         borders = [drawn.copy()]
         for first in range(0, self.num_records, step):
@@ -52,7 +52,7 @@ class Interleaving:
         return np.array(borders)
 
     def sources(self, first: int, drawn: Sequence[int] | NDArray[np.int64], num_records: int) -> NDArray[np.int32]:
-        """The number of the source of each record from `first` on, before which `drawn` of each have come."""
+        """The source number of each record from `first` on; `drawn` of each source come before it."""
         return self._advance(first, np.array(drawn, dtype=np.int64), num_records)
 
     def _advance(self, first: int, drawn: NDArray[np.int64], num_records: int) -> NDArray[np.int32]:

@@ -1,13 +1,13 @@
-"""Which source gives row p, and which of its draws that is: O(1) for any p, no counters, no generator.
+"""Which source provides row p, and which of its draws that is: O(1) for any p, no counters, no generator.
 
-Weights become integers c that sum to D = 65,536. One period of D rows is scheduled once: draw k of a source has to come
-in rows floor(kD/c) to ceil((k+1)D/c) - 1, and of those that may come the one goes first that must come soonest. Such a
-schedule always exists, and in it each source is less than one row away from its share at every row. Example: weights
-3:1 give web, web, code, web, and so on. (Taking the largest deficit instead strays by 1.2 rows, closed formulas by 2 to
-12.) Longer streams repeat the period, whose counts are exact.
+Weights become integers c that sum to D = 65,536. One period of D rows is scheduled once: draw k of a source must come
+in rows floor(kD/c) to ceil((k+1)D/c) - 1, and among the draws that may come next, the one with the earliest deadline
+comes first. Such a schedule always exists, and in it each source is less than one row away from its share at every row.
+Example: weights 3:1 give web, web, code, web, and so on. (Choosing the largest deficit instead deviates by 1.2 rows,
+closed formulas by 2 to 12.) Longer streams repeat the period, whose counts are exact.
 
-Phases: from some row on, other weights. A phase starts a period of its own, and draws are counted on from the phases
-before it, so that appending one never changes an earlier row. Memory: 0.4 MiB a phase.
+Phases: other weights from some row on. A phase starts its own period. Draws continue to count from the phases before
+it, so that appending a phase never changes an earlier row. Memory: 0.4 MiB a phase.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ Weights = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Rows from `first_row` on."""
+    """The weights of all rows from `first_row` on."""
 
     first_row: int
     counts: dict[str, int]
-    """Rows of each source in a period; sources without any are left out."""
+    """The rows of each source in a period, without sources that have none."""
 
 
 class Mixture:
@@ -62,7 +62,7 @@ class Mixture:
             raise UsageError("the first phase of a mixture starts at row 0", help='for example [(0, {"web": 1.0}), …]')
         self.phases = [Phase(row, period_counts(chosen)) for row, chosen in phases]
         self.sources = sorted({name for phase in self.phases for name in phase.counts})
-        """In the order in which they are numbered: that of their names, so that the order of a dict does not matter."""
+        """Names of the sources in the order of their numbers: sorted, so that the order of a dict does not matter."""
         self._starts = np.array([phase.first_row for phase in self.phases], dtype=np.int64)
         if (np.diff(self._starts) <= 0).any():
             raise UsageError(f"phases start one after the other, not at rows {self._starts.tolist()}")
@@ -79,7 +79,7 @@ class Mixture:
             schedule(self._counts[number], 0, drawn, self._slot_sources[number], self._slot_draws[number])
 
     def __call__(self, rows: Sequence[int] | range | NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """For each row the number of its source (in `sources`), and how many draws of that source came before it."""
+        """For each row the number of its source (in `sources`), and the number of earlier draws of that source."""
         numbers = np.atleast_1d(check_whole_numbers("rows", rows))
         if numbers.size and int(numbers.min()) < 0:
             raise OutOfRangeError(f"row {int(numbers.min())}: rows are counted from 0")
@@ -89,17 +89,17 @@ class Mixture:
         return sources, draws
 
     def draws_before(self, row: int) -> dict[str, int]:
-        """How many of the first `row` rows each source gives."""
+        """The number of the first `row` rows that come from each source."""
         row = check_whole_number("row", row)
         number = max(int(np.searchsorted(self._starts, row, side="left")) - 1, 0)
         return dict(zip(self.sources, self._count_draws(number, row).tolist(), strict=True))
 
     def then(self, first_row: int, weights: Weights) -> Mixture:
-        """With one more phase; rows before it stay what they were."""
+        """Return the mixture with one more phase. Earlier rows do not change."""
         return Mixture([*((phase.first_row, phase.counts) for phase in self.phases), (first_row, weights)])
 
     def _count_draws(self, number: int, row: int) -> NDArray[np.int64]:
-        """Of each source before `row`, which lies in or just after the phase `number`."""
+        """Count the draws of each source before `row`, which is in or just after phase `number`."""
         periods, slots = divmod(row - self.phases[number].first_row, PERIOD)
         in_period = np.bincount(self._slot_sources[number, :slots], minlength=len(self.sources))
         drawn: NDArray[np.int64] = self._drawn_before[number] + periods * self._counts[number] + in_period
@@ -121,13 +121,13 @@ def _parse_phases(phases: object) -> list[tuple[int, Weights]]:
 
 
 def period_counts(weights: Weights) -> dict[str, int]:
-    """Weights as integers that sum to a period: largest remainders, ties by name, at least 1 each.
+    """Turn weights into integers that sum to a period: largest remainders, ties by name, at least 1 each.
 
     >>> period_counts({"a": 1, "b": 1, "c": 1})
     {'a': 21846, 'b': 21845, 'c': 21845}
     """
-    given = {str(name): check_real_number(f"the weight of {name}", weight) for name, weight in weights.items()}
-    exact = {name: Fraction(weight) for name, weight in sorted(given.items()) if weight}
+    checked = {str(name): check_real_number(f"the weight of {name}", weight) for name, weight in weights.items()}
+    exact = {name: Fraction(weight) for name, weight in sorted(checked.items()) if weight}
     if not exact:
         raise UsageError("a mixture needs a source with a weight above 0")
     total = sum(exact.values())
@@ -136,14 +136,14 @@ def period_counts(weights: Weights) -> dict[str, int]:
         if share < Fraction(1, 2):
             raise UsageError(
                 f"the weight of {name} is {float(share / PERIOD):.2g} of all, less than half a row in {PERIOD:,}",
-                help="give it a larger weight, or leave the source out",
+                help="use a larger weight, or remove the source",
                 source=name,
             )
     return largest_remainders(shares, least=1)
 
 
 def largest_remainders(shares: Mapping[str, Fraction], least: int = 0) -> dict[str, int]:
-    """Shares that sum to a whole number as integers that do, each less than 1 away; ties by name.
+    """Round shares to integers with the same sum, each less than 1 away; ties by name.
 
     >>> largest_remainders({"a": Fraction(1, 2), "b": Fraction(5, 4), "c": Fraction(5, 4)})
     {'a': 1, 'b': 1, 'c': 1}
@@ -152,7 +152,9 @@ def largest_remainders(shares: Mapping[str, Fraction], least: int = 0) -> dict[s
     missing = int(sum(shares.values())) - sum(counts.values())
     for name in sorted(counts, key=lambda name: (counts[name] - shares[name], name))[: max(missing, 0)]:
         counts[name] += 1
-    for _ in range(-missing):  # shares below `least` were rounded up, and the largest feels one the least
+    for _ in range(
+        -missing
+    ):  # shares below `least` were rounded up: the largest count loses the smallest part of its share
         counts[max(counts, key=lambda name: (counts[name], name))] -= 1
     return counts
 
@@ -165,9 +167,10 @@ def schedule(
     slot_sources: NDArray[np.integer],
     slot_draws: NDArray[np.integer],
 ) -> None:
-    """Fill the slots from `first_slot` on, before which `drawn` of each source have come; `drawn` is moved behind them.
+    """Fill the slots from `first_slot` on; `drawn` of each source came before, and is advanced to the end.
 
-    Draw k of a source with count c may come in slots floor(kN/c) to ceil((k+1)N/c) - 1, N being the sum of all counts.
+    Draw k of a source with count c may come in slots floor(kN/c) to ceil((k+1)N/c) - 1, where N is the sum of all
+    counts: earliest deadline first. `opens` and `closes` are these bounds for the next draw of each source.
     """
     total = 0
     for source in range(len(counts)):

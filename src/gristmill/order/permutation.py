@@ -1,6 +1,6 @@
 """A shuffle of 0..n-1 that is computed, not stored: O(1) memory, about 0.1 µs a number, any n up to 2^62.
 
-A balanced Feistel network over the smallest even number of bits that holds n-1; what falls outside 0..n-1 is sent
+A balanced Feistel network over the smallest even number of bits that can hold n-1. A result outside of 0..n-1 is sent
 through again until it falls inside (cycle walking: at most 4 times on average, since the domain is below 4n). Each
 round replaces (left, right) by (right, left XOR F(right)), which can be undone whatever F is: hence a bijection.
 
@@ -53,7 +53,7 @@ class Permutation:
     @overload
     def __call__(self, indices: ArrayLike) -> NDArray[np.int64]: ...
     def __call__(self, indices: SupportsIndex | ArrayLike) -> int | NDArray[np.int64]:
-        """Where each index goes; a number for a number, an array for an array."""
+        """The position of each index in the shuffle; a number for a number, an array for an array."""
         array = check_whole_numbers("indices", indices)
         if array.size and not 0 <= int(array.min()) <= int(array.max()) < self.n:
             raise OutOfRangeError(f"indices of a permutation of {self.n} numbers are from 0 to {self.n - 1}")
@@ -65,17 +65,17 @@ class Permutation:
 
 
 def count_half_bits(n: int) -> np.uint64:
-    """Of each half of a number in the network's domain; 1 at least. Integers only: a rounded logarithm is one off."""
+    """Count the bits of each half in the network's domain, at least 1. A rounded logarithm could be one off."""
     return np.uint64(max(1, ((n - 1).bit_length() + 1) // 2))
 
 
 def source_key(seed: int, source: str) -> int:
-    """One 64-bit key for a source under a seed; its epochs have keys of their own (`epoch_key`)."""
+    """Derive the 64-bit key of a source under a seed; each epoch has its own key (`epoch_key`)."""
     return seed_key(seed, f"order/{source}")
 
 
 def epoch_key(seed: int, source: str, epoch: int) -> int:
-    """The key of the permutation in which a source is read in its `epoch`-th pass.
+    """Derive the key of the permutation in which a source is read in its `epoch`-th pass.
 
     A hash, not a sum: with seed + epoch, seed 7 in its second epoch would be seed 8 in its first.
     """
@@ -84,7 +84,7 @@ def epoch_key(seed: int, source: str, epoch: int) -> int:
 
 @kernel
 def _mix(value: np.uint64) -> np.uint64:
-    """The finaliser of splitmix64: every bit of the result depends on every bit of the value."""
+    """Mix the bits with the finaliser of splitmix64: every output bit depends on every input bit."""
     value = (value ^ (value >> _SHIFT_1)) * _MIX_1
     value = (value ^ (value >> _SHIFT_2)) * _MIX_2
     return value ^ (value >> _SHIFT_3)
@@ -92,6 +92,7 @@ def _mix(value: np.uint64) -> np.uint64:
 
 @kernel
 def _place(value: np.uint64, size: np.uint64, half: np.uint64, key: np.uint64) -> np.uint64:
+    """Send a value through the network until the result is below `size`."""
     mask = (_ONE << half) - _ONE
     shift = _WORD_BITS - half
     while True:
@@ -123,7 +124,7 @@ def place_draws(
     keys: NDArray[np.uint64],
     places: NDArray[np.int64],
 ) -> None:
-    """For the k-th draw of a source, its row in the source: epoch k div size, shuffled by the epoch's own key."""
+    """Find the row of each draw in its source. Draw k belongs to epoch k // size, which is shuffled by its own key."""
     for number in range(len(sources)):
         source = sources[number]
         size = sizes[source]

@@ -16,7 +16,7 @@ import msgspec
 
 from gristmill.core.errors import GristmillError
 from gristmill.core.records import ORIGIN, RECORD
-from gristmill.engine import nesting
+from gristmill.engine.worker import nesting
 from gristmill.pipeline.run import run_recipe
 from gristmill.pipeline.stages.options import RunOptions
 from gristmill.steps.records.columns import value_columns

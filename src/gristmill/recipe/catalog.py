@@ -1,4 +1,4 @@
-"""The names of steps in recipes, and their classes. A class is imported when a recipe names it, not before."""
+"""The names of steps in recipes and their classes. A class is imported when a recipe names it, not before."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ STEPS = {_recipe_name(name): name for name in steps.__all__ if name != "Read"}
 
 
 def step_class(name: str) -> type[Step]:
-    """The class of a step's name.
+    """Return the class of a step by its name in recipes.
 
     >>> step_class("map_batches").__name__
     'MapBatches'
     """
     if name not in STEPS:
         if name == "read":
-            raise UsageError("read is not a step but the beginning of a source", help="put it under sources")
+            raise UsageError("read is not a step: it starts a source", help="put it under sources")
         meant = find_nearest(name, STEPS)
         raise UsageError(
             f'there is no step "{name}"',
             help=f'did you mean "{meant}"?' if meant else f"the steps are {', '.join(STEPS)}",
         )
-    found: type[Step] = getattr(steps, STEPS[name])
-    return found
+    step_type: type[Step] = getattr(steps, STEPS[name])
+    return step_type

@@ -1,4 +1,4 @@
-"""Recipes to YAML, in the shortest form that reads back the same."""
+"""Recipes to YAML, in the shortest form that loads to an equal recipe."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from gristmill.core.errors import UsageError
-from gristmill.core.function import Function
 from gristmill.core.python_records import PythonRecords
 from gristmill.core.recipe import recipe_to_data
 from gristmill.recipe.yaml_tree import add_number_forms
+from gristmill.runtime.function import Function
 
 if TYPE_CHECKING:
     from gristmill.core.recipe import Recipe
@@ -22,17 +22,17 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    # PyYAML folds line breaks in plain and single-quoted text, and does not read back those beyond ASCII.
+    # PyYAML folds line breaks in plain and single-quoted text, and cannot load those beyond ASCII again.
     style = '"' if any(character in text for character in "\r\n\x85\u2028\u2029") else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
 _Dumper.add_representer(str, _text)
-add_number_forms(_Dumper)  # so that the text "5e-3", which PyYAML takes for a word, is quoted
+add_number_forms(_Dumper)  # so that the text "5e-3" is quoted, which PyYAML does not treat as a number
 
 
 def dump_recipe(recipe: Recipe) -> str:
-    """The recipe as YAML text. Paths are written as they are: relative ones start at the recipe's folder.
+    """Return a recipe as YAML text. Paths are not changed: relative ones start at the recipe's folder.
 
     >>> from gristmill.recipe.load import parse_recipe
     >>> recipe = parse_recipe("{output: out, sources: {web: {read: a.jsonl}}, steps: [{length: {}}]}")
@@ -56,7 +56,7 @@ def _to_plain_data(data: Any) -> Any:
     if isinstance(data, PythonRecords):
         raise UsageError(
             f"{data} is a Python object, which a recipe file cannot hold",
-            help="write the records to a file, and name it in read",
+            help="write the records to a file and put its path in read",
         )
     return _format_function(data) if isinstance(data, Function) else data
 
@@ -65,6 +65,6 @@ def _format_function(function: Function) -> str:
     if function.path is None:
         raise UsageError(
             f"{function.name} is a Python object, which a recipe file cannot hold",
-            help="put the function in a file and give it as call='functions.py:my_function'",
+            help="put the function in a file and pass call='functions.py:my_function'",
         )
     return str(function)

@@ -1,4 +1,4 @@
-"""Recipes from YAML: strict, and every error names the line and the nearest valid name."""
+"""Recipes from YAML. Loading is strict: every error names the line and the nearest valid name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PATH_IN_ERROR = re.compile(r" - at `(?:key in )?\$([^`]*)`$")
 
 
 def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
-    """Read a recipe file. `overrides` are changes as in `--set`: `["seed=3"]`."""
+    """Load a recipe file. `overrides` are changes as in `--set`: `["seed=3"]`."""
     file = Path(path)
     try:
         text = file.read_text("utf-8-sig")
@@ -47,7 +47,7 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
 def parse_recipe(
     text: str, *, name: str = "recipe", folder: str | None = None, overrides: Sequence[str] = ()
 ) -> Recipe:
-    """A recipe from YAML text.
+    """Parse a recipe from YAML text.
 
     >>> recipe = parse_recipe("{output: out, sources: {web: {read: '*.jsonl'}}, steps: [length: {min_chars: 5}]}")
     >>> recipe.steps
@@ -59,7 +59,7 @@ def parse_recipe(
 
 
 class _RecipeReader:
-    """One recipe's tree, made into structs piece by piece."""
+    """Converts the tree of one recipe to structs."""
 
     def __init__(self, tree: Tree, folder: str | None) -> None:
         self._tree = tree
@@ -149,15 +149,15 @@ class _RecipeReader:
         return made
 
     def _with_sizes(self, path: TreePath, data: dict[str, Any]) -> dict[str, Any]:
-        """Numbers of bytes that are written with a unit, `64MiB`, as integers."""
-        found = dict(data)
+        """Replace numbers of bytes that are written with a unit, `64MiB`, by integers."""
+        converted = dict(data)
         for key, value in data.items():
             if key.endswith("_bytes") and isinstance(value, str):
                 try:
-                    found[key] = parse_byte_size(key, value)
+                    converted[key] = parse_byte_size(key, value)
                 except UsageError as error:
                     raise self._tree.error((*path, key), error.message, help=error.help) from None
-        return found
+        return converted
 
     def _mapping(self, path: TreePath, data: Any, what: str) -> dict[str, Any]:
         if not isinstance(data, dict):
@@ -180,7 +180,7 @@ class _RecipeReader:
 
     def _locate_error(self, path: TreePath, value: Any, error: msgspec.ValidationError) -> UsageError:
         cause = error.__cause__
-        if isinstance(cause, UsageError):  # the step's own check; its message begins with the key where it can
+        if isinstance(cause, UsageError):  # the step's own check, whose message names the key if possible
             named = [key for key in value if re.search(rf"\b{re.escape(key)}\b", cause.message)]
             return self._tree.error((*path, *named[:1]), f"{path[-1]}: {cause.message}", help=cause.help)
         message = str(error)
@@ -204,7 +204,7 @@ _EXAMPLES = {"output": "output: out", "sources": "sources: {web: {read: data/*.j
 
 
 def _keys(written: str) -> TreePath:
-    """`.columns[0]` as a path; `[...]` stands for some key of a mapping, which msgspec does not name."""
+    """Parse `.columns[0]` as a path; `[...]` is a key of a mapping that msgspec does not name."""
     path: list[str | int] = []
     for name, index in re.findall(r"\.([^.\[]+)|\[(\d+)\]", written):
         path.append(name or int(index))

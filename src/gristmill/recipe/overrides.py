@@ -1,4 +1,4 @@
-"""`--set key=value`: a recipe changed from the command line. Values are YAML; a key is a path with dots."""
+"""`--set key=value`: changes of a recipe from the command line. Values are YAML; a key is a path with dots."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def apply_overrides(tree: Tree, overrides: Iterable[str]) -> None:
-    """Put each `key=value` into the tree: `seed=3`, `steps.0.length.min_chars=5`, `sources.web.read=[a.jsonl]`."""
+    """Set each `key=value` in the tree: `seed=3`, `steps.0.length.min_chars=5`, `sources.web.read=[a.jsonl]`."""
     for override in overrides:
         key, equals, written = override.partition("=")
         if not equals or not key.strip():
@@ -24,8 +24,8 @@ def apply_overrides(tree: Tree, overrides: Iterable[str]) -> None:
         place = f"--set {override}"
         value = parse_value(written, place)
         path = _set_value(tree, key.strip().split("."), value, place)
-        for known in [known for known in tree.places if known[: len(path)] == path]:
-            del tree.places[known]
+        for old_path in [old_path for old_path in tree.places if old_path[: len(path)] == path]:
+            del tree.places[old_path]
         tree.places[path] = place
 
 

@@ -1,4 +1,4 @@
-"""The recipe that `gristmill init` writes: it runs as it is, and its comments say what else there is."""
+"""The recipe that `gristmill init` creates. It runs unchanged, and its comments show further options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ STARTER_RECIPE = """\
 # Paths are relative to this file. Any value can be changed for one run: --set steps.0.length.min_chars=50
 
 output: out                       # a new folder
-seed: 0                           # every random choice hangs on it
+seed: 0                           # every random choice depends on it
 
 sources:
   sample:                         # a name for these files; add as many sources as you like

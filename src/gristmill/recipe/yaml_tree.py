@@ -1,7 +1,7 @@
-"""YAML as plain data that remembers its lines.
+"""YAML as plain data with the line of every value.
 
 Values follow YAML 1.2: `no` and `on` are words (a language, not false), `5e-3` is a number, `2024-01-01` is a text,
-`010` is ten. Duplicate keys are refused; PyYAML would keep the last one without a word.
+`010` is ten. Duplicate keys are refused; PyYAML would silently keep the last one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gristmill.core.errors import UsageError
 
 Path = tuple[str | int, ...]
 
-_MAX_NODES = 100_000  # a file of a few lines can stand for billions of nodes by naming its own parts
+_MAX_NODES = 100_000  # a few lines of aliases can expand to billions of nodes
 _MAX_DEPTH = 50
 _SCALARS = (
     ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
@@ -35,7 +35,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def add_number_forms(resolver: type[yaml.resolver.BaseResolver]) -> None:
-    """Teach a loader or a dumper which plain words are not texts."""
+    """Tell a loader or a dumper which plain words are not texts."""
     for tag, pattern, first in _SCALARS:
         resolver.add_implicit_resolver(tag, re.compile(rf"^(?:{pattern})$"), first)
 
@@ -45,27 +45,27 @@ add_number_forms(_Loader)
 
 @dataclass(slots=True)
 class Tree:
-    """Plain data, and where each part of it was written."""
+    """Plain data, and the line of each value in it."""
 
     data: Any
     places: dict[Path, str] = field(default_factory=dict)
     """`recipe.yaml, line 7`, for each key, item and value."""
 
     def find_place(self, path: Path) -> str:
-        """Where this part was written, or the nearest part around it."""
+        """Return the line of a value, or of the nearest value around it."""
         while path and path not in self.places:
             path = path[:-1]
         return self.places.get(path, "")
 
     def error(self, path: Path, message: str, *, help: str | None = None) -> UsageError:
-        """An error about this part."""
+        """Return an error about the value at a path."""
         place = self.find_place(path)
         where = ".".join(map(str, path))
         return UsageError(f"{place}: {message}" if place else message, help=help, key=where, place=place)
 
 
 def parse_yaml(text: str, name: str) -> Tree:
-    """Read one YAML document; `name` is its file in messages."""
+    """Parse one YAML document; `name` is its file in messages."""
     try:
         node = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
@@ -74,14 +74,14 @@ def parse_yaml(text: str, name: str) -> Tree:
         line = text.count("\n", 0, error.position) + 1
         raise UsageError(f"{name}, line {line}: not YAML: the character {text[error.position]!r}", line=line) from error
     except RecursionError as error:
-        raise UsageError(f"{name}: too deep for a recipe") from error
+        raise UsageError(f"{name}: nested too deeply for a recipe") from error
     builder = _Builder(name)
     data = None if node is None else builder.build(node, ())
     return Tree(data, builder.places)
 
 
 def parse_value(text: str, name: str) -> Any:
-    """One value in YAML, as in `--set key=value`."""
+    """Parse one YAML value, as in `--set key=value`."""
     return parse_yaml(text, name).data
 
 
@@ -97,7 +97,7 @@ def _syntax_error(error: yaml.MarkedYAMLError, text: str, name: str) -> UsageErr
 
 
 class _Builder:
-    """Nodes to plain data, with the line of each."""
+    """Converts nodes to plain data and keeps the line of each."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -108,7 +108,7 @@ class _Builder:
         self._num_nodes += 1
         place = self._place(node)
         if self._num_nodes > _MAX_NODES or len(path) > _MAX_DEPTH:
-            raise UsageError(f"{place}: too deep or too large for a recipe")
+            raise UsageError(f"{place}: nested too deeply or too large for a recipe")
         self.places.setdefault(path, place)  # a key's line was noted before its value's
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
@@ -122,7 +122,7 @@ class _Builder:
             key = self._key(key_node)
             if key in data:
                 first = self.places[(*path, key)]
-                raise UsageError(f'{self._place(key_node)}: "{key}" is given twice', help=f"it stands in {first} too")
+                raise UsageError(f'{self._place(key_node)}: "{key}" is set twice', help=f"the first one is in {first}")
             self.places[(*path, key)] = self._place(key_node)
             data[key] = self.build(value_node, (*path, key))
         return data

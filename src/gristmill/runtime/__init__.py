@@ -1,1 +1,1 @@
-"""What Python needs at run time: compiled kernels and their cache, imports that are kept out."""
+"""Code at run time: compiled kernels and their cache, the user's functions and their fingerprints, blocked imports."""

@@ -1,20 +1,20 @@
-"""Loops over numbers, compiled to machine code at their first call and kept in the user's cache folder.
+"""Loops over numbers, compiled to machine code at their first call and cached in the user's cache folder.
 
-`@kernel` is the one door to numba. Importing a module of kernels loads nothing. With the first call numba is loaded
-(0.3 s) and the machine code read from a file (some ms), or compiled where there is no such file yet (about a second).
+`@kernel` is the one door to numba. Importing a module of kernels loads nothing. The first call loads numba (0.3 s) and
+reads the machine code from a file (some ms), or compiles it if there is no such file yet (about a second).
 
-One compiled function is one file. Its name is a hash of all that shapes the code: the content of the kernel's module,
-the types of its arguments, the processor, the versions of Python and numba. Therefore
+One compiled function is one file. Its name is a hash of everything that determines the code: the content of the
+kernel's module, the types of its arguments, the processor, the versions of Python and numba. Therefore
 
 * a changed source never meets old code, and equal sources share it wherever they are installed;
-* processes that compile at once need no lock: each writes its own temporary file and renames it, and the files that
-  meet under a name are interchangeable (numba's own cache keeps an index, and can end up naming another's code in it);
-* a file that is cut short or damaged fails its checksum and is replaced;
+* processes that compile at the same time need no lock: each writes its own temporary file and renames it, and files of
+  the same name are interchangeable (numba's own cache keeps an index, which can end up naming another process's code);
+* a file that is truncated or damaged fails its checksum and is replaced;
 * where the folder cannot be written (read-only home, full disk), each process compiles for itself.
 
 A kernel may call other kernels of its own module, and none from elsewhere: their content would not be in its name.
-For the same reason it takes no constants from other modules. Kernels write into arrays that they are given: code that
-makes arrays takes several times as long to compile.
+For the same reason it takes no constants from other modules. Kernels write into arrays that they are passed: code that
+creates arrays takes several times as long to compile.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _DIGEST_BYTES = 16
 
 
 class Kernel(Generic[P, R]):
-    """A function that is compiled when it is first called with arguments of some types; holds no lock while it runs."""
+    """A function that is compiled at its first call with arguments of new types. Releases the interpreter lock."""
 
     def __init__(self, function: Callable[P, R]) -> None:
         functools.update_wrapper(self, function)
@@ -58,15 +58,15 @@ class Kernel(Generic[P, R]):
 
     @functools.cached_property
     def dispatcher(self) -> Any:
-        """Numba's object for the function."""
+        """The numba dispatcher of the function."""
         import numba  # noqa: PLC0415
 
         compiled = numba.njit(nogil=True)(self._with_dispatchers())
-        compiled._cache = _CodeFiles(self.function)  # what `cache=True` sets, with files of our own
+        compiled._cache = _CodeFiles(self.function)  # what `cache=True` sets, but with our own files
         return compiled
 
     def _with_dispatchers(self) -> FunctionType:
-        """The function, calling what numba understands instead of our wrappers."""
+        """Return the function with numba's dispatchers in place of our wrappers, which numba does not understand."""
         function = self.function
         assert isinstance(function, FunctionType)
         names = dict(function.__globals__)
@@ -101,7 +101,7 @@ def are_compiled(modules: Iterable[str]) -> bool:
 
 
 def mark_compiled(modules: Iterable[str]) -> None:
-    """Remember that the kernels of these modules are in the cache folder, unless it cannot be written."""
+    """Remember that the kernels of these modules are cached, unless the folder cannot be written."""
     note = _find_marker(modules)
     with contextlib.suppress(OSError):
         note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -109,7 +109,7 @@ def mark_compiled(modules: Iterable[str]) -> None:
 
 
 def _find_marker(modules: Iterable[str]) -> Path:
-    """An empty file, named by all that can be known without numba: loading that takes as long as a small job."""
+    """Return the marker file. Its name needs no numba, since loading numba takes as long as a small job."""
     sources = [Path(spec.origin).read_bytes() for name in modules if (spec := find_spec(name)) and spec.origin]
     shape = (version("numba"), sys.implementation.cache_tag, platform.machine())
     chosen = os.environ.get("NUMBA_CACHE_DIR")  # noqa: TID251  (numba's own, asked without loading it)
@@ -118,7 +118,7 @@ def _find_marker(modules: Iterable[str]) -> Path:
 
 
 def find_cache_folder() -> Path:
-    """Where compiled kernels are kept: below `NUMBA_CACHE_DIR` if it is set, else where the system has its caches."""
+    """Return the folder of compiled kernels: below `NUMBA_CACHE_DIR` if that is set, else in the user's caches."""
     import numba  # noqa: PLC0415
 
     if numba.config.CACHE_DIR:
@@ -132,7 +132,7 @@ def _default_folder() -> Path:
 
 
 class _CodeFiles:
-    """The compiled forms of one function, in the shape that numba's dispatcher expects of a cache."""
+    """The cached machine code of one function, with the methods that numba's dispatcher expects of a cache."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -144,13 +144,13 @@ class _CodeFiles:
             pass
 
     def load_overload(self, signature: object, target_context: Any) -> Any:
-        """The function compiled for these types, or None."""
+        """Load the function compiled for these types, or return None."""
         from numba.core.compiler import CompileResult  # noqa: PLC0415
         from numba.core.runtime import rtsys  # noqa: PLC0415
 
         if self.cache_path is None:
             return None
-        # All that compiled code needs in order to run. Numba's own cache readies the whole compiler here: 0.4 s.
+        # All that compiled code needs to run. Numba's own cache initializes the whole compiler here: 0.4 s.
         rtsys.initialize(target_context)
         try:
             stored = self._file(signature, target_context.codegen()).read_bytes()
@@ -163,7 +163,7 @@ class _CodeFiles:
         return CompileResult._rebuild(target_context, *pickle.loads(code))
 
     def save_overload(self, signature: object, compiled: Any) -> None:
-        """Keep it for the next process."""
+        """Save the machine code for the next process."""
         from numba.core.serialize import dumps  # noqa: PLC0415
 
         if self.cache_path is None or compiled.lifted or compiled.library.has_dynamic_globals:

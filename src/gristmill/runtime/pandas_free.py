@@ -1,9 +1,9 @@
-"""Keeping pandas out of processes that have no use for it.
+"""Keeps pandas out of processes that do not need it.
 
-pyarrow looks for pandas at its first conversion from or to Python objects, and if it is installed imports it: half a
-second and 30 MiB for each worker of each stage. Told once that there is none, pyarrow does not look again, but for what
-needs pandas (`to_pandas`), which works as ever. Only `pyarrow.array` of a pandas series would be taken for any other
-sequence, so this is for processes in which no code but ours runs.
+At its first conversion from or to Python objects pyarrow imports pandas if it is installed: half a second and 30 MiB
+for each worker of each stage. If that import fails once, pyarrow does not try again, except where it needs pandas
+(`to_pandas`), which still works. `pyarrow.array` would treat a pandas series like any other sequence, so this is only
+for processes that run no user code.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class _NoPandas:
     @staticmethod
     def find_spec(name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
         if name == "pandas":
-            raise ModuleNotFoundError("not looked for", name=name)
+            raise ModuleNotFoundError("blocked", name=name)
         return None
 
 
 def block_pandas_import() -> None:
-    """Let pyarrow find no pandas in this process; nothing is done where it is loaded already."""
+    """Make pyarrow's import of pandas fail in this process. Does nothing if pandas is loaded already."""
     if "pandas" in sys.modules:
         return
     sys.meta_path.insert(0, _NoPandas)

@@ -1,4 +1,4 @@
-"""The error of a damaged stream, and reading that does not depend on how a stream happens to deliver its bytes."""
+"""Reading exact amounts from a stream, however it delivers its bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FETCH_BYTES = 2**20
 
 
 class ByteSource:
-    """Takes exactly as many bytes as asked from a stream that may give fewer at a time (a pipe, a remote store)."""
+    """Takes exact numbers of bytes from a stream that may return fewer at a time (a pipe, a remote store)."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -19,14 +19,14 @@ class ByteSource:
         self._position = 0
 
     def take(self, num_bytes: int) -> bytes:
-        """The next bytes; fewer than asked only at the end of the stream."""
+        """Return the next `num_bytes`; fewer only at the end of the stream."""
         stop = self._position + num_bytes
         if stop > len(self._fetched):
             self._fetch(num_bytes)
             stop = num_bytes
-        taken = self._fetched[self._position : stop]
-        self._position += len(taken)
-        return taken
+        data = self._fetched[self._position : stop]
+        self._position += len(data)
+        return data
 
     def _fetch(self, num_bytes: int) -> None:
         pieces = [self._fetched[self._position :]]

@@ -12,7 +12,7 @@ _PIECE_BYTES = 2**20
 
 
 def file_checksum(path: str | os.PathLike[str]) -> str:
-    """The checksum of a file's content; constant memory."""
+    """Compute the checksum of a file's content, in constant memory."""
     digest = xxhash.xxh3_64()
     buffer = bytearray(_PIECE_BYTES)
     view = memoryview(buffer)

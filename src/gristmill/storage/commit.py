@@ -1,6 +1,10 @@
-"""Files that appear whole or not at all: a temporary name in the same folder, sync, rename, sync of the folder.
+"""Files that appear whole or not at all.
 
-A temporary name holds the run's id, so that what a dead run left can be told from everything else and removed.
+The protocol: write under a temporary name in the same folder, sync the file, rename it, sync the folder. The order
+matters. Without the first sync a power cut can leave the final name with half of the content, because a file system may
+write the rename before the data. Without the second the rename itself can be lost after `commit` has returned.
+
+A temporary name holds the run's id, so that the leftovers of a dead run can be recognized and removed.
 """
 
 from __future__ import annotations
@@ -25,12 +29,12 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _GATHER_BYTES = 2**18
-"""Smaller writes than this are gathered first."""
+"""The size up to which writes are buffered."""
 _TEMPORARY = re.compile(r"\.gristmill-([A-Za-z0-9_.-]+)-[0-9a-f]{16}\.tmp")
 
 
 class PendingFile:
-    """A file that is being written. It gets its name with `commit`; without it nothing stays.
+    """A file that is being written. `commit` gives it its name; without `commit` nothing remains.
 
     >>> with PendingFile("out/part.bin", "run7") as file:   # doctest: +SKIP
     ...     file.write(b"data")
@@ -44,7 +48,7 @@ class PendingFile:
         self._gathered = bytearray()
         temporary = f".gristmill-{run_id}-{secrets.token_hex(8)}.tmp"
         if not _TEMPORARY.fullmatch(temporary):
-            raise UsageError(f"a run id is made of letters, digits, `_`, `.` and `-`, not {run_id!r}")
+            raise UsageError(f"a run id consists of letters, digits, `_`, `.` and `-`, not {run_id!r}")
         self._temporary = self.path.with_name(temporary)
         self._fd: int | None = None
         self._synced = False
@@ -67,10 +71,11 @@ class PendingFile:
 
     @property
     def checksum(self) -> str:
-        """xxh3 of all that was written so far."""
+        """The xxh3 of everything written so far."""
         return self._digest.hexdigest()
 
     def write(self, data: Buffer) -> None:
+        """Append data."""
         view = memoryview(data).cast("B")
         self._digest.update(view)
         self.num_bytes += len(view)
@@ -83,19 +88,20 @@ class PendingFile:
                 self._write_all(view)
 
     def sync(self) -> None:
-        """Wait until the content is on the disk. `commit` does so too; separate for those who check something first."""
+        """Wait until the content is on the disk. `commit` calls it; call it earlier to check something in between."""
         with _annotate_errors(self.path):
             self._flush()
             os.fsync(self._open_fd())
         self._synced = True
 
     def commit(self) -> None:
-        """Give the file its name, over any older one. When this returns, it survives a power cut."""
+        """Give the file its name and replace any older file. When this returns, the file survives a power cut."""
         if not self._synced:
             self.sync()
         with _annotate_errors(self.path):
             fd = self._open_fd()
             self._temporary.replace(self.path)
+            # Renamed: `__exit__` has nothing left to remove, and must not close the descriptor a second time.
             self._fd = None
             os.close(fd)
             sync_folder(self.path.parent)
@@ -117,7 +123,7 @@ class PendingFile:
 
 
 def write_file(path: str | os.PathLike[str], data: Buffer, run_id: str) -> str:
-    """Write a whole file, or nothing; its checksum."""
+    """Write a whole file or nothing; return its checksum."""
     with PendingFile(path, run_id) as file:
         file.write(data)
         file.commit()
@@ -125,15 +131,15 @@ def write_file(path: str | os.PathLike[str], data: Buffer, run_id: str) -> str:
 
 
 def remove_temporaries(folder: str | os.PathLike[str], run_id: str | None) -> list[str]:
-    """Remove what a run that was killed left in a folder and below it (None: any run); the paths removed.
+    """Remove the temporary files of a killed run (None: of any run) below a folder; return the removed paths.
 
-    Only files with our own temporary names go. Links are not followed.
+    Only files with our own temporary names are removed. Links are not followed.
     """
     removed = []
     for parent, _, names in os.walk(folder, onerror=_raise):
         for name in names:
-            found = _TEMPORARY.fullmatch(name)
-            if found and run_id in (None, found.group(1)):
+            match = _TEMPORARY.fullmatch(name)
+            if match and run_id in (None, match.group(1)):
                 path = Path(parent, name)
                 path.unlink(missing_ok=True)
                 removed.append(str(path))
@@ -141,7 +147,7 @@ def remove_temporaries(folder: str | os.PathLike[str], run_id: str | None) -> li
 
 
 def make_folder(folder: str | os.PathLike[str]) -> None:
-    """Make a folder and those above it, so that they too survive a power cut. One `stat` if it is there."""
+    """Create a folder and its parents so that they survive a power cut. One `stat` if it exists already."""
     path = Path(folder)
     if path.is_dir():
         return
@@ -160,7 +166,7 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def count_free_bytes(folder: str | os.PathLike[str]) -> int:
-    """How much this user can still write there; the folder need not exist yet."""
+    """Count the bytes that this user can still write there. The folder need not exist yet."""
     path = Path(folder).absolute()
     while not path.exists():
         path = path.parent

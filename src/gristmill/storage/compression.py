@@ -1,11 +1,11 @@
-"""Compressed streams: gzip, zstd, bz2, xz, lz4. Reading is bounded, whole and exact; writing is deterministic.
+"""Compressed streams: gzip, zstd, bz2, xz, lz4. Reading is bounded, complete and exact; writing is deterministic.
 
-Bounded: whatever the ratio, a call expands to at most a piece, so a bomb costs time but no memory. Whole: members and
-frames that follow each other are read as one stream. Exact: a truncated or damaged stream first gives all that was
-readable, then raises. What is given depends on the stream's bytes alone, not on how they arrive.
+Bounded: whatever the ratio, one call expands to a limited size, so a decompression bomb costs time but no memory.
+Complete: consecutive members and frames are read as one stream. Exact: a truncated or damaged stream first yields all
+that was readable, then raises. The chunks depend only on the stream's bytes, not on how they arrive.
 
-Damage other than truncation can take up to 64 KiB before it along, and can show late: gzip checks its content at the
-end of a member only, so wrong bytes may come before the error.
+Damage other than truncation can lose up to 64 KiB before it, and can be noticed late: gzip checks its content only at
+the end of a member, so wrong bytes may come before the error.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"  # no name, time 0, s
 
 
 def codec_of(path: str) -> Codec | None:
-    """The codec that a name's suffix stands for.
+    """Return the codec of a name's suffix.
 
     >>> codec_of("part-0.jsonl.ZST"), codec_of("part-0.jsonl")
     ('zstd', None)
@@ -62,7 +62,7 @@ def codec_of(path: str) -> Codec | None:
 
 
 def strip_codec(path: str) -> str:
-    """A name without its codec's suffix.
+    """Return a name without its codec's suffix.
 
     >>> strip_codec("part-0.jsonl.gz"), strip_codec("part-0.jsonl")
     ('part-0.jsonl', 'part-0.jsonl')
@@ -71,10 +71,10 @@ def strip_codec(path: str) -> str:
 
 
 def decompress(stream: BinaryIO, codec: Codec) -> Iterator[bytes]:
-    """The content of a compressed stream, in chunks of 1 MiB to 1.125 MiB; the last is shorter.
+    """Yield the content of a compressed stream in chunks of 1 MiB to 1.125 MiB; the last is shorter.
 
     Raises:
-        CorruptStreamError: After the last readable chunk. `context["num_bytes"]` have been given until then.
+        CorruptStreamError: After the last readable chunk. `context["num_bytes"]` is the size of all chunks before it.
     """
     pieces = decompress_zstd(stream) if codec == "zstd" else decompress_members(stream, codec)
     num_bytes, gathered, num_gathered = 0, list[bytes](), 0
@@ -98,13 +98,13 @@ def decompress(stream: BinaryIO, codec: Codec) -> Iterator[bytes]:
 
 
 def compress_frame(data: Buffer, codec: Codec, level: int | None = None) -> bytes:
-    """One complete member or frame. Equal data give equal bytes; frames put one after the other are one stream."""
+    """Compress data to one complete member or frame. Equal data give equal bytes; joined frames are one stream."""
     if codec not in get_args(Codec):
         raise UsageError(f"compression must be one of {', '.join(get_args(Codec))}, not {codec!r}")
     least, default, most = _LEVELS[codec]
     chosen = default if level is None else level
     if not least <= chosen <= most:
-        raise UsageError(f"level of {codec} must lie between {least} and {most}, not {level}")
+        raise UsageError(f"the level of {codec} must be from {least} to {most}, not {level}")
     match codec:
         case "gzip":
             return _gzip_member(data, chosen)
@@ -121,12 +121,12 @@ def compress_frame(data: Buffer, codec: Codec, level: int | None = None) -> byte
 
 
 def _zstd_compressor(level: int) -> zstandard.ZstdCompressor:
-    """One a thread and level, kept: the tables of a new one are megabytes of fresh pages, a sixth of a frame's time."""
+    """Return this thread's compressor. A new one costs megabytes of fresh pages: a sixth of a frame's time."""
     name = f"level_{level}"
     if not hasattr(_compressors, name):
         setattr(_compressors, name, zstandard.ZstdCompressor(level=level, write_checksum=True))
-    kept: zstandard.ZstdCompressor = getattr(_compressors, name)
-    return kept
+    compressor: zstandard.ZstdCompressor = getattr(_compressors, name)
+    return compressor
 
 
 def _gzip_member(data: Buffer, level: int) -> bytes:

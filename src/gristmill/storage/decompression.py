@@ -1,4 +1,4 @@
-"""Reading gzip, bz2, xz and lz4: one decompressor a member, in steps that give at most a piece each."""
+"""Reading gzip, bz2, xz and lz4: one decompressor for each member, in pieces of limited size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PIECE_BYTES = 2**16
 
 
 class _Decompressor(Protocol):
-    """The standard library's decompressors, and what is made to look like them."""
+    """The interface of the standard library's decompressors."""
 
     @property
     def eof(self) -> bool: ...
@@ -31,7 +31,7 @@ class _Decompressor(Protocol):
 
 
 class _GzipDecompressor:
-    """zlib keeps what it has not yet read in another place than the others do."""
+    """zlib's decompressor with the interface of the others: it keeps unread input in another attribute."""
 
     def __init__(self) -> None:
         self._unpack = zlib.decompressobj(zlib.MAX_WBITS | 16)
@@ -47,13 +47,13 @@ class _GzipDecompressor:
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
         piece = self._unpack.decompress(self._unpack.unconsumed_tail + data, max_length)
-        # A full piece may have more behind it, even if all input is taken in.
+        # After a full piece there may be more output, even if all input is consumed.
         self.needs_input = len(piece) < max_length
         return piece
 
 
 def decompress_members(stream: BinaryIO, codec: Literal["gzip", "bz2", "xz", "lz4"]) -> Iterator[bytes]:
-    """The content of all members, in pieces of at most 64 KiB."""
+    """Yield the content of all members in pieces of at most 64 KiB."""
     source = ByteSource(stream)
     open_member, padding, errors = _find_decompressor(codec)
     data = source.take(_INPUT_BYTES)
@@ -75,7 +75,7 @@ def decompress_members(stream: BinaryIO, codec: Literal["gzip", "bz2", "xz", "lz
 
 
 def _skip_padding(source: ByteSource, data: bytes, padding: bytes) -> bytes:
-    """What follows a member and its padding (tapes and block devices fill up with zeros); empty at the end."""
+    """Return what follows a member and its padding (tapes and block devices pad with zeros); empty at the end."""
     data = data.lstrip(padding)
     while not data and (data := source.take(_INPUT_BYTES)):
         data = data.lstrip(padding)

@@ -1,4 +1,4 @@
-"""Opening input files, local or behind a URL, and telling whether they have changed."""
+"""Opening input files, local or remote, and checking whether they have changed."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from gristmill.storage import local_files, remote_files
 from gristmill.storage.remote_calls import RemoteStream, ask_store
 
 REMOTE_BLOCK_BYTES = 8 * 2**20
-"""How much is fetched ahead from a remote store: large enough to hide its latency, small enough for many workers."""
+"""The size of a read from a remote store: large enough to hide its latency, small enough for many workers."""
 
 
 def open_input(path: str, start: int = 0) -> BinaryIO:
-    """A file for reading, at byte `start`. Local files are unbuffered: read in large pieces, or with `readinto`."""
+    """Open a file for reading at byte `start`. Local files are unbuffered: read large pieces, or use `readinto`."""
     if remote_files.protocol_of(path) is None:
         stream = cast("BinaryIO", io.FileIO(remote_files.local_path(path)))
     else:
         fs, inner = remote_files.open_file_system(path)
-        opens = partial(fs.open, inner, "rb", block_size=REMOTE_BLOCK_BYTES, cache_type="readahead")
-        stream = cast("BinaryIO", RemoteStream(path, opens))
+        open_file = partial(fs.open, inner, "rb", block_size=REMOTE_BLOCK_BYTES, cache_type="readahead")
+        stream = cast("BinaryIO", RemoteStream(path, open_file))
     if start:
         stream.seek(start)
     return stream
 
 
 def read_version(path: str) -> tuple[int, str]:
-    """Size and version of a file as it is now: as `find_files` gave them, unless it has changed since."""
+    """Return size and version of a file as it is now: those of `find_files`, unless it has changed since."""
     if remote_files.protocol_of(path) is None:
         stat = os.stat(remote_files.local_path(path))  # noqa: PTH116  (a hundred thousand small files)
         return stat.st_size, local_files.version_of(stat)

@@ -1,4 +1,4 @@
-"""An append-only file of JSON lines: each line is one write, so readers and crashes never see half of one."""
+"""An append-only file of JSON lines. Each line is one write, so neither a reader nor a crash sees half of one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class LineLog:
-    """Appends to a file that may already hold lines."""
+    """A log that appends to a file, which may already hold lines."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Listing local folders: one `scandir` a folder, one `stat` a file, links checked, nothing left out silently.
+"""Listing local folders: one `scandir` a folder, one `stat` a file, links checked, nothing skipped silently.
 
 A million files take a few seconds and about 500 bytes of memory each.
 """
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class LocalListing:
-    """What was met below a folder."""
+    """The result of listing a folder."""
 
     files: list[tuple[str, str, int, str]] = field(default_factory=list)
-    """Path, real path, size, version."""
+    """Path, real path, size and version of each file."""
     folders: list[str] = field(default_factory=list)
-    """Folders that match where only files count."""
+    """Folders that match a pattern of files."""
     links: list[tuple[str, str, int, str]] = field(default_factory=list)
-    """The same of links to files; they are among the files, behind all others and sorted, so that which name a file has
-    does not depend on the order of the listing."""
+    """Links to files, with the same four values. They are also in `files`, sorted and after all others, so that the
+    name of a file does not depend on the order of the listing."""
     links_outside: list[str] = field(default_factory=list)
-    """Symbolic links to folders that lead out of the folder: not followed."""
+    """Symbolic links to folders outside of the listed one, which are not followed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,29 +45,29 @@ def version_of(stat: os.stat_result) -> str:
 
 
 def stat_path(path: str) -> os.stat_result | None:
-    """The status of a path that was named outright, links followed; None if there is nothing."""
+    """Return the status of a path that was named without wildcards, links followed; None if it does not exist."""
     try:
-        found = os.stat(path)  # noqa: PTH116  (a million names)
+        status = os.stat(path)  # noqa: PTH116  (a million names)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise _make_unreadable_error(path, error) from error
-    if not S_ISREG(found.st_mode) and not S_ISDIR(found.st_mode):
+    if not S_ISREG(status.st_mode) and not S_ISDIR(status.st_mode):
         raise _make_not_a_file_error(path)
-    return found
+    return status
 
 
 def list_local(root: str, pattern: PathPattern) -> LocalListing:
-    """All files below `root` that match.
+    """List all files below `root` that match.
 
-    Links to files are followed wherever they lead, links to folders if they stay below `root`; one to a folder that
-    holds the link is refused.
+    Links to files are always followed, links to folders only if they stay below `root`. A link to a folder that
+    contains the link is refused.
     """
     listing = LocalListing()
     real_root = os.path.realpath(root)
     direct = deque([_Visit(root, real_root, pattern.start())])
-    # Linked folders wait until all others are listed, so that a file keeps its own name if it has one. As a real folder
-    # is entered once for each place in the pattern, links that lead to each other end.
+    # Linked folders wait until all others are listed, so that a file keeps its own name if it has one. A real folder is
+    # entered once for each state of the pattern, so links that lead to each other end.
     linked: deque[_Visit] = deque()
     entered: set[tuple[str, frozenset[int]]] = set()
     while direct or linked:
@@ -146,17 +146,17 @@ def _follow(
 
 def _make_loop_error(path: str, real: str) -> UsageError:
     return UsageError(
-        f"{path} is a link that leads back to {real}, which holds it: its files would be found without end",
-        help="remove the link, or name the files more exactly",
+        f"{path} is a link that leads back to {real}, which contains it: its files would be listed without end",
+        help="remove the link, or use a narrower pattern",
         path=path,
     )
 
 
 def _make_unreadable_error(path: str, error: OSError) -> UsageError:
     hints = {
-        errno.EACCES: "give this user the right to read it, or leave it out of the pattern",
-        errno.ENOENT: "it went away while it was listed, or is a link that leads nowhere: fetch the file or remove it",
-        errno.ELOOP: "it is a link that leads to itself",
+        errno.EACCES: "give this user permission to read it, or exclude it from the pattern",
+        errno.ENOENT: "it was removed meanwhile, or it is a broken link: restore the file or remove the link",
+        errno.ELOOP: "it is a link to itself: remove it",
     }
     return UsageError(
         f"cannot list {path}: {error.strerror or error}", help=hints.get(error.errno or 0), path=str(path)
@@ -165,5 +165,5 @@ def _make_unreadable_error(path: str, error: OSError) -> UsageError:
 
 def _make_not_a_file_error(path: str) -> UsageError:
     return UsageError(
-        f"{path} is neither a file nor a folder", help="leave it out of the pattern: only regular files are read"
+        f"{path} is neither a file nor a folder", help="exclude it from the pattern: only regular files are read"
     )

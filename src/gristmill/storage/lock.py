@@ -1,4 +1,4 @@
-"""One run a folder: an advisory lock that the system drops with its holder, however the holder ends."""
+"""One run per folder: an advisory lock that the system releases when its holder ends, in whatever way."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ LOCK_NAME = ".gristmill-lock"
 
 
 class FolderLock:
-    """Holds a folder for this process, from `with` to its end.
+    """A lock on a folder that this process holds, from `with` to its end.
 
-    The lock is the `flock`; the file's content, pid and host, serves the message only. So a file that a dead run left
+    The lock is the `flock`. The file's content, pid and host, is only for the message, so a file that a dead run left
     locks nothing.
     """
 
@@ -40,7 +40,8 @@ class FolderLock:
             except BaseException:
                 os.close(fd)
                 raise
-            # The last holder may have removed the file between our open and our lock: then ours has no name any more.
+            # The last holder may have removed the file between our open and our lock. Then we have locked a file that
+            # has no name, while the next process would create and lock a new one: open it again.
             if _is_at(fd, self.path):
                 self._fd = fd
             else:
@@ -71,10 +72,13 @@ def _make_locked_error(folder: Path, fd: int) -> FolderLockedError:
     try:
         holder = json.loads(content)
         pid, host = holder["pid"], holder["host"]
-        who = f"process {pid} on {host}"
-    except (ValueError, KeyError, TypeError):  # it has the lock but has not yet written its name
+        holder_name = f"process {pid} on {host}"
+    except (ValueError, KeyError, TypeError):  # the holder has not written its name yet
         pid = host = None
-        who = "another process"
+        holder_name = "another process"
     return FolderLockedError(
-        f"{folder} is in use by {who}", help="wait for it to end, or choose another output folder", pid=pid, host=host
+        f"{folder} is in use by {holder_name}",
+        help="wait for it to end, or choose another output folder",
+        pid=pid,
+        host=host,
     )

@@ -1,7 +1,7 @@
-"""From patterns to files: local paths and URLs, wildcards, braces, folders, lists of these.
+"""From patterns to files: local paths and URLs, wildcards, braces, folders, and lists of these.
 
-The result is sorted by `relative`, holds no file twice, and is never silently less than what was asked for: a name
-written out in full must exist, each number of a range must match, an unreadable folder is an error.
+The result is sorted by `relative`, contains no file twice, and never silently misses a file: a name without wildcards
+must exist, each number of a range must match, and an unreadable folder is an error.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _MAX_SHOWN = 5
-"""How many names an error lists before it counts the rest."""
+"""The number of names that an error lists before it counts the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """One input file."""
+    """A file that matches a pattern."""
 
     path: str
-    """Where to open it: an absolute local path or a URL."""
+    """The absolute local path or URL to open it by."""
     relative: str
-    """Its path below the root of the patterns, with forward slashes."""
+    """The path below the root of the patterns, with forward slashes."""
     num_bytes: int
     version: str
     """Modification time in nanoseconds, or the store's etag."""
@@ -37,62 +37,64 @@ class ListedFile:
 
 @dataclass(frozen=True, slots=True)
 class FileListing:
-    """The files that patterns stand for, and what matched but was not followed."""
+    """The files that match patterns, and the links that were not followed."""
 
     files: list[ListedFile]
     links_outside: list[str]
-    """Symbolic links to folders that lead out of the folder they were found in: not followed."""
+    """Symbolic links to folders outside of the listed folder, which are not followed."""
     duplicate_links: list[str]
-    """Symbolic links to files that are read under another name: left out."""
+    """Symbolic links to files that are read under another name; they are skipped."""
     link_targets: list[str]
-    """What the links lead to that were followed."""
+    """The targets of the links that were followed."""
 
 
 def find_files(patterns: str | Sequence[str], *, base: str | None = None) -> list[ListedFile]:
-    """The files that patterns stand for, sorted by relative path.
+    """Return the files that match patterns, sorted by relative path.
 
     Args:
         patterns: Paths, folders, patterns with `*`, `**`, `?`, `[..]`, `{a,b}`, `{0000..0099}`, URLs; one or several.
-        base: The folder that relative local patterns start from; the current one if None.
+        base: The folder that relative local patterns start at; the current one if None.
     """
     return list_files(patterns, base=base).files
 
 
 def list_files(patterns: str | Sequence[str], *, base: str | None = None) -> FileListing:
-    """The same, with the links that were not followed."""
-    given = [patterns] if isinstance(patterns, str) else list(patterns)
-    if not given or not all(given):
-        raise UsageError("there is no path to read from", help="name a file, a folder or a pattern")
+    """Like `find_files`, with the links that were and were not followed."""
+    pattern_list = [patterns] if isinstance(patterns, str) else list(patterns)
+    if not pattern_list or not all(pattern_list):
+        raise UsageError("there is no path to read from", help="pass a file, a folder or a pattern")
     real_folders: dict[str, str] = {}
-    searches = [_Search(pattern, base, real_folders) for pattern in given]
-    root = _find_common_root([search.root for search in searches], given)
-    found: dict[str, tuple[str, int, str]] = {}
+    searches = [_Search(pattern, base, real_folders) for pattern in pattern_list]
+    root = _find_common_root([search.root for search in searches], pattern_list)
+    by_identity: dict[str, tuple[str, int, str]] = {}
     for search in searches:
         for path, identity, num_bytes, version in search.files():
-            if identity not in found:
-                found[identity] = (path, num_bytes, version)
+            if identity not in by_identity:
+                by_identity[identity] = (path, num_bytes, version)
     links = [link for search in searches for link in search.links]
-    files = [ListedFile(path, path[len(root) :], num_bytes, version) for path, num_bytes, version in found.values()]
+    files = [
+        ListedFile(path, path[len(root) :], num_bytes, version) for path, num_bytes, version in by_identity.values()
+    ]
     files.sort(key=lambda file: file.relative)
     _check_names(files)
     return FileListing(
         files,
         sorted({link for search in searches for link in search.links_outside}),
-        sorted({link for link, real in links if found[real][0] != link}),
+        sorted({link for link, real in links if by_identity[real][0] != link}),
         sorted({real for _, real in links}),
     )
 
 
 class _Search:
-    """One pattern and where it starts."""
+    """The search for the files of one pattern."""
 
     def __init__(self, pattern: str, base: str | None, real_folders: dict[str, str]) -> None:
-        """Several searches share what they have found out about folders in `real_folders`."""
-        self.given = pattern
+        """Create a search. Several searches share the cache `real_folders` of resolved folders."""
+        self.pattern = pattern
         self.protocol = remote_files.protocol_of(pattern)
         self.links_outside: list[str] = []
         self.links: list[tuple[str, str]] = []
-        """Links to files that were met, and what they lead to."""
+        """Links to files, and their targets."""
         self._folders: list[str] = []
         self._real_folders = real_folders
         self._remote_folders: dict[str, dict[str, remote_files.RemoteFile | None]] = {}
@@ -103,17 +105,17 @@ class _Search:
             self._set_remote_root(pattern)
 
     def files(self) -> Iterator[tuple[str, str, int, str]]:
-        """Path, identity, size, version of each file."""
+        """Yield path, identity, size and version of each file."""
         missing: list[str] = []
         num_found = 0
-        # `*.{txt,md}` may find no .md file; a range or a name without wildcards says that something is there.
-        all_needed = has_range(self.given)
+        # `*.{txt,md}` may match no .md file; but each name of a range, and each name without wildcards, must exist.
+        needs_all = has_range(self.pattern)
         for pattern in self._patterns():
-            before = num_found
+            num_before = num_found
             for file in self._matches(pattern):
                 num_found += 1
                 yield file
-            if num_found == before and (all_needed or not is_wild(pattern)):
+            if num_found == num_before and (needs_all or not is_wild(pattern)):
                 missing.append(pattern)
         if missing and (num_found or len(missing) > 1):
             raise self._make_missing_error(missing)
@@ -131,13 +133,13 @@ class _Search:
         else:
             folder = find_fixed_folder(path)
             self.rest = path[len(folder) :]
-        # `link/..` is not the folder that holds the link: only the system can tell.
-        real = os.path.realpath if ".." in folder.split("/") else os.path.abspath
-        self.root = real(folder or ".").rstrip("/") + "/"
+        # `link/..` is not the folder that contains the link: only the system can resolve it.
+        make_absolute = os.path.realpath if ".." in folder.split("/") else os.path.abspath
+        self.root = make_absolute(folder or ".").rstrip("/") + "/"
 
     def _set_remote_root(self, pattern: str) -> None:
         if pattern.startswith("http") and "*" in pattern:
-            raise UsageError(f"{pattern}: a web server cannot be searched", help="use braces, as {0000..0099}")
+            raise UsageError(f"{pattern}: a web server cannot be listed", help="use braces, as in {0000..0099}")
         fs, path = remote_files.open_file_system(pattern)
         url = fs.unstrip_protocol(path)
         if not _is_wild_url(url) and "{" not in url:
@@ -176,7 +178,7 @@ class _Search:
         yield from listing.files
 
     def _real_path(self, path: str) -> str:
-        """`realpath`, with the folders looked up once: a range names thousands of files in one folder."""
+        """Like `realpath`, but resolves each folder once: a range names thousands of files in one folder."""
         folder, _, name = path.rpartition("/")
         if folder not in self._real_folders:
             self._real_folders[folder] = os.path.realpath(folder or "/").rstrip("/")
@@ -196,7 +198,7 @@ class _Search:
     def _find_remote(self, url: str) -> tuple[remote_files.RemoteFile | None, bool]:
         if self._is_named or url.startswith("http"):
             return remote_files.find_remote(url)
-        folder = url[: url.rfind("/") + 1]  # braces: one listing instead of a request for each of a thousand names
+        folder = url[: url.rfind("/") + 1]  # braces: one listing instead of a thousand requests
         if folder not in self._remote_folders:
             self._remote_folders[folder] = remote_files.list_names(folder)
         names = self._remote_folders[folder]
@@ -207,8 +209,8 @@ class _Search:
             f" and {len(missing) - _MAX_SHOWN} more" if len(missing) > _MAX_SHOWN else ""
         )
         return UsageError(
-            f"{self.given} stands for names that do not exist: {shown}",
-            help=f"check the braces against what is in {self.root}",
+            f"{self.pattern} names files that do not exist: {shown}",
+            help=f"compare the braces with the files in {self.root}",
             missing=missing,
         )
 
@@ -217,24 +219,27 @@ class _Search:
         if self.links_outside:
             hint = (
                 f"{len(self.links_outside)} symbolic links lead to folders outside {self.root} and are not followed, "
-                f"the first is {self.links_outside[0]}: name the folder it leads to"
+                f"the first is {self.links_outside[0]}: add the folder it leads to"
             )
         elif self.protocol == "hf":
             hint = "check the name and the pattern; a private or gated dataset needs `hf auth login` or HF_TOKEN"
         elif self._folders:
             hint = f"folders match, the first is {self._folders[0]}: add /** for the files in them"
-        return UsageError(f"no file matches {self.given}: looked for {self.rest or 'files'} in {self.root}", help=hint)
+        return UsageError(
+            f"no file matches {self.pattern}: looked for {self.rest or 'files'} in {self.root}", help=hint
+        )
 
 
 def _is_wild_url(url: str) -> bool:
     return is_wild(url) and not url.startswith("http")
 
 
-def _find_common_root(roots: list[str], given: list[str]) -> str:
-    """The deepest folder that holds all roots, with its last slash."""
+def _find_common_root(roots: list[str], patterns: list[str]) -> str:
+    """Return the deepest folder that contains all roots, with a slash at the end."""
     if len({remote_files.protocol_of(root) for root in roots}) > 1:
         raise UsageError(
-            f"one source cannot be read from different stores: {', '.join(given)}", help="make a source for each store"
+            f"one source cannot be read from different stores: {', '.join(patterns)}",
+            help="use one source for each store",
         )
     shared = roots[0]
     while not all(root.startswith(shared) for root in roots):

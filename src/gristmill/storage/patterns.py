@@ -14,7 +14,7 @@ from itertools import product
 from gristmill.core.errors import UsageError
 
 MAX_NAMES = 10_000_000
-"""A range that would make more names than this is a slip of the finger."""
+"""The largest number of names of a pattern; a larger range is a typing error."""
 
 _WILD = re.compile(r"[*?\[]")
 _BRACE = re.compile(r"[{}]")
@@ -23,7 +23,7 @@ _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
 def is_wild(text: str) -> bool:
-    """Does it hold a wildcard (braces are none)?"""
+    """Whether the text contains a wildcard (braces are none)."""
     return _WILD.search(text) is not None
 
 
@@ -32,7 +32,7 @@ def has_range(text: str) -> bool:
 
 
 def find_fixed_folder(pattern: str) -> str:
-    """The part of a pattern that names a folder outright, with its last slash.
+    """Return the folder that a pattern starts with, up to the last slash before any wildcard.
 
     >>> find_fixed_folder("data/web/part-*.jsonl"), find_fixed_folder("data/{a,b}/x"), find_fixed_folder("*.txt")
     ('data/web/', 'data/', '')
@@ -43,7 +43,7 @@ def find_fixed_folder(pattern: str) -> str:
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """All patterns a pattern with braces stands for, in order.
+    """Expand the braces of a pattern, in order.
 
     >>> expand_braces("{a,b}-{08..10}.txt")
     ['a-08.txt', 'a-09.txt', 'a-10.txt', 'b-08.txt', 'b-09.txt', 'b-10.txt']
@@ -62,23 +62,23 @@ def expand_braces(pattern: str) -> list[str]:
 
 
 def _list_alternatives(pattern: str, inside: str) -> list[str]:
-    if found := _RANGE.fullmatch(inside):
-        first, last = found.groups()
+    if match := _RANGE.fullmatch(inside):
+        first, last = match.groups()
         start, stop = int(first), int(last)
         _check_number(pattern, abs(stop - start) + 1)
-        # {08..10} counts 08, 09, 10: one leading zero fixes the width, as in bash.
+        # {08..10} means 08, 09, 10: one leading zero fixes the width, as in bash.
         padded = any(len(number) > 1 and number.startswith("0") for number in (first, last))
         width = max(len(first), len(last)) if padded else 0
         direction = 1 if stop >= start else -1
         return [f"{number:0{width}d}" for number in range(start, stop + direction, direction)]
     pieces = _split_at_commas(inside)
     if len(pieces) == 1:
-        return [f"{{{inside}}}"]  # {x} stands for itself
+        return [f"{{{inside}}}"]  # {x} means itself
     return [name for piece in pieces for name in (expand_braces(piece) if "{" in piece else (piece,))]
 
 
 def _find_closing_brace(pattern: str, start: int) -> int:
-    """Where the brace that opens at `start` is closed; -1 if nowhere."""
+    """Return the position of the brace that closes the one at `start`; -1 if there is none."""
     depth = 0
     for brace in _BRACE.finditer(pattern, start):
         depth += 1 if brace.group() == "{" else -1
@@ -102,7 +102,7 @@ def _split_at_commas(inside: str) -> list[str]:
 def _check_number(pattern: str, num_names: int) -> None:
     if num_names > MAX_NAMES:
         raise UsageError(
-            f"{pattern} stands for more than {MAX_NAMES:,} names", help="check the range in braces, or use `*` instead"
+            f"{pattern} expands to more than {MAX_NAMES:,} names", help="check the range in braces, or use `*` instead"
         )
 
 
@@ -116,25 +116,27 @@ class PathPattern:
     """
 
     parts: tuple[re.Pattern[str] | None, ...]
-    """None is `**`: any number of folders, or as the last part all files below."""
+    """One regular expression for each component. None is `**`: any number of folders, or at the end all files below."""
     excluded_prefixes: tuple[str, ...]
-    """Names that start so are not met by `**`."""
+    """Prefixes of names that `**` does not match."""
 
     @classmethod
     def below(cls, pattern: str) -> PathPattern:
+        """Create a pattern that is relative to a folder."""
         names = [name for name in pattern.split("/") if name not in ("", ".")]
         return cls(tuple(None if name == "**" else _name_pattern(name) for name in names), excluded_prefixes=(".",))
 
     @classmethod
     def everything(cls) -> PathPattern:
-        """All files of a folder, except hidden ones and those that start with `_`."""
+        """Create a pattern for all files below a folder, except hidden ones and those that start with `_`."""
         return cls((None,), excluded_prefixes=(".", "_"))
 
     def start(self) -> frozenset[int]:
+        """Return the states before the first component."""
         return self._skip_empty_globs({0})
 
     def step(self, states: frozenset[int], name: str) -> tuple[frozenset[int], bool]:
-        """After one more name: the states for what lies below it as a folder, and whether it matches as a file."""
+        """Advance by one name. Return the states below it if it is a folder, and whether it matches if it is a file."""
         below: set[int] = set()
         matched = False
         last = len(self.parts) - 1
@@ -152,13 +154,14 @@ class PathPattern:
         return (self._skip_empty_globs(below) if below else frozenset()), matched
 
     def matches(self, names: list[str]) -> bool:
+        """Whether a path, as a list of its components, matches."""
         states = self.start()
         for name in names[:-1]:
             states, _ = self.step(states, name)
         return bool(states) and self.step(states, names[-1])[1]
 
     def _skip_empty_globs(self, states: set[int]) -> frozenset[int]:
-        """`**` may stand for no folder at all: then the next part is met at once."""
+        """Add the states after each `**`, which may match no folder at all."""
         for state in sorted(states):
             following = state
             while following < len(self.parts) - 1 and self.parts[following] is None:
@@ -168,6 +171,6 @@ class PathPattern:
 
 
 def _name_pattern(name: str) -> re.Pattern[str]:
-    # As in a shell, `*` does not meet hidden names; `.*` does.
+    # As in a shell, `*` does not match hidden names; `.*` does.
     hidden = "" if name.startswith(".") else r"(?!\.)"
     return re.compile(hidden + fnmatch.translate(name))

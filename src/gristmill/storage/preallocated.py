@@ -1,10 +1,11 @@
-"""Files that many processes fill at once, and that appear together when all are whole.
+"""Files that many processes fill at once, and that appear together when all are complete.
 
-They are made under temporary names in the folder where they will stand, at their full size: a full disk is an error
-before the work, not in the middle of it. Whoever fills them only writes; the process that made them syncs and renames.
+They are created under temporary names in their final folder, at their full size: a full disk is an error before the
+work, not in the middle of it. Other processes only write into them; the process that created them syncs and renames.
 
-Several files cannot be renamed in one go, so what is about to appear is noted first. A process that is killed between
-two renames leaves that note, and the next one removes what it names: never a new index beside old data.
+Several files cannot be renamed in one atomic operation, so a journal with their names is written first. A process that
+is killed between two renames leaves the journal, and the next one removes the files that it names. So a new index never
+stays beside old data.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
 
 
 class PreallocatedFiles:
-    """The files whose names begin with a prefix, from `with` to `commit`; without it nothing stays. Locks the folder.
+    """New files whose names begin with a prefix. Without `commit` nothing remains. The folder is locked meanwhile.
 
-    A prefix that ends with a slash is a folder, whose files have no more in common than the end of their names.
+    A prefix that ends with a slash is a folder; its files may have only the `suffix` in common.
 
     >>> with PreallocatedFiles("bin/corpus") as files:   # doctest: +SKIP
     ...     temporary = files.add("_train.bin", num_bytes=1 << 30)
@@ -44,7 +45,7 @@ class PreallocatedFiles:
         folder, _, self._stem = os.fspath(prefix).rpartition("/")
         self._folder = Path(folder or ("/" if os.fspath(prefix).startswith("/") else "."))
         self._suffix = suffix
-        # In the names of our temporary files: those of another prefix may be in use by another process.
+        # Part of the names of temporary files: those of another prefix may be in use by another process.
         self._run_id = f"files-{xxhash.xxh3_64_hexdigest(self._stem.encode())}"
         self._note = self._folder / f".gristmill-{self._run_id}.json"
         self._lock = FolderLock(self._folder)
@@ -69,28 +70,30 @@ class PreallocatedFiles:
             self._lock.__exit__(kind, error, traceback)
 
     def find_existing(self, names: Iterable[str]) -> list[Path]:
-        """Which of the files (named by what follows the prefix) are there already."""
+        """Return those of the files (named by what follows the prefix) that exist already."""
         return [path for path in map(self.path, names) if path.exists()]
 
     def add(self, name: str, num_bytes: int | None = None, head: Buffer = b"") -> str:
-        """Make a file, of this size if it is known, that begins with `head`; the path to fill it at."""
+        """Create a file that begins with `head`, of this size if it is known; return the temporary path to fill."""
         path = self.path(name)
         temporary = path.with_name(f".gristmill-{self._run_id}-{secrets.token_hex(8)}.tmp")
-        self._temporaries[path] = temporary  # first: an interrupt may come at any moment
+        self._temporaries[path] = temporary  # before the file exists: an interrupt may come at any moment
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             if num_bytes:
                 _allocate(fd, num_bytes)
             write_at(fd, head, 0)
         except OSError as error:
-            error.add_note(f"while making room for {path}")
+            error.add_note(f"while allocating {path}")
             raise
         finally:
             os.close(fd)
         return str(temporary)
 
     def commit(self, replaced: Sequence[Path] = ()) -> list[Path]:
-        """Give all files their names, in the order in which they were added; `replaced` ones go first."""
+        """Give all files their names, in the order of `add`. The older files in `replaced` are removed first."""
+        # The content first, then the journal, then the names: at every moment a killed process leaves either no file of
+        # the set under its final name, or a journal from which the next process removes those that are there.
         for temporary in self._temporaries.values():
             _sync(temporary)
         names = sorted({path.name for path in (*self._temporaries, *replaced)})
@@ -106,11 +109,11 @@ class PreallocatedFiles:
         return paths
 
     def path(self, name: str) -> Path:
-        """Where the file will stand."""
+        """The final path of a file."""
         return self._folder / f"{self._stem}{name}"
 
     def _remove_leftovers(self) -> None:
-        """What we or a process that was killed did not commit: temporary files, and what was being renamed."""
+        """Remove what this or a killed process did not commit: temporary files, and files that were being renamed."""
         for temporary in self._folder.glob(f".gristmill-{self._run_id}-*.tmp"):
             temporary.unlink(missing_ok=True)
         if self._note.exists():
@@ -122,7 +125,7 @@ class PreallocatedFiles:
 
 
 def write_at(fd: int, data: Buffer, offset: int) -> None:
-    """Write all of it at a place in the file; any number of processes may do so at once."""
+    """Write all data at an offset of the file. Any number of processes may do so at once."""
     view = memoryview(data)
     if not view.nbytes:
         return
@@ -135,7 +138,7 @@ def write_at(fd: int, data: Buffer, offset: int) -> None:
 def _allocate(fd: int, num_bytes: int) -> None:
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(fd, 0, num_bytes)
-    else:  # macOS: there a full disk is noticed while writing
+    else:  # macOS: a full disk is noticed only while writing
         os.ftruncate(fd, num_bytes)
 
 

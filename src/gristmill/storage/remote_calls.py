@@ -1,13 +1,13 @@
-"""Asking a store behind a URL: again where that may help, at once refused where it does not, and errors in words.
+"""Requests to remote stores: retried where that may help, refused at once where it does not, with readable errors.
 
-A request that failed for the connection's sake (a reset, a timeout, a server that is busy or broken) is made up to
-`TRIES` times, with waits that double from half a second to four: 20 seconds in all, after which of a hundred thousand
-requests 400 have failed where every second connection breaks. Where nothing could be reached
-at all, because a name is unknown or a connection was refused, `TRIES_UNREACHED` are enough. What a store will say again
-(no such file, no permission, no credentials) is asked once.
+A request that fails because of the connection (a reset, a timeout, a busy or broken server) is made up to `TRIES`
+times, with waits that double from half a second to four: 20 seconds in all. If every second connection breaks, 400 of
+100,000 requests still fail after that. If the store cannot be reached at all, because its name is unknown or the
+connection was refused, `TRIES_UNREACHED` attempts are made. An answer that will not change (no such file, no
+permission, no credentials) is final.
 
-Libraries raise errors of their own for all this, and several of them; which kind an error is shows in its builtin base,
-its HTTP status or its name, so none of the libraries is imported here.
+Each library raises its own errors for all this. The kind of an error is recognized by its builtin base, its HTTP status
+or its name, so none of the libraries is imported here.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _log = logging.getLogger("gristmill")
 
 _BUSY = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
 _UNREACHED = ("ConnectTimeout", "ConnectTimeoutError", "ClientConnectorError")
-"""Beside names that nobody knows and connections that were refused. botocore's own word for it also means a reset."""
+"""Errors before a connection, beside unknown names and refusals. botocore's own class can also mean a reset."""
 _HALF_ANSWERS = ("JSONDecodeError", "ResponseParserError")
-"""ValueErrors that a cut answer gives."""
+"""ValueErrors that a truncated answer causes."""
 _BROKEN_ANSWERS = ("HttpProcessingError",)
 """aiohttp's own, of an answer that breaks off or is none: they have a status, 400, that no server has sent."""
 _NO_CREDENTIALS = (
@@ -58,24 +58,24 @@ _NO_CREDENTIALS = (
 _CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; for a public bucket FSSPEC_S3_ANON=true",
     "gs": "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS",
-    "hf": "run `hf auth login`, or set HF_TOKEN; a gated dataset must be asked for on its page",
+    "hf": "run `hf auth login`, or set HF_TOKEN; request access to a gated dataset on its page",
 }
 _NETWORK = {
     "s3": "check the network, the name of the bucket and AWS_ENDPOINT_URL",
     "hf": "check the network, or download the files first with `hf download` and read that folder",
 }
 _ALIASES = {"s3a": "s3", "gcs": "gs"}
-_CHECK_NETWORK = "check the network and the address; what is done is kept, and the same command goes on"
-_CHECK_RIGHTS = "check the credentials: they must allow to list and to read"
+_CHECK_NETWORK = "check the network and the address; the same command resumes, finished work is kept"
+_CHECK_RIGHTS = "check the credentials: they must allow listing and reading"
 
 
 def ask_store(url: str, request: Callable[[], T]) -> T:
-    """What the request gives, made again while that may help.
+    """Make a request and return its result; retry while that may help.
 
     Raises:
         FileNotFoundError: There is no such file, folder or bucket.
-        StoreRefusedError: There are no credentials, or they do not suffice.
-        RemoteStoreError: It cannot be reached, or does not answer.
+        StoreRefusedError: The credentials are missing or insufficient.
+        RemoteStoreError: The store cannot be reached, or does not answer.
     """
     wait = FIRST_WAIT_SECONDS
     for attempt in range(1, TRIES + 1):
@@ -96,13 +96,13 @@ def ask_store(url: str, request: Callable[[], T]) -> T:
             _log.warning("%s: %s; trying again in %.1f s", url, _first_line(error), wait)
         time.sleep(wait)
         wait = min(2 * wait, LONGEST_WAIT_SECONDS)
-    raise AssertionError("the last attempt gives or raises")
+    raise AssertionError("the last attempt returns or raises")
 
 
 class RemoteStream(io.RawIOBase):
-    """A file behind a URL for reading, opened again at the same place when the connection fails.
+    """A remote file for reading, opened again at the same position when the connection fails.
 
-    `open_file` opens it; a read gives as much as was asked, except at the end.
+    `open_file` opens it. A read returns as much as was asked for, except at the end.
     """
 
     def __init__(self, url: str, open_file: Callable[[], Any]) -> None:
@@ -160,7 +160,7 @@ class RemoteStream(io.RawIOBase):
             self._move_file()
             data: bytes = self._file.read(-1 if num_bytes is None else num_bytes)
         except Exception:
-            self._drop()  # whatever it holds may be half of something
+            self._drop()  # it may have buffered half of a block
             raise
         end = self._size if num_bytes is None or self._size is None else min(self._position + num_bytes, self._size)
         if end is not None and self._position + len(data) < end:
@@ -173,7 +173,7 @@ class RemoteStream(io.RawIOBase):
             return
         try:
             self._file.seek(self._position)
-        except ValueError:  # a server that gives no ranges: what lies before is read again
+        except ValueError:  # a server without range requests: read everything before again
             if self._file.tell() > self._position:
                 self._file = self._reopen()
             while (missing := self._position - self._file.tell()) > 0 and self._file.read(min(missing, _SKIP_BYTES)):
@@ -184,7 +184,7 @@ class RemoteStream(io.RawIOBase):
         if _version_details(file) != self._details:
             raise SourceChangedError(
                 f"{self._url} has changed while it was read",
-                help="run the same command again: it plans anew, and what has not changed is kept",
+                help="run the same command again: it makes a new plan and keeps what has not changed",
             )
         return file
 
@@ -193,18 +193,18 @@ class RemoteStream(io.RawIOBase):
         if file is not None:
             try:
                 file.close()
-            except Exception as error:  # it is given up in any case
+            except Exception as error:  # it is not used any more
                 _log.debug("%s: closing failed: %s", self._url, error)
 
 
 def _version_details(file: Any) -> tuple[object, ...]:
-    """What tells one version of a file from another, where the store says it."""
+    """Return what distinguishes one version of a file from another, if the store says it."""
     details: Mapping[str, Any] = getattr(file, "details", None) or {}
     return tuple(details.get(key) for key in ("size", "ETag", "etag", "blob_id", "generation"))
 
 
 def _find_real_error(error: Exception) -> Exception:
-    """What has really happened: fsspec says of a web server that does not answer that the file is not there."""
+    """Return the real cause: for a web server that does not answer, fsspec reports that the file does not exist."""
     cause = error.__cause__
     if not isinstance(error, FileNotFoundError) or not isinstance(cause, Exception):
         return error
@@ -215,12 +215,12 @@ def _find_real_error(error: Exception) -> Exception:
 
 
 def _make_refusal(url: str, error: Exception) -> StoreRefusedError | None:
-    """The error of a store that will say the same again."""
-    # s3fs makes an OSError of most answers: what was answered is its cause.
-    status = next((found for cause in _list_causes(error) if (found := _find_status(cause)) is not None), None)
+    """Return the error for an answer that a retry would not change; None if a retry may help."""
+    # s3fs turns most answers into an OSError: the answer itself is its cause.
+    status = next((code for cause in _list_causes(error) if (code := _find_status(cause)) is not None), None)
     if _has_name(error, _NO_CREDENTIALS) or status == HTTPStatus.UNAUTHORIZED:
         return StoreRefusedError(
-            f"{url}: there are no credentials for it: {_first_line(error)}", help=_find_hint(url, _CREDENTIALS)
+            f"{url}: there are no credentials for this store: {_first_line(error)}", help=_find_hint(url, _CREDENTIALS)
         )
     if isinstance(error, PermissionError) or status == HTTPStatus.FORBIDDEN:
         return StoreRefusedError(
@@ -236,8 +236,8 @@ def _make_refusal(url: str, error: Exception) -> StoreRefusedError | None:
 
 
 def _make_unanswered_error(url: str, error: Exception, tries: int, *, is_unreached: bool) -> RemoteStoreError:
-    what = "it cannot be reached" if is_unreached else f"it does not answer, after {tries} tries"
-    return RemoteStoreError(f"{url}: {what}: {_first_line(error)}", help=_find_hint(url, _NETWORK, _CHECK_NETWORK))
+    problem = "it cannot be reached" if is_unreached else f"it does not answer, after {tries} tries"
+    return RemoteStoreError(f"{url}: {problem}: {_first_line(error)}", help=_find_hint(url, _NETWORK, _CHECK_NETWORK))
 
 
 def _find_hint(url: str, hints: Mapping[str, str], otherwise: str = "check the credentials for this store") -> str:
@@ -258,27 +258,27 @@ def _has_name(error: BaseException, names: tuple[str, ...]) -> bool:
 
 
 def _list_causes(error: BaseException) -> list[BaseException]:
-    found = [error]
-    while (cause := found[-1].__cause__ or found[-1].__context__) is not None and cause not in found:
-        found.append(cause)
-    return found
+    causes = [error]
+    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and cause not in causes:
+        causes.append(cause)
+    return causes
 
 
 def _find_status(error: BaseException) -> int | None:
-    """The HTTP status that an error of any library tells of."""
+    """Return the HTTP status in an error of any library, or None."""
     if _has_name(error, _BROKEN_ANSWERS):
         return None
     response = getattr(error, "response", None)
     if isinstance(response, dict):  # botocore
         response = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-    found = response if isinstance(response, int) else getattr(response, "status_code", None)
-    for candidate in (found, getattr(error, "status", None), getattr(error, "code", None)):
+    status = response if isinstance(response, int) else getattr(response, "status_code", None)
+    for candidate in (status, getattr(error, "status", None), getattr(error, "code", None)):
         if isinstance(candidate, int) and 100 <= candidate < 600:
             return candidate
     return None
 
 
 def _first_line(error: BaseException) -> str:
-    """Its first line; libraries repeat the request and give links in the others."""
+    """Return the first line of a message; in further lines libraries repeat the request and add links."""
     text = " ".join(str(error).split("\n")[0].split()) or type(error).__name__
     return text if len(text) <= 200 else f"{text[:200]}…"

@@ -1,7 +1,7 @@
-"""Files behind a URL, through fsspec: which file system, what is in a folder, which version a file has.
+"""Remote files through fsspec: the file system of a URL, the files of a folder, the version of a file.
 
-Object stores are listed flat (a thousand names a request, however many folders); all else folder by folder, because
-fsspec's own `find` and `walk` leave out folders they cannot read without a word.
+Object stores are listed flat (a thousand names a request, however many folders). Others are listed folder by folder,
+because fsspec's own `find` and `walk` silently skip folders that they cannot read.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _VERSION_KEYS = ("ETag", "etag", "blob_id", "generation", "md5Hash", "mtime", "L
 
 _S3_OPTIONS = {"config_kwargs": {"connect_timeout": 10, "read_timeout": 60, "retries": {"total_max_attempts": 1}}}
 _OPTIONS = {"s3": _S3_OPTIONS, "s3a": _S3_OPTIONS}
-"""A request is made once, and made again by `ask_store`."""
+"""Options of file systems. The library makes a request once; `ask_store` does the retries."""
 
 RemoteFile = tuple[str, int, str]
-"""URL, size, version."""
+"""URL, size and version of a file."""
 
 
 def protocol_of(path: str) -> str | None:
-    """The protocol of a URL; None for a local path, `file://` included.
+    """Return the protocol of a URL; None for a local path, `file://` included.
 
     >>> protocol_of("s3://bucket/key"), protocol_of("file:///data/x"), protocol_of("data/x")
     ('s3', None, None)
@@ -43,13 +43,13 @@ def protocol_of(path: str) -> str | None:
 
 
 def local_path(path: str) -> str:
-    """A local path without `file://`."""
+    """Return a local path without `file://`."""
     protocol, separator, rest = path.partition("://")
     return rest if separator and protocol in _LOCAL else path
 
 
 def open_file_system(url: str) -> tuple[Any, str]:
-    """The file system of a URL, and the URL's path in it."""
+    """Return the file system of a URL, and the URL's path in it."""
     import fsspec  # noqa: PLC0415  (local files need none of it)
 
     protocol = protocol_of(url)
@@ -59,11 +59,13 @@ def open_file_system(url: str) -> tuple[Any, str]:
         package = _PACKAGES.get(protocol or "", "the fsspec implementation for it")
         raise UsageError(f"{url}: reading {protocol}:// needs a package: {error}", help=f"install {package}") from error
     except ValueError as error:
-        raise UsageError(f"{url}: {error}", help="use a local path or a URL that fsspec knows, as s3://…") from error
+        raise UsageError(
+            f"{url}: {error}", help="use a local path or a URL that fsspec knows, such as s3://…"
+        ) from error
 
 
 def keep_in_memory(path: str, content: bytes) -> str:
-    """Hold a small file in this process, for as long as it lives; its URL."""
+    """Keep a small file in the memory of this process; return its URL."""
     url = f"memory://gristmill/{path}"
     fs, inner = open_file_system(url)
     fs.pipe(inner, content)
@@ -71,16 +73,16 @@ def keep_in_memory(path: str, content: bytes) -> str:
 
 
 def version_of(info: Mapping[str, Any]) -> str:
-    """What the store says that changes with the content; empty if it says nothing."""
+    """Return the store's version of a file, which changes with the content; empty if there is none."""
     for key in _VERSION_KEYS:
         if (value := info.get(key)) is not None:
-            # The memory store gives a number in a listing and a date for a single file.
+            # The memory store returns a number in a listing and a date for a single file.
             return str(value.timestamp() if isinstance(value, datetime) else value).strip('"')
     return ""
 
 
 def list_remote(url: str, pattern: PathPattern) -> Iterator[RemoteFile]:
-    """All files below a URL that match."""
+    """Yield all files below a URL that match."""
     fs, root = open_file_system(url)
     fs.invalidate_cache()
     prefix = root.rstrip("/") + "/"
@@ -95,7 +97,7 @@ def list_remote(url: str, pattern: PathPattern) -> Iterator[RemoteFile]:
 
 
 def find_remote(url: str) -> tuple[RemoteFile | None, bool]:
-    """The file a URL names, if it is one; and whether it names a folder."""
+    """Return the file of a URL, if it names one, and whether it names a folder."""
     fs, path = open_file_system(url)
     try:
         info = ask_store(url, lambda: fs.info(path))
@@ -107,7 +109,7 @@ def find_remote(url: str) -> tuple[RemoteFile | None, bool]:
 
 
 def list_names(url: str) -> dict[str, RemoteFile | None]:
-    """What is in one folder: its files by URL; None for a folder."""
+    """List one folder: its files by URL; None for a folder."""
     fs, root = open_file_system(url)
     fs.invalidate_cache()
     try:
@@ -127,12 +129,12 @@ def _list_flat(fs: Any, root: str, url: str) -> list[dict[str, Any]]:
         infos = ask_store(url, lambda: _find(fs, root))
     except FileNotFoundError:
         return []
-    # A key that ends with a slash is the marker some tools make for a folder.
+    # A key that ends with a slash is the marker that some tools create for a folder.
     return [info for info in infos if info["type"] != "directory" and not info["name"].endswith("/")]
 
 
 def _find(fs: Any, root: str) -> list[dict[str, Any]]:
-    fs.invalidate_cache()  # half a listing may be in it
+    fs.invalidate_cache()  # a failed attempt may have cached half a listing
     return list(fs.find(root, detail=True).values())
 
 

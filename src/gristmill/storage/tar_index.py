@@ -1,9 +1,8 @@
-r"""An index of the members of a tar: where each one lies, so that any of them can be read without those before it.
+r"""An index of the members of a tar: the offset of each, so that any of them can be read without those before it.
 
-One format for all that reads tars by place: cutting a large one for several workers, and rows of a shard at random.
-Members are found by their headers alone, about 9 µs each where they are plain ustar; `tarfile` reads the rest (long
-names, pax), about 30 µs each. The index is kept in a work folder, never beside a tar that is not ours: 33 bytes a
-member and its name.
+One format serves both uses: cutting a large tar for several workers, and reading rows of a shard at random. Only
+headers are read, about 9 µs for each plain ustar header; `tarfile` reads the rest (long names, pax), about 30 µs each.
+The index is kept in a work folder, never beside a user's tar: 33 bytes a member and its name.
 
     gristmill tar index 1\n
     {"members": …, "names_bytes": …, "tar_bytes": …, "fault": …, "xxh3": …}\n
@@ -45,7 +44,7 @@ _EXTENSION_KINDS = (b"L", b"K", b"x", b"g", b"X")
 _OCTAL = frozenset(b"01234567")
 _MAX_PLACE = 1 << 62
 _MAX_EXTENSION_BYTES = 16 << 20
-"""Of a header for the name or the attributes of the next one: `tarfile` holds it whole."""
+"""The largest header with the name or attributes of the next one: `tarfile` reads it into memory."""
 
 
 _KEY_AND_EXTENSION = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
@@ -55,12 +54,12 @@ _ORIGIN_KEY = re.compile("[0-9a-f]{16}-[0-9]{12,}-[0-9]+")
 
 
 def is_origin_key(key: str) -> bool:
-    """Whether a sample is named by its origin, as in tars of ours where it has no name of its own."""
+    """Whether a sample is named by its origin, as Gristmill names samples without a name."""
     return _ORIGIN_KEY.fullmatch(key) is not None
 
 
 def split_sample_name(name: str) -> tuple[str, str] | None:
-    """The key of a WebDataset sample and the extension of a member; None for a name without an extension.
+    """Split a member's name into the key of its WebDataset sample and its extension; None if it has no extension.
 
     >>> split_sample_name("a.b/0001.seg.txt"), split_sample_name("notes")
     (('a.b/0001', 'seg.txt'), None)
@@ -70,16 +69,16 @@ def split_sample_name(name: str) -> tuple[str, str] | None:
 
 
 class TarMember(NamedTuple):
-    """One member."""
+    """The position and size of one member of a tar."""
 
     name: str
     size: int
     data: int
-    """Where its content begins."""
+    """The offset of its content."""
     header: int
-    """Where its headers begin."""
+    """The offset of its headers."""
     kind: bytes
-    """The type in its header; `S` for every kind of sparse file."""
+    """The type in its header; `S` for all sparse files."""
 
     def isdir(self) -> bool:
         return self.kind == b"5"
@@ -89,7 +88,7 @@ class TarMember(NamedTuple):
 
 
 class TarScan:
-    """The members of a plain tar in order, from its headers; then `fault` says how it broke off, if it did."""
+    """A scan of the headers of a plain tar. After the last member, `fault` describes the damage that ended it."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.fault: str | None = None
@@ -98,9 +97,10 @@ class TarScan:
         self._window = b""
         self._start = 0
         self._is_ended = False
-        """A block of zeros is the last thing that was seen."""
+        """Whether the last header was a block of zeros, the end mark."""
 
     def members(self) -> Iterator[TarMember]:
+        """Yield the members in order."""
         offset = 0
         while (header := self._read_header(offset)) is not None:
             if not any(header):
@@ -108,7 +108,7 @@ class TarScan:
                 offset += BLOCK
                 continue
             member = _parse_plain_header(header, offset)
-            if member is None:  # whatever is unusual, `tarfile` knows
+            if member is None:  # anything unusual is left to `tarfile`
                 yield from self._read_unusual_members(offset)
                 return
             self._is_ended = False
@@ -118,14 +118,14 @@ class TarScan:
             self.fault = "the tar file is cut short" if offset > self.num_bytes else "the tar file has no end mark"
 
     def content(self, member: TarMember) -> bytes | None:
-        """The bytes of a member; None if the tar ends in them. Of small ones the window has them already."""
+        """Return the bytes of a member; None if the tar ends in the middle. Small members are in the window already."""
         place = member.data - self._start
         if 0 <= place <= len(self._window) - member.size:
             return self._window[place : place + member.size]
         return _read_content(self._file, member, self.num_bytes)
 
     def _read_header(self, offset: int) -> bytes | None:
-        """None where no whole one is left."""
+        """Return the header at an offset; None if no complete one is left."""
         place = offset - self._start
         if not 0 <= place <= len(self._window) - BLOCK:
             self._file.seek(offset)
@@ -140,15 +140,15 @@ class TarScan:
             archive = tarfile.open(  # noqa: SIM115  (there is nothing to close: the file is the caller's)
                 fileobj=cast("IO[bytes]", self._file), mode="r:", tarinfo=self._make_header_class(), ignore_zeros=True
             )
-            while (found := archive.next()) is not None:
-                check_size(found)
+            while (info := archive.next()) is not None:
+                check_size(info)
                 self._is_ended = False
-                kind = b"S" if found.issparse() else found.type
-                kind = b"5" if found.isdir() else kind
-                # Behind a link, a folder or a device there is nothing, whatever size its header gives.
-                has_content = found.isreg() or found.type not in tarfile.SUPPORTED_TYPES
-                yield TarMember(found.name, found.size if has_content else 0, found.offset_data, found.offset, kind)
-                cast("Any", archive).members.clear()  # tarfile keeps every header it has seen
+                kind = b"S" if info.issparse() else info.type
+                kind = b"5" if info.isdir() else kind
+                # A link, a folder or a device has no content, whatever size its header states.
+                has_content = info.isreg() or info.type not in tarfile.SUPPORTED_TYPES
+                yield TarMember(info.name, info.size if has_content else 0, info.offset_data, info.offset, kind)
+                cast("Any", archive).members.clear()  # tarfile keeps every header that it has read
         except TAR_FAULTS as error:
             fault = str(error)
         if not self._is_ended:
@@ -162,7 +162,7 @@ class TarScan:
 
 
 def _read_content(file: BinaryIO, member: TarMember, tar_bytes: int) -> bytes | None:
-    if member.data + member.size > tar_bytes:  # memory for all of it would be taken before any of it is read
+    if member.data + member.size > tar_bytes:  # a false size must not allocate memory
         return None
     file.seek(member.data)
     data = file.read(member.size)
@@ -170,11 +170,11 @@ def _read_content(file: BinaryIO, member: TarMember, tar_bytes: int) -> bytes | 
 
 
 class DamagedHeaderError(Exception):
-    """Passes through tarfile, which would swallow its own errors."""
+    """A damaged header. `tarfile` would swallow an error of its own class."""
 
 
 TAR_FAULTS = (tarfile.TarError, DamagedHeaderError, EOFError, RecursionError, ValueError, LookupError, OverflowError)
-"""What `tarfile` raises for damaged archives: the last four for numbers that are none, and headers that nest."""
+"""The errors that `tarfile` raises for damaged archives: the last four for invalid numbers and nested headers."""
 
 
 def check_size(member: tarfile.TarInfo) -> None:
@@ -184,7 +184,7 @@ def check_size(member: tarfile.TarInfo) -> None:
 
 
 def make_checked_header(note_end: Callable[[], None]) -> type[tarfile.TarInfo]:
-    """A header for `tarfile` that tells damage from an end mark, for both of which it would just stop."""
+    """Create a header class for `tarfile` that distinguishes damage from an end mark: by itself it stops at both."""
 
     class Header(tarfile.TarInfo):
         @classmethod
@@ -206,7 +206,7 @@ def make_checked_header(note_end: Callable[[], None]) -> type[tarfile.TarInfo]:
 
 
 def _parse_plain_header(header: bytes, offset: int) -> TarMember | None:
-    """What a header of plain ustar says; None for anything else."""
+    """Parse a header of plain ustar; None for anything else."""
     checksum, size = header[148:156], header[124:136]
     kind = header[156:157]
     if kind not in _PLAIN_KINDS or not _OCTAL.issuperset(size[:11]) or size[11] not in b"\0 ":
@@ -215,12 +215,12 @@ def _parse_plain_header(header: bytes, offset: int) -> TarMember | None:
         return None
     name = header[:100].partition(b"\0")[0]
     prefix = header[345:500].partition(b"\0")[0]
-    whole = prefix + b"/" + name if prefix else name
+    path = prefix + b"/" + name if prefix else name
     num_bytes = int(size[:11], 8) if kind in _FILE_KINDS else 0
-    is_odd = (kind not in _FILE_KINDS and int(size[:11], 8)) or (kind == b"\0" and whole.endswith(b"/"))
+    is_odd = (kind not in _FILE_KINDS and int(size[:11], 8)) or (kind == b"\0" and path.endswith(b"/"))
     if kind == b"5":
-        whole = whole.rstrip(b"/")
-    return None if is_odd else TarMember(_decode(whole), num_bytes, offset + BLOCK, offset, kind)
+        path = path.rstrip(b"/")
+    return None if is_odd else TarMember(_decode(path), num_bytes, offset + BLOCK, offset, kind)
 
 
 def _decode(name: bytes) -> str:
@@ -236,36 +236,36 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TarIndex:
-    """The members of one tar, by number."""
+    """The members of a tar, addressable by number."""
 
     def __init__(self, records: NDArray[np.void], names: bytes | memoryview, tar_bytes: int, fault: str | None) -> None:
         self._records = records
         self._names = names
         self.tar_bytes = tar_bytes
         self.fault = fault
-        """How the tar broke off, if it did."""
+        """The damage that ended the tar, if any."""
 
     def __len__(self) -> int:
         return len(self._records)
 
     def members(self, first: int = 0, stop: int | None = None) -> Iterator[TarMember]:
-        """In order, from number `first` on."""
+        """Yield the members from number `first` on, in order."""
         stop = len(self) if stop is None else min(stop, len(self))
         for start in range(first, stop, _MEMBERS_AT_ONCE):
-            some = self._records[start : min(start + _MEMBERS_AT_ONCE, stop)].tolist()
+            records = self._records[start : min(start + _MEMBERS_AT_ONCE, stop)].tolist()
             name_start = int(self._records[start - 1]["name_end"]) if start else 0
-            for header, data, size, name_end, kind in some:
+            for header, data, size, name_end, kind in records:
                 # NumPy drops the zero of an old header's type.
                 yield TarMember(_decode(bytes(self._names[name_start:name_end])), size, data, header, kind or b"\0")
                 name_start = name_end
 
     def header_offsets(self, numbers: list[int]) -> list[int]:
-        """Where the headers of some members begin."""
-        places: list[int] = self._records["header"][numbers].tolist()
-        return places
+        """Return the offsets of the headers of these members."""
+        offsets: list[int] = self._records["header"][numbers].tolist()
+        return offsets
 
     def to_bytes(self) -> bytes:
-        """The index as a file."""
+        """Return the index as the content of a file."""
         body = self._records.tobytes() + bytes(self._names)
         head = _Head(
             members=len(self),
@@ -278,7 +278,7 @@ class TarIndex:
 
 
 class TarIndexBuilder:
-    """Gathers members into an index: 33 bytes each and its name."""
+    """Collects members into an index: 33 bytes each and its name."""
 
     def __init__(self) -> None:
         self._records = bytearray()
@@ -293,7 +293,7 @@ class TarIndexBuilder:
 
 
 def index_tar(path: str) -> TarIndex:
-    """The index of a plain tar, from its headers."""
+    """Build the index of a plain tar from its headers."""
     builder = TarIndexBuilder()
     with open_input(path) as file:
         scan = TarScan(file)
@@ -303,30 +303,30 @@ def index_tar(path: str) -> TarIndex:
 
 
 def load_tar_index(path: Path) -> TarIndex:
-    """An index from its file, mapped and checked: whatever lies there, no member is outside the tar or out of order.
+    """Map an index file into memory and check it: no member is outside of the tar or out of order.
 
     Raises:
-        DamagedDatasetError: It is not what was written.
+        DamagedDatasetError: The file is damaged.
     """
     try:
         with path.open("rb") as file:
             if file.read(len(_MAGIC)) != _MAGIC:
-                raise ValueError("it is no index of a tar")
+                raise ValueError("it is not an index of a tar")
             head = msgspec.json.decode(file.readline(_MAX_HEAD_BYTES), type=_Head)
             start = file.tell()
         sizes = (head.members, head.names_bytes, head.tar_bytes)
         if min(sizes) < 0 or path.stat().st_size != start + head.members * _RECORD.itemsize + head.names_bytes:
-            raise ValueError("it has another size than it says")
+            raise ValueError("it does not have the size that its header states")
         content: Any = np.memmap(path, np.uint8, "r", start) if head.members else np.empty(0, np.uint8)
         if xxhash.xxh3_64_hexdigest(memoryview(content)) != head.xxh3:
-            raise ValueError("its content is not what was written")
+            raise ValueError("its checksum is wrong")
         border = head.members * _RECORD.itemsize
         records = content[:border].view(_RECORD)
         _check_records(records, head)
     except (OSError, ValueError, msgspec.DecodeError, msgspec.ValidationError) as error:
         raise DamagedDatasetError(
             f"{path}: the index of a tar cannot be used: {error}",
-            help="run with --overwrite: it is then made from the tar again",
+            help="run with --overwrite to rebuild it from the tar",
         ) from error
     return TarIndex(records, memoryview(content[border:]), head.tar_bytes, head.fault)
 
@@ -341,16 +341,16 @@ def _check_records(records: NDArray[np.void], head: _Head) -> None:
     if not (is_ordered and is_inside and (np.diff(name_end.astype(np.int64)) >= 0).all()):
         raise ValueError("its members are not in order")
     if (int(name_end[-1]) if len(records) else 0) != head.names_bytes:
-        raise ValueError("its names are not whole")
+        raise ValueError("its names are incomplete")
 
 
 class PlainTar:
-    """The members of a plain tar with their content: from an index of it, or as its headers are met."""
+    """The members of a plain tar with their content, found by an index or by a scan of its headers."""
 
     def __init__(self, path: str, index: TarIndex | None = None, first: int = 0) -> None:
-        """`first`: the number of the first member that is wanted, where there is an index."""
+        """Open nothing yet. `first` is the number of the first member to return, if there is an index."""
         self.damage: str | None = None
-        """Set at the end, if the tar broke off there."""
+        """The damage that ended the tar; set after the last member."""
         self._path = path
         self._index = index
         self._first = first
@@ -376,7 +376,7 @@ class PlainTar:
         self.damage = self._scan.fault
 
     def content(self, member: TarMember) -> bytes | None:
-        """Its bytes; None if the tar ends in them."""
+        """Return the bytes of a member; None if the tar ends in the middle."""
         assert self._file is not None
         if self._index is not None:
             return _read_content(self._file, member, self._index.tar_bytes)

@@ -1,8 +1,8 @@
 """Reading zstd block by block.
 
-The binding's own readers take a truncated frame for a whole one, or expand an input without bound. Blocks have both
-answers: each says how long it is, expands to at most 128 KiB, and the last one is marked. So we find the blocks and
-leave their content to the library; a block costs about 2 µs beyond its decoding.
+The binding's own readers either accept a truncated frame as complete, or expand an input without a limit. Blocks solve
+both: each states its length, expands to at most 128 KiB, and the last one is marked. So this module finds the blocks
+and lets the library decode them. A block costs about 2 µs beyond its decoding.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 _MAGIC = b"\x28\xb5\x2f\xfd"
-_MAX_WINDOW_BYTES = 2**31  # what `zstd --long=31` makes: some large public corpora come so
+_MAX_WINDOW_BYTES = 2**31  # the window of `zstd --long=31`, used by some large public corpora
 _RLE, _RESERVED = 1, 3
 _MAX_BLOCK_BYTES = 2**17
 
 
 def decompress_zstd(stream: BinaryIO) -> Iterator[bytes]:
-    """The content of all frames, in pieces of at most 128 KiB."""
+    """Yield the content of all frames in pieces of at most 128 KiB."""
     source = ByteSource(stream)
     decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
     while magic := source.take(4):
@@ -61,7 +61,7 @@ def _decompress_frame(source: ByteSource, decompressor: zstandard.ZstdDecompress
 
 
 def _num_header_bytes(descriptor: int) -> int:
-    """How many bytes of a frame's header follow its descriptor (RFC 8878, 3.1.1.1)."""
+    """Return the number of bytes of a frame's header after its descriptor (RFC 8878, 3.1.1.1)."""
     is_single_segment = bool(descriptor & 0b10_0000)
     num_bytes = (0, 1, 2, 4)[descriptor & 0b11]  # dictionary id
     num_bytes += (int(is_single_segment), 2, 4, 8)[descriptor >> 6]  # content size
@@ -75,10 +75,10 @@ def _skip_frame(source: ByteSource) -> None:
 
 
 def _take(source: ByteSource, num_bytes: int) -> bytes:
-    taken = source.take(num_bytes)
-    if len(taken) < num_bytes:
+    data = source.take(num_bytes)
+    if len(data) < num_bytes:
         raise _make_truncated_error()
-    return taken
+    return data
 
 
 def _make_truncated_error() -> CorruptStreamError:

@@ -9,10 +9,10 @@ from collections import deque
 from unittest import mock
 
 from gristmill.engine.backend import Died, Ready, Results, SetupFailed, Undecodable
-from gristmill.engine.captured_error import CapturedError
-from gristmill.engine.chunk import ChunkResults
 from gristmill.engine.observer import Observer
 from gristmill.engine.scheduler import Scheduler
+from gristmill.engine.worker.captured_error import CapturedError
+from gristmill.engine.worker.chunk import ChunkResults
 
 MAX_WAITS = 20_000
 """A job of a few dozen items that waits more often than this does not end."""
@@ -75,17 +75,18 @@ class SimulatedWorker:
 class SimulatedBackend:
     can_kill = True
 
-    def __init__(self, rng, clock, plans, *, outside_kills=0, setup_plans=(), gives_back=True):
+    def __init__(self, rng, clock, plans, *, outside_kills=0, setup_plans=(), returns_unstarted=True):
         self._rng = rng
         self._clock = clock
         self._plans = plans
         self._outside_kills = outside_kills
         self._setup_plans = list(setup_plans)
-        self._gives_back = gives_back
+        self._returns_unstarted = returns_unstarted
         self.workers = []
         self.runs = {}
         self.num_starts = 0
         self.num_waits = 0
+        self._num_setup_kills = 0
         self.num_waits_for_nothing = 0
         self.most_workers = 0
         self.concurrency = {}
@@ -111,8 +112,12 @@ class SimulatedBackend:
         if self.num_waits > MAX_WAITS:
             raise Hang("the scheduler waits without end")
         if self._outside_kills and self.workers and self._rng.random() < 0.1:
-            self._outside_kills -= 1
-            self._rng.choice(self.workers).killed_by = "SIGKILL"
+            worker = self._rng.choice(self.workers)
+            # Three deaths in set-up in a row end a job, and rightly so: kill at most two workers there.
+            if worker.is_ready or self._num_setup_kills < 2:
+                self._num_setup_kills += not worker.is_ready
+                self._outside_kills -= 1
+                worker.killed_by = "SIGKILL"
         able = [worker for worker in self.workers if self._has_something_to_do(worker)]
         if not able:
             if timeout <= 0:
@@ -169,38 +174,38 @@ class SimulatedBackend:
         if deadly and worker.position == 0:
             self._count_run(deadly[0])
             return [self._death(worker, "exited with code 1", None, -1)]
-        events, batch = [], ChunkResults()
+        events, results = [], ChunkResults()
         for _ in range(self._rng.randint(1, len(chunk.indexes) - worker.position)):
             index, item = chunk.indexes[worker.position], chunk.items[worker.position]
             plan = self.plan(index)
             if plan == "hang":
-                if batch.results:
-                    events.append(self._results(worker, chunk, batch, last=False))
+                if results.values:
+                    events.append(self._results(worker, chunk, results, last=False))
                 worker.note = (self._clock.now, index, -1)
                 return events
             self._count_run(index)
             if plan == "die":
-                if batch.results and self._rng.random() < 0.5:  # else what was done is lost with the worker
-                    events.append(self._results(worker, chunk, batch, last=False))
+                if results.values and self._rng.random() < 0.5:  # else what was done is lost with the worker
+                    events.append(self._results(worker, chunk, results, last=False))
                 return [*events, self._death(worker, "exited with code 3", None, index)]
             if plan == "unreturnable":
                 last = worker.position + 1 == len(chunk.indexes)
-                if batch.results:
-                    events.append(self._results(worker, chunk, batch, last=False))
+                if results.values:
+                    events.append(self._results(worker, chunk, results, last=False))
                 events.append(Undecodable(worker, chunk.number, CapturedError(ValueError("odd"), "unpicklable"), last))
                 worker.position += 1
                 if last:
                     self._next_chunk(worker)
                 return events
             if plan == "raise":
-                batch.caught[len(batch.results)] = CapturedError(ValueError(f"item {index}"))
-                batch.results.append(None)
+                results.errors[len(results.values)] = CapturedError(ValueError(f"item {index}"))
+                results.values.append(None)
             else:
-                batch.results.append(("result", item))
+                results.values.append(("result", item))
             worker.position += 1
-        gives_back = self._spec.returns_unstarted and self._gives_back and self._rng.random() < 0.2
-        last = worker.position == len(chunk.indexes) or gives_back
-        events.append(self._results(worker, chunk, batch, last=last))
+        returns_unstarted = self._spec.returns_unstarted and self._returns_unstarted and self._rng.random() < 0.2
+        last = worker.position == len(chunk.indexes) or returns_unstarted
+        events.append(self._results(worker, chunk, results, last=last))
         if last:
             self._next_chunk(worker)
         return events
@@ -209,9 +214,9 @@ class SimulatedBackend:
         worker.chunks.popleft()
         worker.position = 0
 
-    def _results(self, worker, chunk, batch, *, last):
-        batch.seconds = 0.001 * len(batch.results)
-        return Results(worker, chunk.number, batch, last, num_bytes=50 * len(batch.results))
+    def _results(self, worker, chunk, results, *, last):
+        results.seconds = 0.001 * len(results.values)
+        return Results(worker, chunk.number, results, last, num_bytes=50 * len(results.values))
 
     def _count_run(self, index):
         self.runs[index] = self.runs.get(index, 0) + 1
@@ -234,8 +239,8 @@ class SimulatedMemory:
     def size_of(self, pid):
         return self._sizes.get(pid, pid)
 
-    def room_for(self, worker_bytes, wanted):
-        return wanted if self._room is None else min(wanted, self._room)
+    def count_fitting_workers(self, worker_bytes, max_workers):
+        return max_workers if self._room is None else min(max_workers, self._room)
 
     def is_too_large(self, size, size_after_setup, num_workers):
         return self._too_large(size)
@@ -243,7 +248,7 @@ class SimulatedMemory:
     def is_short(self):
         return self._short()
 
-    def killer_struck(self):
+    def has_oom_killer_fired(self):
         return self._oom()
 
 

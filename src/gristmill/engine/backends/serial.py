@@ -5,17 +5,19 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from gristmill.engine import chunk as chunks
 from gristmill.engine.backend import Counts, Died, Ready, Results, SetupFailed
-from gristmill.engine.captured_error import CapturedError
-from gristmill.engine.job import Context
+from gristmill.engine.worker import chunk as chunks
+from gristmill.engine.worker.captured_error import CapturedError
+from gristmill.engine.worker.job import Context
 
 if TYPE_CHECKING:
     from gristmill.engine.backend import Event, WorkerSpec
-    from gristmill.engine.chunk import Chunk, ChunkResults
+    from gristmill.engine.worker.chunk import Chunk, ChunkResults
 
 
 class SerialWorker:
+    """The calling thread as a worker. Its chunks run inside `SerialBackend.wait`."""
+
     name = "caller"
     pid = None
 
@@ -25,7 +27,7 @@ class SerialWorker:
         self._waiting: list[Chunk] = []
         self._context = Context(lambda counts: self._events.append(Counts(self, counts)))
         try:
-            self._more_arguments = spec.job.run_setup(self._context)
+            self._extra_arguments = spec.job.run_setup(self._context)
         except Exception as error:
             events += [SetupFailed(self, CapturedError(error)), Died(self, "could not be set up")]
         else:
@@ -36,17 +38,17 @@ class SerialWorker:
         return 0
 
     def run_one_chunk(self) -> None:
+        """Run the first chunk that waits, if there is one."""
         if not self._waiting:
             return
         chunk = self._waiting.pop(0)
 
-        def emit(batch: ChunkResults, *, last: bool) -> None:
+        def emit(results: ChunkResults, *, last: bool) -> None:
             self._context.flush()
-            self._events.append(Results(self, chunk.number, batch, last, num_bytes=0))
+            self._events.append(Results(self, chunk.number, results, last, num_bytes=0))
 
-        chunks.run_chunk(
-            self._spec.job.function, self._more_arguments, chunk, emit, gives_back=self._spec.returns_unstarted
-        )
+        job, returns_unstarted = self._spec.job, self._spec.returns_unstarted
+        chunks.run_chunk(job.function, self._extra_arguments, chunk, emit, returns_unstarted=returns_unstarted)
 
     def current(self) -> None:
         return None
@@ -61,13 +63,15 @@ class SerialWorker:
 
 
 class SerialBackend:
+    """Runs chunks in the calling thread, one in each `wait`."""
+
     can_kill = False
 
     def __init__(self) -> None:
         self._events: list[Event] = []
         self._workers: list[SerialWorker] = []
 
-    def start(self, spec: WorkerSpec, cpu: int | None) -> SerialWorker:  # noqa: ARG002  (there is no one to pin)
+    def start(self, spec: WorkerSpec, cpu: int | None) -> SerialWorker:  # noqa: ARG002  (the caller is not pinned)
         worker = SerialWorker(spec, self._events)
         self._workers.append(worker)
         return worker

@@ -6,18 +6,20 @@ import queue
 import threading
 from typing import TYPE_CHECKING
 
-from gristmill.engine import chunk as chunks
-from gristmill.engine import nesting
 from gristmill.engine.backend import Counts, Died, Ready, Results, SetupFailed
-from gristmill.engine.captured_error import CapturedError
-from gristmill.engine.job import Context
+from gristmill.engine.worker import chunk as chunks
+from gristmill.engine.worker import nesting
+from gristmill.engine.worker.captured_error import CapturedError
+from gristmill.engine.worker.job import Context
 
 if TYPE_CHECKING:
     from gristmill.engine.backend import Event, WorkerSpec
-    from gristmill.engine.chunk import Chunk, ChunkResults
+    from gristmill.engine.worker.chunk import Chunk, ChunkResults
 
 
 class ThreadWorker:
+    """One thread that runs chunks from its own queue."""
+
     pid = None
 
     def __init__(self, name: str, spec: WorkerSpec, events: queue.SimpleQueue[Event]) -> None:
@@ -35,28 +37,28 @@ class ThreadWorker:
         try:
             context = Context(lambda counts: self._events.put(Counts(self, counts)))
             try:
-                more_arguments = self._spec.job.run_setup(context)
+                extra_arguments = self._spec.job.run_setup(context)
             except BaseException as error:
                 self._events.put(SetupFailed(self, CapturedError(error)))
                 return
             self._events.put(Ready(self))
             while (chunk := self._chunks.get()) is not None and not self._cancelled.is_set():
-                self._run(chunk, more_arguments, context)
+                self._run(chunk, extra_arguments, context)
         finally:
             nesting.leave_worker_thread()
             self._events.put(Died(self, "stopped"))
 
-    def _run(self, chunk: Chunk, more_arguments: tuple[object, ...], context: Context) -> None:
-        def emit(batch: ChunkResults, *, last: bool) -> None:
+    def _run(self, chunk: Chunk, extra_arguments: tuple[object, ...], context: Context) -> None:
+        def emit(results: ChunkResults, *, last: bool) -> None:
             context.flush()
-            self._events.put(Results(self, chunk.number, batch, last, num_bytes=0))
+            self._events.put(Results(self, chunk.number, results, last, num_bytes=0))
 
         chunks.run_chunk(
             self._spec.job.function,
-            more_arguments,
+            extra_arguments,
             chunk,
             emit,
-            gives_back=self._spec.returns_unstarted,
+            returns_unstarted=self._spec.returns_unstarted,
             is_cancelled=self._cancelled.is_set,
         )
 
@@ -74,12 +76,14 @@ class ThreadWorker:
         self._chunks.put(None)
 
     def kill(self) -> None:
-        """A thread cannot be killed, but it starts no further item."""
+        """Let the thread start no further item. A running item cannot be ended."""
         self._cancelled.set()
         self._chunks.put(None)
 
 
 class ThreadBackend:
+    """Runs chunks in threads, which cannot be killed."""
+
     can_kill = False
 
     def __init__(self) -> None:
@@ -106,6 +110,7 @@ class ThreadBackend:
                 worker.kill()
             else:
                 worker.stop()
+        # At once means without waiting: a running item may never return.
         if not at_once:
             for worker in self._workers:
                 worker.thread.join()

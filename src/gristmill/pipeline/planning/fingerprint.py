@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import xxhash
 
-from gristmill.core.function import Function
 from gristmill.core.recipe import step_parameters
+from gristmill.runtime.function import Function
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -20,7 +20,7 @@ from gristmill.core.books import Account
 from gristmill.core.errors import SourceChangedError, TooManyBadError
 from gristmill.core.recipe import runs_user_code
 from gristmill.core.records import INPUT_IDS, ORIGIN, TEXT, count_values
-from gristmill.engine import nesting
+from gristmill.engine.worker import nesting
 from gristmill.pipeline.planning.units import Span, cluster_small_files
 from gristmill.pipeline.stages import quarantine
 from gristmill.pipeline.stages.dropped import DroppedRecordWriter

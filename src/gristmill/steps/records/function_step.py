@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import msgspec
 
-from gristmill.core.function import Function
 from gristmill.core.step import LocalStep
+from gristmill.runtime.function import Function
 from gristmill.steps.records.record_functions import decode_records
 
 if TYPE_CHECKING:

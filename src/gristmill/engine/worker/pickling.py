@@ -1,7 +1,7 @@
-"""Objects to bytes and back: plain pickle when it will do, cloudpickle when it will not. The one door to cloudpickle.
+"""Objects to bytes and back: plain pickle when it suffices, else cloudpickle. The one door to cloudpickle.
 
 Workers do not import the user's `__main__`, so whatever is defined there must travel by value; plain pickle would
-happily write a reference that nobody can follow. Large buffers (NumPy, Arrow, bytes) are never copied on the way out.
+write a reference that no worker can follow. Large buffers (NumPy, Arrow, bytes) are not copied on the way out.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class _NeedsCloudpickle(Exception):
 
 
 class _SegmentFile:
-    """A file for a pickler that keeps what is written. Objects over 64 KiB arrive uncopied."""
+    """A file for a pickler that keeps what is written as a list. Objects over 64 KiB arrive uncopied."""
 
     def __init__(self) -> None:
-        self.parts: list[Buffer] = []
-        self.write: Callable[[Buffer], object] = self.parts.append
+        self.segments: list[Buffer] = []
+        self.write: Callable[[Buffer], object] = self.segments.append
 
 
 class _PlainPickler(pickle.Pickler):
@@ -40,15 +40,15 @@ class _PlainPickler(pickle.Pickler):
 
 
 def encode(obj: object) -> tuple[list[Buffer], list[memoryview]]:
-    """The pickle in parts, and the buffers that go beside it.
+    """The pickle in segments, and the buffers that travel beside it.
 
-    Raises whatever the object's own `__reduce__` or the pickler raises when it cannot be sent.
+    Raises whatever the object's own `__reduce__` or the pickler raises when the object cannot be sent.
     """
     try:
         return _encode_with(_PlainPickler, obj)
     except RecursionError:
         raise
-    except Exception:  # whatever plain pickle cannot do, cloudpickle may
+    except Exception:  # cloudpickle can do some of what plain pickle cannot
         import cloudpickle  # noqa: PLC0415
 
         return _encode_with(cloudpickle.Pickler, obj)
@@ -66,21 +66,22 @@ def _encode_with(pickler: Callable[..., pickle.Pickler], obj: object) -> tuple[l
         return False
 
     pickler(file, protocol=5, buffer_callback=keep_large).dump(obj)
-    return file.parts, buffers
+    return file.segments, buffers
 
 
 def decode(body: Buffer, buffers: Sequence[Buffer] = ()) -> Any:
+    """The object of a pickle and its buffers."""
     return pickle.loads(body, buffers=buffers)
 
 
 def to_bytes(obj: object) -> bytes:
-    """One self-contained byte string, for what is small or sent once."""
+    """One self-contained byte string, for objects that are small or sent once."""
     file = _SegmentFile()
     try:
         _PlainPickler(file, protocol=5).dump(obj)
     except Exception:  # as in `encode`
         return function_to_bytes(obj)
-    return b"".join(file.parts)
+    return b"".join(file.segments)
 
 
 def function_to_bytes(obj: object) -> bytes:

@@ -1,4 +1,4 @@
-"""What runs in a worker process: load the job, set up, then chunk after chunk until told to stop.
+"""What runs in a worker process: load the job, set up, then run one chunk after another until told to stop.
 
 Started as a fresh interpreter, never forked. Imports little: a worker is up in about 20 ms and 12 MiB. It dies with its
 parent in every case: by the kernel's signal on Linux, even while native code holds the interpreter lock, and by a
@@ -15,25 +15,26 @@ import signal
 import sys
 from time import monotonic
 
-from gristmill.engine import chunk as chunks
-from gristmill.engine import nesting, pickling, wire
-from gristmill.engine.captured_error import CapturedError
-from gristmill.engine.job import Context
-from gristmill.engine.recorder import Recorder
+from gristmill.engine.worker import chunk as chunks
+from gristmill.engine.worker import nesting, pickling, wire
+from gristmill.engine.worker.captured_error import CapturedError
+from gristmill.engine.worker.job import Context
+from gristmill.engine.worker.recorder import Recorder
 
 TYPE_CHECKING = False  # a worker does without the typing module
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from gristmill.engine.chunk import Chunk, ChunkResults
+    from gristmill.engine.worker.chunk import Chunk, ChunkResults
 
 _WATCH_SECONDS = 0.5
 
 
 def main() -> NoReturn:
+    """Serve the parent whose file descriptors are in the arguments, then exit."""
     socket, lifeline, recording = (int(argument) for argument in sys.argv[1:4])
     for fd in (socket, lifeline, recording):
-        os.set_inheritable(fd, False)  # what the user's function starts must not keep them open
+        os.set_inheritable(fd, False)  # processes that the user's function starts must not keep them open
     _die_with_parent(lifeline)
     _print_whole_lines()
     try:
@@ -42,12 +43,14 @@ def main() -> NoReturn:
         _end_process_group()
     except KeyboardInterrupt:
         os._exit(130)
-    except MemoryError:  # not even the item could be received; the parent sees what it was about
+    except MemoryError:  # not even the item could be received; the parent sees which one it was
         os._exit(1)
     sys.exit(0)
 
 
 class Worker:
+    """The child's end of the connection: receives the job and chunks, sends results."""
+
     def __init__(self, socket: int, recording: int) -> None:
         import faulthandler  # noqa: PLC0415
 
@@ -59,6 +62,7 @@ class Worker:
         faulthandler.enable(recording, all_threads=False)
 
     def serve(self) -> None:
+        """Run chunks until told to stop, or return at once if the set-up failed."""
         if not self._load_job():
             return
         self._send(wire.READY)
@@ -70,13 +74,13 @@ class Worker:
 
     def _load_job(self) -> bool:
         try:
-            sys.path[:], sys.argv[:], cpu, self._gives_back, pickled = self._receive().load()
+            sys.path[:], sys.argv[:], cpu, self._returns_unstarted, pickled = self._receive().load()
             if cpu is not None:
                 os.sched_setaffinity(0, {cpu})
             nesting.mark_process_as_worker()
             job = pickling.decode(pickled)
             self._function = job.function
-            self._more_arguments = job.run_setup(self._context)
+            self._extra_arguments = job.run_setup(self._context)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -90,38 +94,42 @@ class Worker:
         self._recorder.note(monotonic(), frame.num_items)
         try:
             indexes, items = frame.load()
-        except BaseException as error:
-            caught = CapturedError(
-                error, "unpicklable", about="the argument cannot be unpickled in a worker", travels=True
-            )
-            self._send(wire.UNDECODABLE, caught, chunk=frame.chunk)
+        except BaseException as raised:
+            about = "the argument cannot be unpickled in a worker"
+            error = CapturedError(raised, "unpicklable", about=about, travels=True)
+            self._send(wire.UNDECODABLE, error, chunk=frame.chunk)
             return
         chunk = chunks.Chunk(frame.chunk, indexes, items)
 
-        def emit(batch: ChunkResults, *, last: bool) -> None:
-            self._emit(batch, chunk, last=last)
+        def emit(results: ChunkResults, *, last: bool) -> None:
+            self._emit(results, chunk, last=last)
 
         chunks.run_chunk(
-            self._function, self._more_arguments, chunk, emit, recorder=self._recorder, gives_back=self._gives_back
+            self._function,
+            self._extra_arguments,
+            chunk,
+            emit,
+            recorder=self._recorder,
+            returns_unstarted=self._returns_unstarted,
         )
         self._recorder.note_idle()
 
-    def _emit(self, batch: ChunkResults, chunk: Chunk, *, last: bool) -> None:
+    def _emit(self, results: ChunkResults, chunk: Chunk, *, last: bool) -> None:
         if os.getpid() != self._pid:
-            _end_forked_child(failed=bool(batch.caught))
+            _end_forked_child(failed=bool(results.errors))
         self._context.flush()
-        num_items = len(batch.results)
+        num_items = len(results.values)
         try:
-            segments = wire.pack(wire.RESULTS, batch, last=last, chunk=chunk.number, num_items=num_items)
+            segments = wire.pack(wire.RESULTS, results, last=last, chunk=chunk.number, num_items=num_items)
         except BaseException:  # some result cannot be sent: find which
-            for position, result in enumerate(batch.results):
+            for position, value in enumerate(results.values):
                 try:
-                    pickling.encode(result)
+                    pickling.encode(value)
                 except BaseException as error:
-                    batch.results[position] = None
+                    results.values[position] = None
                     about = "the result cannot be pickled"
-                    batch.caught[position] = CapturedError(error, "unpicklable", about=about, travels=True)
-            segments = wire.pack(wire.RESULTS, batch, last=last, chunk=chunk.number, num_items=num_items)
+                    results.errors[position] = CapturedError(error, "unpicklable", about=about, travels=True)
+            segments = wire.pack(wire.RESULTS, results, last=last, chunk=chunk.number, num_items=num_items)
         # The parent may be busy elsewhere and not read: that is not the item's fault.
         self._recorder.stop_clock()
         self._sender.push(segments)
@@ -146,13 +154,14 @@ def _die_with_parent(lifeline: int) -> None:
         import fcntl  # noqa: PLC0415
 
         # Nothing is ever written to the lifeline, so its only event is the parent's end; then the kernel itself kills
-        # this process group. A thread alone could not: a regular expression gone wild never lets it run.
+        # this process group. A thread alone could not: while a runaway regular expression holds the interpreter lock,
+        # no other thread runs.
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
 
     def watch() -> None:
-        # A child that the parent forked may hold the lifeline's other end open: so ask for the parent's number too.
+        # A child that the parent forked may hold the lifeline's other end open: so check the parent's number too.
         while os.getppid() == parent and not select.select([lifeline], [], [], _WATCH_SECONDS)[0]:
             pass
         _end_process_group()
@@ -161,14 +170,14 @@ def _die_with_parent(lifeline: int) -> None:
 
 
 def _print_whole_lines() -> None:
-    """Workers share one output: a line leaves in one piece, at once, also where PYTHONUNBUFFERED asks for less."""
+    """Workers share one output: each line leaves in one piece and at once, whatever PYTHONUNBUFFERED says."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True, write_through=False)
 
 
 def _end_forked_child(*, failed: bool) -> NoReturn:
-    """A child that the user's function forked has come out of it: it must not speak for the worker."""
+    """End a child that the user's function forked and that returned from it: it must not answer for the worker."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(1 if failed else 0)

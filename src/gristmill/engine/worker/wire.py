@@ -1,8 +1,8 @@
-"""Framed messages over a stream socket, and nothing else: kinds, headers, partial reads and partial writes.
+"""Framed messages over a stream socket: kinds, headers, partial reads and partial writes.
 
-A frame is a fixed header, a table of buffer lengths, the pickled body, and the buffers raw. The header carries what the
+A frame is a fixed header, a table of buffer lengths, the pickled body, and the raw buffers. The header carries what the
 scheduler must know even when the body cannot be unpickled. Both ends work on the bare file descriptor (`readv`,
-`writev`): a worker then need not import `socket`, and large buffers are received straight into their final place.
+`writev`): a worker then need not import `socket`, and large buffers are received in their final memory.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import mmap
 import os
 import struct
 
-from gristmill.engine import pickling
+from gristmill.engine.worker import pickling
 
 TYPE_CHECKING = False  # a worker does without the typing module
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from gristmill.engine.pickling import Buffer
+    from gristmill.engine.worker.pickling import Buffer
 
 # Parent to worker.
 JOB, CHUNK, STOP = 1, 2, 3
@@ -48,33 +48,36 @@ class Frame:
         self.buffers = buffers
 
     def load(self) -> Any:
+        """The payload. Call it before the next frame is received, which reuses the body's memory."""
         return pickling.decode(self.body, self.buffers)
 
     @property
     def nbytes(self) -> int:
+        """The size of body and buffers."""
         return len(self.body) + sum(len(buffer) for buffer in self.buffers)
 
 
 def pack(kind: int, payload: object = None, *, last: bool = True, chunk: int = -1, num_items: int = 0) -> list[Buffer]:
     """The segments of a frame, in order. Raises what the payload's pickling raises."""
-    parts, buffers = pickling.encode(payload)
+    body, buffers = pickling.encode(payload)
     sizes = [buffer.nbytes for buffer in buffers]
-    header = _HEADER.pack(kind, last, len(sizes), chunk, num_items, sum(len(part) for part in parts))
-    return [header, struct.pack(f"={len(sizes)}Q", *sizes), *parts, *buffers]
+    header = _HEADER.pack(kind, last, len(sizes), chunk, num_items, sum(len(segment) for segment in body))
+    return [header, struct.pack(f"={len(sizes)}Q", *sizes), *body, *buffers]
 
 
 class Sender:
-    """What is still to be written to a file descriptor."""
+    """The segments still to be written to a file descriptor."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._waiting: list[memoryview] = []
 
     def push(self, segments: Iterable[Buffer]) -> None:
+        """Queue segments; `flush` writes them."""
         self._waiting.extend(memoryview(segment).cast("B") for segment in segments if len(segment))
 
     def flush(self) -> bool:
-        """Write until all is gone (true) or the descriptor would block (false)."""
+        """Write until everything is sent (true) or the descriptor would block (false)."""
         while self._waiting:
             try:
                 written = os.writev(self._fd, self._waiting[:_MAX_SEGMENTS])
@@ -85,7 +88,11 @@ class Sender:
 
 
 class Receiver:
-    """Assembles frames from a file descriptor, blocking or not as the descriptor is."""
+    """Assembles frames from a file descriptor that may block or not.
+
+    The state machine has three steps: the header gives the number of buffers, the table gives their sizes, then body
+    and buffers are read straight into memory of exactly those sizes. `_missing` is always what the current step lacks.
+    """
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -100,7 +107,7 @@ class Receiver:
         self._missing: list[memoryview] = [memoryview(self._header)]
 
     def _reuse_body_buffer(self, size: int) -> Buffer:
-        """The same memory for every frame: unpickling copies out of it, and a frame is loaded before the next comes."""
+        """Memory for a body. Frames share it: unpickling copies out of it, and a frame is loaded before the next."""
         if size > _MAX_KEPT_BODY_BYTES:
             return _allocate(size)
         if size > len(self._body):
@@ -144,6 +151,7 @@ def _allocate(size: int) -> Buffer:
 
 
 def _drop_prefix(segments: list[memoryview], num_bytes: int) -> list[memoryview]:
+    """The segments without their first `num_bytes`."""
     for position, segment in enumerate(segments):
         if num_bytes < len(segment):
             return [segment[num_bytes:], *segments[position + 1 :]]

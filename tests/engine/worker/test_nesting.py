@@ -8,8 +8,8 @@ import pytest
 from gristmill_testing import scripts
 
 import gristmill as gm
-from gristmill.engine import nesting
 from gristmill.engine.tasks import Task, run_tasks
+from gristmill.engine.worker import nesting
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 

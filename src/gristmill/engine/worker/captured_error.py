@@ -1,28 +1,28 @@
 """An exception on its way from the function to the caller.
 
-It travels as text plus, if it survives a round trip, its own pickle: an exception class whose `__init__` takes other
-arguments than its message would otherwise break the process that unpickles it, and take other results with it.
+It travels as text and, if it survives a round trip, as its own pickle. An exception class whose `__init__` takes other
+arguments than its message would otherwise break the process that unpickles it, and other results would be lost with it.
 """
 
 from __future__ import annotations
 
 import errno
 
-from gristmill.engine import pickling
+from gristmill.engine.worker import pickling
 
 TYPE_CHECKING = False  # a worker does without the typing module
 if TYPE_CHECKING:
     from gristmill.engine.failure import Kind
 
 _MAX_TEXT = 64 * 1024
-# The disk is full, read-only or broken, or the folder is not ours: trying again changes nothing.
+# The disk is full, read-only or broken, or the user may not write there: a retry changes nothing.
 FINAL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO})
 
 
 class CapturedError:
-    """One caught exception; `raised` is the object itself where it never left the process."""
+    """An exception that was caught in a worker. `raised` is the object itself where it never left the process."""
 
-    __slots__ = ("_pickled", "error_type", "hopeless", "kind", "message", "raised", "traceback")
+    __slots__ = ("_pickled", "error_type", "is_final", "kind", "message", "raised", "traceback")
 
     def __init__(
         self, error: BaseException, kind: Kind = "exception", *, about: str = "", travels: bool = False
@@ -33,7 +33,8 @@ class CapturedError:
         self.kind: Kind = "out_of_memory" if isinstance(error, MemoryError) and kind == "exception" else kind
         self.error_type = _qualify_name(type(error))
         self.message = f"{about}: {_format_message(error)}" if about else _format_message(error)
-        self.hopeless = _is_final_error(error)
+        self.is_final = _is_final_error(error)
+        """Whether a retry cannot help."""
         try:
             # The first frame is the engine's own.
             inner = error.__traceback__ and error.__traceback__.tb_next
@@ -51,7 +52,7 @@ class CapturedError:
         if self._pickled is not None:
             try:
                 error = pickling.decode(self._pickled)
-            except Exception:  # it came through in the worker; here its module may be missing
+            except Exception:  # it could be loaded in the worker; here its module may be missing
                 error = None
             if isinstance(error, BaseException):
                 return error
@@ -60,15 +61,14 @@ class CapturedError:
         return RemoteError(f"{self.error_type}: {self.message}")
 
     def __getstate__(self) -> tuple[object, ...]:
-        return self.kind, self.error_type, self.message, self.hopeless, self.traceback, self._pickled
+        return self.kind, self.error_type, self.message, self.is_final, self.traceback, self._pickled
 
     def __setstate__(self, state: tuple[object, ...]) -> None:
         self.raised = None
-        self.kind, self.error_type, self.message, self.hopeless, self.traceback, self._pickled = state  # type: ignore[assignment]
+        self.kind, self.error_type, self.message, self.is_final, self.traceback, self._pickled = state  # type: ignore[assignment]
 
 
 def _is_final_error(error: BaseException) -> bool:
-    """Whether trying again cannot help."""
     if isinstance(error, OSError):
         return isinstance(error.errno, int) and error.errno in FINAL_ERRNOS
     return bool(getattr(type(error), "is_final", False))
@@ -83,10 +83,11 @@ def _format_message(error: BaseException) -> str:
     try:
         return str(error)[:_MAX_TEXT]
     except Exception as problem:
-        return f"(its message could not be made: {problem!r})"
+        return f"(its message could not be formatted: {problem!r})"
 
 
 def _pickle_if_loadable(error: BaseException) -> bytes | None:
+    """The exception's pickle, if unpickling it here gives the same class; else None."""
     try:
         pickled = pickling.to_bytes(error.with_traceback(None))
         return pickled if type(pickling.decode(pickled)) is type(error) else None

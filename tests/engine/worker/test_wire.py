@@ -10,7 +10,7 @@ from gristmill_testing.objects import TwoArguments
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.engine import wire
+from gristmill.engine.worker import wire
 
 
 @pytest.fixture

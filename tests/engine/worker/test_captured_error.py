@@ -7,10 +7,10 @@ import pytest
 from gristmill_testing import objects
 
 from gristmill.core.errors import RemoteError, SourceChangedError, UsageError
-from gristmill.engine.captured_error import CapturedError
+from gristmill.engine.worker.captured_error import CapturedError
 
 
-def caught(error, **options):
+def capture(error, **options):
     try:
         raise error
     except BaseException as raised:
@@ -19,7 +19,7 @@ def caught(error, **options):
 
 def sent(error):
     """As it arrives on the other side."""
-    return pickle.loads(pickle.dumps(caught(error, travels=True)))
+    return pickle.loads(pickle.dumps(capture(error, travels=True)))
 
 
 def test_plain_exception_survives():
@@ -50,15 +50,15 @@ def test_those_that_cannot_travel_are_named(error):
 
 def test_what_no_second_try_can_mend():
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO):
-        assert sent(OSError(number, "full")).hopeless
-    assert sent(SourceChangedError("a.jsonl has changed")).hopeless
+        assert sent(OSError(number, "full")).is_final
+    assert sent(SourceChangedError("a.jsonl has changed")).is_final
     for error in (OSError(errno.EAGAIN, "later"), OSError(errno.ENOENT, "gone"), ValueError(28), OSError("?")):
-        assert not sent(error).hopeless
+        assert not sent(error).is_final
 
 
 def test_lack_of_memory_has_its_own_kind():
-    assert caught(MemoryError()).kind == "out_of_memory"
-    assert caught(MemoryError(), kind="unpicklable").kind == "unpicklable"
+    assert capture(MemoryError()).kind == "out_of_memory"
+    assert capture(MemoryError(), kind="unpicklable").kind == "unpicklable"
 
 
 def test_text_is_bounded():
@@ -92,4 +92,4 @@ def test_causes_are_in_the_traceback():
 
 
 def test_message_that_cannot_be_made():
-    assert caught(objects.NoMessage()).error_type.endswith("NoMessage")
+    assert capture(objects.NoMessage()).error_type.endswith("NoMessage")

@@ -1,9 +1,9 @@
-"""What a function's code is, as a hash: the files it is made of, and the values it holds.
+"""The fingerprint of a function's code: a hash of the files it is made of and the values it holds.
 
-The files are the one that defines it and the project's own modules that this one imports, followed through their
-`import` statements without running anything. Installed packages and the standard library are left to their versions.
-Values are its defaults, what it closed over, and the plain constants of its module that it names. Hashing a pickle of
-the function instead would give another answer in each process. Modules imported by a computed name are not seen.
+The files are the one that defines it and the project's own modules that it imports, followed through their `import`
+statements without running anything. Installed packages and the standard library are represented by their versions.
+Values are its defaults, its closure, and the plain constants of its module that it names. Hashing a pickle of the
+function instead would give another answer in each process. Modules imported by a computed name are not seen.
 
 Cost: each file is read and parsed once, about 1 ms for 200 lines.
 """
@@ -39,16 +39,16 @@ _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 
 
 class _UnknownCode(Exception):
-    """The code or a value cannot be told."""
+    """The code or a value cannot be determined."""
 
 
 def fingerprint_file(path: str, name: str) -> str:
-    """The code of `name` in this file: the file and what it imports of the project."""
+    """Fingerprint `name` in this file: the file and what it imports of the project."""
     return _hash(["file", name, *_read_project_files(path)])
 
 
 def fingerprint_callable(called: object) -> str | None:
-    """The code and the values of a callable; None if they cannot be told (typed at a prompt, not picklable)."""
+    """Fingerprint the code and values of a callable; None if that is impossible (typed at a prompt, not picklable)."""
     try:
         return _hash(["callable", *_ValueDescriber().of(called)])
     except _UnknownCode:
@@ -64,7 +64,7 @@ def _hash(parts: list[str]) -> str:
 
 
 class _ValueDescriber:
-    """Tells what a value is, in words that are the same in every process."""
+    """Describes a value in words that are the same in every process."""
 
     def __init__(self) -> None:
         self._open: set[int] = set()
@@ -131,7 +131,7 @@ class _ValueDescriber:
                 yield f"{name} = {type(value).__name__} {value!r}"
 
     def _of_code(self, code: CodeType) -> Iterator[str]:
-        """Which of the file's functions it is; two lambdas may stand on one line."""
+        """Describe which of the file's functions it is. The line is not enough: it may hold two lambdas."""
         yield f"line {code.co_firstlineno} {code.co_code.hex()} {code.co_names}"
         for constant in code.co_consts:
             yield from self._of_code(constant) if isinstance(constant, CodeType) else self.of(constant)
@@ -160,7 +160,7 @@ class _ValueDescriber:
 
 
 def _read_project_files(path: str) -> list[str]:
-    """Name and content of the file and of the project's own modules that it imports, in a fixed order."""
+    """Return name and content of the file and of the project's own modules that it imports, in a fixed order."""
     first = Path(path).absolute()
     if _is_versioned(first):
         return [f"{first.name}\n{_read(first)}"]
@@ -205,7 +205,7 @@ def _imported_files(path: Path, content: str, roots: list[Path]) -> Iterator[tup
 
 
 def _module_files(name: str, roots: list[Path]) -> Iterator[tuple[str, Path]]:
-    """The files of a dotted module and of the packages around it, if it is of the project."""
+    """Find the files of a dotted module and of the packages around it, if it belongs to the project."""
     parts = [part for part in name.split(".") if part]
     for root in roots:
         folder = root
@@ -223,14 +223,14 @@ def _module_files(name: str, roots: list[Path]) -> Iterator[tuple[str, Path]]:
 
 
 def _project_roots() -> list[Path]:
-    """Where modules are imported from, but for the standard library and installed packages."""
+    """Find the folders that modules are imported from, without the standard library and installed packages."""
     roots = [Path(entry or ".").resolve() for entry in sys.path]
     return [root for root in roots if root.is_dir() and not _is_versioned(root)]
 
 
 @functools.cache
 def _versioned_folders() -> tuple[Path, ...]:
-    """The standard library, installed packages and this package: their versions stand for their code."""
+    """Find the standard library, installed packages and this package: their versions represent their code."""
     paths = sysconfig.get_paths()
     libraries = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     folders = [*libraries, *site.getsitepackages(), site.getusersitepackages(), str(Path(__file__).parents[1])]

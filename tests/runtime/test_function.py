@@ -3,7 +3,7 @@ import pickle
 import pytest
 
 from gristmill.core.errors import UsageError
-from gristmill.core.function import Function
+from gristmill.runtime.function import Function
 
 
 def write(folder, name, text):

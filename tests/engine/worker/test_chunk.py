@@ -1,25 +1,25 @@
-"""Running a few items after another: batches, what was raised, and giving back."""
+"""Running a few items after another: groups, what was raised, and giving back."""
 
 import pytest
 
-from gristmill.engine import chunk as chunks
+from gristmill.engine.worker import chunk as chunks
 
 
 class Emitted:
     def __init__(self):
-        self.batches = []
+        self.groups = []
 
-    def __call__(self, batch, *, last):
+    def __call__(self, results, *, last):
         assert not self.is_ended
-        self.batches.append((batch, last))
+        self.groups.append((results, last))
 
     @property
     def is_ended(self):
-        return bool(self.batches) and self.batches[-1][1]
+        return bool(self.groups) and self.groups[-1][1]
 
     @property
     def results(self):
-        return [result for batch, _ in self.batches for result in batch.results]
+        return [result for results, _ in self.groups for result in results.values]
 
 
 @pytest.fixture
@@ -42,10 +42,10 @@ def chunk_of(items):
 def test_fast_items_leave_in_one_batch(clock):
     emitted = Emitted()
     chunks.run_chunk(abs, (), chunk_of([-1, -2, -3]), emitted)
-    ((batch, last),) = emitted.batches
+    ((results, last),) = emitted.groups
     assert last
-    assert batch.results == [1, 2, 3]
-    assert batch.caught == {}
+    assert results.values == [1, 2, 3]
+    assert results.errors == {}
 
 
 def test_more_arguments_follow_the_item(clock):
@@ -64,10 +64,10 @@ def test_what_is_raised_keeps_its_place(clock):
 
     emitted = Emitted()
     chunks.run_chunk(function, (), chunk_of([0, 1, 2, 3]), emitted)
-    ((batch, _),) = emitted.batches
-    assert batch.results[0] == 0
-    assert batch.results[3] == 3
-    assert {position: caught.error_type for position, caught in batch.caught.items()} == {
+    ((results, _),) = emitted.groups
+    assert results.values[0] == 0
+    assert results.values[3] == 3
+    assert {position: error.error_type for position, error in results.errors.items()} == {
         1: "ValueError",
         2: "SystemExit",
     }
@@ -89,9 +89,9 @@ def test_slow_items_leave_soon(clock):
     emitted = Emitted()
     chunks.run_chunk(function, (), chunk_of(range(4)), emitted)
     assert emitted.results == [0, 1, 2, 3]
-    assert len(emitted.batches) == 4
-    assert [last for _, last in emitted.batches] == [False, False, False, True]
-    assert sum(batch.seconds for batch, _ in emitted.batches) == pytest.approx(4.0)
+    assert len(emitted.groups) == 4
+    assert [last for _, last in emitted.groups] == [False, False, False, True]
+    assert sum(results.seconds for results, _ in emitted.groups) == pytest.approx(4.0)
 
 
 def test_slow_chunk_gives_its_rest_back(clock):
@@ -100,7 +100,7 @@ def test_slow_chunk_gives_its_rest_back(clock):
         return n
 
     emitted = Emitted()
-    chunks.run_chunk(function, (), chunk_of(range(10)), emitted, gives_back=True)
+    chunks.run_chunk(function, (), chunk_of(range(10)), emitted, returns_unstarted=True)
     assert emitted.is_ended
     assert emitted.results == list(range(len(emitted.results)))
     assert 1 <= len(emitted.results) <= 3
@@ -112,14 +112,14 @@ def test_explicit_chunk_is_run_to_its_end(clock):
         return n
 
     emitted = Emitted()
-    chunks.run_chunk(function, (), chunk_of(range(10)), emitted, gives_back=False)
+    chunks.run_chunk(function, (), chunk_of(range(10)), emitted, returns_unstarted=False)
     assert emitted.results == list(range(10))
 
 
 def test_remaining_follows_done():
     chunk = chunks.Chunk(1, [5, 6, 7], ["a", "b", "c"])
     assert chunk.unfinished_items() == [(5, "a"), (6, "b"), (7, "c")]
-    chunk.done = 2
+    chunk.num_done = 2
     assert chunk.unfinished_items() == [(7, "c")]
 
 

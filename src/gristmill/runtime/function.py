@@ -1,8 +1,7 @@
 """A user's function as data: written `file.py:function` in a recipe, or any callable in Python.
 
-One that is named by its file is imported where it is used, so it pickles as two strings. One that is given as an object
-travels as it is and cannot be written to a recipe file. What its code is, for reuse of earlier work, is the business of
-`core.source_code`.
+A function that is named by its file is imported where it is used, so it pickles as two strings. A callable travels as
+it is and cannot be written to a recipe file. `runtime.source_code` fingerprints its code.
 """
 
 from __future__ import annotations
@@ -17,16 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 
-from gristmill.core import source_code
 from gristmill.core.errors import UsageError
 from gristmill.core.names import find_nearest
+from gristmill.core.step import UserCode
+from gristmill.runtime import source_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType, ModuleType
 
 
-class Function:
+class Function(UserCode):
     """A function to call on records or batches.
 
     >>> Function.of(str.upper)("mill")
@@ -39,13 +39,13 @@ class Function:
 
     def __init__(self, path: str | None, name: str, called: Callable[..., Any] | None = None) -> None:
         self.path = path
-        """The file that defines it, absolute once its recipe is loaded; None for a Python object."""
+        """The file that defines the function, absolute once its recipe is loaded; None for a Python object."""
         self.name = name
         self._called = called
 
     @classmethod
     def of(cls, given: object) -> Function:
-        """From `file.py:function`, a callable, or a Function."""
+        """Create a Function from `file.py:function`, a callable, or a Function."""
         if isinstance(given, cls):
             return given
         if isinstance(given, str):
@@ -61,21 +61,21 @@ class Function:
         raise UsageError(f"call must be a function or file.py:function, not {given!r}")
 
     def in_folder(self, folder: str) -> Function:
-        """The same with its file looked for in this folder, as an absolute path."""
+        """Return the function with its file in this folder, as an absolute path."""
         return self if self.path is None else Function(str(Path(folder, self.path).absolute()), self.name)
 
     def __call__(self, *arguments: Any) -> Any:
         return self.resolve()(*arguments)
 
     def resolve(self) -> Callable[..., Any]:
-        """The callable itself; imports its file if it is new or has changed: one `stat`, so call it once a batch.
+        """Return the callable. Imports its file if it is new or has changed: one `stat`, so call it once a batch.
 
         Raises `UsageError` if there is no such file or function.
         """
         return self._look_up() if self._called is None else self._called
 
     def fingerprint(self) -> str | None:
-        """A hash of the code it may run; None if that cannot be known, and then nothing may be reused."""
+        """Hash the code that it may run; None if that cannot be known, and then no earlier work may be reused."""
         if self.path is not None:
             return source_code.fingerprint_file(self.path, self.name)
         return source_code.fingerprint_callable(self.resolve())
@@ -117,18 +117,18 @@ class Function:
 
 
 def _import_current(path: str) -> ModuleType:
-    """The module of a file, imported again whenever the file has changed."""
+    """Return the module of a file, imported again whenever the file has changed."""
     try:
         status = os.stat(path)  # noqa: PTH116
     except OSError as error:
         raise UsageError(
-            f"cannot read {path}: {error.strerror}", help="call: is looked for in the recipe's folder", path=path
+            f"cannot read {path}: {error.strerror}", help="the path in call: starts at the recipe's folder", path=path
         ) from error
     return _import_file(path, status.st_mtime_ns, status.st_size)
 
 
 class _SourceLoader(SourceFileLoader):
-    """Compiles the file as it is now: compiled files are told apart by whole seconds, and left beside the source."""
+    """Compiles the file as it is now. Python's own loader caches by whole seconds, and writes beside the source."""
 
     def get_code(self, fullname: str) -> CodeType:  # noqa: ARG002
         return compile(self.get_data(self.path), self.path, "exec", dont_inherit=True)
@@ -136,7 +136,7 @@ class _SourceLoader(SourceFileLoader):
 
 @functools.cache
 def _import_file(path: str, mtime_ns: int, num_bytes: int) -> ModuleType:  # noqa: ARG001  (they are the cache's key)
-    # As for a script, what lies beside the file can be imported by it.
+    # As for a script: the file can import the modules beside it.
     folder = str(Path(path).parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -152,7 +152,7 @@ def _import_file(path: str, mtime_ns: int, num_bytes: int) -> ModuleType:  # noq
         place = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         raise UsageError(
             f"importing {path} failed{place}: {type(error).__name__}: {error}",
-            help=f"run `python {path}` to see the error alone",
+            help=f"run `python {path}` to see the error by itself",
             path=path,
         ) from error
     return module

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from gristmill.engine.recorder import SIZE, Recorder, create_recording
+from gristmill.engine.worker.recorder import SIZE, Recorder, create_recording
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_notes_of_another_process_survive_its_death():
     code = (
         "import faulthandler, os, sys\n"
         f"sys.path[:] = {sys.path!r}\n"
-        "from gristmill.engine.recorder import Recorder\n"
+        "from gristmill.engine.worker.recorder import Recorder\n"
         f"recorder = Recorder({fd})\n"
         f"faulthandler.enable({fd}, all_threads=False)\n"
         "recorder.note(3.25, 42)\n"
@@ -96,7 +96,7 @@ def test_reading_never_sees_half_a_note():
     code = (
         "import sys\n"
         f"sys.path[:] = {sys.path!r}\n"
-        "from gristmill.engine.recorder import Recorder\n"
+        "from gristmill.engine.worker.recorder import Recorder\n"
         f"recorder = Recorder({fd})\n"
         "n = 0\n"
         "while True:\n"

@@ -1,4 +1,4 @@
-"""What a worker is told once: the function, how to set up, and how a task talks while it runs."""
+"""What a worker is told once: the function, its set-up, and how a running task reports back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from gristmill.engine.recorder import Recorder
+    from gristmill.engine.worker.recorder import Recorder
 
 _COUNTS_SECONDS = 0.25
 
@@ -27,7 +27,7 @@ class Job:
         self.takes_context = takes_context
 
     def run_setup(self, context: Context) -> tuple[Any, ...]:
-        """Run the set-up and give the arguments that follow the item in each call."""
+        """Run the set-up and return the arguments that follow the item in each call."""
         context.state = self.setup() if self.setup is not None else None
         if self.takes_context:
             return (context,)
@@ -35,7 +35,7 @@ class Job:
 
 
 class Context:
-    """A running task's line to the scheduler: its worker's `state`, counters and its position."""
+    """A running task's connection to the scheduler: the worker's `state`, counters and a position."""
 
     def __init__(self, send: Callable[[dict[str, int]], None], recorder: Recorder | None = None) -> None:
         self.state: Any = None
@@ -52,14 +52,15 @@ class Context:
             self.flush()
 
     def at(self, position: int) -> None:
-        """Say that work on this position (record) inside the task starts now.
+        """Report that work on this position (record) inside the task starts now.
 
-        The task's timeout then counts from here, and a death or timeout names the position.
+        The task's timeout counts from here, and a death or timeout names the position.
         """
         if self._recorder is not None:
             self._recorder.note_position(position)
 
     def flush(self) -> None:
+        """Send the counters now."""
         if self._counts:
             self._send(self._counts)
             self._counts = {}

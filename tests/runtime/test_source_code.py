@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gristmill.core import source_code
 from gristmill.core.errors import UsageError
+from gristmill.runtime import source_code
 
 LIMIT = 5
 
@@ -157,13 +157,13 @@ def test_unknown_code_gives_nothing():
 
 
 SCRIPT = """
-    from gristmill.core import source_code
+    from gristmill.runtime import source_code
     words = {"stop", "the", "a", "of"}
     def make(value):
         return lambda record: (value, record, words)
     class Local: pass
-    print(source_code.of_callable(make({"x", "y", "z", "w"})))
-    print(source_code.of_callable(make([1.5, {"k": b"v"}])))
+    print(source_code.fingerprint_callable(make({"x", "y", "z", "w"})))
+    print(source_code.fingerprint_callable(make([1.5, {"k": b"v"}])))
 """
 
 
@@ -183,7 +183,7 @@ def test_is_the_same_in_every_process(tmp_path):
 def test_at_a_prompt_nothing_is_known():
     run = subprocess.run(
         [sys.executable, "-"],
-        input="from gristmill.core import source_code\nprint(source_code.of_callable(lambda x: x))",
+        input="from gristmill.runtime import source_code\nprint(source_code.fingerprint_callable(lambda x: x))",
         capture_output=True,
         text=True,
         check=True,

@@ -12,7 +12,7 @@ import pytest
 from gristmill_testing import scripts
 from gristmill_testing.objects import BadDeparture, Plain
 
-from gristmill.engine import pickling
+from gristmill.engine.worker import pickling
 
 
 def joined(parts):
@@ -80,7 +80,7 @@ def decoded_elsewhere(obj, expression, project):
         f"""
         import sys
         sys.path[:] = {sys.path!r}
-        from gristmill.engine import pickling
+        from gristmill.engine.worker import pickling
         obj = pickling.decode(open("bytes", "rb").read())
         print({expression})
         """,

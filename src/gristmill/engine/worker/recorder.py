@@ -1,9 +1,9 @@
-"""The flight recorder of a worker process: what it is doing, readable after it died.
+"""The flight recorder of a worker process: what it is doing, readable after its death.
 
-One anonymous page range shared by parent and worker (a memfd, or an unlinked file where there is none), so a note
-costs a memory write instead of a message: 0.2 µs an item. Layout:
+One anonymous page range shared by parent and worker (a memfd, or an unlinked file where there is none). A note costs a
+memory write instead of a message: 0.2 µs an item. Layout:
 
-    0   float64  when the current item was started (CLOCK_MONOTONIC, the same for all processes); +inf: no timeout runs
+    0   float64  start of the current item (CLOCK_MONOTONIC, the same for all processes); +inf: no timeout runs
     8   int64    number of the current item, -1 when there is none
     16  int64    position inside the item that the function reported, -1 when it reported none
     24  float64  the start again: while the two differ, the worker is in the middle of a note
@@ -26,36 +26,38 @@ _POSITION = struct.Struct("@qd")
 _NEVER = float("inf")
 
 Note = tuple[float, int, int]
-"""When the item was started, its number, and the position inside it."""
+"""The start of the item, its number, and the position inside it."""
 
 
 class Recorder:
-    """Both processes map the same file; the worker writes, the parent reads."""
+    """One worker's recording. Both processes map the same file; the worker writes, the parent reads, without a lock."""
 
     def __init__(self, fd: int) -> None:
         self._memory = mmap.mmap(fd, SIZE)
 
     def note(self, started: float, item: int, position: int = -1) -> None:
-        # Not pack_into: it clears the place first, and all zeros look like item 0 started long ago.
+        """Record the current item."""
+        # Not pack_into: it clears the target first, and all zeros look like item 0 started long ago.
         self._memory[0:32] = _NOTE.pack(started, item, position, started)
 
     def note_position(self, position: int) -> None:
-        """The current item has come to this position; its timeout counts from here."""
+        """Record the position inside the current item; its timeout counts from now."""
         now = monotonic()
+        # First the start, last its copy: a reader between the two writes sees that they differ.
         self._memory[0:8] = _TIME.pack(now)
         self._memory[16:32] = _POSITION.pack(position, now)
 
     def stop_clock(self) -> None:
-        """What the worker does now for its item takes no time of the item's."""
+        """Stop the item's timeout: what the worker does now for the item is not the item's fault."""
         self._memory[0:8] = self._memory[24:32] = _TIME.pack(_NEVER)
 
     def note_idle(self) -> None:
-        """The worker has no item."""
+        """Record that the worker has no item."""
         self.note(_NEVER, -1)
 
     def read(self) -> Note:
         """`(started, item, position)`. A worker that is just starting an item, or died doing so, is not late."""
-        # Read backwards: if the last thing written still agrees with the first, nothing came between. If not, a note is
+        # Read backwards: if the last value written still agrees with the first, nothing came between. If not, a note is
         # being written, and the later time is the one that counts.
         (again,) = _TIME.unpack_from(self._memory, 24)
         item, position = _ITEM_AND_POSITION.unpack_from(self._memory, 8)
@@ -63,14 +65,16 @@ class Recorder:
         return max(started, again), item, position
 
     def crash_text(self) -> str:
+        """The Python stack that faulthandler wrote at a fatal signal; empty if there was none."""
         return self._memory[_NOTE.size :].rstrip(b"\0").decode(errors="replace")
 
     def close(self) -> None:
+        """Unmap the recording."""
         self._memory.close()
 
 
 def create_recording() -> int:
-    """A file descriptor of `SIZE` zero bytes that has no name anywhere and goes with its last holder."""
+    """A file descriptor of `SIZE` bytes without a name, which vanishes with its last holder."""
     if sys.platform == "linux":
         fd = os.memfd_create("gristmill-recorder", os.MFD_CLOEXEC)
     else:

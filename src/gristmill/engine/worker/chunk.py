@@ -1,0 +1,97 @@
+"""The loop over the items of a chunk: the same in a worker process, in a thread and in the caller.
+
+Results leave in groups, at the latest every `FLUSH_SECONDS`. A chunk that turns out to take much longer than planned
+returns its unstarted items, so that one slow stretch of the input does not delay the rest.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from gristmill.engine.worker.captured_error import CapturedError
+
+TYPE_CHECKING = False  # a worker does without the typing module
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any, Protocol
+
+    from gristmill.engine.worker.recorder import Recorder
+
+    class Emit(Protocol):
+        """Sends results on their way; `last` marks the end of the chunk."""
+
+        def __call__(self, results: ChunkResults, *, last: bool) -> None: ...
+
+
+FLUSH_SECONDS = 0.1
+RETURN_AFTER_SECONDS = 0.2
+
+
+class Chunk:
+    """Items of the input that are sent together. Workers run them in order, so `num_done` says which have ended."""
+
+    __slots__ = ("indexes", "is_dissolved", "items", "num_done", "number")
+
+    def __init__(self, number: int, indexes: Sequence[int], items: Sequence[Any]) -> None:
+        self.number = number
+        self.indexes = indexes
+        self.items = items
+        self.num_done = 0
+        self.is_dissolved = False
+        """Whether its items are in the queue again, so that later results of this chunk must be ignored."""
+
+    def unfinished_items(self) -> list[tuple[int, Any]]:
+        """The items without an outcome, with their numbers."""
+        return list(zip(self.indexes[self.num_done :], self.items[self.num_done :], strict=True))
+
+
+class ChunkResults:
+    """The outcomes of consecutive items of one chunk; `errors` maps positions in `values` to what was raised there."""
+
+    __slots__ = ("errors", "seconds", "values")
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self.errors: dict[int, CapturedError] = {}
+        self.seconds = 0.0
+
+
+def run_chunk(
+    function: Callable[..., Any],
+    extra_arguments: tuple[Any, ...],
+    chunk: Chunk,
+    emit: Emit,
+    *,
+    recorder: Recorder | None = None,
+    returns_unstarted: bool = False,
+    is_cancelled: Callable[[], bool] | None = None,
+) -> None:
+    """Call the function on each item and `emit` the results; the last group is marked, and may leave items undone."""
+    began = flushed = monotonic()
+    results = ChunkResults()
+    for index, item in zip(chunk.indexes, chunk.items, strict=True):
+        if is_cancelled is not None and is_cancelled():
+            break
+        now = monotonic()
+        if now - flushed > FLUSH_SECONDS and results.values:
+            results.seconds = now - flushed
+            if returns_unstarted and now - began > RETURN_AFTER_SECONDS:
+                break
+            if recorder is not None:
+                recorder.note(now, index)  # the timeout covers the pickling of results too
+            emit(results, last=False)
+            results, flushed = ChunkResults(), now
+        if recorder is not None:
+            recorder.note(now, index)
+        try:
+            results.values.append(function(item, *extra_arguments))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit too: a function that calls sys.exit() has failed, not finished
+            results.errors[len(results.values)] = CapturedError(error, travels=recorder is not None)
+            results.values.append(None)
+    else:
+        results.seconds = monotonic() - flushed
+    if recorder is not None:
+        recorder.note(monotonic(), index)
+    emit(results, last=True)

@@ -1,0 +1,187 @@
+"""One worker process as the parent sees it: how it is started, spoken to, killed and reaped.
+
+Each worker leads its own session: Ctrl-C in the terminal reaches only the parent, and whatever the user's function
+started ends with its worker. Nothing here blocks, except for the moment in which a killed process is reaped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gristmill.engine.backend import Counts, Died, Ready, Results, SetupFailed, Undecodable
+from gristmill.engine.worker import wire
+from gristmill.engine.worker.captured_error import CapturedError
+from gristmill.engine.worker.recorder import Recorder, create_recording
+
+if TYPE_CHECKING:
+    from gristmill.engine.backend import Event
+    from gristmill.engine.worker.chunk import Chunk
+    from gristmill.engine.worker.recorder import Note
+
+# Cores are shared out by processes; native thread pools inside each would only compete for them. (Arrow's pool follows
+# OMP_NUM_THREADS too.)
+ONE_THREAD = {
+    "FASTOKENS_BPE_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "NUMBA_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "RAYON_NUM_THREADS": "1",
+    "VECLIB_MAXIMUM_THREADS": "1",
+}
+# Workers allocate and free blocks of a few megabytes all the time. By default glibc returns each to the system, and the
+# next one is filled with fresh pages: a tenth of a worker's time.
+STEADY_HEAP = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20)}
+LEAVE_SECONDS = 2.0
+# Not "-m gristmill.engine.worker.main": the package may be importable only through the parent's sys.path, which follows
+# with the job (it can be too long for an argument).
+_BOOTSTRAP = "import sys; sys.path.insert(0, sys.argv.pop(1)); from gristmill.engine.worker.main import main; main()"
+_PACKAGE_ROOT = str(Path(__file__).parents[2])
+_SOCKET_BYTES = 1 << 20
+
+
+class WorkerProcess:
+    """A child process and the parent's ends of everything that connects to it. A `WorkerHandle` for the scheduler."""
+
+    def __init__(self, job: bytes, cpu: int | None, *, returns_unstarted: bool) -> None:
+        # `theirs` are the child's ends, closed here as soon as the child has inherited them: otherwise this process
+        # would hold them open and never see the end of the socket. `ours` are closed by `reap`.
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            self._socket, child_socket = socket.socketpair()
+            ours.callback(self._socket.close)
+            theirs.callback(child_socket.close)
+            for end in (self._socket, child_socket):  # the usual 208 KiB would cut each MiB into many small turns
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BYTES)
+            child_lifeline, lifeline = os.pipe()
+            ours.callback(os.close, lifeline)
+            theirs.callback(os.close, child_lifeline)
+            recording = create_recording()
+            theirs.callback(os.close, recording)
+            self._recorder = Recorder(recording)
+            ours.callback(self._recorder.close)
+            inherited = (child_socket.fileno(), child_lifeline, recording)
+            self.process = subprocess.Popen(
+                [*_interpreter_command(), _BOOTSTRAP, _PACKAGE_ROOT, *map(str, inherited)],
+                pass_fds=inherited,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                env={**STEADY_HEAP, **os.environ, **ONE_THREAD},
+            )
+            ours.callback(self.kill)
+            self.descriptor = os.pidfd_open(self.process.pid) if hasattr(os, "pidfd_open") else None
+            """Readable when the process has ended; None where the system has no process descriptors."""
+            if self.descriptor is not None:
+                ours.callback(os.close, self.descriptor)
+            self._ours = ours.pop_all()
+        self._socket.setblocking(False)
+        self.pid = self.process.pid
+        self.name = f"process {self.pid}"
+        self._receiver = wire.Receiver(self._socket.fileno())
+        self._sender = wire.Sender(self._socket.fileno())
+        path = [str(entry) for entry in sys.path]
+        self._sender.push(wire.pack(wire.JOB, (path, sys.argv, cpu, returns_unstarted, job)))
+        self.flush()
+
+    def fileno(self) -> int:
+        """The socket, for a selector."""
+        return self._socket.fileno()
+
+    def send(self, chunk: Chunk) -> int:
+        payload = chunk.indexes, chunk.items
+        segments = wire.pack(wire.CHUNK, payload, chunk=chunk.number, num_items=chunk.indexes[0])
+        self._sender.push(segments)
+        self.flush()
+        return sum(len(segment) for segment in segments)
+
+    def flush(self) -> bool:
+        """Write as much as the socket takes; whether nothing is left to write."""
+        try:
+            return self._sender.flush()
+        except (BrokenPipeError, ConnectionResetError):
+            return True  # it is dead or dying: the end of its socket will say so
+
+    def current(self) -> Note | None:
+        started, item, position = self._recorder.read()
+        return (started, item, position) if item >= 0 else None
+
+    def num_bytes_received(self) -> int:
+        return self._receiver.num_bytes
+
+    def stop(self) -> None:
+        self._sender.push(wire.pack(wire.STOP))
+        self.flush()
+
+    def kill(self) -> None:
+        """End the worker and all that it started. Its number cannot belong to another yet: it has not been reaped."""
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS refuses for a group of the dead
+                os.killpg(self.process.pid, signal.SIGKILL)
+
+    def receive(self) -> tuple[list[Event], bool]:
+        """The events of all complete messages, and whether the worker's end of the socket is closed."""
+        events: list[Event] = []
+        try:
+            while (frame := self._receiver.receive()) is not None:
+                events.append(self._decode_event(frame))
+        except (EOFError, ConnectionResetError):
+            return events, True
+        return events, False
+
+    def _decode_event(self, frame: wire.Frame) -> Event:
+        if frame.kind == wire.READY:
+            return Ready(self)
+        try:
+            payload = frame.load()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as raised:  # whatever the results' own code raises, sys.exit() included
+            error = CapturedError(raised, "unpicklable", about="what the worker sent cannot be unpickled")
+            if frame.kind == wire.SETUP_FAILED:
+                return SetupFailed(self, error)
+            return Undecodable(self, frame.chunk, error, frame.last)
+        if frame.kind == wire.RESULTS:
+            return Results(self, frame.chunk, payload, frame.last, frame.nbytes)
+        if frame.kind == wire.COUNTS:
+            return Counts(self, payload)
+        if frame.kind == wire.SETUP_FAILED:
+            return SetupFailed(self, payload)
+        return Undecodable(self, frame.chunk, payload, frame.last)
+
+    def reap(self) -> Died:
+        """Reap the process, end what it left running, and report how it ended."""
+        self.kill()
+        code = self._wait_for_exit()
+        _, item, position = self._recorder.read()
+        crash_text = self._recorder.crash_text()
+        self._ours.close()
+        if code >= 0:
+            return Died(self, f"exited with code {code}", None, item, position, crash_text)
+        name = _signal_name(-code)
+        return Died(self, f"was killed by {name}", name, item, position, crash_text)
+
+    def _wait_for_exit(self) -> int:
+        try:
+            return self.process.wait(timeout=LEAVE_SECONDS)
+        except subprocess.TimeoutExpired:  # killed, but stuck in the kernel (a dead network file system)
+            return -signal.SIGKILL
+
+
+def _interpreter_command() -> list[str]:
+    # -P: the current folder must not come first, where a user's random.py would hide Python's own.
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return [sys.executable, *flags, "-P", "-c"]
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
