@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Account:
     """One step's account for one source. Accounts of different tasks add up.
 
-    >>> account = Account(step="length", taken=10, given=8, dropped=Counter(too_short=2))
+    >>> account = Account(step="length", records_in=10, records_out=8, dropped=Counter(too_short=2))
     >>> account.is_balanced
     True
     """

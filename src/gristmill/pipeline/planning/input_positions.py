@@ -33,9 +33,9 @@ def parse_positions(word: str, sources: list[str]) -> list[InputPosition]:
     """What a word may mean: with and without the name of a source before the colon. Empty: it names no position.
 
     >>> parse_positions("web:a.jsonl@17", ["web"])[0]
-    InputPlace(source='web', file='a.jsonl', position=17)
+    InputPosition(source='web', file='a.jsonl', position=17)
     >>> parse_positions("s3://bucket/a.jsonl@17", ["web"])
-    [InputPlace(source=None, file='s3://bucket/a.jsonl', position=17)]
+    [InputPosition(source=None, file='s3://bucket/a.jsonl', position=17)]
     """
     found = re.fullmatch(r"(.+)@([0-9]{1,19})", word, re.DOTALL)
     if found is None:
