@@ -319,7 +319,7 @@ class _SliceRun:
         self._opening.records_out += cell.batch.num_rows
         if cell.num_blank:
             self._opening.counters["blank"] += cell.num_blank
-        self._opening.counters.update(+cell.measures)
+        self._opening.counters.update(+cell.counters)
         self._quarantine_records(self._opening, cell.quarantined, cell.batch)
         _add_amounts(self._opening, cell.batch)
         self._context.count(records=cell.batch.num_rows)

@@ -44,7 +44,7 @@ class CellBatch:
     num_blank: int = 0
     """Blank lines or documents: skipped and counted."""
     quarantined: list[QuarantinedRecord] = field(default_factory=list)
-    measures: Counter[str] = field(default_factory=Counter)
+    counters: Counter[str] = field(default_factory=Counter)
     """What else was counted: records with `other_fields`."""
 
 

@@ -93,7 +93,7 @@ def _join_cells(cells: list[CellBatch]) -> CellBatch:
         return cells[0]
     bad = [record for cell in cells for record in cell.quarantined]
     batch = pa.concat_batches([cell.batch for cell in cells])
-    measures = sum((cell.measures for cell in cells), Counter[str]())
+    measures = sum((cell.counters for cell in cells), Counter[str]())
     return CellBatch(cells[0].cell, batch, sum(cell.num_blank for cell in cells), bad, measures)
 
 

@@ -92,7 +92,7 @@ class CsvReader(JsonLinesReader):
     def parse(self, raw: RawCell) -> CellBatch:
         cell = super().parse(raw)
         cell.num_blank += self._num_blank
-        cell.measures[LITERAL_QUOTES] += self._num_literal_quotes
+        cell.counters[LITERAL_QUOTES] += self._num_literal_quotes
         return cell
 
     def _cut_cell(self, raw: RawCell) -> CutRecords:
