@@ -15,7 +15,8 @@ import pyarrow as pa
 from gristmill.core.records import ORIGIN_TYPE, SourceFile
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.runner import StageUnit
-from gristmill.pipeline.planning.plan import Leg, SourcePlan
+from gristmill.pipeline.planning.source_plan import SourcePlan
+from gristmill.pipeline.planning.split_stages import Stage
 from gristmill.pipeline.stages.receipts import Receipts
 from gristmill.pipeline.stages.sink import SplitFile
 from gristmill.pipeline.planning.units import Span
@@ -25,7 +26,7 @@ from gristmill.steps import Read
 
 root, count = Path(sys.argv[1]), 100_000
 schema = pa.schema([("origin", ORIGIN_TYPE), ("text", pa.large_string())])
-source = SourcePlan("web", Read(read="*"), (), schema, (Leg((), None),), (schema,), [])
+source = SourcePlan("web", Read(read="*"), (), schema, (Stage((), None),), (schema,), [])
 receipts = Receipts(root / "receipts.jsonl")
 units = []
 for number in range(count):
@@ -45,7 +46,7 @@ for number in range(count):
         {"step": step, "in": 12_400, "created": 0, "out": 12_345, "dropped": {"too_short": 55}, "quarantined": {}}
         for step in ("read", "length", "sample")
     ]
-    receipts.add(unit.fingerprint, SliceResult(parts=[part], books=books))
+    receipts.add(unit.fingerprint, SliceResult(split_files=[part], books=books))
 receipts.close()
 del receipts
 again = Receipts(root / "receipts.jsonl")

@@ -8,7 +8,7 @@ import pytest
 
 from gristmill.core.errors import EmptyDatasetError
 from gristmill.core.recipe import Source
-from gristmill.pipeline.planning import plan, units
+from gristmill.pipeline.planning import source_plan, units
 from gristmill.pipeline.run import run_recipe
 from gristmill.pipeline.stages import unpack
 from gristmill.pipeline.stages.options import RunOptions
@@ -95,7 +95,7 @@ def test_a_split_by_number_is_over_all_sources_whatever_steps_they_have(mill, tm
 
 @pytest.fixture
 def unpacked_early(monkeypatch):
-    monkeypatch.setattr(plan, "UNPACK_BYTES", 1000)
+    monkeypatch.setattr(source_plan, "UNPACK_BYTES", 1000)
     monkeypatch.setattr(units, "CELLS_PER_UNIT", 1)
     monkeypatch.setattr(unpack, "CELLS_PER_UNIT", 1)
 
@@ -126,7 +126,7 @@ def test_a_large_compressed_file_is_unpacked_and_shared(mill, tmp_path, unpacked
 @pytest.mark.parametrize("unpack_first", [False, True])
 def test_a_truncated_compressed_file(mill, tmp_path, monkeypatch, unpack_first):
     if unpack_first:
-        monkeypatch.setattr(plan, "UNPACK_BYTES", 1000)
+        monkeypatch.setattr(source_plan, "UNPACK_BYTES", 1000)
     content = long_lines(3000)
     packed = gzip.compress(content, 1, mtime=0)
     cut = packed[: len(packed) * 2 // 3]
@@ -146,7 +146,7 @@ def test_a_truncated_compressed_file(mill, tmp_path, monkeypatch, unpack_first):
 @pytest.mark.parametrize("unpack_first", [False, True])
 def test_a_compressed_file_that_is_none(mill, tmp_path, monkeypatch, unpack_first):
     if unpack_first:
-        monkeypatch.setattr(plan, "UNPACK_BYTES", 10)
+        monkeypatch.setattr(source_plan, "UNPACK_BYTES", 10)
     (tmp_path / "a.jsonl.gz").write_bytes(lines(100))
     (tmp_path / "b.jsonl").write_bytes(lines(100))
     result = mill.run(mill.recipe({"web": Read(read=f"{tmp_path}/*.jsonl*")}, [Write(format="jsonl")]))

@@ -9,8 +9,7 @@ import tarfile
 import pytest
 
 from gristmill.core.errors import SourceChangedError
-from gristmill.pipeline.planning import plan as plan_module
-from gristmill.pipeline.planning import units
+from gristmill.pipeline.planning import source_draft, source_plan, units
 from gristmill.pipeline.stages import unpack
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps import Deduplicate, Read, Shuffle, Write
@@ -46,9 +45,9 @@ def small_cells(monkeypatch):
     """Some hundred units of a megabyte: cells are cut in the parent or in threads, so all see these sizes."""
     index_cells = webdataset.index_cells
     monkeypatch.setattr(unpack, "index_cells", lambda path, most: index_cells(path, most, cell_bytes=4000))
-    for module in (units, plan_module):
+    for module in (units, source_draft, source_plan):
         monkeypatch.setattr(module, "UNIT_BYTES", 64_000)
-    monkeypatch.setattr(plan_module, "UNPACK_BYTES", 1000)
+    monkeypatch.setattr(source_plan, "UNPACK_BYTES", 1000)
     monkeypatch.setitem(open_reader.__kwdefaults__, "cell_bytes", 4000)
 
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from gristmill.pipeline.planning import plan
+from gristmill.pipeline.planning import source_plan
 from gristmill.pipeline.stages import input_units as first_units
 from gristmill.pipeline.stages import unpack
 from gristmill.shards.dataset import open_dataset
@@ -21,7 +21,7 @@ def corpus_of_many_units(small_units, monkeypatch, tmp_path):
     """Two plain files of 3 units each and a compressed one of 6, in this order."""
     for module in (first_units, unpack):
         monkeypatch.setattr(module, "CELLS_PER_UNIT", 2)
-    monkeypatch.setattr(plan, "UNPACK_BYTES", 1 << 10)
+    monkeypatch.setattr(source_plan, "UNPACK_BYTES", 1 << 10)
     (tmp_path / "a.jsonl").write_bytes(json_lines("a", 18_000))
     (tmp_path / "b.jsonl").write_bytes(json_lines("b", 18_000))
     (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(json_lines("c", 36_000), 1, mtime=0))

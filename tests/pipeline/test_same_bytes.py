@@ -3,6 +3,7 @@
 import pytest
 
 from gristmill.core.recipe import Source
+from gristmill.pipeline.barriers import shuffle
 from gristmill.steps import Filter, Length, Limit, Map, Read, Rename, Sample, Select, Shuffle, Split, Write
 
 MIB = 1 << 20
@@ -57,27 +58,24 @@ def test_each_format(mill, corpus, small_units, write):
     ids=["limit", "shuffle", "split", "all", "shuffled splits"],
 )
 def test_barriers(mill, corpus, small_units, steps, monkeypatch):
-    from gristmill.pipeline.barriers import base as barriers
-
-    monkeypatch.setattr(barriers, "BUCKET_BYTES", 2 * MIB)
+    monkeypatch.setattr(shuffle, "BUCKET_BYTES", 2 * MIB)
     assert_same(mill, lambda size: mill.recipe(sources(corpus), steps, slice_bytes=size, seed=3), THREADS)
 
 
 def test_the_number_of_buckets_does_not_depend_on_the_number_of_files(mill, corpus, small_units, monkeypatch):
     """Just where one more bucket begins: heads and feet of more files must not count."""
-    from gristmill.pipeline.barriers import base as barriers
-
     found = []
-    real = barriers.shuffle_units
+    real = shuffle.ShuffleBarrier.pass_sources
 
-    def watched(shuffle, runner, stage, units, results):
-        found.append(sum(sum(part.data_blocks) for result in results for part in result.parts))
-        return real(shuffle, runner, stage, units, results)
+    def watched(barrier, sources, run):
+        [source] = sources
+        found.append(sum(sum(file.data_blocks) for result in source.results for file in result.split_files))
+        return real(barrier, sources, run)
 
-    monkeypatch.setattr(barriers, "shuffle_units", watched)
+    monkeypatch.setattr(shuffle.ShuffleBarrier, "pass_sources", watched)
     one_source = {"web": Read(read=f"{corpus}/web/*.jsonl")}
     mill.fresh_files(mill.recipe(one_source, [Shuffle()]))
-    monkeypatch.setattr(barriers, "BUCKET_BYTES", found[0])
+    monkeypatch.setattr(shuffle, "BUCKET_BYTES", found[0])
     assert_same(mill, lambda size: mill.recipe(one_source, [Shuffle()], slice_bytes=size), THREADS)
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gristmill.core.errors import UsageError
 from gristmill.core.records import SPLIT
 from gristmill.core.sample_batches import documents
+from gristmill.core.step import GlobalStep, LocalStep
 from gristmill.steps import Split
 
 
@@ -44,7 +45,7 @@ def test_numbers_are_exact_but_for_copies(values, validation, test, cut):
     if not validation + test:
         return
     step = Split(validation=validation, test=test)
-    assert step.is_global
+    assert isinstance(step.resolve("."), GlobalStep)
     batch = documents([str(value) for value in values])
     keys = step.keys(batch, 0)
     smallest = step.smallest([keys[:cut], keys[cut:]])
@@ -83,8 +84,8 @@ def test_senseless_parts_are_refused(parameters):
 
 
 def test_fractions_are_local():
-    assert not Split(validation=0.1).is_global
-    assert not Split(test=0.1).is_global
+    assert isinstance(Split(validation=0.1).resolve("."), LocalStep)
+    assert isinstance(Split(test=0.1).resolve("."), LocalStep)
 
 
 def test_columns_are_checked():

@@ -1,6 +1,7 @@
 """`gristmill run`: a recipe carried out, with the books at the end."""
 
 import json
+from functools import partial
 from time import monotonic
 
 import click
@@ -13,10 +14,9 @@ from gristmill.cli.tables import print_books, print_duplicates, print_lines, pri
 from gristmill.core.errors import UsageError
 from gristmill.core.recipe import runs_user_code
 from gristmill.engine.events import EventLog
-from gristmill.engine.progress import Activity
 from gristmill.pipeline.planning.outline import format_bytes, format_count
-from gristmill.pipeline.planning.plan import Plan, make_plan
-from gristmill.pipeline.run import RunResult, run_plan
+from gristmill.pipeline.planning.plan import Plan
+from gristmill.pipeline.run import RunResult, run_recipe
 from gristmill.pipeline.stages.options import RunOptions
 from gristmill.recipe.load import load_recipe
 from gristmill.runtime.pandas_free import block_pandas_import
@@ -91,16 +91,8 @@ def command(
     loaded = load_recipe(recipe, overrides)
     if not runs_user_code(step for _, step in loaded.all_steps()):
         block_pandas_import()
-    with Activity(shows=not quiet) as activity:
-        plan = make_plan(loaded, limit=limit, backend=backend, timeout=timeout, tell=activity.show)
-    _warn_of_space(plan)
-    if verbose:
-        print_lines(str(plan), err=True)
-    elif not quiet:
-        for note in dict.fromkeys(note for source in plan.sources for note in source.notes):
-            print_lines(f"note: {note}", err=True)
     try:
-        result = run_plan(plan, options)
+        result = run_recipe(loaded, options, limit=limit, show_plan=partial(_show_plan, quiet=quiet, verbose=verbose))
     except (KeyboardInterrupt, SystemExit):  # SIGTERM is a SystemExit: see cli.main
         click.echo("stopped; what was finished is kept", err=True)
         click.echo(f"  help: the same command goes on from there: {again('run', recipe, overrides, limit)}", err=True)
@@ -111,6 +103,15 @@ def command(
         if not quiet:
             print_accounts(result, details=verbose)
         print_outcome(result, monotonic() - started)
+
+
+def _show_plan(plan: Plan, *, quiet: bool, verbose: bool) -> None:
+    _warn_of_space(plan)
+    if verbose:
+        print_lines(str(plan), err=True)
+    elif not quiet:
+        for note in dict.fromkeys(note for source in plan.sources for note in source.notes):
+            print_lines(f"note: {note}", err=True)
 
 
 def _warn_of_space(plan: Plan) -> None:

@@ -1,12 +1,19 @@
 """Steps are data: frozen structs whose fields are their recipe keys. Their kernels turn a batch into a batch.
 
-A step knows no other step and keeps no state: it can be pickled, written to YAML, fingerprinted and run anywhere. Its
-life has four phases:
+A step keeps no state: it can be pickled, written to YAML, fingerprinted and run anywhere. The pipeline knows only the
+classes of this module; a step itself says what is special about it, by the methods and class variables below.
 
-1. described: the struct as the recipe has it; its constructor only checks values.
-2. resolved (`resolve`, in the plan): what its parameters name, such as a tokenizer's folder, is looked up.
-3. adapted to the sample (`adapt_to_sample`, in the plan): choices that depend on real records are made.
-4. loaded (`load`, once a worker): the kernel that runs on batches.
+The life cycle of a step, in the order of the calls:
+
+1. Described: the struct as the recipe has it. The constructor checks its fields and does no I/O; `check_position`
+   checks the step against the recipe around it.
+2. Resolved: the plan calls `resolve` once, in the parent process. What the fields name (a tokenizer's folder, files) is
+   looked up; its content becomes part of the step, and so of every fingerprint. The result may be of another class:
+   `Tokenize` becomes `ResolvedTokenize`, a `Split` by numbers becomes the global step `SplitByCount`.
+3. Adapted to the sample: the plan sends up to 100 real records through all steps and calls `adapt_to_sample` where they
+   reach the step, in a worker process where a step runs the user's code. Choices that depend on the data are made here.
+4. Loaded: each worker calls `load` once for the kernel, then `begin_task` for each task and `apply` for each batch. A
+   global step has no kernel: its barrier runs between two stages (`pipeline/barriers`).
 """
 
 from __future__ import annotations
@@ -20,7 +27,24 @@ import pyarrow as pa
 from gristmill.core.records import StepResult
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
+
+    from gristmill.core.records import SourceFile
+
+
+class StepPosition(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a step stands in a recipe, and what else the recipe has."""
+
+    key: str
+    """The key of the step in the recipe, such as `steps.2` or `sources.web.steps.0`."""
+    sources: tuple[str, ...]
+    """Names of all sources of the recipe."""
+    is_common: bool
+    """Whether the records of all sources come to the step."""
+    is_packed: bool
+    """Whether the recipe packs rows of tokens."""
 
 
 class UserCode:
@@ -41,25 +65,42 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     preserves_text: ClassVar[bool] = False
     """Whether records keep their text: the step may only drop, order or count them."""
 
+    makes_text: ClassVar[bool] = False
+    """Whether it makes the text of records, which then need none of their own."""
+
+    needs_whole_record: ClassVar[bool] = False
+    """Whether it reads whole records, not only columns that it can name."""
+
+    selects_columns: ClassVar[bool] = False
+    """Whether only the columns that it names are left behind it."""
+
     @property
     def name(self) -> str:
         """The name of the step in recipes."""
         return str(self.__struct_config__.tag)
 
     @property
-    def is_global(self) -> bool:
-        """Whether the step needs all records before it can decide about the first one."""
+    def opens_record(self) -> bool:
+        """Whether it makes texts of whole records, of which nothing but columns is left behind it."""
         return False
+
+    @property
+    def untrusted_template(self) -> str:
+        """The name of a chat template that came with a model and that the step runs; empty without one."""
+        return ""
 
     @property
     def runs_untrusted_code(self) -> bool:
         """Whether it runs code that may never end, such as a chat template. Only worker processes load it."""
-        return False
+        return bool(self.untrusted_template)
 
     @property
     def fingerprint_versions(self) -> object:
         """Versions of the step and of the code that it relies on: part of every fingerprint."""
         return self.version
+
+    def check_position(self, position: StepPosition) -> None:
+        """Raise `UsageError` where the step does not fit the recipe around it."""
 
     def resolve(self, folder: str) -> Step:  # noqa: ARG002
         """Look up what the parameters name; relative paths start at `folder`.
@@ -68,6 +109,30 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         the returned step, and so of every fingerprint.
         """
         return self
+
+    def input_files(self) -> Sequence[SourceFile]:
+        """The files that a resolved step reads beside those of the sources."""
+        return ()
+
+    def columns_needed(self) -> tuple[str, ...]:
+        """The columns that it reads, from its class or its parameters."""
+        return ()
+
+    def columns_added(self) -> tuple[str, ...]:
+        """Columns that the step adds: later steps may use them though no file has them."""
+        return ()
+
+    def splits_added(self) -> tuple[str, ...]:
+        """The splits that it assigns records to."""
+        return ()
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        """The schema of its output; raises `UsageError` when the input lacks what it needs."""
+        return schema
+
+    def notes(self) -> list[str]:
+        """Messages for the user before the run: what was detected and chosen."""
+        return []
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -98,28 +163,12 @@ class LocalStep(Step, frozen=True, kw_only=True):
     needs: ClassVar[tuple[str, ...]] = ()
     """Columns that must exist (see also `columns_needed`)."""
 
-    needs_whole_record: ClassVar[bool] = False
-    """Whether it reads whole records, not only columns that it can name."""
-
     def columns_needed(self) -> tuple[str, ...]:
-        """The columns that it reads, from its class or its parameters."""
         return self.needs
-
-    def output_schema(self, schema: pa.Schema) -> pa.Schema:
-        """The schema of its output; raises `UsageError` when the input lacks what it needs."""
-        return schema
-
-    def notes(self) -> list[str]:
-        """Messages for the user before the run: what was detected and chosen."""
-        return []
 
     def sample_notes(self, sample: pa.RecordBatch) -> list[str]:  # noqa: ARG002
         """Messages for the user before the run that depend on real records that reach the step."""
         return []
-
-    def columns_added(self) -> tuple[str, ...]:
-        """Columns that the step adds: later steps may use them though no file has them."""
-        return ()
 
     def explain(self, record: pa.RecordBatch) -> list[Finding]:  # noqa: ARG002
         """What the step measures in one record and decides about it, for `gristmill explain`."""
@@ -167,27 +216,32 @@ class FilterStep(LocalStep, frozen=True, kw_only=True):
 
 
 class GlobalStep(Step, frozen=True, kw_only=True):
-    """A step that must see all records before it passes on the first: a barrier between two stages.
+    """A step that must see all records before it passes on the first: it ends a stage.
 
     The step is a description with pure kernels. How records come together (counts, keys, buckets on disk) is the task
-    of the pipeline's barrier for it.
+    of its barrier, which `pipeline/barriers/table.py` finds by the step's class.
     """
 
     preserves_text: ClassVar[bool] = True
 
-    @property
-    def is_global(self) -> bool:
-        return True
+    disk_copies: ClassVar[int] = 1
+    """How often its barrier keeps the records on disk, for the estimate of the plan."""
+
+    lists_removals: ClassVar[bool] = False
+    """Whether the manifest lists every record that it removes, so that a finished dataset can tell why."""
+
+    needs_first_only: ClassVar[bool] = False
+    """Whether it needs only the first records of a source (`max_first`): the stage before it reads no more of them."""
 
     @property
     def joins_sources(self) -> bool:
         """Whether the training records of all sources are written as one interleaved lane."""
         return False
 
-    def columns_needed(self) -> tuple[str, ...]:
-        """The columns that it reads."""
-        return ()
+    def max_first(self, split: str) -> int | None:  # noqa: ARG002
+        """How many of the first records of a split it needs; None: all of them."""
+        return None
 
-    def output_schema(self, schema: pa.Schema) -> pa.Schema:
-        """The schema of its output; raises `UsageError` when the input lacks what it needs."""
-        return schema
+    def sample_step(self) -> LocalStep | None:
+        """A local step that changes sample records as the barrier would; None where it changes no columns."""
+        return None

@@ -26,12 +26,16 @@ class Limit(GlobalStep, tag="limit", frozen=True, kw_only=True):
     """
 
     version: ClassVar[int] = 2
+    needs_first_only: ClassVar[bool] = True
 
     max_records: int
 
     def applies_to_split(self, split: str) -> bool:
         """Whether it counts the records of a split."""
         return split == TRAIN
+
+    def max_first(self, split: str) -> int | None:
+        return self.max_records if self.applies_to_split(split) else None
 
     def __post_init__(self) -> None:
         if self.max_records < 0:

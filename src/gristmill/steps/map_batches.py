@@ -35,6 +35,9 @@ class MapBatches(FunctionStep, tag="map_batches", frozen=True, kw_only=True):
     columns: dict[str, str] = msgspec.field(default_factory=dict)
     """New columns and their types."""
 
+    def columns_added(self) -> tuple[str, ...]:
+        return tuple(self.columns)
+
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         return add_columns(self.name, schema, self.columns)
 

@@ -16,8 +16,8 @@ from gristmill.core.names import check_choice
 from gristmill.core.numbers import check_positive_number, check_whole_number
 from gristmill.core.records import INPUT_IDS, ORIGIN, is_for_training
 from gristmill.core.seeds import hash_origins
-from gristmill.core.step import GlobalStep
-from gristmill.steps.records.source_column import with_source_field
+from gristmill.core.step import GlobalStep, LocalStep, StepPosition
+from gristmill.steps.records.source_column import NameSource, with_source_field
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,6 +72,22 @@ class Mix(GlobalStep, tag="mix", frozen=True, kw_only=True):
     @property
     def joins_sources(self) -> bool:
         return self.interleave
+
+    def sample_step(self) -> LocalStep | None:
+        return NameSource(source="") if self.joins_sources else None
+
+    def check_position(self, position: StepPosition) -> None:
+        if not position.is_common:
+            raise UsageError(f"{position.key}: mix weighs all sources", help="put it among the common steps")
+        if position.is_packed and self.by == ROWS:
+            raise UsageError(
+                f"{position.key}: rows are made by pack, after mix", help="mix by tokens, or mix the finished datasets"
+            )
+        for name in [*self.weights, *position.sources]:
+            if name not in position.sources or name not in self.weights:
+                problem = "is not a source" if name not in position.sources else "has no weight"
+                names = ", ".join(position.sources)
+                raise UsageError(f"{position.key}: {name} {problem}", help=f"give weights for {names}")
 
     def amounts(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
         """How much each record counts."""

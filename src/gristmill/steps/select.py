@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pyarrow as pa
 
 from gristmill.core.errors import UsageError
@@ -17,6 +19,8 @@ class Select(LocalStep, tag="select", frozen=True, kw_only=True):
     >>> Select(columns=["url"]).apply(documents(["hi"], url=["a.org"]), seed=0).batch.column_names
     ['origin', 'url']
     """
+
+    selects_columns: ClassVar[bool] = True
 
     columns: list[str]
 

@@ -14,8 +14,8 @@ import numpy as np
 from gristmill.core.errors import UsageError
 from gristmill.core.records import ORIGIN
 from gristmill.core.seeds import hash_origins
-from gristmill.core.step import GlobalStep
-from gristmill.steps.records.source_column import with_source_field
+from gristmill.core.step import GlobalStep, LocalStep
+from gristmill.steps.records.source_column import NameSource, with_source_field
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,6 +34,7 @@ class Shuffle(GlobalStep, tag="shuffle", frozen=True, kw_only=True):
     """
 
     version: ClassVar[int] = 2
+    disk_copies: ClassVar[int] = 2
 
     across: Literal["sources"] | None = None
 
@@ -43,6 +44,9 @@ class Shuffle(GlobalStep, tag="shuffle", frozen=True, kw_only=True):
     @property
     def joins_sources(self) -> bool:
         return self.across == "sources"
+
+    def sample_step(self) -> LocalStep | None:
+        return NameSource(source="") if self.joins_sources else None
 
     def keys(self, batch: pa.RecordBatch, seed: int, epoch: int = 0) -> NDArray[np.uint64]:
         """Where each record belongs in the whole order; another one for each copy that a `mix` has made."""

@@ -12,7 +12,7 @@ from gristmill.core.errors import UsageError
 from gristmill.core.records import ORIGIN, SPLIT, TEXT, StepResult, is_for_training
 from gristmill.core.seeds import hash_bound, hash_origins, hash_texts
 from gristmill.core.splits import TRAIN
-from gristmill.core.step import LocalStep
+from gristmill.core.step import GlobalStep, LocalStep, Step
 from gristmill.steps.records.columns import require_column
 
 if TYPE_CHECKING:
@@ -61,14 +61,13 @@ class Split(LocalStep, tag="split", frozen=True, kw_only=True):
                 help="for a number of records write it without a decimal point",
             )
 
-    @property
-    def is_global(self) -> bool:
-        """By numbers it must have seen all hashes; by fractions each record is judged alone."""
-        return not isinstance(self.validation or self.test, float)
+    def resolve(self, folder: str) -> Step:  # noqa: ARG002
+        """Return the global step where records are counted; by fractions each record is judged alone."""
+        if isinstance(self.validation or self.test, float):
+            return self
+        return SplitByCount(validation=int(self.validation), test=int(self.test), by=self.by)
 
-    @property
-    def targets(self) -> tuple[str, ...]:
-        """The splits that it makes."""
+    def splits_added(self) -> tuple[str, ...]:
         return tuple(name for name, amount in (("validation", self.validation), ("test", self.test)) if amount)
 
     def columns_needed(self) -> tuple[str, ...]:
@@ -133,11 +132,41 @@ class Split(LocalStep, tag="split", frozen=True, kw_only=True):
         return self.assign(batch, seed, self.bounds())
 
 
+class SplitByCount(GlobalStep, tag="split", frozen=True, kw_only=True):
+    """A `split` by numbers of records: all keys must be known before the first record is assigned."""
+
+    version: ClassVar[int] = Split.version
+
+    validation: int = 0
+    test: int = 0
+    by: str = TEXT
+
+    @property
+    def split(self) -> Split:
+        """The same split, for its keys and bounds."""
+        return Split(validation=self.validation, test=self.test, by=self.by)
+
+    def splits_added(self) -> tuple[str, ...]:
+        return self.split.splits_added()
+
+    def columns_needed(self) -> tuple[str, ...]:
+        return self.split.columns_needed()
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        return self.split.output_schema(schema)
+
+    def sample_step(self) -> LocalStep:
+        return AssignSplit(split=self.split, bounds=(0, 0))
+
+
 class AssignSplit(LocalStep, tag="split", frozen=True, kw_only=True):
     """A `split` by numbers, once the bounds are known."""
 
     split: Split
     bounds: tuple[int, int]
+
+    def splits_added(self) -> tuple[str, ...]:
+        return self.split.splits_added()
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
         return self.split.assign(batch, seed, self.bounds)

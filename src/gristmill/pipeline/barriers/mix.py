@@ -1,37 +1,39 @@
-"""The step `mix` between two legs: how much there is of each source, which of it goes on, and how often.
+"""The barrier of `mix`: how much there is of each source, which of its records pass, and how often.
 
-Records are taken in the order of their keys. Units count what they hold by ranges of keys; only in the one range where
-a source's share ends are keys looked at one by one, in a second pass. So the parent holds 4,096 numbers a source,
-however many records there are. Copies of a source are units of their own, of the next epoch.
+Records are taken in the order of their keys. A first pass counts each unit by 4,096 ranges of keys; a second looks at
+keys one by one, only in the range where a source's share ends. So the parent holds 4,096 numbers for each source,
+however many records there are. Copies of a source are units of their own, in the next epoch.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
 from gristmill.core.errors import UsageError
 from gristmill.engine.tasks import Task
 from gristmill.order.shares import plan_shares
-from gristmill.pipeline.barriers.base import list_stored_inputs
+from gristmill.pipeline.barriers.base import BarrierOutcome, list_stored_inputs
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.runner import StageUnit
-from gristmill.pipeline.stages.stored import StoredSelection
+from gristmill.pipeline.stages.stored import StoredInput
+from gristmill.steps.mix import NOT_CHOSEN
+from gristmill.steps.records.source_column import with_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from gristmill.engine.tasks import Context
     from gristmill.order.shares import SourceShare
-    from gristmill.pipeline.stages.runner import StageRunner
-    from gristmill.pipeline.stages.slice_task import SliceResult, StageContext
-    from gristmill.pipeline.stages.stored import StoredInput
+    from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
+    from gristmill.pipeline.stages.slice_task import StageContext
     from gristmill.steps.mix import Mix
 
 _RANGE_BITS = 12
@@ -39,17 +41,47 @@ _SHIFT = np.uint64(64 - _RANGE_BITS)
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-Units = list[tuple[StageUnit, tuple["StoredInput", ...]]]
+UnitInputs = list[tuple[StageUnit, tuple[StoredInput, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSelection:
+    """The records of an Arrow stream that a `mix` takes: all or some of them, perhaps not for the first time."""
+
+    path: str
+    num_rows: int
+    mix: Mix
+    key_bound: int | None
+    """Records with smaller keys are taken; None: all."""
+    is_copy: bool
+    """The records were taken before: these are new ones, and only training records are copied."""
+    source: str
+
+    counters: ClassVar[Mapping[str, int]] = {}
+
+    def count_dropped(self, num_records: int) -> Mapping[str, int]:
+        """Count the records that are not taken; those of a copy were counted the first time."""
+        return {NOT_CHOSEN: self.num_rows - num_records} if num_records < self.num_rows and not self.is_copy else {}
+
+    def batches(self, root: Path, seed: int) -> Iterator[pa.RecordBatch]:
+        """Read the records that are taken."""
+        for batch in StoredInput(self.path, self.num_rows).batches(root):
+            is_mixed = self.mix.is_mixed(batch)
+            is_taken = np.ones(batch.num_rows, dtype=np.bool_)
+            if self.key_bound is not None and self.key_bound < 1 << 64:
+                is_taken = self.mix.keys(batch, seed) < np.uint64(self.key_bound)
+            selection = batch.filter(pa.array(is_taken & is_mixed if self.is_copy else is_taken | ~is_mixed))
+            yield with_source(selection, self.source) if self.mix.joins_sources else selection
 
 
 class RangeAmounts(msgspec.Struct, frozen=True):
-    """What a unit holds, by ranges of keys."""
+    """What a unit holds for training, by range of keys."""
 
     by_range: list[int]
 
 
 class RangeKeys(msgspec.Struct, frozen=True):
-    """The records of a unit in one range of keys."""
+    """The training records of a unit in one range of keys."""
 
     keys: list[int]
     amounts: list[int]
@@ -57,7 +89,7 @@ class RangeKeys(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class MixTask:
-    """Count a unit, or look at one range of it."""
+    """A task that counts a unit, or lists one range of its keys."""
 
     mix: Mix
     inputs: tuple[StoredInput, ...]
@@ -65,114 +97,119 @@ class MixTask:
 
 
 def run_mix(task: Task, context: Context) -> RangeAmounts | RangeKeys:
-    """The function of these tasks; `context.state` is the `StageContext`."""
+    """Run a `MixTask`; `context.state` is the `StageContext`."""
     stage: StageContext = context.state
-    work: MixTask = task.payload
-    found = [
-        _measure_training_records(work.mix, batch, stage.seed)
-        for stored in work.inputs
+    payload: MixTask = task.payload
+    pairs = [
+        _measure_training_records(payload.mix, batch, stage.seed)
+        for stored in payload.inputs
         for batch in stored.batches(stage.root)
     ]
-    keys = np.concatenate([keys for keys, _ in found])
-    amounts = np.concatenate([amounts for _, amounts in found])
+    keys = np.concatenate([keys for keys, _ in pairs])
+    amounts = np.concatenate([amounts for _, amounts in pairs])
     ranges = (keys >> _SHIFT).astype(np.int64)
-    if work.range_number is None:
+    if payload.range_number is None:
         by_range = np.zeros(1 << _RANGE_BITS, dtype=np.int64)
         np.add.at(by_range, ranges, amounts)
         return RangeAmounts(by_range.tolist())
-    chosen = ranges == work.range_number
-    return RangeKeys(keys[chosen].tolist(), amounts[chosen].tolist())
+    in_range = ranges == payload.range_number
+    return RangeKeys(keys[in_range].tolist(), amounts[in_range].tolist())
 
 
-def _measure_training_records(mix: Mix, batch: object, seed: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+def _measure_training_records(
+    mix: Mix, batch: pa.RecordBatch, seed: int
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     is_mixed = mix.is_mixed(batch)
     return mix.keys(batch, seed)[is_mixed], mix.amounts(batch)[is_mixed]
 
 
-def mix_units(
-    mix: Mix,
-    runner: StageRunner,
-    stage: StageContext,
-    sources: Mapping[str, tuple[Sequence[StageUnit], Iterable[SliceResult]]],
-) -> dict[str, list[StageUnit]]:
-    """Units of the next leg, by source: whole epochs, then those of which a part is taken."""
-    filled: dict[str, Units] = {
-        name: [
-            (unit, tuple(list_stored_inputs(result))) for unit, result in zip(*pair, strict=True) if result.split_files
-        ]
-        for name, pair in sources.items()
-    }
-    counted = _run_mix_tasks(mix, runner, stage, filled, dict.fromkeys(filled), RangeAmounts)
-    by_range = {name: _sum_ranges(units) for name, units in counted.items()}
-    available = {name: int(amounts.sum()) for name, amounts in by_range.items()}
-    wanted = plan_shares(mix.weights, available, size=mix.size, by=mix.by, max_epochs=mix.max_epochs)
-    # Where the share of a source ends: the first range that brings it there.
-    ends = {name: int(np.searchsorted(np.cumsum(by_range[name]), wanted[name].rest)) for name in filled}
-    looked_at = _run_mix_tasks(mix, runner, stage, filled, ends, RangeKeys)
-    bounds = {}
-    for name, amounts in by_range.items():
-        before = int(amounts[: ends[name]].sum())
-        bounds[name], taken = _find_bound(wanted[name], ends[name], before, looked_at[name])
-        if not taken and not wanted[name].whole_epochs:
-            raise UsageError(
-                f"mix: of a size of {mix.size:,} {mix.by} nothing is left for {name}", help="choose a larger size"
-            )
-    return {
-        name: list(_select_units(mix, units, wanted[name].whole_epochs, bounds[name])) for name, units in filled.items()
-    }
+@dataclass(frozen=True, slots=True)
+class MixBarrier:
+    """Takes of each source its share of the mix, whole epochs first."""
+
+    step: Mix
+
+    def pass_sources(self, sources: Sequence[BarrierSource], run: BarrierRun) -> BarrierOutcome:
+        mix = self.step
+        inputs: dict[str, UnitInputs] = {
+            source.name: [
+                (unit, tuple(list_stored_inputs(result)))
+                for unit, result in source.unit_results()
+                if result.split_files
+            ]
+            for source in sources
+        }
+        counts = self._run_tasks(run, inputs, dict.fromkeys(inputs), RangeAmounts)
+        by_range = {name: _sum_ranges(units) for name, units in counts.items()}
+        available = {name: int(amounts.sum()) for name, amounts in by_range.items()}
+        shares = plan_shares(mix.weights, available, size=mix.size, by=mix.by, max_epochs=mix.max_epochs)
+        # The share of a source ends in the first range that brings it there.
+        last_ranges = {name: int(np.searchsorted(np.cumsum(by_range[name]), shares[name].rest)) for name in inputs}
+        range_keys = self._run_tasks(run, inputs, last_ranges, RangeKeys)
+        units = {}
+        for name, amounts in by_range.items():
+            amount_before = int(amounts[: last_ranges[name]].sum())
+            bound, amount = _find_bound(shares[name], last_ranges[name], amount_before, range_keys[name])
+            if not amount and not shares[name].whole_epochs:
+                raise UsageError(
+                    f"mix: of a size of {mix.size:,} {mix.by} nothing is left for {name}", help="choose a larger size"
+                )
+            units[name] = list(self._select_units(inputs[name], shares[name].whole_epochs, bound))
+        return BarrierOutcome(units=units, entry_account=mix.name)
+
+    def _run_tasks(
+        self, run: BarrierRun, inputs: Mapping[str, UnitInputs], ranges: Mapping[str, int | None], kind: type[T]
+    ) -> dict[str, list[T]]:
+        """Run one task for each unit, and give the results by source."""
+        described = msgspec.to_builtins(self.step)
+        tasks = {
+            name: [
+                Task(
+                    fingerprint.of(unit.fingerprint, "mix", described, ranges[name]),
+                    MixTask(self.step, stored, ranges[name]),
+                )
+                for unit, stored in units
+            ]
+            for name, units in inputs.items()
+        }
+        desc = "mix: counting" if kind is RangeAmounts else "mix: choosing"
+        all_tasks = [task for source_tasks in tasks.values() for task in source_tasks]
+        results = iter(run.runner.run_missing(run_mix, run.context, all_tasks, kind, desc))
+        return {name: [next(results) for _ in source_tasks] for name, source_tasks in tasks.items()}
+
+    def _select_units(self, units: UnitInputs, whole_epochs: int, bound: int) -> Iterator[StageUnit]:
+        """Give each unit as often as it is read; the last time only the records below the bound."""
+        passes: list[int | None] = [*[None] * whole_epochs, *([bound] if bound or not whole_epochs else [])]
+        for number, key_bound in enumerate(passes):
+            for unit, inputs in units:
+                selection = tuple(
+                    StoredSelection(
+                        stored.path, stored.num_rows, self.step, key_bound, is_copy=number > 0, source=unit.source.name
+                    )
+                    for stored in inputs
+                )
+                name = fingerprint.of(unit.fingerprint, "mix", number, key_bound)
+                yield StageUnit(unit.source, name, selection, epoch=number)
 
 
 def _sum_ranges(units: Iterable[RangeAmounts]) -> NDArray[np.int64]:
     total = np.zeros(1 << _RANGE_BITS, dtype=np.int64)
-    for found in units:
-        total += np.array(found.by_range)
+    for unit in units:
+        total += np.array(unit.by_range)
     return total
 
 
-def _run_mix_tasks(
-    mix: Mix,
-    runner: StageRunner,
-    stage: StageContext,
-    filled: dict[str, Units],
-    ranges: Mapping[str, int | None],
-    kind: type[T],
-) -> dict[str, list[T]]:
-    """What all units of each source say."""
-    described = msgspec.to_builtins(mix)
-    tasks = {
-        name: [
-            Task(fingerprint.of(unit.fingerprint, "mix", described, ranges[name]), MixTask(mix, inputs, ranges[name]))
-            for unit, inputs in units
-        ]
-        for name, units in filled.items()
-    }
-    undone = [task for task in chain.from_iterable(tasks.values()) if runner.find_receipt(task.id, kind) is None]
-    runner.run_tasks(run_mix, stage, undone, "mix: counting" if kind is RangeAmounts else "mix: choosing")
-    return {
-        name: [found for task in of_source if (found := runner.find_receipt(task.id, kind)) is not None]
-        for name, of_source in tasks.items()
-    }
+def _find_bound(
+    share: SourceShare, range_number: int, amount_before: int, units: Sequence[RangeKeys]
+) -> tuple[int, int]:
+    """Find the key below which records are taken once more, and the amount that they bring.
 
-
-def _find_bound(wanted: SourceShare, range_number: int, before: int, found: Sequence[RangeKeys]) -> tuple[int, int]:
-    """Keys below it are taken once more, and how much that is; `before` lies in the ranges before this one."""
-    keys = np.array([key for unit in found for key in unit.keys], dtype=np.uint64)
-    amounts = np.array([amount for unit in found for amount in unit.amounts], dtype=np.int64)
+    `amount_before` is what lies in the ranges before this one.
+    """
+    keys = np.array([key for unit in units for key in unit.keys], dtype=np.uint64)
+    amounts = np.array([amount for unit in units for amount in unit.amounts], dtype=np.int64)
     order = np.argsort(keys, kind="stable")
-    reached = np.concatenate([[before], before + np.cumsum(amounts[order])])
-    count = wanted.count_rows_to_take(reached)
+    totals = np.concatenate([[amount_before], amount_before + np.cumsum(amounts[order])])
+    count = share.count_rows_to_take(totals)
     bound = int(keys[order[count - 1]]) + 1 if count else range_number << int(_SHIFT)
-    return bound, int(reached[count])
-
-
-def _select_units(mix: Mix, units: Units, whole_epochs: int, bound: int) -> Iterator[StageUnit]:
-    """Each unit as often as it is read; the last time only in part."""
-    passes: list[int | None] = [*[None] * whole_epochs, *([bound] if bound or not whole_epochs else [])]
-    for number, below in enumerate(passes):
-        for unit, inputs in units:
-            chosen = tuple(
-                StoredSelection(stored.path, stored.num_rows, mix, below, is_copy=number > 0, source=unit.source.name)
-                for stored in inputs
-            )
-            name = fingerprint.of(unit.fingerprint, "mix", number, below)
-            yield StageUnit(unit.source, name, chosen, epoch=number)
+    return bound, int(totals[count])

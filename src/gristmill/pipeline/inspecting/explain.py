@@ -25,12 +25,9 @@ from gristmill.pipeline.planning.plan import make_plan
 from gristmill.pipeline.planning.trial import run_with_limits
 from gristmill.shards.dataset import Origin, open_dataset
 from gristmill.shards.manifest import MANIFEST
-from gristmill.steps.deduplicate.deduplicate import Deduplicate
 from gristmill.steps.read import open_reader
 from gristmill.steps.records.columns import value_columns
 from gristmill.steps.records.put_columns import put_columns
-from gristmill.steps.render import ResolvedRender
-from gristmill.steps.split import AssignSplit, Split
 from gristmill.steps.unite.unite_columns import UniteColumns
 
 if TYPE_CHECKING:
@@ -38,9 +35,10 @@ if TYPE_CHECKING:
 
     from gristmill.core.recipe import Recipe
     from gristmill.core.records import QuarantinedRecord, SourceFile, StepResult
-    from gristmill.core.step import LocalStep, Step
+    from gristmill.core.step import GlobalStep, LocalStep
     from gristmill.pipeline.planning.input_positions import InputPosition
-    from gristmill.pipeline.planning.plan import Plan, SourcePlan
+    from gristmill.pipeline.planning.plan import Plan
+    from gristmill.pipeline.planning.source_plan import SourcePlan
 
 KEPT, CHANGED, DROPPED, QUARANTINED, NOT_KNOWN, NOT_TRIED = (
     "kept",
@@ -217,11 +215,11 @@ def _judge_all_steps(
     """Of every step; in a worker with limits where one of them runs a foreign template."""
     arguments = source, batch, seed, finished
     steps = [step for leg in source.stages for step in leg.steps]
-    templates = [step for step in steps if isinstance(step, ResolvedRender) and step.runs_untrusted_code]
+    templates = [step.untrusted_template for step in steps if step.untrusted_template]
     if not templates:
         return list(_judge_steps(*arguments))
     verdicts: list[StepVerdict] = run_with_limits(
-        lambda given: list(_judge_steps(*given)), arguments, templates[0].template.name, steps=steps
+        lambda given: list(_judge_steps(*given)), arguments, templates[0], steps=steps
     )
     return verdicts
 
@@ -241,7 +239,7 @@ def _judge_steps(
             is_there &= verdict.verdict in (KEPT, CHANGED)
             if not isinstance(step, UniteColumns):  # the plan's own: it judges nothing
                 yield verdict
-        if isinstance(leg.barrier, Deduplicate):
+        if leg.barrier is not None and leg.barrier.lists_removals:
             verdict = finished.judge_parts(num_deduplicated, leg.barrier.name, batch, is_there=is_there)
             num_deduplicated += 1
             is_there &= verdict.verdict in (KEPT, CHANGED)
@@ -284,11 +282,10 @@ def _add_missing_columns(step: LocalStep, batch: pa.RecordBatch, findings: list[
     return batch if bad else kept
 
 
-def _pass_barrier(barrier: Step, batch: pa.RecordBatch, seed: int) -> pa.RecordBatch:
+def _pass_barrier(barrier: GlobalStep, batch: pa.RecordBatch, seed: int) -> pa.RecordBatch:
     """The record behind a barrier, with the columns that it has there."""
-    if isinstance(barrier, Split):
-        return AssignSplit(split=barrier, bounds=(0, 0)).apply(batch, seed).batch
-    return batch
+    sample_step = barrier.sample_step()
+    return batch if sample_step is None else sample_step.apply(batch, seed).batch
 
 
 def _record_values(batch: pa.RecordBatch) -> dict[str, Any]:

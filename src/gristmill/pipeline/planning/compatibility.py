@@ -6,19 +6,18 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
 from gristmill.core.errors import UsageError
-from gristmill.core.names import find_nearest
 from gristmill.core.records import INPUT_IDS, LOSS_MASK, RECORD, SPLIT
-from gristmill.core.step import GlobalStep
+from gristmill.core.splits import TRAIN
+from gristmill.core.step import GlobalStep, StepPosition
 from gristmill.shards.manifest import MIXED
-from gristmill.steps.deduplicate.deduplicate import Deduplicate
-from gristmill.steps.mix import ROWS, Mix
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import pyarrow as pa
 
     from gristmill.core.recipe import Recipe
+    from gristmill.core.records import SourceFile
     from gristmill.core.step import Step
     from gristmill.shards.carried_tokenizer import CarriedTokenizer
     from gristmill.steps.pack.pack import Pack
@@ -45,16 +44,27 @@ def check_sources(sources: Sequence[PlannedSource], pack: Pack | None, write: Wr
     _check_tokens(sources[0], pack, write)
 
 
-def check_preferred_sources(recipe: Recipe) -> None:
-    """Raise `UsageError` where a `deduplicate` prefers a source that is not there."""
-    for place, step in recipe.all_steps():
-        for name in step.prefer if isinstance(step, Deduplicate) else ():
-            if name not in recipe.sources:
-                meant = find_nearest(name, recipe.sources)
+def check_positions(recipe: Recipe, *, is_packed: bool) -> None:
+    """Ask each step whether it fits the recipe around it; raises `UsageError` where it does not."""
+    for key, step in recipe.all_steps():
+        is_common = not key.startswith("sources.")
+        step.check_position(
+            StepPosition(key=key, sources=tuple(recipe.sources), is_common=is_common, is_packed=is_packed)
+        )
+
+
+def check_split_steps(files: Iterable[SourceFile], steps: Sequence[Step]) -> None:
+    """Refuse a step that makes a split which its records already have."""
+    splits = {file.split or TRAIN for file in files}
+    for step in steps:
+        for split in step.splits_added():
+            if split in splits:
                 raise UsageError(
-                    f'{place} (deduplicate): prefer names "{name}", which is not a source',
-                    help=f'did you mean "{meant}"?' if meant else f"the sources are {', '.join(recipe.sources)}",
+                    f"{step.name}: there is a split {split} already",
+                    help=f"leave {split} out of the step; or give the split another name in the source, or leave it "
+                    "out there: split: {train: train}",
                 )
+        splits.update(step.splits_added())
 
 
 def _check_same_tokenizer(sources: Sequence[PlannedSource]) -> None:
@@ -121,23 +131,6 @@ def _drop_split_column(schema: pa.Schema) -> pa.Schema:
 
 def _list_columns(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema if field.name not in (RECORD, SPLIT))
-
-
-def check_mix(recipe: Recipe, pack: Pack | None) -> None:
-    """Refuse, in the plan, a `mix` that cannot be: the amounts are only known in the run."""
-    for place, step in recipe.all_steps():
-        if not isinstance(step, Mix):
-            continue
-        if place.startswith("sources."):
-            raise UsageError(f"{place}: mix weighs all sources", help="put it among the common steps")
-        if pack is not None and step.by == ROWS:
-            raise UsageError(
-                f"{place}: rows are made by pack, after mix", help="mix by tokens, or mix the finished datasets"
-            )
-        for name in [*step.weights, *recipe.sources]:
-            if name not in recipe.sources or name not in step.weights:
-                problem = "is not a source" if name not in recipe.sources else "has no weight"
-                raise UsageError(f"{place}: {name} {problem}", help=f"give weights for {', '.join(recipe.sources)}")
 
 
 def has_joining_step(steps: Sequence[Step]) -> bool:

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 _UNPACKED_FACTORS = {"compressed": 4.0, "parquet": 3.0}
 """For display only: where units end is decided by constants of `units`."""
 _WRITTEN_FACTORS = {"compressed": 0.4, "parquet": 0.5, "webdataset": 1.3}
-_STORED_BY = {"deduplicate": 2, "shuffle": 2}
-"""How often a barrier keeps its records on disk; others do once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +42,8 @@ class SourceOutline:
     """Those that are written, with their types."""
     stored_columns: list[dict[str, int]] = field(default_factory=list)
     """Estimated: bytes in the work folder at the end of each pass but the last, by column."""
+    stored_copies: list[int]
+    """How often the barrier at the end of each stage but the last keeps the records on disk."""
     notes: tuple[str, ...] = ()
     is_sample: bool = False
     """All numbers are of the first records of a Python object, which only the run reads to its end."""
@@ -58,7 +58,7 @@ class SourceOutline:
     def stored_bytes(self, stage: int) -> int:
         """Disk space at the barrier that ends a pass."""
         columns = self.stored_columns[stage].values() if self.stored_columns else ()
-        return _STORED_BY.get(self.stages[stage][-1], 1) * max(self.unpacked_bytes, sum(columns))
+        return self.stored_copies[stage] * max(self.unpacked_bytes, sum(columns))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

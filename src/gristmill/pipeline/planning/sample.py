@@ -16,7 +16,6 @@ from gristmill.core.records import ORIGIN
 from gristmill.engine.tasks import Task, run_tasks
 from gristmill.pipeline.planning.trial import run_with_limits
 from gristmill.steps.read import RECORD_FORMATS, file_format, open_reader
-from gristmill.steps.render import ResolvedRender
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,9 +56,7 @@ class SampleTrial:
     @property
     def template_names(self) -> str:
         """Where the foreign templates come from that the steps run; empty without one."""
-        return ", ".join(
-            step.template.name for step in self.steps if isinstance(step, ResolvedRender) and step.runs_untrusted_code
-        )
+        return ", ".join(step.untrusted_template for step in self.steps if step.untrusted_template)
 
     def read_first_records(self) -> pa.RecordBatch | None:
         cells = open_reader(self.read, self.file, self.schema).read_cells(0, 1)

@@ -1,4 +1,4 @@
-"""A recipe's steps cut into legs: what runs in one pass, from barrier to barrier."""
+"""A recipe's steps split into stages: a stage is what runs in one pass over the records, up to the next barrier."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 from gristmill.core.errors import UsageError
 from gristmill.core.step import GlobalStep, LocalStep
-from gristmill.steps.deduplicate.deduplicate import AddCopyCounts, Deduplicate
 from gristmill.steps.records.columns import require_column
-from gristmill.steps.records.source_column import SOURCE, NameSource
-from gristmill.steps.split import AssignSplit, Split
+from gristmill.steps.records.source_column import SOURCE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,10 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Local steps that run in one pass, and the barrier that they end at (None: the output)."""
+    """Local steps that run in one pass, and the global step at whose barrier they end (None: the output)."""
 
     steps: tuple[LocalStep, ...]
-    barrier: Step | None
+    barrier: GlobalStep | None
 
     @property
     def all_steps(self) -> tuple[Step, ...]:
@@ -33,68 +31,71 @@ class Stage:
 
 
 def split_into_stages(steps: Sequence[Step]) -> tuple[Stage, ...]:
-    """The steps in order, cut behind each barrier."""
-    legs: list[Stage] = []
+    """Split the steps behind each global step."""
+    stages: list[Stage] = []
     local: list[LocalStep] = []
     for step in steps:
-        if step.is_global:
-            legs.append(Stage(tuple(local), step))
+        if isinstance(step, GlobalStep):
+            stages.append(Stage(tuple(local), step))
             local = []
         elif isinstance(step, LocalStep):
             local.append(step)
         else:
             raise UsageError(f"step {step.name} cannot stand here")
-    return (*legs, Stage(tuple(local), None))
+    return (*stages, Stage(tuple(local), None))
 
 
-def find_stage_schemas(schema: pa.Schema, legs: Sequence[Stage]) -> tuple[pa.Schema, ...]:
-    """The columns after each leg's local steps, from those that are read."""
+def find_stage_schemas(schema: pa.Schema, stages: Sequence[Stage]) -> tuple[pa.Schema, ...]:
+    """Find the columns after each stage's local steps, starting from those that are read."""
     schemas = []
-    for leg in legs:
-        for step in leg.steps:
+    for stage in stages:
+        for step in stage.steps:
             for column in step.columns_needed():
                 require_column(step.name, column, schema)
             schema = step.output_schema(schema)
         schemas.append(schema)
-        if leg.barrier is not None:
-            schema = leg.barrier.output_schema(schema)  # type: ignore[attr-defined]
+        if stage.barrier is not None:
+            schema = stage.barrier.output_schema(schema)
     return tuple(schemas)
 
 
-def list_source_column_notes(legs: Sequence[Stage], schemas: Sequence[pa.Schema]) -> list[str]:
-    """Where records have a column of the name that tells the source of records in one lane."""
-    joins = [isinstance(leg.barrier, GlobalStep) and leg.barrier.joins_sources for leg in legs]
+def list_source_column_notes(stages: Sequence[Stage], schemas: Sequence[pa.Schema]) -> list[str]:
+    """Note where records already have a column with the name that tells the source in a mixed lane."""
+    joins = [stage.barrier is not None and stage.barrier.joins_sources for stage in stages]
     if True not in joins or SOURCE not in schemas[joins.index(True)].names:
         return []
-    return [f'records have a column "{SOURCE}" of their own, which stays: which source they are from, origins say']
+    return [f'records have their own column "{SOURCE}", which is kept; origins tell which source a record is from']
 
 
-def collect_sample_steps(legs: Sequence[Stage]) -> tuple[LocalStep, ...]:
-    """What sample records go through: local steps, and what barriers do where that shows in the columns."""
-    return tuple(step for leg in legs for step in _list_sample_steps(leg))
+def collect_sample_steps(stages: Sequence[Stage]) -> tuple[LocalStep, ...]:
+    """Collect the steps that sample records go through: local steps, and stand-ins for barriers that change columns."""
+    return tuple(step for stage in stages for step in _list_sample_steps(stage))
 
 
-def replace_steps(legs: Sequence[Stage], steps: Sequence[LocalStep]) -> tuple[Stage, ...]:
-    """The legs with these `collect_sample_steps` in place of their own."""
-    found = iter(steps)
-    given = [[next(found) for _ in _list_sample_steps(leg)] for leg in legs]
-    return tuple(replace(leg, steps=tuple(some[: len(leg.steps)])) for leg, some in zip(legs, given, strict=True))
+def replace_steps(stages: Sequence[Stage], sample_steps: Sequence[LocalStep]) -> tuple[Stage, ...]:
+    """Replace the local steps of the stages by those that `collect_sample_steps` gave, adapted to the sample."""
+    remaining = iter(sample_steps)
+    adapted = [[next(remaining) for _ in _list_sample_steps(stage)] for stage in stages]
+    return tuple(
+        replace(stage, steps=tuple(steps[: len(stage.steps)])) for stage, steps in zip(stages, adapted, strict=True)
+    )
 
 
-def select_stored_columns(legs: Sequence[Stage], sizes: Sequence[Mapping[str, float]]) -> tuple[dict[str, float], ...]:
-    """Sizes of the columns that each barrier stores, from the sizes before and after each of the sampled steps."""
-    stored, place = [], 0
-    for leg in legs[:-1] if sizes else ():
-        stored.append(dict(sizes[place + len(leg.steps)]))
-        place += len(_list_sample_steps(leg))
+def select_stored_columns(
+    stages: Sequence[Stage], sizes: Sequence[Mapping[str, float]]
+) -> tuple[dict[str, float], ...]:
+    """Select the sizes of the columns that each barrier stores.
+
+    `sizes` are those before the first and after each of the sample steps.
+    """
+    stored, index = [], 0
+    for stage in stages[:-1] if sizes else ():
+        stored.append(dict(sizes[index + len(stage.steps)]))
+        index += len(_list_sample_steps(stage))
     return tuple(stored)
 
 
-def _list_sample_steps(leg: Stage) -> tuple[LocalStep, ...]:
-    if isinstance(leg.barrier, Split):
-        return (*leg.steps, AssignSplit(split=leg.barrier, bounds=(0, 0)))
-    if isinstance(leg.barrier, Deduplicate) and leg.barrier.count:
-        return (*leg.steps, AddCopyCounts())
-    if isinstance(leg.barrier, GlobalStep) and leg.barrier.joins_sources:
-        return (*leg.steps, NameSource(source=""))
-    return leg.steps
+def _list_sample_steps(stage: Stage) -> tuple[LocalStep, ...]:
+    """List the local steps of a stage, and the stand-in for its barrier if that changes the columns."""
+    sample_step = stage.barrier.sample_step() if stage.barrier is not None else None
+    return stage.steps if sample_step is None else (*stage.steps, sample_step)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from gristmill.core.books import Account
 from gristmill.core.errors import EmptyDatasetError
 from gristmill.core.splits import TRAIN
-from gristmill.steps.split import AssignSplit, Split
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gristmill.pipeline.planning.plan import Plan, SourcePlan
+    from gristmill.pipeline.planning.plan import Plan
+    from gristmill.pipeline.planning.source_plan import SourcePlan
     from gristmill.shards.manifest import Manifest
 
 
@@ -49,12 +49,9 @@ def list_empty_warnings(plan: Plan, manifest: Manifest) -> tuple[str, ...]:
 
 def _list_expected_splits(source: SourcePlan) -> list[str]:
     """The splits that its records should be in."""
-    found = [*(file.split for file in source.files if file.split), *source.empty_splits]
-    for step in (step for leg in source.stages for step in leg.all_steps):
-        split = step.split if isinstance(step, AssignSplit) else step
-        if isinstance(split, Split):
-            found += [name for name in ("validation", "test") if getattr(split, name)]
-    return found
+    splits = [*(file.split for file in source.files if file.split), *source.empty_splits]
+    splits += [split for stage in source.stages for step in stage.all_steps for split in step.splits_added()]
+    return splits
 
 
 def _describe_last_loss(states: Sequence[Mapping[str, object]]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 import numpy as np
@@ -18,20 +18,83 @@ import numpy as np
 from gristmill.order.interleaving import Interleaving
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.planning.units import UNIT_BYTES
+from gristmill.pipeline.stages.interleave import RowCursor, interleave_rows
 from gristmill.pipeline.stages.runner import StageResults, StageUnit
 from gristmill.pipeline.stages.slice_task import SourceStage
-from gristmill.pipeline.stages.stored import StoredInterleaving, StoredRows
+from gristmill.shards.arrow_stream import unchecked_batches
 from gristmill.shards.manifest import MIXED, MixedShare
 from gristmill.shards.token_rows import is_masked, shard_schema
 from gristmill.steps.read import CELL_BYTES
+from gristmill.storage.stored_paths import path_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    import pyarrow as pa
 
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.pipeline.stages.runner import StageRunner
     from gristmill.pipeline.stages.sink import SplitFile
     from gristmill.pipeline.stages.slice_task import SliceResult, StageContext
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRows:
+    """Consecutive rows of an Arrow stream."""
+
+    path: str
+    first: int
+    stop: int
+
+    def batches(self, root: Path) -> Iterator[pa.RecordBatch]:
+        """Read the rows, as slices of the stream's batches."""
+        start = 0
+        for batch in unchecked_batches(path_below(root, self.path)):
+            if start >= self.stop:
+                return
+            first, stop = max(self.first - start, 0), min(self.stop - start, batch.num_rows)
+            if first < stop:
+                yield batch.slice(first, stop - first)
+            start += batch.num_rows
+
+
+@dataclass(frozen=True, slots=True)
+class StoredInterleaving:
+    """Consecutive rows of the lane in which all sources are interleaved."""
+
+    rows: tuple[tuple[StoredRows, ...], ...]
+    """Rows of each source, in their order."""
+    counts: tuple[int, ...]
+    """Rows of each source in the whole lane."""
+    first: int
+    """The number of the first row in the lane."""
+    num_drawn: tuple[int, ...]
+    """Rows of each source before the first row."""
+    block_rows: int
+
+    is_copy: ClassVar[bool] = False
+    counters: ClassVar[Mapping[str, int]] = {}
+
+    @property
+    def num_rows(self) -> int:
+        return sum(rows.stop - rows.first for stored_rows in self.rows for rows in stored_rows)
+
+    def count_dropped(self, num_records: int) -> Mapping[str, int]:  # noqa: ARG002
+        """Give no reasons: nothing is dropped."""
+        return {}
+
+    def batches(self, root: Path, seed: int) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        """Read the rows, interleaved a block at a time."""
+        sources = Interleaving(self.counts).sources(self.first, self.num_drawn, self.num_rows)
+        cursors = [RowCursor(_chain_batches(root, stored_rows)) for stored_rows in self.rows]
+        for first in range(0, self.num_rows, self.block_rows):
+            yield interleave_rows(sources[first : first + self.block_rows], cursors)
+
+
+def _chain_batches(root: Path, files: tuple[StoredRows, ...]) -> Iterator[pa.RecordBatch]:
+    for rows in files:
+        yield from rows.batches(root)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from gristmill.pipeline.planning.plan import Plan, SourcePlan
+    from gristmill.pipeline.planning.plan import Plan
+    from gristmill.pipeline.planning.source_plan import SourcePlan
     from gristmill.pipeline.publishing.mixed_lane import MixedLane
     from gristmill.pipeline.stages.runner import StageUnit
     from gristmill.pipeline.stages.slice_task import SliceResult

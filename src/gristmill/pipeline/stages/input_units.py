@@ -13,13 +13,13 @@ from gristmill.pipeline.planning.units import CELLS_PER_UNIT, LAYOUT_VERSION, ma
 from gristmill.pipeline.stages.runner import StageUnit
 from gristmill.pipeline.stages.unpack import UnpackResult, UnpackTask, run_unpack
 from gristmill.pipeline.work_folder import WORK_FOLDER
-from gristmill.steps.limit import Limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gristmill.core.records import SourceFile
-    from gristmill.pipeline.planning.plan import Plan, SourcePlan
+    from gristmill.pipeline.planning.plan import Plan
+    from gristmill.pipeline.planning.source_plan import SourcePlan
     from gristmill.pipeline.planning.units import Span
     from gristmill.pipeline.stages.runner import StageRunner
     from gristmill.pipeline.stages.slice_task import StageContext
@@ -41,7 +41,7 @@ class InputUnits:
                 self._make_unpack_task(source, file, None)
                 for source in self._plan.sources
                 for file in source.files
-                if source.must_unpack(file) and not is_limited(source)
+                if source.must_unpack(file) and not source.is_limited
             ]
         )
 
@@ -69,7 +69,7 @@ class InputUnits:
     def _unpack_into_spans(self, source: SourcePlan, file: SourceFile) -> Iterator[Span]:
         num_given = 0
         # The first unit alone is often all that a limit asks for.
-        for max_cells in (CELLS_PER_UNIT, None) if is_limited(source) else (None,):
+        for max_cells in (CELLS_PER_UNIT, None) if source.is_limited else (None,):
             task = self._make_unpack_task(source, file, max_cells)
             self._run_unpack_tasks([task])
             result = self._runner.find_receipt(task.id, UnpackResult)
@@ -85,8 +85,3 @@ class InputUnits:
     def _run_unpack_tasks(self, tasks: list[Task]) -> None:
         undone = [task for task in tasks if self._runner.find_receipt(task.id, UnpackResult) is None]
         self._runner.run_tasks(run_unpack, self._stage, undone, "unpacking")
-
-
-def is_limited(source: SourcePlan) -> bool:
-    """Whether its first leg ends at a `limit`."""
-    return isinstance(source.stages[0].barrier, Limit)

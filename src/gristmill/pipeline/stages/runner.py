@@ -30,11 +30,12 @@ if TYPE_CHECKING:
 
     import msgspec
 
-    from gristmill.pipeline.planning.plan import Plan, SourcePlan
+    from gristmill.pipeline.planning.plan import Plan
+    from gristmill.pipeline.planning.source_plan import SourcePlan
     from gristmill.pipeline.stages.options import RunOptions
     from gristmill.pipeline.stages.receipts import Receipts
     from gristmill.pipeline.stages.slice_task import SourceStage, StageContext
-    from gristmill.pipeline.stages.stored import StoredBucket, StoredInput, StoredInterleaving, StoredSelection
+    from gristmill.pipeline.stages.stored import StoredRecords
 
 T = TypeVar("T", bound="msgspec.Struct")
 
@@ -45,7 +46,7 @@ class StageUnit:
 
     source: SourcePlan
     fingerprint: str
-    inputs: tuple[Span | StoredInput | StoredSelection | StoredBucket | StoredInterleaving, ...]
+    inputs: tuple[Span | StoredRecords, ...]
     epoch: int = 0
     """How often a `mix` has taken its records before."""
 
@@ -93,6 +94,24 @@ class StageRunner:
 
     def find_result(self, unit: StageUnit) -> SliceResult | None:
         return self.find_receipt(unit.fingerprint, SliceResult)
+
+    def run_missing(
+        self,
+        function: Callable[..., Any],
+        stage: StageContext,
+        tasks: Sequence[Task],
+        kind: type[T],
+        desc: str,
+        *,
+        here: bool = False,
+    ) -> list[T]:
+        """Run the tasks that have no receipt yet; gives the results of all tasks, in order."""
+        missing = [task for task in tasks if self.find_receipt(task.id, kind) is None]
+        self.run_tasks(function, stage, missing, desc, here=here)
+        results = [self.find_receipt(task.id, kind) for task in tasks]
+        if None in results:
+            raise _make_lost_files_error(desc)
+        return [result for result in results if result is not None]
 
     def run_tasks(
         self,
@@ -202,11 +221,15 @@ class StageResults:
         for unit in self._units:
             result = self._runner.find_result(unit)
             if result is None:
-                raise GristmillError(
-                    f"files of the work folder have gone while the run needed them: {unit.stem}*",
-                    help="run the same command again: it makes them anew",
-                )
+                raise _make_lost_files_error(f"{unit.stem}*")
             yield result
+
+
+def _make_lost_files_error(what: str) -> GristmillError:
+    return GristmillError(
+        f"files of the work folder disappeared during the run: {what}",
+        help="run the same command again: it rebuilds them",
+    )
 
 
 def _has_its_files(root: Path, result: object) -> bool:

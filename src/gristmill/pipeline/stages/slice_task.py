@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from gristmill.core.records import QuarantinedRecord, SourceFile, StepResult
     from gristmill.core.step import LocalStep, StepKernel
     from gristmill.engine.tasks import Context, Task
-    from gristmill.pipeline.stages.stored import StoredBucket, StoredInput, StoredInterleaving, StoredSelection
+    from gristmill.pipeline.stages.stored import StoredRecords
     from gristmill.steps.pack.pack import Pack
     from gristmill.steps.read import Read
     from gristmill.steps.write import Write
@@ -122,7 +122,7 @@ class SliceTask:
     """One unit, or a part of one."""
 
     source: str
-    inputs: tuple[Span | StoredInput | StoredSelection | StoredBucket | StoredInterleaving, ...]
+    inputs: tuple[Span | StoredRecords, ...]
     stem: str
     """Where its files go, below the output folder."""
     complete: bool
@@ -281,9 +281,7 @@ class _SliceRun:
         if not span.file.num_bytes:
             self._opening.counters["empty_files"] += 1
 
-    def _read_stored(
-        self, stored: StoredInput | StoredSelection | StoredBucket | StoredInterleaving
-    ) -> Iterator[CellBatch]:
+    def _read_stored(self, stored: StoredRecords) -> Iterator[CellBatch]:
         num_given = 0
         for number, batch in enumerate(stored.batches(self._stage.root, self._stage.seed)):
             num_given += batch.num_rows
@@ -393,7 +391,7 @@ class _SliceRun:
         return [StoredFile(path=path, bytes=file.num_bytes, xxh3=file.checksum)]
 
 
-def _input_size(source: Span | StoredInput | StoredSelection | StoredBucket | StoredInterleaving) -> int:
+def _input_size(source: Span | StoredRecords) -> int:
     return source.num_bytes if isinstance(source, Span) else source.num_rows * _BYTES_PER_ROW
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.errors import UsageError
-from gristmill.core.names import check_choice
+from gristmill.core.names import check_choice, find_nearest
 from gristmill.core.records import RECORD, TEXT, SourceFile, StepResult
-from gristmill.core.step import GlobalStep, LocalStep
+from gristmill.core.step import GlobalStep, LocalStep, StepPosition
 from gristmill.steps.read import Read, list_source_files, plan_schema, with_detected_format
 from gristmill.steps.records.columns import require_column
 from gristmill.steps.records.json_records import with_new_value
@@ -63,6 +63,8 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
     """
 
     version: ClassVar[int] = 2
+    disk_copies: ClassVar[int] = 2
+    lists_removals: ClassVar[bool] = True
     not_fingerprinted: ClassVar[tuple[str, ...]] = ("max_source_loss", "max_cluster", "partition_bytes")
 
     kind: str = "near"
@@ -125,9 +127,20 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
     def minhash(self) -> MinHash:
         return MinHash(self.ngram, self.bands, self.rows)
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Those that it makes: the plan does not look for them in the files."""
+    def check_position(self, position: StepPosition) -> None:
+        for name in self.prefer:
+            if name not in position.sources:
+                nearest = find_nearest(name, position.sources)
+                known = f"the sources are {', '.join(position.sources)}"
+                raise UsageError(
+                    f'{position.key} (deduplicate): prefer names "{name}", which is not a source',
+                    help=f'did you mean "{nearest}"?' if nearest else known,
+                )
+
+    def sample_step(self) -> LocalStep | None:
+        return AddCopyCounts() if self.count else None
+
+    def columns_added(self) -> tuple[str, ...]:
         return (DUPLICATE_COUNT,) if self.count else ()
 
     def columns_needed(self) -> tuple[str, ...]:
@@ -171,6 +184,9 @@ class DeduplicateAgainst(Deduplicate, tag="deduplicate", frozen=True, kw_only=Tr
     files: list[SourceFile]
     content: list[Any]
     """What tells whether a file is still the same."""
+
+    def input_files(self) -> list[SourceFile]:
+        return self.files
 
 
 class AddCopyCounts(LocalStep, tag="deduplicate", frozen=True, kw_only=True):

@@ -41,6 +41,7 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
 
     version: ClassVar[int] = 3
     needs_whole_record: ClassVar[bool] = True
+    makes_text: ClassVar[bool] = True
     not_fingerprinted: ClassVar[tuple[str, ...]] = ("files", "unknown_tokens", "accepts_quoted_arguments", "report")
 
     template: FoundTemplate
@@ -64,8 +65,12 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
     report: TemplateReport | None = None
 
     @property
-    def runs_untrusted_code(self) -> bool:
-        return not self.template.is_built_in
+    def opens_record(self) -> bool:
+        return not self.keeps_chat
+
+    @property
+    def untrusted_template(self) -> str:
+        return "" if self.template.is_built_in else self.template.name
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         if self.keeps_chat:

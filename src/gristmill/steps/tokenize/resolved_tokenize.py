@@ -24,6 +24,7 @@ class ResolvedTokenize(LocalStep, tag="tokenize", frozen=True, kw_only=True):
     """Texts to ids with a known tokenizer and a chosen engine."""
 
     needs: ClassVar[tuple[str, ...]] = (TEXT,)
+    selects_columns: ClassVar[bool] = True
     # `content` of the files shapes ids, their place does not. Of the choice, the engine and its version are kept in
     # `engine` and `engine_version`.
     not_fingerprinted: ClassVar[tuple[str, ...]] = (

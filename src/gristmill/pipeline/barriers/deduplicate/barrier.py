@@ -1,9 +1,9 @@
-"""Between two legs: all documents in, for each source the units of its next leg out."""
+"""The barrier of `deduplicate`: all documents of its sources in, the units of each source's next stage out."""
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -11,9 +11,17 @@ import pyarrow as pa
 
 from gristmill.core.records import TEXT_TYPE
 from gristmill.engine.tasks import Task
+from gristmill.pipeline.barriers.base import BarrierOutcome
+from gristmill.pipeline.barriers.deduplicate.barrier_units import collect_barrier_units
 from gristmill.pipeline.barriers.deduplicate.compare import ComparedPairs, CompareTask, run_compare, run_compare_pairs
+from gristmill.pipeline.barriers.deduplicate.contexts import (
+    CandidateContext,
+    CompareContext,
+    PartitionContext,
+    SignContext,
+)
 from gristmill.pipeline.barriers.deduplicate.decision import Decision
-from gristmill.pipeline.barriers.deduplicate.documents import DedupContext, Documents, DocumentUnit
+from gristmill.pipeline.barriers.deduplicate.documents import Documents, DocumentUnit
 from gristmill.pipeline.barriers.deduplicate.match import (
     CandidatePairs,
     CopyPairs,
@@ -38,11 +46,9 @@ if TYPE_CHECKING:
     import msgspec
     from numpy.typing import NDArray
 
+    from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
     from gristmill.pipeline.barriers.deduplicate.barrier_units import BarrierUnit
-    from gristmill.pipeline.planning.plan import Plan
-    from gristmill.pipeline.stages.runner import StageRunner, StageUnit
     from gristmill.pipeline.stages.slice_task import StageContext
-    from gristmill.shards.manifest import Deduplicated
     from gristmill.steps.deduplicate.deduplicate import Deduplicate
 
     T = TypeVar("T", bound=msgspec.Struct)
@@ -51,96 +57,98 @@ _BITS_AT_ONCE = 1 << 23
 _PAIRS_PER_TASK = 1 << 17
 
 
-def deduplicate_units(
-    step: Deduplicate, plan: Plan, runner: StageRunner, stage: StageContext, units: Sequence[BarrierUnit]
-) -> tuple[dict[str, list[StageUnit]], Deduplicated]:
-    """By source the units of its next leg, and what the manifest says of the step.
+@dataclass(frozen=True, slots=True)
+class DeduplicateBarrier:
+    """Removes duplicates over all sources that come to one step, and lists them for the manifest.
 
-    Raises:
-        TooManyDuplicatesError: A limit of the step is passed.
+    Raises `TooManyDuplicatesError` where a limit of the step is exceeded.
     """
-    against = read_against_units(step, plan, runner, stage)
-    decision = Deduplication(step, runner, stage, [*against, *units]).run()
-    decision.check_limits()
-    return decision.make_next_units(), decision.entry()
+
+    step: Deduplicate
+
+    def pass_sources(self, sources: Sequence[BarrierSource], run: BarrierRun) -> BarrierOutcome:
+        units = read_against_units(self.step, run)
+        for source in sources:
+            units += collect_barrier_units(source.unit_results())
+        decision = Deduplication(self.step, run, units).run()
+        decision.check_limits()
+        return BarrierOutcome(
+            units=decision.make_next_units(),
+            entry_account=self.step.name,
+            deduplicated=decision.make_manifest_entry(),
+        )
 
 
 class Deduplication:
     """One step over all units of all sources that come to it."""
 
-    def __init__(
-        self, step: Deduplicate, runner: StageRunner, stage: StageContext, units: Sequence[BarrierUnit]
-    ) -> None:
+    def __init__(self, step: Deduplicate, run: BarrierRun, units: Sequence[BarrierUnit]) -> None:
         self._step = step
-        self._runner = runner
-        self._units = sorted(units, key=self._make_sort_key)  # stable: those of a source stay in order
+        self._runner = run.runner
+        self._units = sorted(units, key=self._make_sort_key)  # stable: units of a source stay in order
         self._num_documents = sum(unit.num_rows for unit in units)
-        self._code = fingerprint.describe_steps([step])
-        self._whole = fingerprint.of([unit.fingerprint for unit in self._units], self._code)
-        self._stage = DedupContext(
-            stage.root,
-            stage.run_id,
-            stage.seed,
-            stage.max_quarantine,
-            stage.sources,
-            stage.keep_dropped,
-            stage.watch,
-            step,
+        self._fingerprint = fingerprint.of(
+            [unit.fingerprint for unit in self._units], fingerprint.describe_steps([step])
         )
+        self._sign_context = SignContext.extend(run.context, step=step)
         self._counts: dict[str, int] = {}
 
     def _make_sort_key(self, unit: BarrierUnit) -> tuple[bool, int, str]:
         source = unit.unit.source.name
-        return not unit.is_reference, self._priority(source), source
+        return not unit.is_reference, self._find_priority(source), source
 
-    def _priority(self, source: str) -> int:
+    def _find_priority(self, source: str) -> int:
         prefer = self._step.prefer
         return prefer.index(source) if source in prefer else len(prefer)
 
     def run(self) -> Decision:
-        """Who stays and who goes; the same whatever the tasks, the workers and the sizes of partitions."""
+        """Decide which documents stay; the same whatever the tasks, the workers and the sizes of partitions."""
         signed = self._sign_units()
-        self._stage = replace(self._stage, documents=self._number_documents(signed))
-        copies = self._find_copies(signed)
+        documents = self._number_documents(signed)
+        context = CompareContext.extend(self._sign_context, documents=documents)
+        copies = self._find_copies(signed, context)
         near = Removals.none()
         if self._step.kind == "near" and signed:
-            near = self._find_near_duplicates(signed, copies)
-        num_fixed = self._stage.known.num_reference
-        is_open = copies.documents >= num_fixed
-        gone = Removals(copies.documents[is_open], copies.survivors[is_open], copies.similarities[is_open])
-        removals, is_exact = merge_removals(near, gone)
-        place = OutputStem(self._stage.root, self._stem("removals"), self._stage.run_id)
-        return Decision(self._step, self._stage.known, self._units, removals, is_exact, self._counts, place)
+            near = self._find_near_duplicates(signed, copies, context)
+        # Reference documents stay even where they are copies of each other.
+        is_removable = copies.documents >= documents.num_reference
+        exact = Removals(
+            copies.documents[is_removable], copies.survivors[is_removable], copies.similarities[is_removable]
+        )
+        removals, is_exact = merge_removals(near, exact)
+        return Decision(
+            self._step, documents, self._units, removals, is_exact, self._counts, self._make_stem("removals")
+        )
 
-    def _num_partitions(self, record_bytes: int, records_each: int = 1) -> int:
-        num_bytes = self._num_documents * records_each * record_bytes
+    def _count_partitions(self, record_bytes: int, records_per_document: int = 1) -> int:
+        num_bytes = self._num_documents * records_per_document * record_bytes
         return max(1, -(-num_bytes // self._step.partition_bytes))
 
     def _sign_units(self) -> list[SignedUnit]:
-        num_digests = self._num_partitions(DIGEST.itemsize)
-        num_keys = self._num_partitions(KEY.itemsize, self._step.bands)
-        described = [self._step.kind, self._step.ngram, self._step.bands, self._step.rows, num_digests, num_keys]
+        num_digests = self._count_partitions(DIGEST.itemsize)
+        num_keys = self._count_partitions(KEY.itemsize, self._step.bands)
+        parameters = [self._step.kind, self._step.ngram, self._step.bands, self._step.rows, num_digests, num_keys]
         if self._step.kind == "near" and self._units:
             # Kernels that are not in the cache yet are compiled here once, and not by every worker at the same time.
             self._step.minhash.sign(pa.array(["warm"], TEXT_TYPE))
         tasks = []
         for unit in self._units:
-            name = fingerprint.of(unit.fingerprint, "sign", described)
+            name = fingerprint.of(unit.fingerprint, "sign", parameters)
             tasks.append(Task(name, SignTask(unit.inputs, f"{WORK_FOLDER}/work/{name}", num_digests, num_keys)))
-        return self._run_tasks(run_sign, tasks, SignedUnit, "signatures")
+        return self._run_tasks(run_sign, self._sign_context, tasks, SignedUnit, "signatures")
 
     def _number_documents(self, signed: Sequence[SignedUnit]) -> Documents:
         units = [
-            DocumentUnit(unit.unit.source.name, unit.num_rows, found.documents.path, found.sketches.path, unit.inputs)
-            for unit, found in zip(self._units, signed, strict=True)
+            DocumentUnit(unit.unit.source.name, unit.num_rows, files.documents.path, files.sketches.path, unit.inputs)
+            for unit, files in zip(self._units, signed, strict=True)
         ]
         return Documents(
-            root=self._stage.root,
+            root=self._sign_context.root,
             units=tuple(units),
             starts=np.cumsum([0, *(unit.num_rows for unit in units)], dtype=np.int64),
-            # What always stays comes before all that may go.
+            # Reference documents come before all that may be removed.
             priorities=np.array(
-                [0 if unit.is_reference else 1 + self._priority(unit.unit.source.name) for unit in self._units],
+                [0 if unit.is_reference else 1 + self._find_priority(unit.unit.source.name) for unit in self._units],
                 np.uint64,
             ),
             num_reference=sum(unit.num_rows for unit in self._units if unit.is_reference),
@@ -148,100 +156,100 @@ class Deduplication:
             num_permutations=self._step.bands * self._step.rows,
         )
 
-    def _find_copies(self, signed: Sequence[SignedUnit]) -> Removals:
-        """All documents that have the text of a better one."""
+    def _find_copies(self, signed: Sequence[SignedUnit], context: CompareContext) -> Removals:
+        """Find all documents that have the text of a better one."""
         if not signed:
             return Removals.none()
         inputs = tuple(unit.digests for unit in signed)
         tasks = self._make_partition_tasks("copies", inputs[0].num_partitions)
-        self._stage = replace(self._stage, inputs=inputs)
-        found = [
-            read_records(self._stage.root, part.copies, PAIR)
-            for part in self._run_tasks(run_copies, tasks, CopyPairs, "copies")
-        ]
-        pairs = np.concatenate(found)
+        partitions = PartitionContext.extend(context, inputs=inputs)
+        results = self._run_tasks(run_copies, partitions, tasks, CopyPairs, "copies")
+        pairs = np.concatenate([read_records(context.root, result.copies, PAIR) for result in results])
         order = np.argsort(pairs["second"])
         return Removals(pairs["second"][order], pairs["first"][order], np.ones(len(pairs)))
 
-    def _find_near_duplicates(self, signed: Sequence[SignedUnit], copies: Removals) -> Removals:
-        """All documents that are alike to a better one that stays, copies aside."""
+    def _find_near_duplicates(
+        self, signed: Sequence[SignedUnit], copies: Removals, context: CompareContext
+    ) -> Removals:
+        """Find all documents that are similar to a better one that stays; exact copies are left out."""
         inputs = tuple(unit.keys for unit in signed)
-        self._stage = replace(
-            self._stage, inputs=inputs, exact_copies_bitmap=self._write_copies_bitmap(copies.documents)
-        )
-        tasks = self._make_partition_tasks("candidates", inputs[0].num_partitions)
-        candidates = self._run_tasks(run_candidates, tasks, CandidatePairs, "candidates")
+        num_partitions = inputs[0].num_partitions
+        tasks = self._make_partition_tasks("candidates", num_partitions)
+        bitmap = self._write_copies_bitmap(copies.documents)
+        keys = CandidateContext.extend(context, inputs=inputs, exact_copies_bitmap=bitmap)
+        candidates = self._run_tasks(run_candidates, keys, tasks, CandidatePairs, "candidates")
         self._counts = {
-            "band_groups": sum(part.num_groups for part in candidates),
-            "largest_band_group": max(part.largest_group for part in candidates),
-            "capped_band_groups": sum(part.num_capped for part in candidates),
+            "band_groups": sum(result.num_groups for result in candidates),
+            "largest_band_group": max(result.largest_group for result in candidates),
+            "capped_band_groups": sum(result.num_capped for result in candidates),
         }
-        self._stage = replace(self._stage, inputs=tuple(part.pairs for part in candidates))
-        tasks = self._make_partition_tasks("compare", inputs[0].num_partitions)
-        alike = self._count_alike(self._run_tasks(run_compare, tasks, ComparedPairs, "comparing"))
-        missing = self._make_pair_tasks(
-            SimilarityGraph(alike.pairs, self._stage.known.ranks).missing_pairs(), "survivors"
-        )
-        more = self._count_alike(self._run_tasks(run_compare_pairs, missing, ComparedPairs, "survivors"))
-        return self._choose_removals(SimilarPairs.concatenate(alike, more))
+        tasks = self._make_partition_tasks("compare", num_partitions)
+        pairs = PartitionContext.extend(context, inputs=tuple(result.pairs for result in candidates))
+        alike = self._count_alike(self._run_tasks(run_compare, pairs, tasks, ComparedPairs, "comparing"))
+        # Two survivors that no band brought together may still be similar.
+        missing = SimilarityGraph(alike.pairs, context.documents.ranks).missing_pairs()
+        tasks = self._make_pair_tasks(missing, "survivors")
+        more = self._count_alike(self._run_tasks(run_compare_pairs, context, tasks, ComparedPairs, "survivors"))
+        return self._choose_removals(SimilarPairs.concatenate(alike, more), context)
 
-    def _choose_removals(self, alike: SimilarPairs) -> Removals:
-        documents, num_rounds = self._stage.known, itertools.count(1)
+    def _choose_removals(self, alike: SimilarPairs, context: CompareContext) -> Removals:
+        documents, round_numbers = context.documents, itertools.count(1)
         if self._step.verify == "signature":
             return SimilarityGraph(alike.pairs, documents.ranks).removals(alike.similarities, documents.num_reference)
 
         def compare_texts(pairs: Pairs) -> NDArray[np.float64]:
-            tasks = self._make_pair_tasks(pairs, f"verify {next(num_rounds)}", by_text=True)
-            compared = self._run_tasks(run_compare_pairs, tasks, ComparedPairs, "verifying")
+            tasks = self._make_pair_tasks(pairs, f"verify {next(round_numbers)}", by_text=True)
+            compared = self._run_tasks(run_compare_pairs, context, tasks, ComparedPairs, "verifying")
             self._counts["pairs_by_text"] += len(pairs)
             return self._read_alike(compared).similarities
 
         return verify_removals(alike, documents.ranks, documents.num_reference, self._step.threshold, compare_texts)
 
     def _write_copies_bitmap(self, copies: NDArray[np.int64]) -> str:
-        """A file with a bit for each document, set for these."""
-        place = OutputStem(self._stage.root, self._stem("hidden"), self._stage.run_id)
-        with RecordWriter(place, ".bits") as file:
+        """Write a file with a bit for each document, set for these; gives its path."""
+        with RecordWriter(self._make_stem("hidden"), ".bits") as writer:
             for start in range(0, self._num_documents, _BITS_AT_ONCE):
-                file.add(pack_bits(copies, start, min(start + _BITS_AT_ONCE, self._num_documents)))
-            return file.commit().path
+                writer.add(pack_bits(copies, start, min(start + _BITS_AT_ONCE, self._num_documents)))
+            return writer.commit().path
 
-    def _make_pair_tasks(self, pairs: Pairs, stage: str, *, by_text: bool = False) -> list[Task]:
+    def _make_pair_tasks(self, pairs: Pairs, kind: str, *, by_text: bool = False) -> list[Task]:
         tasks = []
         for number, start in enumerate(range(0, len(pairs), _PAIRS_PER_TASK)):
-            name = fingerprint.of(self._whole, stage, number)
-            some = pairs.slice(start, start + _PAIRS_PER_TASK)
-            tasks.append(Task(name, CompareTask(some, f"{WORK_FOLDER}/work/{name}", by_text)))
+            name = fingerprint.of(self._fingerprint, kind, number)
+            chunk = pairs.slice(start, start + _PAIRS_PER_TASK)
+            tasks.append(Task(name, CompareTask(chunk, f"{WORK_FOLDER}/work/{name}", by_text)))
         return tasks
 
-    def _count_alike(self, compared: Sequence[ComparedPairs]) -> SimilarPairs:
-        self._counts["pairs"] = self._counts.get("pairs", 0) + sum(part.num_pairs for part in compared)
-        self._counts["pairs_by_text"] = self._counts.get("pairs_by_text", 0) + sum(
-            part.num_by_text for part in compared
-        )
-        return self._read_alike(compared)
-
-    def _read_alike(self, compared: Sequence[ComparedPairs]) -> SimilarPairs:
-        """What tasks have compared, in their order."""
-        parts = [read_records(self._stage.root, part.alike, ALIKE) for part in compared]
-        found = np.concatenate([np.empty(0, ALIKE), *parts])
-        pairs = Pairs(found["first"].copy(), found["second"].copy())
-        return SimilarPairs(pairs, found["similarity"].copy(), found["is_exact"].copy())
-
-    def _make_partition_tasks(self, stage: str, num_partitions: int) -> list[Task]:
+    def _make_partition_tasks(self, kind: str, num_partitions: int) -> list[Task]:
         tasks = []
         for number in range(num_partitions):
-            name = fingerprint.of(self._whole, stage, number, num_partitions)
+            name = fingerprint.of(self._fingerprint, kind, number, num_partitions)
             tasks.append(Task(name, PartitionTask(number, f"{WORK_FOLDER}/work/{name}")))
         return tasks
 
-    def _stem(self, name: str) -> str:
-        return f"{WORK_FOLDER}/work/{fingerprint.of(self._whole, name)}"
+    def _count_alike(self, compared: Sequence[ComparedPairs]) -> SimilarPairs:
+        """Read what tasks have compared, and count it."""
+        for name, number in (
+            ("pairs", sum(result.num_pairs for result in compared)),
+            ("pairs_by_text", sum(result.num_by_text for result in compared)),
+        ):
+            self._counts[name] = self._counts.get(name, 0) + number
+        return self._read_alike(compared)
 
-    def _run_tasks(self, function: Callable[..., T], tasks: Sequence[Task], kind: type[T], desc: str) -> list[T]:
-        """Of all tasks in order; those that have a receipt are not run again."""
-        undone = [task for task in tasks if self._runner.find_receipt(task.id, kind) is None]
+    def _read_alike(self, compared: Sequence[ComparedPairs]) -> SimilarPairs:
+        """Read what tasks have compared, in their order."""
+        pieces = [read_records(self._sign_context.root, result.alike, ALIKE) for result in compared]
+        records = np.concatenate([np.empty(0, ALIKE), *pieces])
+        pairs = Pairs(records["first"].copy(), records["second"].copy())
+        return SimilarPairs(pairs, records["similarity"].copy(), records["is_exact"].copy())
+
+    def _make_stem(self, name: str) -> OutputStem:
+        path = f"{WORK_FOLDER}/work/{fingerprint.of(self._fingerprint, name)}"
+        return OutputStem(self._sign_context.root, path, self._sign_context.run_id)
+
+    def _run_tasks(
+        self, function: Callable[..., T], context: StageContext, tasks: Sequence[Task], kind: type[T], desc: str
+    ) -> list[T]:
         # A task alone is done sooner than a worker is ready for it.
-        self._runner.run_tasks(function, self._stage, undone, f"deduplicate: {desc}", here=len(tasks) == 1)
-        found = [self._runner.find_receipt(task.id, kind) for task in tasks]
-        return [result for result in found if result is not None]
+        is_alone = len(tasks) == 1
+        return self._runner.run_missing(function, context, tasks, kind, f"deduplicate: {desc}", here=is_alone)

@@ -1,4 +1,4 @@
-"""The units that have come to the barrier."""
+"""The units whose documents a `deduplicate` compares."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gristmill.pipeline.barriers.base import list_stored_inputs
 from gristmill.pipeline.planning import fingerprint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator
 
     from gristmill.pipeline.stages.runner import StageUnit
     from gristmill.pipeline.stages.slice_task import SliceResult
@@ -19,17 +19,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BarrierUnit:
-    """A unit that has come to the barrier, and the parts with its documents."""
+    """A unit at the barrier: its documents for training, or its held-out ones.
+
+    A unit that has both is two barrier units, because held-out documents are never removed.
+    """
 
     unit: StageUnit
     inputs: tuple[StoredInput, ...]
     is_against: bool = False
+    """The documents come from the files of `against`."""
     is_held_out: bool = False
-    """Of a unit with both, documents for training and others, two arrive."""
+    """The documents belong to another split than training."""
 
     @property
     def is_reference(self) -> bool:
-        """Its documents always stay."""
+        """Whether its documents always stay."""
         return self.is_against or self.is_held_out
 
     @property
@@ -42,13 +46,13 @@ class BarrierUnit:
 
 
 def collect_barrier_units(
-    units: Sequence[StageUnit], results: Iterable[SliceResult], *, is_against: bool = False
-) -> list[BarrierUnit]:
-    """The units that have documents."""
-    found = []
-    for unit, result in zip(units, results, strict=True):
-        stored = list_stored_inputs(result)
+    unit_results: Iterable[tuple[StageUnit, SliceResult]], *, is_against: bool = False
+) -> Iterator[BarrierUnit]:
+    """Collect the units that have documents, held-out ones first."""
+    for unit, result in unit_results:
+        stored_inputs = list_stored_inputs(result)
         for is_held_out in (True, False):
-            inputs = tuple(one for one in stored if (one.split != TRAIN) == is_held_out)
-            found.append(BarrierUnit(unit, inputs, is_against, is_held_out))
-    return [some for some in found if some.num_rows]
+            inputs = tuple(stored for stored in stored_inputs if (stored.split != TRAIN) == is_held_out)
+            barrier_unit = BarrierUnit(unit, inputs, is_against, is_held_out)
+            if barrier_unit.num_rows:
+                yield barrier_unit

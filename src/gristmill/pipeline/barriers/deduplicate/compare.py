@@ -1,7 +1,7 @@
-"""The fourth stage and those behind it: are candidates alike? Sketches reject, texts accept (`duplicates/likeness.py`).
+"""The fourth kind of task, and those after it: are candidates similar? Sketches reject a pair, texts accept it.
 
-Pairs are taken in the order of their second document, so that most of what is read lies together. Texts come back from
-the parts that the last leg has written; at once as many as have two million shingles (16 MiB as sets).
+Pairs are compared in the order of their second document, so that most of what is read lies together. Texts are read
+from the files that the last stage has written, at once as many as have two million shingles (16 MiB as sets).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gristmill.engine.tasks import Context, Task
-    from gristmill.pipeline.barriers.deduplicate.documents import DedupContext, Documents
+    from gristmill.pipeline.barriers.deduplicate.contexts import CompareContext, PartitionContext
+    from gristmill.pipeline.barriers.deduplicate.documents import Documents
     from gristmill.pipeline.barriers.deduplicate.match import PartitionTask
     from gristmill.steps.deduplicate.deduplicate import Deduplicate
 
@@ -35,105 +36,109 @@ _SHINGLES_AT_ONCE = 1 << 21
 
 @dataclass(frozen=True, slots=True)
 class CompareTask:
-    """Compare these."""
+    """A task that compares the pairs it carries."""
 
     pairs: Pairs
     stem: str
     by_text: bool = False
-    """Compare the texts of all, and give back all of them, alike or not."""
+    """Compare the texts of all pairs, and return all of them, similar or not."""
 
 
 class ComparedPairs(msgspec.Struct, frozen=True, kw_only=True):
-    """The pairs that are alike, or all whose texts were to be compared."""
+    """The similar pairs of a task, or all of its pairs where their texts were to be compared."""
 
     alike: StoredFile
     num_pairs: int
     num_by_text: int
 
     def files(self) -> list[StoredFile]:
+        """List the files that the receipt depends on."""
         return [self.alike]
 
 
 def run_compare(task: Task, context: Context) -> ComparedPairs:
-    """Compare a partition of pairs; `context.state` is the `DedupContext` with the pairs that share keys."""
-    stage: DedupContext = context.state
-    part: PartitionTask = task.payload
-    found = [pairs for _, pairs in stage.read(PAIR, part.partition, context.at)]
-    joined = np.concatenate([np.empty(0, PAIR), *found])
-    return _compare(stage, Pairs.of(joined["first"], joined["second"]), part.stem, context)
+    """Compare a partition of pairs; `context.state` is a `PartitionContext` over the candidates that were found."""
+    stage: PartitionContext = context.state
+    payload: PartitionTask = task.payload
+    pieces = [pairs for _, pairs in stage.read(PAIR, payload.partition, context.at)]
+    pairs = np.concatenate([np.empty(0, PAIR), *pieces])
+    return _compare(stage, Pairs.of(pairs["first"], pairs["second"]), payload.stem, context)
 
 
 def run_compare_pairs(task: Task, context: Context) -> ComparedPairs:
-    """Pairs that come with the task."""
-    work: CompareTask = task.payload
-    return _compare(context.state, work.pairs, work.stem, context, by_text=work.by_text)
+    """Run a `CompareTask`; `context.state` is a `CompareContext`."""
+    payload: CompareTask = task.payload
+    return _compare(context.state, payload.pairs, payload.stem, context, by_text=payload.by_text)
 
 
-def _compare(stage: DedupContext, pairs: Pairs, stem: str, context: Context, *, by_text: bool = False) -> ComparedPairs:
+def _compare(
+    stage: CompareContext, pairs: Pairs, stem: str, context: Context, *, by_text: bool = False
+) -> ComparedPairs:
     alike = [np.empty(0, ALIKE)]
     num_by_text = 0
     compare = _compare_all_texts if by_text else _find_alike_pairs
     for number, start in enumerate(range(0, len(pairs), _PAIRS_AT_ONCE)):
         context.at(number)
-        some = pairs.slice(start, start + _PAIRS_AT_ONCE)
-        found, num_exact = compare(stage.known, stage.step, some, context.at)
+        chunk = pairs.slice(start, start + _PAIRS_AT_ONCE)
+        records, num_exact = compare(stage.documents, stage.step, chunk, context.at)
         num_by_text += num_exact
-        alike.append(found)
-        context.count(records=len(some))
+        alike.append(records)
+        context.count(records=len(chunk))
     file = write_records(OutputStem(stage.root, stem, stage.run_id), ".alike", np.concatenate(alike))
     return ComparedPairs(alike=file, num_pairs=len(pairs), num_by_text=num_by_text)
 
 
 def _compare_all_texts(
-    documents: Documents, step: Deduplicate, pairs: Pairs, at: Callable[[int], object]
+    documents: Documents, step: Deduplicate, pairs: Pairs, report: Callable[[int], object]
 ) -> tuple[NDArray[np.void], int]:
-    found = np.empty(len(pairs))
-    _compare_texts(documents, step, pairs, np.arange(len(pairs)), found, at)
-    return _make_alike_records(pairs, found, np.ones(len(pairs), dtype=bool)), len(pairs)
+    """Give all pairs with their exact similarities, and the number of pairs whose texts were compared."""
+    values = np.empty(len(pairs))
+    _compare_texts(documents, step, pairs, np.arange(len(pairs)), values, report)
+    return _make_alike_records(pairs, values, np.ones(len(pairs), dtype=bool)), len(pairs)
 
 
 def _find_alike_pairs(
-    documents: Documents, step: Deduplicate, pairs: Pairs, at: Callable[[int], object]
+    documents: Documents, step: Deduplicate, pairs: Pairs, report: Callable[[int], object]
 ) -> tuple[NDArray[np.void], int]:
-    """The pairs that no sketch and no text has rejected, and for how many the texts were compared."""
-    found = estimate_similarities(documents.sketches(pairs.first), documents.sketches(pairs.second))
-    judgement = classify_pairs(step, found)
-    undecided = judgement.undecided
-    places = np.flatnonzero(undecided)
-    _compare_texts(documents, step, pairs, places, found, at)
-    is_alike = judgement.alike | (undecided & (found >= step.threshold))
-    return _make_alike_records(pairs, found, undecided)[is_alike], len(places)
+    """Give the pairs that neither sketches nor texts reject, and the number of pairs whose texts were compared."""
+    values = estimate_similarities(documents.sketches(pairs.first), documents.sketches(pairs.second))
+    classified = classify_pairs(step, values)
+    undecided = classified.undecided
+    indices = np.flatnonzero(undecided)
+    _compare_texts(documents, step, pairs, indices, values, report)
+    is_alike = classified.alike | (undecided & (values >= step.threshold))
+    return _make_alike_records(pairs, values, undecided)[is_alike], len(indices)
 
 
-def _make_alike_records(pairs: Pairs, found: NDArray[np.float64], is_exact: NDArray[np.bool_]) -> NDArray[np.void]:
-    return make_records(ALIKE, first=pairs.first, second=pairs.second, similarity=found, is_exact=is_exact)
+def _make_alike_records(pairs: Pairs, values: NDArray[np.float64], is_exact: NDArray[np.bool_]) -> NDArray[np.void]:
+    return make_records(ALIKE, first=pairs.first, second=pairs.second, similarity=values, is_exact=is_exact)
 
 
 def _compare_texts(
     documents: Documents,
     step: Deduplicate,
     pairs: Pairs,
-    places: NDArray[np.int64],
-    found: NDArray[np.float64],
-    at: Callable[[int], object],
+    indices: NDArray[np.int64],
+    values: NDArray[np.float64],
+    report: Callable[[int], object],
 ) -> None:
-    """Put the exact similarities of the pairs at these places into `found`."""
-    for number, some in enumerate(_group_by_memory(documents, pairs, places)):
-        at(number)
-        first, second = pairs.first[some], pairs.second[some]
+    """Put the exact similarities of the pairs at `indices` into `values`."""
+    for number, group in enumerate(_group_by_memory(documents, pairs, indices)):
+        report(number)
+        first, second = pairs.first[group], pairs.second[group]
         needed = np.unique(np.concatenate([first, second]))
         sets = ShingleSets(step.ngram).of(documents.texts(needed))
-        ends = zip(np.searchsorted(needed, first), np.searchsorted(needed, second), strict=True)
-        found[some] = [jaccard(sets[one], sets[other]) for one, other in ends]
+        sides = zip(np.searchsorted(needed, first), np.searchsorted(needed, second), strict=True)
+        values[group] = [jaccard(sets[left], sets[right]) for left, right in sides]
 
 
-def _group_by_memory(documents: Documents, pairs: Pairs, places: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """The places of pairs, in groups whose shingles fit into memory together."""
-    one, other = (documents.describe(side[places])["num_shingles"] for side in (pairs.first, pairs.second))
-    ends = np.cumsum(one.astype(np.int64) + other)
+def _group_by_memory(documents: Documents, pairs: Pairs, indices: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Group the indices of pairs so that the shingles of a group fit into memory together."""
+    left, right = (documents.describe(side[indices])["num_shingles"] for side in (pairs.first, pairs.second))
+    totals = np.cumsum(left.astype(np.int64) + right)
     first = 0
-    while first < len(places):
-        before = ends[first - 1] if first else 0
-        stop = max(int(np.searchsorted(ends, before + _SHINGLES_AT_ONCE, side="right")), first + 1)
-        yield places[first:stop]
+    while first < len(indices):
+        before = totals[first - 1] if first else 0
+        stop = max(int(np.searchsorted(totals, before + _SHINGLES_AT_ONCE, side="right")), first + 1)
+        yield indices[first:stop]
         first = stop

@@ -1,4 +1,4 @@
-"""The second and third stage: documents with equal digests, and pairs with a band in common, partition by partition."""
+"""The second and third kind of task: documents with equal digests, and pairs with a band in common, by partition."""
 
 from __future__ import annotations
 
@@ -27,91 +27,95 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gristmill.engine.tasks import Context, Task
-    from gristmill.pipeline.barriers.deduplicate.documents import DedupContext
+    from gristmill.pipeline.barriers.deduplicate.contexts import CandidateContext, PartitionContext
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionTask:
-    """One partition of what the stage before has dealt out."""
+    """A task that works through one partition of what earlier tasks have scattered."""
 
     partition: int
     stem: str
 
 
 class CopyPairs(msgspec.Struct, frozen=True, kw_only=True):
-    """Documents that are copies of a better one: pairs of the one that stays and the other."""
+    """The copies found in a partition: pairs of the document that stays and its copy."""
 
     copies: StoredFile
 
     def files(self) -> list[StoredFile]:
+        """List the files that the receipt depends on."""
         return [self.copies]
 
 
 def run_copies(task: Task, context: Context) -> CopyPairs:
-    """The function of these tasks; `context.state` is the `DedupContext`, its inputs the digests of each unit."""
-    stage: DedupContext = context.state
-    part: PartitionTask = task.payload
+    """Find documents with equal texts; `context.state` is a `PartitionContext` over the digests of each unit."""
+    stage: PartitionContext = context.state
+    payload: PartitionTask = task.payload
     digests, numbers = [np.empty((0, 2), np.uint64)], [np.empty(0, np.int64)]
-    for unit, found in stage.read(DIGEST, part.partition, context.at):
-        digests.append(np.stack([found["high"], found["low"]], axis=1))
-        numbers.append(stage.known.starts[unit] + found["row"])
-    copies = find_copies(np.concatenate(digests), np.concatenate(numbers), stage.known.ranks)
-    content = make_records(PAIR, first=copies.survivors, second=copies.documents)
-    return CopyPairs(copies=write_records(OutputStem(stage.root, part.stem, stage.run_id), ".copies", content))
+    for unit, records in stage.read(DIGEST, payload.partition, context.at):
+        digests.append(np.stack([records["high"], records["low"]], axis=1))
+        numbers.append(stage.documents.starts[unit] + records["row"])
+    copies = find_copies(np.concatenate(digests), np.concatenate(numbers), stage.documents.ranks)
+    pairs = make_records(PAIR, first=copies.survivors, second=copies.documents)
+    return CopyPairs(copies=write_records(OutputStem(stage.root, payload.stem, stage.run_id), ".copies", pairs))
 
 
 class CandidatePairs(msgspec.Struct, frozen=True, kw_only=True):
-    """Pairs that share a band."""
+    """The pairs found in a partition that share a band, scattered by their second document."""
 
     pairs: PartitionedFile
     num_groups: int
     largest_group: int
     num_capped: int
-    """Groups of which not all pairs were taken."""
+    """Number of groups too large to take all pairs of."""
 
     def files(self) -> list[StoredFile]:
+        """List the files that the receipt depends on."""
         return [self.pairs.file]
 
 
 def run_candidates(task: Task, context: Context) -> CandidatePairs:
-    """The function of these tasks; `context.state` is the `DedupContext`, its inputs the keys of each unit."""
-    stage: DedupContext = context.state
-    part: PartitionTask = task.payload
-    documents = stage.known
-    hidden = map_records(stage.root, stage.exact_copies_bitmap, np.uint8)
+    """Find pairs that share a band; `context.state` is a `CandidateContext` over the band keys of each unit."""
+    stage: CandidateContext = context.state
+    payload: PartitionTask = task.payload
+    documents = stage.documents
+    copies_bitmap = map_records(stage.root, stage.exact_copies_bitmap, np.uint8)
     keys, numbers = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
-    for unit, found in stage.read(KEY, part.partition, context.at):
-        number = documents.starts[unit] + found["row"]
-        is_left = _read_bits(hidden, number) == 0
-        keys.append(found["key"][is_left])
-        numbers.append(number[is_left])
-    joined_keys, joined_numbers = np.concatenate(keys), np.concatenate(numbers)
-    del keys, numbers
-    alike = group_by_key(joined_keys, joined_numbers, documents.ranks)
-    sizes = np.diff(alike.starts)
-    pairs = find_candidate_pairs(alike, documents.sketches, documents.num_reference)
-    is_open = pairs.second >= documents.num_reference  # two that both stay need not be compared
-    pairs = Pairs(pairs.first[is_open], pairs.second[is_open])
+    for unit, records in stage.read(KEY, payload.partition, context.at):
+        unit_numbers = documents.starts[unit] + records["row"]
+        is_original = _read_bits(copies_bitmap, unit_numbers) == 0
+        keys.append(records["key"][is_original])
+        numbers.append(unit_numbers[is_original])
+    all_keys, all_numbers = np.concatenate(keys), np.concatenate(numbers)
+    del keys, numbers  # these arrays are large: the pieces must not stay in memory beside the whole
+    groups = group_by_key(all_keys, all_numbers, documents.ranks)
+    sizes = np.diff(groups.starts)
+    pairs = find_candidate_pairs(groups, documents.sketches, documents.num_reference)
+    is_removable = pairs.second >= documents.num_reference  # of two reference documents neither is removed
+    pairs = Pairs(pairs.first[is_removable], pairs.second[is_removable])
     num_partitions = stage.inputs[0].num_partitions
-    with PartitionWriter(OutputStem(stage.root, part.stem, stage.run_id), ".pairs", num_partitions) as file:
-        content = make_records(PAIR, first=pairs.first, second=pairs.second)
-        file.scatter(content, pairs.second * num_partitions // len(documents))
+    with PartitionWriter(OutputStem(stage.root, payload.stem, stage.run_id), ".pairs", num_partitions) as writer:
+        records = make_records(PAIR, first=pairs.first, second=pairs.second)
+        # By ranges of the second document, so that a task that compares pairs reads neighbouring documents.
+        writer.scatter(records, pairs.second * num_partitions // len(documents))
         return CandidatePairs(
-            pairs=file.close(),
+            pairs=writer.close(),
             num_groups=len(sizes),
             largest_group=int(sizes.max(initial=0)),
             num_capped=int(np.count_nonzero(sizes > ALL_PAIRS)),
         )
 
 
-def _read_bits(packed: NDArray[np.uint8], places: NDArray[np.int64]) -> NDArray[np.uint8]:
-    found: NDArray[np.uint8] = packed[places >> 3] >> (7 - (places & 7)).astype(np.uint8) & np.uint8(1)
-    return found
+def _read_bits(bitmap: NDArray[np.uint8], indices: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Read single bits of a bitmap that `numpy.packbits` has made: the first bit is the highest of a byte."""
+    bits: NDArray[np.uint8] = bitmap[indices >> 3] >> (7 - (indices & 7)).astype(np.uint8) & np.uint8(1)
+    return bits
 
 
-def pack_bits(places: NDArray[np.int64], start: int, stop: int) -> NDArray[np.uint8]:
-    """Bits from `start` on (a multiple of eight) with those of the sorted `places` set."""
+def pack_bits(indices: NDArray[np.int64], start: int, stop: int) -> NDArray[np.uint8]:
+    """Make the bitmap from `start` (a multiple of eight) to `stop`, with the bits at the sorted `indices` set."""
     bits = np.zeros(stop - start, dtype=bool)
-    first, last = np.searchsorted(places, [start, stop])
-    bits[places[first:last] - start] = True
+    first, last = np.searchsorted(indices, [start, stop])
+    bits[indices[first:last] - start] = True
     return np.packbits(bits)

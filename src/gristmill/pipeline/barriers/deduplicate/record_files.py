@@ -1,7 +1,8 @@
-"""Arrays of fixed-size records in files of the work folder: whole, or dealt into partitions.
+"""Arrays of fixed-size records in files of the work folder: whole, or scattered into partitions.
 
-A file of partitions is a row of blocks, each sorted by partition, and behind them for each block where its partitions
-begin. What a task holds before it writes a block is bounded; what it reads of a partition is one piece of each block.
+A partitioned file is a sequence of blocks, each sorted by partition; behind them it says, for each block, where its
+partitions begin. A task that writes holds at most one block (2 million records). A task that reads a partition reads
+one piece of each block.
 """
 
 from __future__ import annotations
@@ -32,36 +33,37 @@ _BLOCK_RECORDS = 1 << 21
 
 
 def make_records(kind: np.dtype[Any], **fields: NDArray[Any]) -> NDArray[Any]:
-    """Columns as records."""
-    made = np.empty(len(next(iter(fields.values()))), dtype=kind)
+    """Make an array of records from one array for each field."""
+    records = np.empty(len(next(iter(fields.values()))), dtype=kind)
     for name, values in fields.items():
-        made[name] = values
-    return made
+        records[name] = values
+    return records
 
 
-def write_records(place: OutputStem, suffix: str, content: NDArray[Any]) -> StoredFile:
-    """A file of records."""
-    with RecordWriter(place, suffix) as file:
-        file.add(content)
-        return file.commit()
+def write_records(stem: OutputStem, suffix: str, records: NDArray[Any]) -> StoredFile:
+    """Write records to a file of their own."""
+    with RecordWriter(stem, suffix) as writer:
+        writer.add(records)
+        return writer.commit()
 
 
 def read_records(root: Path, file: StoredFile, kind: np.dtype[Any]) -> NDArray[Any]:
+    """Read all records of a file."""
     return np.fromfile(file.below(root), dtype=kind)
 
 
 def map_records(root: Path, path: str, kind: np.dtype[Any] | type, width: int | None = None) -> NDArray[Any]:
-    """The records of a file that is not empty, read where they are touched; with `width` so many in each row."""
-    found: NDArray[Any] = np.memmap(path_below(root, path), dtype=kind, mode="r")
-    return found if width is None else found.reshape(-1, width)
+    """Map a file that is not empty, so that only the records that are used are read; `width` of them make a row."""
+    records: NDArray[Any] = np.memmap(path_below(root, path), dtype=kind, mode="r")
+    return records if width is None else records.reshape(-1, width)
 
 
 class RecordWriter:
-    """A file that takes records piece by piece."""
+    """Writes records to a file, one array after another."""
 
-    def __init__(self, place: OutputStem, suffix: str) -> None:
-        self._path = f"{place.stem}{suffix}"
-        self._file = PendingFile(place.root / self._path, place.run_id)
+    def __init__(self, stem: OutputStem, suffix: str) -> None:
+        self._path = f"{stem.stem}{suffix}"
+        self._file = PendingFile(stem.root / self._path, stem.run_id)
 
     def __enter__(self) -> RecordWriter:
         self._file.__enter__()
@@ -70,10 +72,12 @@ class RecordWriter:
     def __exit__(self, *exc_info: object) -> None:
         self._file.__exit__(None, None, None)
 
-    def add(self, content: NDArray[Any]) -> None:
-        self._file.write(np.ascontiguousarray(content).tobytes())
+    def add(self, records: NDArray[Any]) -> None:
+        """Append records to the file."""
+        self._file.write(np.ascontiguousarray(records).tobytes())
 
     def commit(self) -> StoredFile:
+        """Sync the file and give it its name."""
         self._file.commit()
         return StoredFile(path=self._path, bytes=self._file.num_bytes, xxh3=self._file.checksum)
 
@@ -86,7 +90,7 @@ class PartitionedFile(msgspec.Struct, frozen=True, kw_only=True):
     num_partitions: Count
 
     def read(self, root: Path, kind: np.dtype[Any], partition: int) -> Iterator[NDArray[Any]]:
-        """The records of one partition, block by block."""
+        """Read the records of one partition, block by block."""
         if not self.num_records:
             return
         path = self.file.below(root)
@@ -98,13 +102,13 @@ class PartitionedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartitionWriter(RecordWriter):
-    """A file that takes records with the partition that each belongs to."""
+    """Writes records to a partitioned file."""
 
-    def __init__(self, place: OutputStem, suffix: str, num_partitions: int) -> None:
-        super().__init__(place, suffix)
+    def __init__(self, stem: OutputStem, suffix: str, num_partitions: int) -> None:
+        super().__init__(stem, suffix)
         self._num_partitions = num_partitions
-        self._gathered: list[tuple[NDArray[Any], NDArray[np.int64]]] = []
-        self._num_gathered = 0
+        self._buffer: list[tuple[NDArray[Any], NDArray[np.int64]]] = []
+        self._num_buffered = 0
         self._num_written = 0
         self._bounds: list[NDArray[np.int64]] = []
 
@@ -112,31 +116,33 @@ class PartitionWriter(RecordWriter):
         super().__enter__()
         return self
 
-    def scatter(self, content: NDArray[Any], partitions: NDArray[np.int64]) -> None:
-        self._gathered.append((content, partitions))
-        self._num_gathered += len(content)
-        if self._num_gathered >= _BLOCK_RECORDS:
-            self._flush()
+    def scatter(self, records: NDArray[Any], partitions: NDArray[np.int64]) -> None:
+        """Add records, each with the number of its partition."""
+        self._buffer.append((records, partitions))
+        self._num_buffered += len(records)
+        if self._num_buffered >= _BLOCK_RECORDS:
+            self._write_block()
 
     def close(self) -> PartitionedFile:
-        """Sync and name the file."""
-        self._flush()
+        """Write what is left and the bounds of all blocks, and give the file its name."""
+        self._write_block()
         for bounds in self._bounds:
             self.add(bounds)
         return PartitionedFile(file=self.commit(), num_records=self._num_written, num_partitions=self._num_partitions)
 
-    def _flush(self) -> None:
-        if not self._num_gathered:
+    def _write_block(self) -> None:
+        if not self._num_buffered:
             return
-        content = np.concatenate([some for some, _ in self._gathered])
-        partitions = np.concatenate([some for _, some in self._gathered])
-        self._gathered, self._num_gathered = [], 0
+        records = np.concatenate([records for records, _ in self._buffer])
+        partitions = np.concatenate([partitions for _, partitions in self._buffer])
+        self._buffer, self._num_buffered = [], 0
         order = np.argsort(partitions, kind="stable")
-        self.add(content[order])
+        self.add(records[order])
         self._bounds.append(self._num_written + np.searchsorted(partitions[order], np.arange(self._num_partitions + 1)))
-        self._num_written += len(content)
+        self._num_written += len(records)
 
 
 def find_partitions(keys: NDArray[np.uint64], num_partitions: int) -> NDArray[np.int64]:
-    """Which of equal ranges each lies in."""
+    """Find the partition of each key: the range of keys is cut into equal parts."""
+    # The high half of the key times the number of partitions, divided by 2^32: exact in 64 bits.
     return ((keys >> np.uint64(32)) * np.uint64(num_partitions) >> np.uint64(32)).astype(np.int64)

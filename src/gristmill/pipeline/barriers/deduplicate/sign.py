@@ -1,7 +1,7 @@
-"""The first stage: each unit's documents described, digested and signed, one cell at a time.
+"""The first kind of task: each unit's documents are described, digested and signed, one cell at a time.
 
-On disk 32 bytes a document, 20 for its digest, and for each with a signature 108 for the sketch and 216 for the keys of
-its bands (with 18 bands of 6 rows).
+Takes 32 bytes of disk for each document, 20 for its digest, and for each with a signature 108 for the sketch and 216
+for the keys of its bands (with 18 bands of 6 rows).
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gristmill.engine.tasks import Context, Task
-    from gristmill.pipeline.barriers.deduplicate.documents import DedupContext
+    from gristmill.pipeline.barriers.deduplicate.contexts import SignContext
     from gristmill.pipeline.stages.stored import StoredInput
 
 
 @dataclass(frozen=True, slots=True)
 class SignTask:
-    """Sign one unit."""
+    """A task that signs the documents of one unit."""
 
     inputs: tuple[StoredInput, ...]
     stem: str
@@ -48,7 +48,7 @@ class SignTask:
 
 
 class SignedUnit(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of a unit's documents."""
+    """The files that hold what is known of a unit's documents."""
 
     documents: StoredFile
     sketches: StoredFile
@@ -56,40 +56,41 @@ class SignedUnit(msgspec.Struct, frozen=True, kw_only=True):
     keys: PartitionedFile
 
     def files(self) -> list[StoredFile]:
+        """List the files that the receipt depends on."""
         return [self.documents, self.sketches, self.digests.file, self.keys.file]
 
 
 def run_sign(task: Task, context: Context) -> SignedUnit:
-    """The function of these tasks; `context.state` is the `DedupContext`."""
-    stage: DedupContext = context.state
+    """Run a `SignTask`; `context.state` is the `SignContext`."""
+    stage: SignContext = context.state
     sign: SignTask = task.payload
-    place = OutputStem(stage.root, sign.stem, stage.run_id)
+    stem = OutputStem(stage.root, sign.stem, stage.run_id)
     with (
-        RecordWriter(place, ".documents") as documents,
-        RecordWriter(place, ".sketches") as sketches,
-        PartitionWriter(place, ".digests", sign.num_digest_partitions) as digest_file,
-        PartitionWriter(place, ".keys", sign.num_key_partitions) as key_file,
+        RecordWriter(stem, ".documents") as documents,
+        RecordWriter(stem, ".sketches") as sketches,
+        PartitionWriter(stem, ".digests", sign.num_digest_partitions) as digest_file,
+        PartitionWriter(stem, ".keys", sign.num_key_partitions) as key_file,
     ):
         row = num_sketches = 0
         for stored in sign.inputs:
             for number, batch in enumerate(stored.batches(stage.root)):
                 context.at(number)
                 context.count(records=batch.num_rows, bytes=batch.nbytes)
-                described = _describe_documents(batch)
-                numbers = np.arange(row, row + batch.num_rows, dtype=np.uint32)
+                descriptions = _describe_documents(batch)
+                rows = np.arange(row, row + batch.num_rows, dtype=np.uint32)
                 halves = digest_texts(batch.column(TEXT))
-                found = make_records(DIGEST, high=halves[:, 0], low=halves[:, 1], row=numbers)
-                digest_file.scatter(found, find_partitions(halves[:, 0], sign.num_digest_partitions))
+                digests = make_records(DIGEST, high=halves[:, 0], low=halves[:, 1], row=rows)
+                digest_file.scatter(digests, find_partitions(halves[:, 0], sign.num_digest_partitions))
                 if stage.step.kind == "near":
                     signed = stage.step.minhash.sign(batch.column(TEXT))
-                    described["num_shingles"] = np.minimum(signed.counts, 2**32 - 1)
-                    described["sketch"][signed.rows] = num_sketches + np.arange(len(signed.rows))
+                    descriptions["num_shingles"] = np.minimum(signed.counts, 2**32 - 1)
+                    descriptions["sketch"][signed.rows] = num_sketches + np.arange(len(signed.rows))
                     num_sketches += len(signed.rows)
                     sketches.add(signed.sketches)
                     keys = signed.keys.reshape(-1)
-                    dealt = make_records(KEY, key=keys, row=np.repeat(numbers[signed.rows], stage.step.bands))
-                    key_file.scatter(dealt, find_partitions(keys, sign.num_key_partitions))
-                documents.add(described)
+                    band_keys = make_records(KEY, key=keys, row=np.repeat(rows[signed.rows], stage.step.bands))
+                    key_file.scatter(band_keys, find_partitions(keys, sign.num_key_partitions))
+                documents.add(descriptions)
                 row += batch.num_rows
         return SignedUnit(
             documents=documents.commit(), sketches=sketches.commit(), digests=digest_file.close(), keys=key_file.close()
@@ -97,11 +98,12 @@ def run_sign(task: Task, context: Context) -> SignedUnit:
 
 
 def _describe_documents(batch: pa.RecordBatch) -> NDArray[Any]:
+    """Make the `DOCUMENT` records of a batch; what only signing tells is still missing."""
     origin = batch.column(ORIGIN)
     _, offsets = text_buffers(batch.column(TEXT))
-    found = np.zeros(batch.num_rows, dtype=DOCUMENT)
+    descriptions = np.zeros(batch.num_rows, dtype=DOCUMENT)
     for name in ("file", "position", "part"):
-        found[name] = origin.field(name).to_numpy(zero_copy_only=False)
-    found["num_bytes"] = np.minimum(np.diff(offsets), 2**32 - 1)
-    found["sketch"] = -1
-    return found
+        descriptions[name] = origin.field(name).to_numpy(zero_copy_only=False)
+    descriptions["num_bytes"] = np.minimum(np.diff(offsets), 2**32 - 1)
+    descriptions["sketch"] = -1
+    return descriptions

@@ -1,0 +1,116 @@
+"""What a `deduplicate` removes from a stored stream, and how many documents each one that stays stands for.
+
+Documents are numbered over all streams; a stream knows the number of its first one. The lists are sorted and in one
+file for all streams, of which each reads its own range: 25 bytes for each document that is removed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.steps.deduplicate.deduplicate import with_counts
+from gristmill.storage.stored_paths import path_below
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from gristmill.pipeline.stages.stored import StoredInput
+
+REMOVAL = np.dtype([("document", "<i8"), ("survivor", "<i8"), ("similarity", "<f8"), ("is_exact", "?")])
+COUNT = np.dtype([("document", "<i8"), ("count", "<i8")])
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRange:
+    """Consecutive records of a file."""
+
+    path: str
+    start: int
+    stop: int
+
+    def read(self, root: Path, kind: np.dtype[Any]) -> NDArray[Any]:
+        """Read these records of the file."""
+        path = path_below(root, self.path)
+        return np.fromfile(path, dtype=kind, count=self.stop - self.start, offset=self.start * kind.itemsize)
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalList:
+    """The documents that are removed from one stream."""
+
+    first_document: int
+    """The number of the stream's first document."""
+    removals: RecordRange
+    counts: RecordRange | None
+    """None: the recipe does not ask for them."""
+    dropped: Mapping[str, int]
+    """Number of removed documents by reason."""
+    num_clusters: int
+    """Number of documents of this stream that stand for others."""
+
+    def load(self, root: Path) -> LoadedRemovals:
+        """Read the list into memory."""
+        removed = self.removals.read(root, REMOVAL)["document"] - self.first_document
+        counts = None if self.counts is None else self.counts.read(root, COUNT)
+        return LoadedRemovals(self.first_document, removed, counts)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRemovals:
+    """A removal list in memory."""
+
+    first_document: int
+    rows: NDArray[np.int64]
+    counts: NDArray[Any] | None
+
+    def apply(self, batch: pa.RecordBatch, start: int) -> pa.RecordBatch:
+        """Remove rows from a batch that begins with row `start` of the stream."""
+        stop = start + batch.num_rows
+        is_kept = np.ones(batch.num_rows, dtype=bool)
+        is_kept[self.rows[slice(*np.searchsorted(self.rows, [start, stop]))] - start] = False
+        survivors = batch if is_kept.all() else batch.filter(pa.array(is_kept))
+        if self.counts is None:
+            return survivors
+        numbers = self.counts["document"] - self.first_document
+        in_batch = slice(*np.searchsorted(numbers, [start, stop]))
+        counts = np.ones(batch.num_rows, dtype=np.int64)
+        counts[numbers[in_batch] - start] = self.counts["count"][in_batch]
+        return with_counts(survivors, counts[is_kept])
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSurvivors:
+    """A stored stream without the documents that were removed from it."""
+
+    stored: StoredInput
+    removed: RemovalList
+
+    is_copy: ClassVar[bool] = False
+
+    @property
+    def num_rows(self) -> int:
+        return self.stored.num_rows
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """The number of documents that stand for others."""
+        return {"clusters": self.removed.num_clusters}
+
+    def count_dropped(self, num_records: int) -> Mapping[str, int]:  # noqa: ARG002
+        """Give the number of removed documents by reason."""
+        return self.removed.dropped
+
+    def batches(self, root: Path, seed: int = 0) -> Iterator[pa.RecordBatch]:
+        """Read the documents that stay."""
+        removals = self.removed.load(root)
+        start = 0
+        for batch in self.stored.batches(root, seed):
+            yield removals.apply(batch, start)
+            start += batch.num_rows

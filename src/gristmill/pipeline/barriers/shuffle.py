@@ -1,0 +1,191 @@
+"""The barrier of `shuffle`: records are scattered into buckets by their keys, and each bucket is sorted.
+
+A bucket is a unit of the next stage. It is sorted when that stage reads it, so a record is written to disk twice
+before it comes to a shard: by the stage that has ended, and into its bucket. A worker holds one bucket, about 64 MiB.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.splits import TRAIN
+from gristmill.engine.tasks import Task
+from gristmill.pipeline.barriers.base import BarrierOutcome, list_stored_inputs, list_training_inputs
+from gristmill.pipeline.planning import fingerprint
+from gristmill.pipeline.stages.runner import StageUnit
+from gristmill.pipeline.stages.sink import OutputStem, RecordSink, SplitFile
+from gristmill.pipeline.work_folder import WORK_FOLDER
+from gristmill.shards.canonical import canonical_schema
+from gristmill.steps.read import CELL_BYTES
+from gristmill.steps.records.source_column import with_source
+from gristmill.storage.stored_paths import path_below
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from gristmill.engine.tasks import Context
+    from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
+    from gristmill.pipeline.stages.slice_task import SliceResult, StageContext
+    from gristmill.pipeline.stages.stored import StoredInput
+    from gristmill.steps.shuffle import Shuffle
+
+BUCKET_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBlock:
+    """One record batch in a file of Arrow blocks."""
+
+    path: str
+    start: int
+    size: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBucket:
+    """A bucket of a `shuffle`: blocks of many units, sorted together when they are read."""
+
+    shuffle: Shuffle
+    schema: pa.Schema
+    blocks: tuple[StoredBlock, ...]
+    source: str
+    epoch: int
+
+    is_copy: ClassVar[bool] = False
+    counters: ClassVar[Mapping[str, int]] = {}
+
+    @property
+    def num_rows(self) -> int:
+        return sum(block.rows for block in self.blocks)
+
+    def count_dropped(self, num_records: int) -> Mapping[str, int]:  # noqa: ARG002
+        """Give no reasons: a shuffle drops nothing."""
+        return {}
+
+    def batches(self, root: Path, seed: int) -> Iterator[pa.RecordBatch]:
+        """Sort the whole bucket, then give it in batches of about one cell."""
+        table = pa.Table.from_batches([batch for block in self.blocks for batch in self._read(root, block)])
+        rows = self.shuffle.sort(table.combine_chunks().to_batches()[0], seed, self.epoch)
+        if self.shuffle.joins_sources:
+            rows = with_source(rows, self.source)
+        # The number of rows comes from the bucket's mean, which does not depend on how the input was cut into tasks.
+        step = max(1, rows.num_rows * CELL_BYTES // max(rows.nbytes, 1))
+        for first in range(0, rows.num_rows, step):
+            yield rows.slice(first, step)
+
+    def _read(self, root: Path, block: StoredBlock) -> list[pa.RecordBatch]:
+        with path_below(root, block.path).open("rb") as file:
+            file.seek(block.start)
+            message = pa.ipc.read_message(pa.py_buffer(file.read(block.size)))
+        return [pa.ipc.read_record_batch(message, self.schema)]
+
+
+class ScatteredUnit(msgspec.Struct, frozen=True, kw_only=True):
+    """A unit's records by bucket: `buckets[i]` is the bucket of the i-th block of `part`."""
+
+    part: SplitFile
+    buckets: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ScatterTask:
+    """A task that scatters one unit's records into buckets."""
+
+    source: str
+    shuffle: Shuffle
+    inputs: tuple[StoredInput, ...]
+    epoch: int
+    num_buckets: int
+    stem: str
+
+
+def run_scatter(task: Task, context: Context) -> ScatteredUnit:
+    """Run a `ScatterTask`; `context.state` is the `StageContext`."""
+    stage: StageContext = context.state
+    scatter: ScatterTask = task.payload
+    table = pa.Table.from_batches([batch for stored in scatter.inputs for batch in stored.batches(stage.root)])
+    batch = table.combine_chunks().to_batches()[0]
+    buckets = scatter.shuffle.buckets(scatter.shuffle.keys(batch, stage.seed, scatter.epoch), scatter.num_buckets)
+    order = np.argsort(buckets, kind="stable")
+    batch, buckets = batch.take(pa.array(order)), buckets[order]
+    numbers, starts = np.unique(buckets, return_index=True)
+    with RecordSink(None, batch.schema, OutputStem(stage.root, scatter.stem, stage.run_id), complete=False) as sink:
+        for start, stop in zip(starts, [*starts[1:], len(buckets)], strict=True):
+            sink.add(batch.slice(start, stop - start))
+        [file] = sink.commit().split_files
+    return ScatteredUnit(part=file, buckets=numbers.tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class ShuffleBarrier:
+    """Puts the records of each source in a random order; what is held out stays as it is."""
+
+    step: Shuffle
+
+    def pass_sources(self, sources: Sequence[BarrierSource], run: BarrierRun) -> BarrierOutcome:
+        units = {source.name: self._shuffle_source(source, run) for source in sources}
+        return BarrierOutcome(units=units, entry_account=self.step.name)
+
+    def _shuffle_source(self, source: BarrierSource, run: BarrierRun) -> list[StageUnit]:
+        """Make the next units: what is held out, then the buckets in order.
+
+        Copies that a `mix` has made come after the whole first epoch.
+        """
+        epochs: dict[int, list[tuple[StageUnit, SliceResult]]] = {}
+        for unit, result in source.unit_results():
+            if list_training_inputs(result):
+                epochs.setdefault(unit.epoch, []).append((unit, result))
+        held_out = [unit for pair in source.unit_results() for unit in _select_held_out(*pair)]
+        return held_out + [
+            bucket for epoch in sorted(epochs) for bucket in self._shuffle_epoch(epochs[epoch], epoch, run)
+        ]
+
+    def _shuffle_epoch(
+        self, pairs: Sequence[tuple[StageUnit, SliceResult]], epoch: int, run: BarrierRun
+    ) -> list[StageUnit]:
+        # Only blocks are counted: the number of files they are in depends on the size of the tasks.
+        files = [file for _, result in pairs for file in result.split_files if file.split == TRAIN]
+        num_buckets = -(-sum(sum(file.data_blocks) for file in files) // BUCKET_BYTES)
+        tasks = []
+        for unit, result in pairs:
+            name = fingerprint.of(unit.fingerprint, "deal", num_buckets)
+            inputs = tuple(list_training_inputs(result))
+            stem = f"{WORK_FOLDER}/work/{name}"
+            tasks.append(Task(name, ScatterTask(unit.source.name, self.step, inputs, epoch, num_buckets, stem)))
+        blocks: dict[int, list[StoredBlock]] = {}
+        for scattered in run.runner.run_missing(run_scatter, run.context, tasks, ScatteredUnit, "shuffle"):
+            for bucket, block in zip(scattered.buckets, _locate_blocks(scattered.part), strict=True):
+                blocks.setdefault(bucket, []).append(block)
+        source = pairs[0][0].source
+        schema = canonical_schema(run.context.sources[source.name].output_schema)
+        shuffled = fingerprint.of([unit.fingerprint for unit, _ in pairs], "shuffle", num_buckets)
+        return [
+            StageUnit(
+                source,
+                fingerprint.of(shuffled, bucket),
+                (StoredBucket(self.step, schema, tuple(blocks[bucket]), source.name, epoch),),
+                epoch,
+            )
+            for bucket in sorted(blocks)
+        ]
+
+
+def _select_held_out(unit: StageUnit, result: SliceResult) -> Iterator[StageUnit]:
+    """Give the records of a unit that are not for training as a unit of their own, if there are any."""
+    inputs = tuple(stored for stored in list_stored_inputs(result) if stored.split != TRAIN)
+    if inputs:
+        yield replace(unit, fingerprint=fingerprint.of(unit.fingerprint, "held out"), inputs=inputs)
+
+
+def _locate_blocks(file: SplitFile) -> Iterator[StoredBlock]:
+    start = 0
+    for rows, size in zip(file.row_blocks, file.data_blocks, strict=True):
+        yield StoredBlock(file.data.path, start, size, rows)
+        start += size

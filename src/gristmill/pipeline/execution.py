@@ -1,0 +1,288 @@
+"""The execution of a plan: stages of tasks, the barriers between them, and at the end the dataset.
+
+Finished work has a receipt and is not done again, whether this run did it, one that was killed, or the one that made
+the dataset which is being updated. The manifest is written last.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from gristmill.core.books import Account
+from gristmill.core.splits import TRAIN
+from gristmill.pipeline import work_folder
+from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
+from gristmill.pipeline.barriers.table import make_barrier
+from gristmill.pipeline.planning import fingerprint
+from gristmill.pipeline.planning.units import Span
+from gristmill.pipeline.publishing import journal, publish
+from gristmill.pipeline.publishing.mixed_lane import write_mixed_lane
+from gristmill.pipeline.publishing.publish import FinishedSource
+from gristmill.pipeline.stages.input_units import InputUnits
+from gristmill.pipeline.stages.join import add_books
+from gristmill.pipeline.stages.pack_leftovers import pack_leftovers
+from gristmill.pipeline.stages.packing import check_utilisation, make_empty_account
+from gristmill.pipeline.stages.receipts import Receipts
+from gristmill.pipeline.stages.runner import StageResults, StageRunner
+from gristmill.pipeline.stages.slice_task import SourceStage, StageContext
+from gristmill.storage.commit import remove_temporaries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from gristmill.core.step import GlobalStep, LocalStep
+    from gristmill.pipeline.barriers.base import BarrierOutcome
+    from gristmill.pipeline.planning.plan import Plan
+    from gristmill.pipeline.planning.source_plan import SourcePlan
+    from gristmill.pipeline.planning.split_stages import Stage
+    from gristmill.pipeline.publishing.mixed_lane import MixedLane
+    from gristmill.pipeline.stages.options import RunOptions
+    from gristmill.pipeline.stages.runner import StageUnit
+    from gristmill.pipeline.stages.slice_task import SliceResult
+    from gristmill.shards.manifest import Deduplicated, Manifest, StoredFile
+    from gristmill.steps.pack.pack import Pack
+
+_log = logging.getLogger("gristmill")
+
+
+@dataclass(slots=True)
+class _SourceProgress:
+    """How far a source has come: its units in the next stage, and what the stages before it have recorded."""
+
+    plan: SourcePlan
+    units: list[StageUnit]
+    stage_number: int = 0
+    """Number of the next stage."""
+    entry_account: str | None = "read"
+    """Name of the account that counts the records coming into the stage."""
+    prepended_steps: tuple[LocalStep, ...] = ()
+    """Local steps that a barrier has put before the stage's own."""
+    books: list[dict[str, Any]] = field(default_factory=list)
+    quarantine: list[StoredFile] = field(default_factory=list)
+    dropped: list[StoredFile] = field(default_factory=list)
+    results: Iterable[SliceResult] = ()
+    """Results of the units, in order."""
+
+    @property
+    def stage(self) -> Stage:
+        return self.plan.stages[self.stage_number]
+
+
+class Execution:
+    """One execution of a plan in a locked output folder."""
+
+    def __init__(self, plan: Plan, options: RunOptions, run_id: str) -> None:
+        self._plan = plan
+        self._options = options
+        self._run_id = run_id
+        _check_barriers(plan)
+        # Where a function's code cannot be known, no fingerprint may ever match another run's.
+        self._salt = secrets.token_hex(8) if plan.fingerprint is None else ""
+        if options.overwrite:
+            work_folder.remove_work_folder(plan.output, kept=_list_spooled_files(plan))
+        remove_temporaries(plan.output, None)
+        self._receipts = Receipts(plan.output / work_folder.RECEIPTS)
+        self._finished_receipts = Receipts(plan.output / work_folder.UNIT_RECEIPTS)
+        self._runner = StageRunner(plan, options, self._receipts, self._finished_receipts)
+        self._deduplicated: list[Deduplicated] = []
+
+    @property
+    def work_seconds(self) -> float:
+        """Seconds from each stage's first ready worker to the stage's end."""
+        return self._runner.stopwatch.seconds
+
+    def run(self) -> Manifest:
+        """Run all stages and barriers, and publish the dataset."""
+        if self._salt:
+            _log.warning("the code of a function cannot be known: nothing of an earlier run is reused")
+        try:
+            sources = self._run_stages()
+            finished = {source.plan.name: _finish(source) for source in sources}
+            lane = self._write_mixed_lane(sources)
+            manifest = publish.publish(self._plan, finished, self._run_id, self._deduplicated, lane)
+        except BaseException:
+            remove_temporaries(self._plan.output, self._run_id)  # of workers that ended in the middle of a file
+            raise
+        finally:
+            self._receipts.close()
+            self._finished_receipts.close()
+        if self._options.keep_work:
+            journal.clear_journal(self._plan.output)
+        else:
+            journal.prune_work_folder(self._plan.output)
+        return manifest
+
+    def _run_stages(self) -> list[_SourceProgress]:
+        context = self._make_context([_SourceProgress(source, []) for source in self._plan.sources])
+        inputs = InputUnits(self._plan, self._runner, context, self._salt)
+        inputs.unpack_files()
+        sources = [
+            _SourceProgress(source, self._take_needed_units(inputs.prepare_units(source), context, source))
+            for source in self._plan.sources
+        ]
+        # Sources with fewer barriers start later, so that all of them come to a common barrier together.
+        num_rounds = max(len(source.stages) for source in self._plan.sources)
+        for number in range(num_rounds):
+            active = [source for source in sources if num_rounds - number <= len(source.plan.stages)]
+            context = self._make_context(active)
+            desc = f"stage {number + 1} of {num_rounds}" if num_rounds > 1 else "running"
+            self._runner.run(context, [unit for source in active for unit in source.units], desc)
+            for source in active:
+                self._collect_results(source)
+                publish.check_quarantine(self._plan, source.plan.name, source.books)
+                if source.stage.barrier is None and self._plan.pack is not None:
+                    self._pack_leftovers(source, self._plan.pack, context)
+            self._pass_barriers(active, context)
+        return sources
+
+    def _take_needed_units(
+        self, units: Iterator[StageUnit], context: StageContext, source: SourcePlan
+    ) -> list[StageUnit]:
+        """Take all units, or only those with the first records where the first barrier needs no others.
+
+        Units have to be run to know how many records they leave. They run in waves of 1, 2, 4, … units, so that few
+        more than needed run.
+        """
+        stage = source.stages[0]
+        # Where records are assigned to splits on the way, any unit may hold some that the barrier does not count.
+        if stage.barrier is None or not source.is_limited or any(step.splits_added() for step in stage.steps):
+            return list(units)
+        num_left: dict[str, float] = {}
+        for split in {file.split or TRAIN for file in source.files}:
+            max_records = stage.barrier.max_first(split)
+            num_left[split] = float("inf") if max_records is None else max_records
+        needed: list[StageUnit] = []
+        wave_size = 1
+        while any(count > 0 for count in num_left.values()):
+            wave = list(islice((unit for unit in units if _is_needed(unit, num_left)), wave_size))
+            if not wave:
+                break
+            self._runner.run(context, wave, "first records")
+            for unit, result in zip(wave, StageResults(self._runner, wave), strict=True):
+                if _is_needed(unit, num_left):
+                    needed.append(unit)
+                    for file in result.split_files:
+                        num_left[file.split] -= file.rows
+            wave_size *= 2
+        return needed
+
+    def _make_context(self, sources: Sequence[_SourceProgress]) -> StageContext:
+        stages = {}
+        for source in sources:
+            write = self._plan.write if source.stage.barrier is None else None
+            stages[source.plan.name] = SourceStage(
+                source.plan.read,
+                source.plan.schema,
+                (*source.prepended_steps, *source.stage.steps),
+                source.plan.stage_schemas[source.stage_number],
+                write,
+                self._plan.pack if write is not None else None,
+                self._plan.pad_id,
+                source.entry_account,
+                holds_train=write is not None and self._plan.joins_sources,
+            )
+        recipe = self._plan.recipe
+        return StageContext(
+            self._plan.output,
+            self._run_id,
+            recipe.seed,
+            recipe.max_quarantine,
+            stages,
+            recipe.keep_dropped,
+            self._options.watch,
+        )
+
+    def _collect_results(self, source: _SourceProgress) -> None:
+        """Collect the books and files that a stage's units have left."""
+        source.results = StageResults(self._runner, source.units)
+        source.books += add_books(result.books for result in source.results) or self._make_empty_books(source)
+        for result in source.results:
+            source.quarantine += result.quarantine
+            source.dropped += result.dropped
+
+    def _pass_barriers(self, sources: Sequence[_SourceProgress], context: StageContext) -> None:
+        """Pass each global step's barrier once, with all sources that come to an equal step."""
+        waiting = [(source, source.stage.barrier) for source in sources if source.stage.barrier is not None]
+        run = BarrierRun(self._plan, self._runner, context)
+        while waiting:
+            step = waiting[0][1]
+            together = [source for source, other in waiting if other == step]
+            waiting = [(source, other) for source, other in waiting if other != step]
+            outcome = make_barrier(step).pass_sources(
+                [BarrierSource(source.plan.name, source.units, source.results) for source in together], run
+            )
+            if outcome.deduplicated is not None:
+                self._deduplicated.append(outcome.deduplicated)
+            for source in together:
+                self._enter_next_stage(source, step, outcome)
+
+    def _enter_next_stage(self, source: _SourceProgress, step: GlobalStep, outcome: BarrierOutcome) -> None:
+        """Start a source's next stage from the units that its barrier has made.
+
+        Their fingerprints also tell what the next stage does to the records.
+        """
+        source.stage_number += 1
+        source.entry_account, source.prepended_steps = outcome.entry_account, outcome.prepended_steps
+        stage = source.stage
+        described = fingerprint.of(
+            fingerprint.describe_steps([*(outcome.prepended_steps or [step]), *stage.steps]),
+            fingerprint.describe_steps(self._plan.output_steps) if stage.barrier is None else None,
+        )
+        source.units = [
+            replace(unit, fingerprint=fingerprint.of(unit.fingerprint, described))
+            for unit in outcome.units.get(source.plan.name, [])
+        ]
+
+    def _pack_leftovers(self, source: _SourceProgress, pack: Pack, context: StageContext) -> None:
+        """Pack the documents that units have left over into more units of the source."""
+        leftover_units, counters = pack_leftovers(self._runner, context, source.units, source.results)
+        account = Account.from_dict(source.books[-1])
+        account.counters.update(counters)
+        source.books[-1] = account.to_dict()
+        source.units = sorted([*source.units, *leftover_units], key=lambda unit: unit.epoch)
+        source.results = StageResults(self._runner, source.units)
+        check_utilisation(pack, source.plan.name, account)
+
+    def _write_mixed_lane(self, sources: Sequence[_SourceProgress]) -> MixedLane | None:
+        """Interleave the training records of all sources, where the recipe asks for it."""
+        if not self._plan.joins_sources:
+            return None
+        unit_results = {source.plan.name: (source.units, source.results) for source in sources}
+        return write_mixed_lane(self._plan, self._runner, self._make_context([]), unit_results)
+
+    def _make_empty_books(self, source: _SourceProgress) -> list[dict[str, Any]]:
+        """Make the books of a stage that no record came to."""
+        steps = (*source.prepended_steps, *source.stage.steps)
+        names = [*([source.entry_account] if source.entry_account else []), *(step.name for step in steps)]
+        accounts = [Account(step=name) for name in names]
+        if self._plan.pack is not None and source.stage.barrier is None:
+            accounts.append(make_empty_account(self._plan.pack))
+        return [account.to_dict() for account in accounts]
+
+
+def _check_barriers(plan: Plan) -> None:
+    """Raise `UsageError` for a global step without a barrier, before any work is done."""
+    for source in plan.sources:
+        for stage in source.stages:
+            if stage.barrier is not None:
+                make_barrier(stage.barrier)
+
+
+def _finish(source: _SourceProgress) -> FinishedSource:
+    return FinishedSource(source.books, source.units, source.results, source.quarantine, source.dropped)
+
+
+def _is_needed(unit: StageUnit, num_left: Mapping[str, float]) -> bool:
+    """Tell whether a unit of the first stage has records of a split of which there are not enough yet."""
+    spans = (span for span in unit.inputs if isinstance(span, Span))
+    return any(num_left[span.file.split or TRAIN] > 0 for span in spans)
+
+
+def _list_spooled_files(plan: Plan) -> set[str]:
+    """List the input files in the output folder: no source may read its own output, so this run has put them there."""
+    root = f"{plan.output}/"
+    return {file.path.removeprefix(root) for source in plan.sources for file in source.files}

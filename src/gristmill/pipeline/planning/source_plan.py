@@ -1,0 +1,179 @@
+"""The plan of one source: its files, its stages, and what can be estimated from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from gristmill.core.json_text import is_json, reason_for_json
+from gristmill.core.recipe import step_parameters
+from gristmill.core.records import RECORD
+from gristmill.pipeline.planning.outline import (
+    SourceOutline,
+    estimate_unpacked_bytes,
+    format_bytes,
+    format_count,
+)
+from gristmill.pipeline.planning.units import CELLS_PER_UNIT, UNIT_BYTES, Span, cut_into_slices, make_units
+from gristmill.steps.read import RECORD_FORMATS, file_format, open_reader
+from gristmill.steps.records.columns import value_columns
+from gristmill.storage.compression import codec_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from gristmill.core.records import SourceFile
+    from gristmill.pipeline.planning.split_stages import Stage
+    from gristmill.shards.carried_tokenizer import CarriedTokenizer
+    from gristmill.steps.read import Read
+
+# A compressed file from this size on is unpacked first, so that all workers can share it.
+UNPACK_BYTES = 16 << 20
+
+
+@runtime_checkable
+class TokenizingStep(Protocol):
+    """A step that makes token ids. The dataset carries its tokenizer."""
+
+    def make_snapshot(self) -> CarriedTokenizer:
+        """Make the copy of the tokenizer that goes into the dataset."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SourcePlan:
+    """The plan of one source: its files, its stages, and the columns after each of them."""
+
+    name: str
+    read: Read
+    files: tuple[SourceFile, ...]
+    schema: pa.Schema
+    stages: tuple[Stage, ...]
+    stage_schemas: tuple[pa.Schema, ...]
+    """The columns after each stage's local steps."""
+    described_steps: list[Any] | None
+    """The steps as a fingerprint describes them; None: the code of a function cannot be known."""
+    notes: tuple[str, ...] = ()
+    """Notes for the user before the run."""
+    is_sample: bool = False
+    """Whether only the first records of a Python object were read."""
+    dataset_tokenizer: CarriedTokenizer | None = None
+    """The tokenizer of the ids, where the source is a dataset of tokens."""
+    record_bytes: float = 0.0
+    """Mean size of a record in the files, from a sample; 0: not known."""
+    stored_record_bytes: tuple[dict[str, float], ...] = ()
+    """Mean bytes that each barrier stores of a record, by column."""
+    empty_splits: tuple[str, ...] = ()
+    """Splits of a dataset that have no file."""
+
+    def __repr__(self) -> str:
+        """Leave out the files, of which there may be a million."""
+        return f"SourcePlan({self.name!r}, {format_count(len(self.files), 'file')}, {format_bytes(self.num_bytes)})"
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(file.num_bytes for file in self.files)
+
+    @property
+    def read_parameters(self) -> dict[str, Any]:
+        """How the files are read, for fingerprints. Which files these are, their identities tell."""
+        code = {name: value for name, value in step_parameters(self.read).items() if name != "read"}
+        # The files do not tell the tokenizer: with another padding token the same shards make other rows.
+        return code if self.dataset_tokenizer is None else code | {"tokenizer": self.dataset_tokenizer.content}
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        return self.stage_schemas[-1]
+
+    @property
+    def tokenizer(self) -> CarriedTokenizer | None:
+        """The tokenizer that makes or made its tokens, if it has any."""
+        steps = (step for stage in self.stages for step in stage.steps)
+        return next(
+            (step.make_snapshot() for step in steps if isinstance(step, TokenizingStep)), self.dataset_tokenizer
+        )
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether its first stage ends at a step that needs only the first records."""
+        barrier = self.stages[0].barrier
+        return barrier is not None and barrier.needs_first_only
+
+    def must_unpack(self, file: SourceFile) -> bool:
+        """Tell whether a file is first unpacked into pieces, or scanned for them where it is not compressed."""
+        is_compressed = codec_of(file.relative) is not None
+        if file_format(file.relative, self.read.format) == "webdataset":
+            # A compressed tar is unpacked as a whole, which is too much for the first records alone.
+            if is_compressed:
+                return file.num_bytes >= UNPACK_BYTES and not self.is_limited
+            return file.num_bytes > UNIT_BYTES
+        return file.is_scanned or (
+            file.num_bytes >= UNPACK_BYTES
+            and is_compressed
+            and file_format(file.relative, self.read.format) in (*RECORD_FORMATS, "text")
+        )
+
+    def cell_sizes(self, file: SourceFile) -> Sequence[int] | None:
+        """Find the sizes of a file's cells; None if it can only be read from start to end."""
+        reader = open_reader(self.read, file, self.schema)
+        return reader.cell_sizes() if reader.can_cut else None
+
+    def outline(self, slice_bytes: int, output_steps: Sequence[str]) -> SourceOutline:
+        """Outline what the run will do with the source."""
+        sizes = {file.id: self._estimate_unpacked_bytes(file) for file in self.files}
+        to_unpack = [file for file in self.files if self.must_unpack(file) and codec_of(file.relative) is not None]
+        units = list(make_units(self.files, self.cell_sizes, self._estimate_pieces))
+        stages = [
+            [*(step.name for step in stage.all_steps), *(output_steps if stage.barrier is None else ())]
+            for stage in self.stages
+        ]
+        return SourceOutline(
+            name=self.name,
+            format=file_format(self.files[0].relative, self.read.format),
+            num_files=len(self.files),
+            num_empty_files=sum(not file.num_bytes for file in self.files),
+            num_bytes=self.num_bytes,
+            unpacked_bytes=sum(sizes.values()),
+            pieces_bytes=sum(sizes[file.id] for file in to_unpack),
+            num_unpacked_files=len(to_unpack),
+            stages=[["read", *stages[0]], *stages[1:]],
+            num_units=len(units),
+            num_tasks=sum(len(cut_into_slices(unit, slice_bytes, self.cell_sizes)) for unit in units),
+            columns=_describe_columns(self.output_schema),
+            stored_columns=self._estimate_stored_columns(sum(sizes.values())),
+            stored_copies=[stage.barrier.disk_copies for stage in self.stages if stage.barrier is not None],
+            notes=self.notes,
+            is_sample=self.is_sample,
+        )
+
+    def _estimate_stored_columns(self, unpacked: int) -> list[dict[str, int]]:
+        """Estimate what each barrier stores, by column, if nothing is filtered."""
+        num_records = unpacked / self.record_bytes if self.record_bytes else 0
+        return [
+            {name: round(num_records * size) for name, size in stored.items()} for stored in self.stored_record_bytes
+        ]
+
+    def _estimate_unpacked_bytes(self, file: SourceFile) -> int:
+        kind = file_format(file.relative, self.read.format)
+        return estimate_unpacked_bytes(file.num_bytes, kind, compressed=codec_of(file.relative) is not None)
+
+    def _estimate_pieces(self, file: SourceFile) -> list[Span] | None:
+        """Estimate the pieces of a file that is not unpacked yet; None where it will not be."""
+        if not self.must_unpack(file):
+            return None
+        count = -(-self._estimate_unpacked_bytes(file) // UNIT_BYTES)
+        return [
+            Span(file, number * CELLS_PER_UNIT, (number + 1) * CELLS_PER_UNIT, UNIT_BYTES) for number in range(count)
+        ]
+
+
+def _describe_columns(schema: pa.Schema) -> dict[str, str]:
+    """Describe the columns that are written by their types; for JSON text with the reason for it."""
+    columns = {field.name: str(field.type) for field in value_columns(schema)}
+    for field in schema:
+        if is_json(field):
+            columns[field.name] = f"json ({reason_for_json(field)})" if reason_for_json(field) else "json"
+        elif field.name == RECORD:
+            columns[RECORD] = "json (the whole record, written as it was read)"
+    return columns

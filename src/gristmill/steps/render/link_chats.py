@@ -1,0 +1,83 @@
+"""Links between the steps of chats: `render` gets its tokenizer and the longest row from the steps behind it.
+
+The plan calls `link_chat_steps` with the steps as the recipe has them, and `mark_tokenized_render` once they are
+resolved. No other steps know of each other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gristmill.core.errors import UsageError
+from gristmill.steps.render.render import Render
+from gristmill.steps.render.resolved_render import ResolvedRender
+from gristmill.steps.tokenize import Tokenize
+from gristmill.steps.tokenize.tokenize_chats import ResolvedTokenizeChats, to_chat_form
+from gristmill.steps.write import Write
+from gristmill.text.chats import CUT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gristmill.core.step import Step
+
+
+def link_chat_steps(steps: Sequence[Step], row_length: int | None) -> tuple[Step, ...]:
+    """Link the `render` and `tokenize` of a source. `row_length` is that of packed rows, None without `pack`.
+
+    Raises:
+        UsageError: The steps around `render` would change the text, on which the loss mask depends.
+    """
+    renders = [(index, step) for index, step in enumerate(steps) if isinstance(step, Render)]
+    if not renders:
+        return tuple(steps)
+    if len(renders) > 1:
+        raise UsageError("render: chats can be rendered only once", help="leave out one of the two steps")
+    [(render_index, render)] = renders
+    if render.keep is not None:
+        _check_kept_chats(render, steps[render_index + 1 :])
+    tokenizes = [(index, step) for index, step in enumerate(steps) if isinstance(step, Tokenize)]
+    if not tokenizes:
+        return tuple(steps)
+    tokenize_index, tokenize = tokenizes[0]
+    changing = [step.name for step in steps[render_index + 1 : tokenize_index] if not step.preserves_text]
+    if tokenize_index < render_index or changing:
+        between = f"{changing[0]} cannot stand between them" if changing else "it stands before"
+        raise UsageError(
+            "render: tokenize must follow with nothing between that changes the text, on which the loss mask depends: "
+            f"{between}",
+            help="put it before render, or leave out tokenize to write the text",
+        )
+    max_tokens = render.max_tokens if render.max_tokens is not None else row_length
+    linked = list(steps)
+    linked[render_index] = msgspec.structs.replace(
+        render, tokenizer=render.tokenizer or tokenize.tokenizer, max_tokens=max_tokens
+    )
+    linked[tokenize_index] = to_chat_form(tokenize, max_tokens, cuts=render.too_long == CUT)
+    return tuple(linked)
+
+
+def _check_kept_chats(render: Render, following: Sequence[Step]) -> None:
+    """Refuse steps that would change the text: the chat is written as it was read, and would not change with it."""
+    for step in following:
+        if isinstance(step, Tokenize):
+            raise UsageError(
+                f"render: keep: {render.keep} is for chats to be written as chats, but tokenize makes tokens of them",
+                help="leave out keep, or tokenize",
+            )
+        if not step.preserves_text and not isinstance(step, Write):
+            raise UsageError(
+                f"render: with keep: {render.keep} only steps that drop or order chats may follow, not {step.name}",
+                help="put it before render",
+            )
+
+
+def mark_tokenized_render(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """Tell a resolved `render` that `tokenize` follows, so that it makes what `tokenize` needs."""
+    has_tokens = any(isinstance(step, ResolvedTokenizeChats) for step in steps)
+    return tuple(
+        msgspec.structs.replace(step, is_tokenized=True) if has_tokens and isinstance(step, ResolvedRender) else step
+        for step in steps
+    )
