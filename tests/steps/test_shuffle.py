@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from gristmill.core.errors import UsageError
 from gristmill.core.sample_batches import documents, texts
+from gristmill.core.seeds import find_ranges
 from gristmill.steps import Shuffle
 
 WORDS = [str(number) for number in range(2000)]
@@ -17,7 +18,7 @@ def test_order_depends_neither_on_arrival_nor_on_buckets(arrival, num_buckets):
     whole = Shuffle().sort(batch, seed=5)
     arrived = batch.take(pa.array(arrival))
     assert Shuffle().sort(arrived, seed=5).equals(whole)
-    buckets = Shuffle().buckets(Shuffle().keys(arrived, 5), num_buckets)
+    buckets = find_ranges(Shuffle().keys(arrived, 5), num_buckets)
     parts = [Shuffle().sort(arrived.filter(pa.array(buckets == number)), seed=5) for number in range(num_buckets)]
     assert pa.concat_batches(parts).equals(whole)
 
@@ -32,11 +33,11 @@ def test_is_a_permutation_and_hangs_on_the_seed():
 
 
 def test_buckets_are_even_and_in_range():
-    buckets = Shuffle().buckets(Shuffle().keys(documents(WORDS * 10), 0), 7)
+    buckets = find_ranges(Shuffle().keys(documents(WORDS * 10), 0), 7)
     counts = np.bincount(buckets, minlength=7)
     assert len(counts) == 7
     assert counts.min() > 2500
     ends = np.array([0, 2**64 - 1], dtype=np.uint64)
-    assert list(Shuffle().buckets(ends, 2**32)) == [0, 2**32 - 1]
+    assert list(find_ranges(ends, 2**32)) == [0, 2**32 - 1]
     with pytest.raises(UsageError):
-        Shuffle().buckets(ends, 0)
+        find_ranges(ends, 0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from gristmill.cli.options import dataset_argument, json_option
-from gristmill.pipeline.planning.outline import format_bytes, format_count
+from gristmill.core.quantities import format_bytes, format_count
 from gristmill.pipeline.publishing.clean import clean
 
 _MAX_LISTED = 10

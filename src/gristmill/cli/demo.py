@@ -9,9 +9,9 @@ import click
 from gristmill.cli.printing import one_line
 from gristmill.cli.tables import print_books, print_lines, print_tokens
 from gristmill.core.errors import GristmillError
+from gristmill.core.quantities import format_bytes
 from gristmill.engine.progress import Activity
 from gristmill.pipeline.jobs.demo import DemoFolder, prepare_demo
-from gristmill.pipeline.planning.outline import format_bytes
 from gristmill.pipeline.run import RunResult, run_recipe
 from gristmill.pipeline.stages.options import RunOptions
 from gristmill.recipe.load import load_recipe

@@ -7,9 +7,9 @@ import click
 
 from gristmill.cli.options import Choice, backend_option, dataset_argument, json_option
 from gristmill.cli.tables import print_lines
+from gristmill.core.quantities import format_bytes, format_count
 from gristmill.exports.training import COLUMNS
 from gristmill.pipeline.jobs.export import FORMATS, export
-from gristmill.pipeline.planning.outline import format_bytes, format_count
 
 
 @click.command(epilog="Example: gristmill export out --to megatron --path bin/corpus")

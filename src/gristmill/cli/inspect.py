@@ -10,8 +10,8 @@ import msgspec
 from gristmill.cli.options import dataset_argument, json_option
 from gristmill.cli.printing import one_line
 from gristmill.cli.tables import print_books, print_duplicates, print_lines, print_table, print_tokens
+from gristmill.core.quantities import format_bytes, format_count
 from gristmill.core.records import INPUT_IDS, LOSS_MASK
-from gristmill.pipeline.planning.outline import format_bytes, format_count
 from gristmill.shards.dataset import Dataset, open_dataset
 from gristmill.shards.token_rows import CHATS, LENGTHS
 

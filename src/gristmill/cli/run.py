@@ -12,9 +12,9 @@ from gristmill.cli.options import backend_option, json_option, limit_option, rec
 from gristmill.cli.printing import again
 from gristmill.cli.tables import print_books, print_duplicates, print_lines, print_tokens, print_wrapped
 from gristmill.core.errors import UsageError
+from gristmill.core.quantities import format_bytes, format_count
 from gristmill.core.recipe import runs_user_code
 from gristmill.engine.events import EventLog
-from gristmill.pipeline.planning.outline import format_bytes, format_count
 from gristmill.pipeline.planning.plan import Plan
 from gristmill.pipeline.run import RunResult, run_recipe
 from gristmill.pipeline.stages.options import RunOptions

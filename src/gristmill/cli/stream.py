@@ -14,7 +14,7 @@ from gristmill.cli.options import json_option
 from gristmill.cli.stream_data import stream_arguments
 from gristmill.cli.tables import print_table
 from gristmill.core.errors import UsageError
-from gristmill.pipeline.planning.outline import format_count
+from gristmill.core.quantities import format_count
 from gristmill.stream import Collate, Stream
 from gristmill.stream.prove import Proof, Run, prove
 from gristmill.stream.where import RowOrigins

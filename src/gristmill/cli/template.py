@@ -5,8 +5,8 @@ import msgspec
 
 from gristmill.cli.options import Choice, json_option
 from gristmill.cli.tables import print_lines
+from gristmill.core.quantities import format_count
 from gristmill.pipeline.jobs.template_check import TemplateTrial, try_template
-from gristmill.pipeline.planning.outline import format_count
 from gristmill.steps.read import Read, to_path
 from gristmill.steps.read.read import FORMATS
 from gristmill.steps.render import Render

@@ -9,8 +9,8 @@ from gristmill.cli.options import Choice, json_option
 from gristmill.cli.printing import one_line
 from gristmill.core.errors import UsageError
 from gristmill.core.numbers import parse_byte_size
+from gristmill.core.quantities import format_bytes, format_count
 from gristmill.pipeline.jobs.tokenizer_jobs import TrainingSummary, train_on_source, try_tokenizer
-from gristmill.pipeline.planning.outline import format_bytes, format_count
 from gristmill.steps.read import Read, to_path
 from gristmill.steps.read.read import FORMATS
 from gristmill.text.tokenizers import TokenizerReport

@@ -7,7 +7,7 @@ import click
 
 from gristmill.cli.options import dataset_argument, json_option
 from gristmill.cli.tables import print_lines
-from gristmill.pipeline.planning.outline import format_bytes, format_count
+from gristmill.core.quantities import format_bytes, format_count
 from gristmill.runtime.pandas_free import block_pandas_import
 from gristmill.shards.verify import verify
 

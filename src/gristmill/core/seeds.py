@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from gristmill.core.errors import UsageError
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -42,6 +44,18 @@ def hash_texts(seed: int, purpose: str, texts: pa.Array) -> NDArray[np.uint64]:
 def hash_bound(fraction: float) -> int:
     """The bound that a uniform 64-bit hash is below with this probability. Compare with `<`: 1 keeps all."""
     return min(int(fraction * 2**64), 2**64 - 1) if fraction < 1 else 2**64
+
+
+def find_ranges(hashes: NDArray[np.uint64], num_ranges: int) -> NDArray[np.int64]:
+    """Find for each hash which of `num_ranges` equal ranges of 64-bit numbers it is in; at most 2^32 ranges.
+
+    >>> find_ranges(np.array([0, 2**62, 2**64 - 1], np.uint64), 3).tolist()
+    [0, 0, 2]
+    """
+    if not 1 <= num_ranges <= 1 << 32:
+        raise UsageError(f"the number of ranges must be from 1 to 2^32, not {num_ranges}")
+    # The high half of the hash times the number of ranges, divided by 2^32: exact in 64 bits.
+    return ((hashes >> np.uint64(32)) * np.uint64(num_ranges) >> np.uint64(32)).astype(np.int64)
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -12,6 +12,7 @@ from threading import Timer
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from gristmill.core.quantities import format_duration
 from gristmill.engine import resources
 
 if TYPE_CHECKING:
@@ -214,20 +215,6 @@ def _format_details(observer: Observer, max_characters: int | None) -> str:
     while max_characters is not None and len(texts) > 1 and len(", ".join(texts)) > max_characters:
         texts.pop()
     return ", ".join(texts)
-
-
-def format_duration(seconds: float) -> str:
-    """Format a time in at most two units.
-
-    >>> format_duration(4.2), format_duration(73), format_duration(7500)
-    ('4 s', '1 min 13 s', '2 h 5 min')
-    """
-    total = round(seconds)
-    if total < 60:
-        return f"{total} s"
-    if total < 3600:
-        return f"{total // 60} min {total % 60} s"
-    return f"{total // 3600} h {total % 3600 // 60} min"
 
 
 def _print_line(line: str) -> None:

@@ -10,11 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gristmill.core.errors import NotUpToDateError, UsageError
+from gristmill.core.quantities import format_count
 from gristmill.engine.progress import Activity
 from gristmill.pipeline import work_folder
 from gristmill.pipeline.execution import Execution
 from gristmill.pipeline.planning.notebook import render_result
-from gristmill.pipeline.planning.outline import format_count
 from gristmill.pipeline.planning.plan import make_plan
 from gristmill.pipeline.planning.python_records import has_python_records, spool_python_records
 from gristmill.pipeline.publishing import journal

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from gristmill.core.errors import UsageError
 from gristmill.core.records import ORIGIN
 from gristmill.core.seeds import hash_origins
 from gristmill.core.step import GlobalStep, LocalStep
@@ -51,13 +50,6 @@ class Shuffle(GlobalStep, tag="shuffle", frozen=True, kw_only=True):
     def keys(self, batch: pa.RecordBatch, seed: int, epoch: int = 0) -> NDArray[np.uint64]:
         """Where each record belongs in the whole order; another one for each copy that a `mix` has made."""
         return hash_origins(seed, f"shuffle/{epoch}" if epoch else "shuffle", batch.column(ORIGIN))
-
-    def buckets(self, keys: NDArray[np.uint64], num_buckets: int) -> NDArray[np.int64]:
-        """Which of equal ranges of keys each one lies in; at most 2^32 buckets."""
-        if not 1 <= num_buckets <= 1 << 32:
-            raise UsageError(f"num_buckets must be from 1 to 2^32, not {num_buckets}")
-        # The high half of the key times the number of buckets, divided by 2^32: exact in 64 bits.
-        return ((keys >> np.uint64(32)) * np.uint64(num_buckets) >> np.uint64(32)).astype(np.int64)
 
     def sort(self, batch: pa.RecordBatch, seed: int, epoch: int = 0) -> pa.RecordBatch:
         """The records in order of their keys; those with equal keys in order of their origins."""

@@ -1,7 +1,8 @@
 import gzip
 
+from gristmill.core.quantities import format_bytes
 from gristmill.core.recipe import Recipe
-from gristmill.pipeline.planning.outline import Outline, format_bytes
+from gristmill.pipeline.planning.outline import Outline
 from gristmill.pipeline.planning.plan import make_plan
 from gristmill.pipeline.planning.source_plan import UNPACK_BYTES
 from gristmill.steps.length import Length

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from gristmill.core.seeds import find_ranges
 from gristmill.core.splits import TRAIN
 from gristmill.engine.tasks import Task
 from gristmill.pipeline.barriers.base import BarrierOutcome, list_stored_inputs, list_training_inputs
@@ -112,7 +113,7 @@ def run_scatter(task: Task, context: Context) -> ScatteredUnit:
     scatter: ScatterTask = task.payload
     table = pa.Table.from_batches([batch for stored in scatter.inputs for batch in stored.batches(stage.root)])
     batch = table.combine_chunks().to_batches()[0]
-    buckets = scatter.shuffle.buckets(scatter.shuffle.keys(batch, stage.seed, scatter.epoch), scatter.num_buckets)
+    buckets = find_ranges(scatter.shuffle.keys(batch, stage.seed, scatter.epoch), scatter.num_buckets)
     order = np.argsort(buckets, kind="stable")
     batch, buckets = batch.take(pa.array(order)), buckets[order]
     numbers, starts = np.unique(buckets, return_index=True)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gristmill.core.quantities import format_bytes, format_count
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -103,27 +105,6 @@ def estimate_written_bytes(num_bytes: int, format: str, *, compressed: bool) -> 
     """What so much unpacked text takes on disk."""
     kind = "compressed" if compressed and format in ("jsonl", "json", "csv") else format
     return round(num_bytes * _WRITTEN_FACTORS.get(kind, 1.0))
-
-
-def format_bytes(num_bytes: int) -> str:
-    """A number of bytes for people.
-
-    >>> format_bytes(512), format_bytes(65_000), format_bytes(3_210_000_000)
-    ('512 bytes', '65.0 kB', '3.2 GB')
-    """
-    if num_bytes < 1000:
-        return f"{num_bytes} bytes"
-    power = next((power for power in range(1, 5) if num_bytes / 1000**power < 999.95), 5)
-    return f"{num_bytes / 1000**power:,.1f} {('kB', 'MB', 'GB', 'TB', 'PB')[power - 1]}"
-
-
-def format_count(number: int, word: str) -> str:
-    """A number of things.
-
-    >>> format_count(1, "file"), format_count(12_000, "file")
-    ('1 file', '12,000 files')
-    """
-    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
 
 
 def _format_source(source: SourceOutline) -> Iterator[str]:

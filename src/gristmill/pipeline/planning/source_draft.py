@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gristmill.core.errors import GristmillError
+from gristmill.core.quantities import format_count
 from gristmill.core.records import INPUT_IDS, LITERALS, ORIGIN, RECORD, SPLIT, TEXT, TRAINED
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.planning.compatibility import check_split_steps
 from gristmill.pipeline.planning.inputs import find_inputs, refuse_own_output
-from gristmill.pipeline.planning.outline import format_count
 from gristmill.pipeline.planning.python_records import remove_sample_urls
 from gristmill.pipeline.planning.sample import SampleTrial, explain_no_records, try_sample
 from gristmill.pipeline.planning.source_plan import SourcePlan, TokenizingStep

@@ -6,14 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from gristmill.core.json_text import is_json, reason_for_json
+from gristmill.core.quantities import format_bytes, format_count
 from gristmill.core.recipe import step_parameters
 from gristmill.core.records import RECORD
-from gristmill.pipeline.planning.outline import (
-    SourceOutline,
-    estimate_unpacked_bytes,
-    format_bytes,
-    format_count,
-)
+from gristmill.pipeline.planning.outline import SourceOutline, estimate_unpacked_bytes
 from gristmill.pipeline.planning.units import CELLS_PER_UNIT, UNIT_BYTES, Span, cut_into_slices, make_units
 from gristmill.steps.read import RECORD_FORMATS, file_format, open_reader
 from gristmill.steps.records.columns import value_columns

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from gristmill.text.chats.jinja import ChatTemplate, Message
 
-TAGS, SENTINELS, PREFIXES = WAYS = ("tags", "sentinels", "prefixes")
+TAGS, SENTINELS, PREFIXES = ("tags", "sentinels", "prefixes")
 
 _MARK = re.compile(f"[{GENERATION_START}{GENERATION_END}]")
 _TOKEN_LIKE = r"<[^<>\s]{1,40}>|\[[A-Z_/]{1,40}\]"

@@ -140,9 +140,3 @@ class PartitionWriter(RecordWriter):
         self.add(records[order])
         self._bounds.append(self._num_written + np.searchsorted(partitions[order], np.arange(self._num_partitions + 1)))
         self._num_written += len(records)
-
-
-def find_partitions(keys: NDArray[np.uint64], num_partitions: int) -> NDArray[np.int64]:
-    """Find the partition of each key: the range of keys is cut into equal parts."""
-    # The high half of the key times the number of partitions, divided by 2^32: exact in 64 bits.
-    return ((keys >> np.uint64(32)) * np.uint64(num_partitions) >> np.uint64(32)).astype(np.int64)

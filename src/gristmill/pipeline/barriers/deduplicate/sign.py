@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from gristmill.core.records import ORIGIN, TEXT
+from gristmill.core.seeds import find_ranges
 from gristmill.pipeline.barriers.deduplicate.documents import DOCUMENT
 from gristmill.pipeline.barriers.deduplicate.record_files import (
     DIGEST,
@@ -20,7 +21,6 @@ from gristmill.pipeline.barriers.deduplicate.record_files import (
     PartitionedFile,
     PartitionWriter,
     RecordWriter,
-    find_partitions,
     make_records,
 )
 from gristmill.pipeline.stages.sink import OutputStem
@@ -80,7 +80,7 @@ def run_sign(task: Task, context: Context) -> SignedUnit:
                 rows = np.arange(row, row + batch.num_rows, dtype=np.uint32)
                 halves = digest_texts(batch.column(TEXT))
                 digests = make_records(DIGEST, high=halves[:, 0], low=halves[:, 1], row=rows)
-                digest_file.scatter(digests, find_partitions(halves[:, 0], sign.num_digest_partitions))
+                digest_file.scatter(digests, find_ranges(halves[:, 0], sign.num_digest_partitions))
                 if stage.step.kind == "near":
                     signed = stage.step.minhash.sign(batch.column(TEXT))
                     descriptions["num_shingles"] = np.minimum(signed.counts, 2**32 - 1)
@@ -89,7 +89,7 @@ def run_sign(task: Task, context: Context) -> SignedUnit:
                     sketches.add(signed.sketches)
                     keys = signed.keys.reshape(-1)
                     band_keys = make_records(KEY, key=keys, row=np.repeat(rows[signed.rows], stage.step.bands))
-                    key_file.scatter(band_keys, find_partitions(keys, sign.num_key_partitions))
+                    key_file.scatter(band_keys, find_ranges(keys, sign.num_key_partitions))
                 documents.add(descriptions)
                 row += batch.num_rows
         return SignedUnit(

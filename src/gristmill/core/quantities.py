@@ -1,0 +1,39 @@
+"""Numbers in the words of a message: sizes, counts of things, durations."""
+
+from __future__ import annotations
+
+
+def format_bytes(num_bytes: int) -> str:
+    """Format a number of bytes in decimal units.
+
+    >>> format_bytes(512), format_bytes(65_000), format_bytes(3_210_000_000)
+    ('512 bytes', '65.0 kB', '3.2 GB')
+    """
+    if num_bytes < 1000:
+        return f"{num_bytes} bytes"
+    # 999.95, not 1000: with one decimal 999,960 bytes would become "1,000.0 kB".
+    power = next((power for power in range(1, 5) if num_bytes / 1000**power < 999.95), 5)
+    return f"{num_bytes / 1000**power:,.1f} {('kB', 'MB', 'GB', 'TB', 'PB')[power - 1]}"
+
+
+def format_count(number: int, word: str) -> str:
+    """Format a number of things, with the word in its singular or plural.
+
+    >>> format_count(1, "file"), format_count(12_000, "file")
+    ('1 file', '12,000 files')
+    """
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+
+
+def format_duration(seconds: float) -> str:
+    """Format a time in at most two units.
+
+    >>> format_duration(4.2), format_duration(73), format_duration(7500)
+    ('4 s', '1 min 13 s', '2 h 5 min')
+    """
+    total = round(seconds)
+    if total < 60:
+        return f"{total} s"
+    if total < 3600:
+        return f"{total // 60} min {total % 60} s"
+    return f"{total // 3600} h {total % 3600 // 60} min"
