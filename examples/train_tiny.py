@@ -23,7 +23,6 @@ from torch.utils.data import DataLoader
 
 import gristmill as gm
 from gristmill import steps
-from gristmill.pipeline.jobs.tokenizer_jobs import train_on_source
 from gristmill.stream import Collate, Stream
 from gristmill.stream.torch import TorchDataset
 
@@ -41,9 +40,7 @@ def build_dataset(folder: Path) -> Path:
     }
     tokenizer = folder / "tokenizer"
     if not tokenizer.exists():
-        train_on_source(
-            str(tokenizer), sources["json"], vocab_size=VOCABULARY, special_tokens=["<|end|>"], max_bytes=10**7
-        )
+        gm.train_tokenizer(sources["json"], tokenizer, vocab_size=VOCABULARY, special_tokens=["<|end|>"])
     recipe = gm.Recipe(
         sources=sources,
         steps=[steps.Tokenize(tokenizer=str(tokenizer)), steps.Pack(row_length=ROW_LENGTH)],

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gristmill.text.tokenizers import save_tokenizer, train_tokenizer
+import gristmill as gm
 
 HERE = Path(__file__).parent
 GOODS = ("wheat", "rye", "barley", "oats", "spelt")
@@ -33,8 +33,8 @@ def main() -> None:
     lines = [json.dumps(chat) for chat in chats()]
     (HERE / "sharegpt.jsonl").write_text("\n".join(lines) + "\n")
     texts = [turn["value"] for chat in chats() for turn in chat["conversations"]]
-    tokenizer = train_tokenizer(texts, vocab_size=512, special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
-    save_tokenizer(tokenizer, str(HERE / "tokenizer"), overwrite=True)
+    special_tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    gm.train_tokenizer(texts, HERE / "tokenizer", vocab_size=512, special_tokens=special_tokens, overwrite=True)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.api import plan, run
     from gristmill.pipeline.jobs.export import export
     from gristmill.pipeline.jobs.mix import mix
+    from gristmill.pipeline.jobs.tokenizer_jobs import train_tokenizer
     from gristmill.recipe.load import load_recipe
     from gristmill.shards.dataset import open_dataset
 
@@ -35,6 +36,7 @@ __all__ = [
     "plan",
     "run",
     "steps",
+    "train_tokenizer",
 ]
 
 _HOMES = {
@@ -52,6 +54,7 @@ _HOMES = {
     "plan": "gristmill.pipeline.api",
     "run": "gristmill.pipeline.api",
     "steps": "gristmill.steps",
+    "train_tokenizer": "gristmill.pipeline.jobs.tokenizer_jobs",
 }
 
 

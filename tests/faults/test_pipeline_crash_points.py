@@ -21,7 +21,7 @@ from gristmill.pipeline.run import run_recipe
 from gristmill.shards.manifest import load_manifest
 from gristmill.shards.verify import verify
 from gristmill.steps import Deduplicate, Length, Limit, Map, Pack, Read, Shuffle, Split, Tokenize, Write
-from gristmill.text.tokenizers import save_tokenizer, train_tokenizer
+from gristmill.text.tokenizers import save_tokenizer, train_bpe
 
 root, scenario = Path(sys.argv[1]), sys.argv[2]
 units.UNIT_BYTES = 400  # several shards from a few lines
@@ -38,7 +38,7 @@ def hook(event, arguments):
 sys.addaudithook(hook)
 data = root / "in"
 data.mkdir(parents=True)
-save_tokenizer(train_tokenizer(["a b c"], vocab_size=257), root / "tokenizer")
+save_tokenizer(train_bpe(["a b c"], vocab_size=257), root / "tokenizer")
 (root / "f.py").write_text("def shout(record):\\n    return {**record, 'text': record['text'].upper()}\\n")
 
 def lines(name, count):

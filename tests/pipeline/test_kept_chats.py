@@ -12,7 +12,7 @@ from gristmill.pipeline.run import run_recipe
 from gristmill.pipeline.stages.options import RunOptions
 from gristmill.shards.verify import verify
 from gristmill.steps import Deduplicate, Filter, Language, Length, Map, Read, Render, Select, Shuffle, Tokenize, Write
-from gristmill.text.tokenizers import save_tokenizer, train_tokenizer
+from gristmill.text.tokenizers import save_tokenizer, train_bpe
 
 LINES = [
     b'{"messages": [{"role": "user", "content": "What is %d + %d, tell me in words?"}, '
@@ -35,7 +35,7 @@ def chats(tmp_path):
 def tokenizer(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizer") / "trained"
     words = [line.decode() for line in LINES]
-    save_tokenizer(train_tokenizer(words, vocab_size=300, special_tokens=["<|im_end|>", "<|im_start|>"]), str(folder))
+    save_tokenizer(train_bpe(words, vocab_size=300, special_tokens=["<|im_end|>", "<|im_start|>"]), str(folder))
     return str(folder)
 
 

@@ -15,7 +15,7 @@ from gristmill.pipeline.planning import units
 from gristmill.shards.dataset import open_dataset
 from gristmill.shards.verify import verify
 from gristmill.steps import Length, Limit, Pack, Read, Shuffle, Split, Tokenize, Write
-from gristmill.text.tokenizers import save_tokenizer, train_tokenizer
+from gristmill.text.tokenizers import save_tokenizer, train_bpe
 
 ROW = 64
 STRATEGIES = [None, *(Pack(row_length=ROW, strategy=strategy) for strategy in ("best_fit", "concat", "pad"))]
@@ -25,7 +25,7 @@ STRATEGIES = [None, *(Pack(row_length=ROW, strategy=strategy) for strategy in ("
 def tokenizer(tmp_path_factory, corpus):
     folder = tmp_path_factory.mktemp("tokenizer")
     texts = [json.loads(line)["text"] for line in (corpus / "web/other.jsonl").read_bytes().splitlines()]
-    save_tokenizer(train_tokenizer(texts, vocab_size=290), folder)
+    save_tokenizer(train_bpe(texts, vocab_size=290), folder)
     return folder
 
 
@@ -266,7 +266,7 @@ def test_another_tokenizer_is_another_dataset(mill, data, tokenizer, tmp_path):
     mill.run(recipe_of(mill, data, tokenizer, None))
     first = open_dataset(mill.output).manifest.dataset_hash
     other = tmp_path / "other"
-    save_tokenizer(train_tokenizer(texts_in(data), vocab_size=280), other)
+    save_tokenizer(train_bpe(texts_in(data), vocab_size=280), other)
     mill.run(recipe_of(mill, data, other, None), update=True)
     dataset = open_dataset(mill.output)
     assert dataset.manifest.dataset_hash != first
@@ -330,7 +330,7 @@ def test_what_cannot_be_packed_or_written(mill, data, tokenizer, tmp_path):
     source = {"web": Read(read=f"{data}/*.jsonl")}
     tokenize, pack = Tokenize(tokenizer=str(tokenizer)), Pack(row_length=ROW)
     other = tmp_path / "other"
-    save_tokenizer(train_tokenizer(["a b"], vocab_size=280), other)
+    save_tokenizer(train_bpe(["a b"], vocab_size=280), other)
     for steps, message in [
         ([pack], "pack needs token ids"),
         ([tokenize, pack, Length()], "pack must be the last"),

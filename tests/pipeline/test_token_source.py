@@ -19,7 +19,7 @@ from gristmill.pipeline.stages import slice_task as work
 from gristmill.pipeline.stages.options import RunOptions
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps import Filter, Length, Limit, Pack, Read, Rename, Sample, Shuffle, Split, Tokenize, Write
-from gristmill.text.tokenizers import save_tokenizer, train_tokenizer
+from gristmill.text.tokenizers import save_tokenizer, train_bpe
 
 ROW = 64
 CONCAT = Pack(row_length=ROW, strategy="concat")
@@ -39,7 +39,7 @@ def world(tmp_path_factory):
     (folder / "large.jsonl").write_text(
         "".join(json.dumps({"text": f"{n} " + "mill " * 500}) + "\n" for n in range(4000))
     )
-    save_tokenizer(train_tokenizer(words.tolist() * 3, vocab_size=280), folder / "tokenizer")
+    save_tokenizer(train_bpe(words.tolist() * 3, vocab_size=280), folder / "tokenizer")
     tokens_of(folder, "in/*.jsonl", "tokens", Split(validation=0.2, test=0.1))
     tokens_of(folder, "large.jsonl", "large", Split(validation=0.1))
     return folder
@@ -223,7 +223,7 @@ def test_tokens_and_texts_of_one_tokenizer_are_mixed(mill, world):
 
 
 def test_another_tokenizer_is_refused(mill, world, tmp_path):
-    save_tokenizer(train_tokenizer(["a b"], vocab_size=270), tmp_path / "other")
+    save_tokenizer(train_bpe(["a b"], vocab_size=270), tmp_path / "other")
     tokens_of(world, "in/*.jsonl", tmp_path / "tokens", tokenizer=tmp_path / "other")
     read = Read(read=str(tmp_path / "tokens"))
     with pytest.raises(UsageError, match="different tokenizers"):

@@ -24,6 +24,7 @@ NAMES = [
     "plan",
     "run",
     "steps",
+    "train_tokenizer",
 ]
 MODULES = {"errors", "steps"}
 
@@ -145,6 +146,14 @@ SIGNATURES = {
         "monitor": False,
         "events": None,
         "debug": False,
+    },
+    "train_tokenizer": {
+        "texts": EMPTY,
+        "folder": EMPTY,
+        "vocab_size": 16384,
+        "special_tokens": ("<|endoftext|>",),
+        "max_bytes": 1_000_000_000,
+        "overwrite": False,
     },
     "Source": {"read": EMPTY, "steps": ()},
     "Recipe": {

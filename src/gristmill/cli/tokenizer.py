@@ -10,7 +10,7 @@ from gristmill.cli.printing import one_line
 from gristmill.core.errors import UsageError
 from gristmill.core.numbers import parse_byte_size
 from gristmill.core.quantities import format_bytes, format_count
-from gristmill.pipeline.jobs.tokenizer_jobs import TrainingSummary, train_on_source, try_tokenizer
+from gristmill.pipeline.jobs.tokenizer_jobs import TrainingSummary, train_tokenizer, try_tokenizer
 from gristmill.steps.read import Read, to_path
 from gristmill.steps.read.read import FORMATS
 from gristmill.text.tokenizers import TokenizerReport
@@ -80,8 +80,8 @@ def train_command(
     same tokenizer.
     """
     read = Read(read=[to_path(file) for file in files], text=text, format=format_name)
-    trained = train_on_source(
-        out, read, vocab_size=vocab_size, special_tokens=specials, max_bytes=max_bytes, overwrite=overwrite
+    trained = train_tokenizer(
+        read, out, vocab_size=vocab_size, special_tokens=specials, max_bytes=max_bytes, overwrite=overwrite
     )
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(trained)).decode())

@@ -3,7 +3,7 @@
 import functools
 import json
 
-from gristmill.text.tokenizers import find_tokenizer, save_tokenizer, train_tokenizer
+from gristmill.text.tokenizers import find_tokenizer, save_tokenizer, train_bpe
 
 SENTENCES = (
     "The mill grinds the corn, and the corn becomes flour; don't ask how: it's 1,234 turns of the stone.",
@@ -14,7 +14,7 @@ SENTENCES = (
 
 @functools.lru_cache(maxsize=4)
 def _trained(vocab_size, specials):
-    return train_tokenizer(SENTENCES * 20, vocab_size=vocab_size, special_tokens=specials)
+    return train_bpe(SENTENCES * 20, vocab_size=vocab_size, special_tokens=specials)
 
 
 def trained(folder, *, vocab_size=400, specials=("<|endoftext|>", "<|pad|>"), **config):

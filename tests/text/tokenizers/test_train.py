@@ -7,21 +7,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.errors import UsageError
-from gristmill.text.tokenizers import check_tokenizer, find_tokenizer, load_engine, save_tokenizer, train_tokenizer
+from gristmill.text.tokenizers import check_tokenizer, find_tokenizer, load_engine, save_tokenizer, train_bpe
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("trained")
-    save_tokenizer(train_tokenizer(iter(SENTENCES * 5), vocab_size=320), path)
+    save_tokenizer(train_bpe(iter(SENTENCES * 5), vocab_size=320), path)
     return path
 
 
 def test_same_texts_same_bytes_in_any_process(folder):
     code = (
         "import sys; from gristmill_testing.small_tokenizers import SENTENCES;"
-        "from gristmill.text.tokenizers import train_tokenizer;"
-        "sys.stdout.write(train_tokenizer(SENTENCES * 5, vocab_size=320)['tokenizer.json'].decode())"
+        "from gristmill.text.tokenizers import train_bpe;"
+        "sys.stdout.write(train_bpe(SENTENCES * 5, vocab_size=320)['tokenizer.json'].decode())"
     )
     import sys
 
@@ -46,15 +46,13 @@ def test_every_text_comes_back(folder, text):
 
 
 def test_special_tokens(tmp_path):
-    save_tokenizer(train_tokenizer(SENTENCES, vocab_size=300, special_tokens=["<end>", "<a>"]), tmp_path)
+    save_tokenizer(train_bpe(SENTENCES, vocab_size=300, special_tokens=["<end>", "<a>"]), tmp_path)
     engine = load_engine(find_tokenizer(str(tmp_path)))
     assert (engine.special_tokens, engine.eos_id, engine.vocab_size) == ({"<end>": 0, "<a>": 1}, 0, 300)
 
 
 def test_vocabulary_over_16_bits_has_wider_ids(tmp_path):
-    save_tokenizer(
-        train_tokenizer(SENTENCES, special_tokens=[f"<{n}>" for n in range(65_400)], vocab_size=65_700), tmp_path
-    )
+    save_tokenizer(train_bpe(SENTENCES, special_tokens=[f"<{n}>" for n in range(65_400)], vocab_size=65_700), tmp_path)
     files = find_tokenizer(str(tmp_path))
     assert load_engine(files).vocab_size > 65_536
     assert check_tokenizer(files, ["a text"]).id_type == "uint32"
@@ -65,12 +63,12 @@ def test_vocabulary_over_16_bits_has_wider_ids(tmp_path):
 )
 def test_refused(vocab_size, specials):
     with pytest.raises(UsageError):
-        train_tokenizer(SENTENCES, vocab_size=vocab_size, special_tokens=specials)
+        train_bpe(SENTENCES, vocab_size=vocab_size, special_tokens=specials)
 
 
 def test_nothing_is_overwritten_unasked(folder, tmp_path):
     before = (folder / "tokenizer.json").read_bytes()
-    other = train_tokenizer(SENTENCES, vocab_size=260)
+    other = train_bpe(SENTENCES, vocab_size=260)
     with pytest.raises(UsageError, match="there already"):
         save_tokenizer(other, folder)
     assert (folder / "tokenizer.json").read_bytes() == before

@@ -23,7 +23,7 @@ import msgspec
 from gristmill.core.errors import GristmillError, UsageError
 from gristmill.engine.parallel_map import parallel_map
 from gristmill.engine.progress import Activity
-from gristmill.pipeline.jobs.tokenizer_jobs import train_on_source
+from gristmill.pipeline.jobs.tokenizer_jobs import train_tokenizer
 from gristmill.steps.read import Read
 from gristmill.storage.commit import make_folder, write_file
 
@@ -109,9 +109,9 @@ def prepare_demo(
         special = ["<|endoftext|>"]
         with Activity(shows=progress is not False) as activity:
             activity.show("training a tokenizer")
-            train_on_source(
-                str(folder / "tokenizer"),
+            train_tokenizer(
                 read,
+                folder / "tokenizer",
                 vocab_size=vocab_size,
                 special_tokens=special,
                 max_bytes=_TRAINING_BYTES,

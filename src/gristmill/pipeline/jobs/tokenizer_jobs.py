@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sysconfig
 from dataclasses import dataclass
-from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +15,12 @@ from gristmill.steps.read import Read, choose_training_files, file_format, list_
 from gristmill.steps.records.columns import require_column
 from gristmill.storage.compression import codec_of
 from gristmill.storage.paths import find_files
-from gristmill.text.tokenizers import check_tokenizer, find_tokenizer, save_tokenizer, train_tokenizer
-from gristmill.text.tokenizers.train import check_free
+from gristmill.text.tokenizers import check_tokenizer, find_tokenizer, save_tokenizer, train_bpe
+from gristmill.text.tokenizers.train import END_OF_TEXT, check_free
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    import os
+    from collections.abc import Iterable, Iterator, Sequence
 
     from gristmill.core.records import SourceFile
     from gristmill.steps.read import CellBatch
@@ -47,29 +47,39 @@ class TrainingSummary:
     """Records without a text that can be used."""
 
 
-def train_on_source(
-    folder: str,
-    read: Read,
+def train_tokenizer(
+    texts: Read | Iterable[str],
+    folder: str | os.PathLike[str],
     *,
-    vocab_size: int,
-    special_tokens: Sequence[str],
-    max_bytes: int,
+    vocab_size: int = 16384,
+    special_tokens: Sequence[str] = (END_OF_TEXT,),
+    max_bytes: int = 1_000_000_000,
     overwrite: bool = False,
 ) -> TrainingSummary:
-    """Train a tokenizer on the texts of a source and write it into a folder.
+    """Train a byte-level BPE tokenizer and write it into a folder. The same texts always give the same tokenizer.
 
-    Documents are read one cell at a time. Of a source that is larger than `max_bytes` a part is taken, by hash, so the
-    same files always give the same tokenizer.
+    Args:
+        texts: Texts, or a `steps.Read` that names files. Files are read one cell at a time.
+        folder: Where `tokenizer.json` and `tokenizer_config.json` are written.
+        vocab_size: Tokens in all, at least 256 and the special tokens.
+        special_tokens: Tokens that no text can produce. The first one ends documents.
+        max_bytes: A larger source is sampled to about this size, by a hash of each document's origin.
+        overwrite: Replace a tokenizer that is in the folder.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     summary = train_tokenizer(["one fish", "two fish"], f"{folder}/mine", vocab_size=260)
+    >>> summary.num_documents, summary.num_bytes
+    (2, 16)
     """
     check_free(folder, overwrite=overwrite)
-    trained = TrainingSummary(folder)
-    texts = _sample_texts(read, max_bytes, trained)
-    first = list(islice(texts, 1))
-    if not first:
+    summary = TrainingSummary(str(folder))
+    documents = _sample_texts(texts, max_bytes, summary) if isinstance(texts, Read) else _check_texts(texts)
+    files = train_bpe(_count_texts(documents, summary), vocab_size=vocab_size, special_tokens=special_tokens)
+    if not summary.num_documents:
         raise UsageError("there are no documents to train on", help="check the files and the name of the text field")
-    files = train_tokenizer(chain(first, texts), vocab_size=vocab_size, special_tokens=special_tokens)
     save_tokenizer(files, folder, overwrite=overwrite)
-    return trained
+    return summary
 
 
 def try_tokenizer(name: str, read: Read | None) -> TokenizerReport:
@@ -83,21 +93,31 @@ def try_tokenizer(name: str, read: Read | None) -> TokenizerReport:
     return report
 
 
-def _sample_texts(read: Read, max_bytes: int, trained: TrainingSummary) -> Iterator[str]:
+def _check_texts(texts: Iterable[str]) -> Iterable[str]:
+    if isinstance(texts, str):  # its letters are texts too, but nobody means them
+        raise UsageError(f"texts are needed, not one text: {texts!r:.100}", help="steps.Read(read=...) names files")
+    return texts
+
+
+def _count_texts(texts: Iterable[str], summary: TrainingSummary) -> Iterator[str]:
+    for text in texts:
+        summary.num_documents += 1
+        summary.num_bytes += len(text.encode())
+        yield text
+
+
+def _sample_texts(read: Read, max_bytes: int, summary: TrainingSummary) -> Iterator[str]:
     files = choose_training_files(list_source_files(_SOURCE, read, find_files(read.read), needs_train=False))
     size = sum(_estimate_text_bytes(file, read.format) for file in files)
     bound = hash_bound(min(1.0, max_bytes / max(1, size)))
     for cell in _read_cells(read, files):
-        trained.num_unusable += len(cell.quarantined)
+        summary.num_unusable += len(cell.quarantined)
         batch = cell.batch
         if bound < 2**64:
             keep = hash_origins(0, "tokenizer", batch.column(ORIGIN)) < bound
-            trained.num_left_out += int(batch.num_rows - keep.sum())
+            summary.num_left_out += int(batch.num_rows - keep.sum())
             batch = batch.filter(keep)
-        for text in batch.column(TEXT).to_pylist():
-            trained.num_documents += 1
-            trained.num_bytes += len(text.encode())
-            yield text
+        yield from batch.column(TEXT).to_pylist()
 
 
 def _estimate_text_bytes(file: SourceFile, format: str | None) -> int:

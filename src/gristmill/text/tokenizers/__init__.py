@@ -13,7 +13,7 @@ from gristmill.text.tokenizers.files import TokenizerFiles, find_tokenizer
 from gristmill.text.tokenizers.parity import Mismatch, compare_engines
 from gristmill.text.tokenizers.special_literals import SpecialLiterals
 from gristmill.text.tokenizers.special_pattern import compile_special_pattern
-from gristmill.text.tokenizers.train import save_tokenizer, train_tokenizer
+from gristmill.text.tokenizers.train import save_tokenizer, train_bpe
 
 __all__ = [
     "AUTO",
@@ -41,5 +41,5 @@ __all__ = [
     "read_byte_lengths",
     "read_facts",
     "save_tokenizer",
-    "train_tokenizer",
+    "train_bpe",
 ]

@@ -29,12 +29,12 @@ _WORDS = (
 )
 
 
-def train_tokenizer(
+def train_bpe(
     texts: Iterable[str], *, vocab_size: int = 16384, special_tokens: Sequence[str] = (END_OF_TEXT,)
 ) -> dict[str, bytes]:
     """The files of a new tokenizer, by name. The first special token ends documents.
 
-    >>> files = train_tokenizer(["one fish two fish"], vocab_size=260)
+    >>> files = train_bpe(["one fish two fish"], vocab_size=260)
     >>> sorted(files)
     ['tokenizer.json', 'tokenizer_config.json']
     """
