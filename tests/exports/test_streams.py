@@ -63,7 +63,7 @@ def test_llmc(documents, run, tmp_path):
 @pytest.mark.parametrize("tokens_a_file", [1, 3, 14, 100])
 def test_llmc_goes_on_in_the_next_file(documents, run, tmp_path, monkeypatch, tokens_a_file):
     monkeypatch.setattr(
-        "gristmill.pipeline.jobs.export.LlmcLayout",
+        "gristmill.exports.streams.LlmcLayout",
         lambda split, count, size: LlmcLayout(split, count, size, tokens_a_file),
     )
     run(documents, "llmc", split="train")
@@ -76,7 +76,7 @@ def test_llmc_goes_on_in_the_next_file(documents, run, tmp_path, monkeypatch, to
 def test_files_of_an_older_longer_set_do_not_stay(documents, run, tmp_path, monkeypatch):
     for tokens_a_file, overwrite in [(5, False), (7, True)]:
         monkeypatch.setattr(
-            "gristmill.pipeline.jobs.export.LlmcLayout",
+            "gristmill.exports.streams.LlmcLayout",
             lambda split, count, size, most=tokens_a_file: LlmcLayout(split, count, size, most),
         )
         run(documents, "llmc", split="train", overwrite=overwrite)
@@ -121,7 +121,7 @@ def test_every_token_once_whatever_its_width(tmp_path_factory, documents, tokens
     assert np.fromfile(file, "<u4" if is_wide else "<u2").tolist() == tokens
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(
-            "gristmill.pipeline.jobs.export.LlmcLayout", lambda *arguments: LlmcLayout(*arguments, tokens_a_file)
+            "gristmill.exports.streams.LlmcLayout", lambda *arguments: LlmcLayout(*arguments, tokens_a_file)
         )
         files = export(folder / "out", to="llmc", path=folder / "llmc/x", **options).files
     assert list(itertools.chain(*(read_llmc(path, is_llama=is_wide) for path in files))) == tokens

@@ -8,13 +8,14 @@ import click
 from gristmill.cli.options import Choice, backend_option, dataset_argument, json_option
 from gristmill.cli.tables import print_lines
 from gristmill.core.quantities import format_bytes, format_count
+from gristmill.exports.formats import export_formats, find_export_format
 from gristmill.exports.training import COLUMNS
-from gristmill.pipeline.jobs.export import FORMATS, export
+from gristmill.pipeline.jobs.export import export
 
 
 @click.command(epilog="Example: gristmill export out --to megatron --path bin/corpus")
 @dataset_argument
-@click.option("--to", type=Choice(FORMATS), required=True, help="The format.")
+@click.option("--to", type=Choice([kind.name for kind in export_formats()]), required=True, help="The format.")
 @click.option(
     "--path", help="How the files' names begin, such as bin/corpus; for nanogpt a folder. Default: OUT-FORMAT/OUT."
 )
@@ -90,4 +91,4 @@ def _default_path(out: str, to: str) -> Path:
     """Beside the dataset: a folder, and in it the beginning of the files' names where they have one."""
     folder = Path(out).absolute()
     exported = Path(out).parent / f"{folder.name}-{to}"
-    return exported if to == "nanogpt" else exported / folder.name
+    return exported if find_export_format(to).folder_suffix else exported / folder.name

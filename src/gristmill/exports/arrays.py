@@ -14,22 +14,44 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
-from gristmill.core.records import LOSS_MASK
-from gristmill.exports.layout import PlannedFile
-from gristmill.exports.tokens import read_shard_batches, token_ids
-from gristmill.shards.token_rows import LENGTHS
+from gristmill.core.errors import UsageError
+from gristmill.core.records import INPUT_IDS, LOSS_MASK
+from gristmill.exports.layout import ExportFormat, PlannedFile
+from gristmill.exports.tokens import read_shard_batches, refuse_untokenized, token_ids
+from gristmill.shards.token_rows import CHATS, LENGTHS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
-    from gristmill.exports.layout import ShardSlot, Targets
+    from gristmill.exports.layout import ExportSplit, ShardSlot, Targets
+    from gristmill.shards.manifest import Manifest
 
 _NAMES = ("input", "target", "mask")
 _BYTES_AT_A_TIME = 8 << 20
+
+
+class ArraysFormat(ExportFormat):
+    """NumPy arrays of packed rows."""
+
+    name = "numpy"
+
+    def check_dataset(self, manifest: Manifest, folder: Path) -> None:
+        refuse_untokenized(manifest, self.name, folder)
+        if not pa.types.is_fixed_size_list(manifest.schema.to_arrow().field(INPUT_IDS).type):
+            alternatives = "parquet or jsonl" if manifest.kind == CHATS else "megatron, nanogpt or llmc"
+            raise UsageError(
+                f"{folder} is not packed: its rows differ in length, and an array has rows of one length",
+                help=f"add `- pack: {{row_length: 2048}}` to the recipe, or export to {alternatives}",
+            )
+
+    def make_layout(self, split: ExportSplit) -> ArraysLayout:
+        ids = split.schema.field(INPUT_IDS).type
+        return ArraysLayout(split.name, split.num_rows, ids.list_size, str(ids.value_type))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,13 +24,13 @@ import numpy as np
 
 from gristmill.core.errors import UsageError
 from gristmill.exports.layout import PlannedFile
-from gristmill.exports.streams import TokenStream
+from gristmill.exports.streams import TokenStream, TokenStreamFormat
 from gristmill.exports.tokens import document_lengths, read_shard_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gristmill.exports.layout import ShardSlot, Targets
+    from gristmill.exports.layout import ExportSplit, ShardSlot, Targets
 
 _HEAD = struct.Struct("<9sQBQQ")
 _TYPE_CODES = {np.dtype(np.uint16): 8, np.dtype(np.int32): 4}
@@ -50,6 +50,16 @@ def id_type(vocab_size: int) -> np.dtype[np.integer]:
     return np.dtype(np.uint16 if vocab_size < 65500 else np.int32)
 
 
+class MegatronFormat(TokenStreamFormat):
+    """Megatron's indexed dataset, one for each split. Megatron shuffles documents when it loads them."""
+
+    name = "megatron"
+    shuffles_documents = True
+
+    def make_layout(self, split: ExportSplit) -> MegatronLayout:
+        return MegatronLayout(split.name, split.num_rows, split.num_tokens, split.vocab_size)
+
+
 @dataclass(frozen=True, slots=True)
 class MegatronLayout:
     """A `Layout` of one split. The index is the last file: without it, Megatron ignores the data."""
@@ -58,7 +68,7 @@ class MegatronLayout:
     num_documents: int
     num_tokens: int
     vocab_size: int
-    """With added tokens."""
+    """The vocabulary size with added tokens."""
 
     def __post_init__(self) -> None:
         if self.num_documents > _MAX_DOCUMENTS:

@@ -12,15 +12,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
-from gristmill.core.errors import DamagedDatasetError
-from gristmill.exports.layout import PlannedFile
-from gristmill.exports.tokens import read_shard_batches, refuse_large_ids, token_ids
+from gristmill.core.errors import DamagedDatasetError, UsageError
+from gristmill.core.records import INPUT_IDS, LOSS_MASK
+from gristmill.exports.layout import ExportFormat, PlannedFile
+from gristmill.exports.tokens import read_shard_batches, refuse_large_ids, refuse_untokenized, token_ids
+from gristmill.shards.token_rows import CHATS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
-    from gristmill.exports.layout import ShardSlot, Targets
+    from gristmill.exports.layout import ExportSplit, ShardSlot, Targets
+    from gristmill.shards.manifest import Manifest
 
 LLMC_TOKENS_A_FILE = 100_000_000
 """The file size of llm.c's own scripts; its header counts tokens in 31 bits."""
@@ -64,6 +69,46 @@ class TokenStream:
                 ids = ids[len(piece) :]
         if position != slot.first_token + slot.tokens:
             raise DamagedDatasetError(f"{slot.path} changed while it was exported", help="export it again")
+
+
+class TokenStreamFormat(ExportFormat):
+    """A format that takes whole documents in order and stores nothing but their ids."""
+
+    counts_tokens = True
+
+    def check_dataset(self, manifest: Manifest, folder: Path) -> None:
+        refuse_untokenized(manifest, self.name, folder)
+        if manifest.kind == CHATS:
+            raise UsageError(
+                f"{folder} says which tokens are trained ({LOSS_MASK}), and {self.name} cannot store that",
+                help="export to parquet or jsonl, or pack it and export to numpy",
+            )
+        ids = manifest.schema.to_arrow().field(INPUT_IDS).type
+        if pa.types.is_fixed_size_list(ids):
+            raise UsageError(
+                f"{folder} is packed into rows of {ids.list_size} tokens, and {self.name} takes whole documents in "
+                "order",
+                help="run the recipe without `pack` into another folder and export that, or export to numpy",
+            )
+
+
+class NanogptFormat(TokenStreamFormat):
+    """nanoGPT's folder of `train.bin` and `val.bin`."""
+
+    name = "nanogpt"
+    folder_suffix = ".bin"
+
+    def make_layout(self, split: ExportSplit) -> NanogptLayout:
+        return NanogptLayout(split.name, split.num_tokens, split.vocab_size)
+
+
+class LlmcFormat(TokenStreamFormat):
+    """llm.c's numbered files of up to 100 million ids."""
+
+    name = "llmc"
+
+    def make_layout(self, split: ExportSplit) -> LlmcLayout:
+        return LlmcLayout(split.name, split.num_tokens, split.vocab_size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ import os
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -30,25 +30,70 @@ from gristmill.core.errors import UsageError
 from gristmill.core.json_text import JSON_TYPE, NAN_AS_NULL, count_not_finite, is_json
 from gristmill.core.json_values import encode_json
 from gristmill.core.records import ORIGIN, ORIGIN_TYPE, OTHER_FIELDS, RECORD, RECORD_TYPE, TEXT
-from gristmill.exports.layout import PlannedFile
+from gristmill.exports.layout import ExportFormat, PlannedFile
 from gristmill.exports.tokens import check_shard_batches, make_damage_error, read_shard_batches
-from gristmill.exports.training import STORED, make_training_rows, training_schema
+from gristmill.exports.training import STORED, TRAINING, make_training_rows, training_schema
 from gristmill.shards.arrow_stream import ORIGINS_SCHEMA, mapped_batches
 from gristmill.shards.formats.jsonl import read_line_chunks
-from gristmill.shards.formats.shard_format import open_shard, write_shard
+from gristmill.shards.formats.shard_format import ShardFormat, open_shard, write_shard
 from gristmill.shards.formats.tar import BLOCK, encode_member
 from gristmill.shards.record_columns import RecordColumns
-from gristmill.shards.token_rows import ORIGINS
+from gristmill.shards.token_rows import CHATS, ORIGINS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from gristmill.exports.layout import ShardSlot, Targets
+    from gristmill.exports.layout import ExportSplit, ShardSlot, Targets
     from gristmill.shards.formats.base import ByteSink
-    from gristmill.shards.formats.shard_format import ShardFormat
+    from gristmill.shards.manifest import Manifest
 
 _PIECE_BYTES = 1 << 20
 """This much of a batch becomes Python objects at a time."""
+
+
+class TableFormat(ExportFormat):
+    """A shard format as an export format: it takes any dataset."""
+
+    takes_columns = True
+    chat_columns: ClassVar[str] = TRAINING
+    """The default columns for chats: what trainers expect."""
+
+    def check_dataset(self, manifest: Manifest, folder: Path) -> None:
+        """Accept every dataset."""
+
+    def default_columns(self, manifest: Manifest) -> str:
+        return self.chat_columns if manifest.kind == CHATS else STORED
+
+    def make_layout(self, split: ExportSplit) -> TablesLayout:
+        return TablesLayout(
+            split.name,
+            ShardFormat.of(self.name),
+            len(split.slots),
+            split.schema,
+            split.manifest.format,
+            is_tokens=split.manifest.holds_rows,
+            columns=split.columns,
+        )
+
+
+class WebdatasetTables(TableFormat):
+    """Tars of samples. Trainers that read tars decode the stored members, so chats keep their columns."""
+
+    name = "webdataset"
+    chat_columns = STORED
+
+
+class ParquetTables(TableFormat):
+    """Parquet files, whose columns have one type each."""
+
+    name = "parquet"
+    needs_typed_columns = True
+
+
+class JsonlTables(TableFormat):
+    """Files of JSON lines."""
+
+    name = "jsonl"
 
 
 @dataclass(frozen=True, slots=True)

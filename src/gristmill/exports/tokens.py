@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gristmill.core.errors import DamagedDatasetError, GristmillError
+from gristmill.core.errors import DamagedDatasetError, GristmillError, UsageError
 from gristmill.core.records import INPUT_IDS
 from gristmill.shards.arrow_stream import mapped_batches
 from gristmill.shards.formats.base import READ_ERRORS
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gristmill.exports.layout import ShardSlot
+    from gristmill.shards.manifest import Manifest
 
 
 class IdsDoNotFitError(GristmillError, OverflowError):
@@ -39,6 +40,15 @@ class ShardSize:
     tokens: int
     max_id: int = -1
     """The largest token id; -1: not asked for, or there are no tokens."""
+
+
+def refuse_untokenized(manifest: Manifest, to: str, folder: Path) -> None:
+    """Refuse a dataset of documents or chats that holds no tokens."""
+    if not manifest.holds_rows:
+        raise UsageError(
+            f"{folder} holds {manifest.kind}, and {to} is a format for tokens",
+            help="add a `tokenize` step to the recipe, or export to webdataset, parquet or jsonl",
+        )
 
 
 def measure_shard(slot: ShardSlot, *, with_max: bool) -> ShardSize:

@@ -13,34 +13,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import pyarrow as pa
-
 from gristmill.core.errors import UsageError
-from gristmill.core.json_text import JSON_TYPE, make_field
 from gristmill.core.names import check_choice
-from gristmill.core.records import (
-    INPUT_IDS,
-    LOSS_MASK,
-    ORIGIN,
-    ORIGIN_TYPE,
-    OTHER_FIELDS,
-    TEXT,
-    TEXT_TYPE,
-    SourceFile,
-)
 from gristmill.engine.tasks import Task, run_tasks
-from gristmill.exports.arrays import ArraysLayout
-from gristmill.exports.layout import ShardSlot, Targets
-from gristmill.exports.megatron import MegatronLayout
-from gristmill.exports.streams import LlmcLayout, NanogptLayout
-from gristmill.exports.tables import TablesLayout
+from gristmill.exports.formats import export_formats, find_export_format
+from gristmill.exports.layout import ExportSplit, ShardSlot, Targets
 from gristmill.exports.tokens import measure_shard
-from gristmill.exports.training import AXOLOTL, COLUMNS, STORED, TRAINING
-from gristmill.shards.formats.shard_format import ShardFormat
+from gristmill.exports.training import AXOLOTL, COLUMNS, STORED
+from gristmill.pipeline.jobs.export_schema import JSON_SHARD_FORMATS, sample_schema
 from gristmill.shards.manifest import load_manifest
-from gristmill.shards.token_rows import CHATS
-from gristmill.steps.read import Read, sample_record_types
-from gristmill.steps.unite.field_types import without_nulls
 from gristmill.storage.preallocated import PreallocatedFiles
 
 if TYPE_CHECKING:
@@ -48,13 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gristmill.engine.tasks import Context
-    from gristmill.exports.layout import Layout
+    from gristmill.exports.layout import ExportFormat, Layout
     from gristmill.exports.tokens import ShardSize
     from gristmill.shards.manifest import Manifest
-
-_STREAMS = ("megatron", "nanogpt", "llmc")
-_TABLES = ("webdataset", "parquet", "jsonl")
-FORMATS = (*_STREAMS, "numpy", *_TABLES)
 
 RunTasks = partial[Any]
 
@@ -114,37 +91,41 @@ def export(
     Returns:
         The files, the rows of each split, how to use them, and notes on their order.
     """
-    check_choice("to", to, FORMATS)
-    prefix = _check_prefix(path, to)
+    export_format = find_export_format(to)
+    prefix = _check_prefix(path, export_format)
     folder = Path(dataset)
     manifest = load_manifest(folder)
-    check_fits(manifest, to, folder)
-    columns = _choose_columns(manifest, to, columns)
+    export_format.check_dataset(manifest, folder)
+    columns = _choose_columns(export_format, manifest, columns)
     slots = _select_shards(manifest, folder, split, source)
     run = partial(run_tasks, workers=workers, backend=backend, retries=0, progress=progress)
-    if to in _STREAMS:
+    if export_format.counts_tokens:
         vocab_size = vocab_size or (manifest.tokenizer.vocab_size if manifest.tokenizer is not None else None)
         slots, max_id = _measure_shards(slots, run, with_max=vocab_size is None)
         vocab_size = vocab_size or max_id + 1
-    layouts = {
-        name: _make_layout(to, name, split_slots, manifest, vocab_size or 0, columns)
+    samples_schema = export_format.needs_typed_columns and manifest.format in JSON_SHARD_FORMATS
+    splits = [
+        ExportSplit(
+            name=name,
+            slots=split_slots,
+            manifest=manifest,
+            schema=sample_schema(split_slots, manifest.format) if samples_schema else manifest.schema.to_arrow(),
+            vocab_size=vocab_size or 0,
+            columns=columns,
+        )
         for name, split_slots in slots.items()
-        if split_slots
-    }
-    if not layouts:
+    ]
+    if not splits:
         raise UsageError(f"there is nothing to export in {folder}", help="run `gristmill inspect` to see what it holds")
-    files, num_nan = _write_files(
-        layouts, slots, prefix, run, suffix=".bin" if to == "nanogpt" else "", overwrite=overwrite
-    )
-    rows = {name: sum(slot.rows for slot in slots[name]) for name in layouts}
+    layouts = {split.name: export_format.make_layout(split) for split in splits}
+    files, num_nan = _write_files(layouts, slots, prefix, run, suffix=export_format.folder_suffix, overwrite=overwrite)
     usage = [layout.usage(prefix) for layout in layouts.values()]
-    return ExportResult(files, rows, usage, _describe_order(manifest, to, list(layouts), source), num_nan)
+    notes = [] if export_format.shuffles_documents or source is not None else _describe_order(manifest, list(layouts))
+    return ExportResult(files, {split.name: split.num_rows for split in splits}, usage, notes, num_nan)
 
 
-def _describe_order(manifest: Manifest, to: str, splits: list[str], source: str | None) -> list[str]:
+def _describe_order(manifest: Manifest, splits: list[str]) -> list[str]:
     """Warn where reading the files in order means one source after the other."""
-    if to == "megatron" or source is not None:  # Megatron shuffles documents itself
-        return []
     notes = []
     for split in splits:
         sources = [name for name, shards in manifest.splits[split].items() if any(shard.rows for shard in shards)]
@@ -156,42 +137,15 @@ def _describe_order(manifest: Manifest, to: str, splits: list[str], source: str 
     return notes
 
 
-def check_fits(manifest: Manifest, to: str, folder: Path) -> None:
-    """Refuse a dataset that the format cannot hold, and say what to do instead."""
-    if to in _TABLES:
-        return
-    if not manifest.holds_rows:
-        raise UsageError(
-            f"{folder} holds {manifest.kind}, and {to} is a format for tokens",
-            help="add a `tokenize` step to the recipe, or export to webdataset, parquet or jsonl",
-        )
-    ids = manifest.schema.to_arrow().field(INPUT_IDS).type
-    if to == "numpy" and not pa.types.is_fixed_size_list(ids):
-        alternatives = "parquet or jsonl" if manifest.kind == CHATS else "megatron, nanogpt or llmc"
-        raise UsageError(
-            f"{folder} is not packed: its rows differ in length, and an array has rows of one length",
-            help=f"add `- pack: {{row_length: 2048}}` to the recipe, or export to {alternatives}",
-        )
-    if to != "numpy" and manifest.kind == CHATS:
-        raise UsageError(
-            f"{folder} says which tokens are trained ({LOSS_MASK}), and {to} cannot store that",
-            help="export to parquet or jsonl, or pack it and export to numpy",
-        )
-    if to != "numpy" and pa.types.is_fixed_size_list(ids):
-        raise UsageError(
-            f"{folder} is packed into rows of {ids.list_size} tokens, and {to} takes whole documents in order",
-            help="run the recipe without `pack` into another folder and export that, or export to numpy",
-        )
-
-
-def _choose_columns(manifest: Manifest, to: str, columns: str | None) -> str:
-    """Choose the columns of token rows in a table."""
+def _choose_columns(format: ExportFormat, manifest: Manifest, columns: str | None) -> str:
+    """Choose the columns of token rows."""
     if columns is None:
-        return TRAINING if manifest.kind == CHATS and to in ("parquet", "jsonl") else STORED
+        return format.default_columns(manifest)
     check_choice("columns", columns, COLUMNS)
-    if columns != STORED and not (manifest.holds_rows and to in _TABLES):
+    if columns != STORED and not (manifest.holds_rows and format.takes_columns):
+        tables = ", ".join(other.name for other in export_formats() if other.takes_columns)
         raise UsageError(
-            f"columns: {columns} is for tokens in {', '.join(_TABLES)}, not for {manifest.kind} in {to}",
+            f"columns: {columns} is for tokens in {tables}, not for {manifest.kind} in {format.name}",
             help="leave it out",
         )
     if columns == AXOLOTL and manifest.row_length is not None:
@@ -258,57 +212,18 @@ def _measure_shard(task: Task, context: Context, *, with_max: bool) -> ShardSize
     return measure_shard(task.payload, with_max=with_max)
 
 
-def _make_layout(
-    to: str, split: str, slots: list[ShardSlot], manifest: Manifest, vocab_size: int, columns: str
-) -> Layout:
-    num_rows = sum(slot.rows for slot in slots)
-    num_tokens = sum(slot.tokens for slot in slots)
-    schema = manifest.schema.to_arrow()
-    if to == "megatron":
-        return MegatronLayout(split, num_rows, num_tokens, vocab_size)
-    if to == "nanogpt":
-        return NanogptLayout(split, num_tokens, vocab_size)
-    if to == "llmc":
-        return LlmcLayout(split, num_tokens, vocab_size)
-    if to == "numpy":
-        ids = schema.field(INPUT_IDS).type
-        return ArraysLayout(split, num_rows, ids.list_size, str(ids.value_type))
-    if to == "parquet" and manifest.format in ("jsonl", "webdataset"):
-        schema = _sample_schema(slots, manifest.format)
-    return TablesLayout(
-        split,
-        ShardFormat.of(to),
-        len(slots),
-        schema,
-        manifest.format,
-        is_tokens=manifest.holds_rows,
-        columns=columns,
-    )
-
-
-def _sample_schema(slots: list[ShardSlot], stored_format: str) -> pa.Schema:
-    """Find the columns of a split of JSON records: the keys in a sample, and `other_fields` if there may be more."""
-    shards = [SourceFile(slot.path, slot.path, Path(slot.path).stat().st_size, "", 0) for slot in slots]
-    read = Read(read=[slot.path for slot in slots], format="gristmill")
-    types, sees_all = sample_record_types(read, shards)
-    columns = [pa.field(ORIGIN, ORIGIN_TYPE), pa.field(TEXT, TEXT_TYPE)]
-    columns += [make_field(name, without_nulls(kind), why) for name, (kind, why) in types.items()]
-    if not sees_all or stored_format != "jsonl":
-        columns.append(make_field(OTHER_FIELDS, JSON_TYPE))
-    return pa.schema(columns)
-
-
-def _check_prefix(path: str | os.PathLike[str], to: str) -> str:
-    """Return the beginning of the files' names; for nanogpt, which takes a folder, it ends with a slash."""
+def _check_prefix(path: str | os.PathLike[str], format: ExportFormat) -> str:
+    """Return the beginning of the files' names; for a format that is written to a folder, it ends with a slash."""
     prefix = Path(path)
     if "://" in str(path):
         raise UsageError(
             f"exports are written to a local disk, not to {path}", help="export to a local path, then copy the files"
         )
-    if to == "nanogpt":
+    if format.folder_suffix:
         if prefix.exists() and not prefix.is_dir():
             raise UsageError(
-                f"{path} is a file; nanogpt needs a folder for its train.bin and val.bin", help="choose another path"
+                f"{path} is a file; {format.name} needs a folder for its {format.folder_suffix} files",
+                help="choose another path",
             )
         return f"{prefix}/"
     if str(path).endswith("/") or prefix.is_dir():
