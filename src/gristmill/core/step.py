@@ -45,6 +45,8 @@ class StepPosition(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the records of all sources come to the step."""
     is_packed: bool
     """Whether the recipe packs rows of tokens."""
+    following: tuple[str, ...] = ()
+    """Names of the steps that follow it in the same list of steps."""
 
 
 class UserCode:
@@ -74,14 +76,20 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     selects_columns: ClassVar[bool] = False
     """Whether only the columns that it names are left behind it."""
 
+    may_add_keys: ClassVar[bool] = False
+    """Whether JSON records may have keys behind it that neither the files nor `columns_added` name."""
+
+    is_added_by_plan: ClassVar[bool] = False
+    """Whether the plan adds it by itself. `explain` lists only the steps that a recipe has."""
+
     @property
     def name(self) -> str:
         """The name of the step in recipes."""
         return str(self.__struct_config__.tag)
 
     @property
-    def opens_record(self) -> bool:
-        """Whether it makes texts of whole records, of which nothing but columns is left behind it."""
+    def keeps_record_beside(self) -> bool:
+        """Whether the columns that it adds stand beside a JSON record, which is written as it was read."""
         return False
 
     @property
@@ -120,6 +128,14 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def columns_added(self) -> tuple[str, ...]:
         """Columns that the step adds: later steps may use them though no file has them."""
+        return ()
+
+    def columns_removed(self) -> tuple[str, ...]:
+        """Columns and keys of records that have another name behind the step, or are gone."""
+        return ()
+
+    def keys_consumed(self) -> tuple[str, ...]:
+        """Keys of JSON records that it turns into columns. Where there are any, no JSON record is left behind it."""
         return ()
 
     def splits_added(self) -> tuple[str, ...]:

@@ -39,6 +39,9 @@ class Rename(LocalStep, tag="rename", frozen=True, kw_only=True):
     def columns_added(self) -> tuple[str, ...]:
         return tuple(self.columns.values())
 
+    def columns_removed(self) -> tuple[str, ...]:
+        return tuple(self.columns)
+
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         for old, new in self.columns.items():
             require_column(self.name, old, schema)

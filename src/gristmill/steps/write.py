@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gristmill.core.errors import UsageError
 from gristmill.core.names import check_choice
 from gristmill.core.records import KEY
-from gristmill.core.step import Step
+from gristmill.core.step import Step, StepPosition
 from gristmill.shards.formats.shard_format import COMPRESSIONS, FORMATS, ShardFormat
 
 if TYPE_CHECKING:
@@ -73,6 +73,10 @@ class Write(Step, tag="write", frozen=True, kw_only=True):
                 "slashes and at most 100 characters, and begin with a letter or digit",
                 help=_NAME_HELP,
             )
+
+    def check_position(self, position: StepPosition) -> None:
+        if not position.is_common or position.following:
+            raise UsageError(f"{position.key}: write must be the last of the common steps")
 
     def name_shard(self, split: str, source: str, number: int) -> str:
         """The name of a shard, without its ending."""

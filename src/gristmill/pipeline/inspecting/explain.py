@@ -28,7 +28,6 @@ from gristmill.shards.manifest import MANIFEST
 from gristmill.steps.read import open_reader
 from gristmill.steps.records.columns import value_columns
 from gristmill.steps.records.put_columns import put_columns
-from gristmill.steps.unite.unite_columns import UniteColumns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -237,7 +236,7 @@ def _judge_steps(
                 continue
             verdict, batch = _judge_step(step, batch, seed)
             is_there &= verdict.verdict in (KEPT, CHANGED)
-            if not isinstance(step, UniteColumns):  # the plan's own: it judges nothing
+            if not step.is_added_by_plan:
                 yield verdict
         if leg.barrier is not None and leg.barrier.lists_removals:
             verdict = finished.judge_parts(num_deduplicated, leg.barrier.name, batch, is_there=is_there)

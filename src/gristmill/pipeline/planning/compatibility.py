@@ -46,11 +46,18 @@ def check_sources(sources: Sequence[PlannedSource], pack: Pack | None, write: Wr
 
 def check_positions(recipe: Recipe, *, is_packed: bool) -> None:
     """Ask each step whether it fits the recipe around it; raises `UsageError` where it does not."""
-    for key, step in recipe.all_steps():
-        is_common = not key.startswith("sources.")
-        step.check_position(
-            StepPosition(key=key, sources=tuple(recipe.sources), is_common=is_common, is_packed=is_packed)
-        )
+    lists = [(f"sources.{name}.steps", source.steps) for name, source in recipe.sources.items()]
+    for prefix, steps in [*lists, ("steps", recipe.steps)]:
+        for index, step in enumerate(steps):
+            step.check_position(
+                StepPosition(
+                    key=f"{prefix}.{index}",
+                    sources=tuple(recipe.sources),
+                    is_common=prefix == "steps",
+                    is_packed=is_packed,
+                    following=tuple(step.name for step in steps[index + 1 :]),
+                )
+            )
 
 
 def check_split_steps(files: Iterable[SourceFile], steps: Sequence[Step]) -> None:

@@ -199,13 +199,15 @@ def make_plan(
 
 
 def _take_output_steps(recipe: Recipe) -> tuple[tuple[Step, ...], Pack | None, Write]:
-    """Separate the last common steps, which say how to pack and to write, from the others."""
-    steps = list(recipe.steps)
-    write = steps.pop() if steps and isinstance(steps[-1], Write) else Write()
-    pack = steps.pop() if steps and isinstance(steps[-1], Pack) else None
-    for key, step in recipe.all_steps():
-        if isinstance(step, Write) and step is not write:
-            raise UsageError(f"{key}: write must be the last of the common steps")
-        if isinstance(step, Pack) and step is not pack:
-            raise UsageError(f"{key}: pack must be the last of the common steps; only write may follow it")
-    return tuple(steps), pack, write  # type: ignore[return-value]
+    """Separate the last common steps, which say how to pack and to write, from the others.
+
+    A plan knows these two by their classes, as it knows `Read`: every plan has a way to write, and `Write()` is the
+    default. That they come last, they check themselves (`check_positions`).
+    """
+    steps = tuple(recipe.steps)
+    write, pack = Write(), None
+    if steps and isinstance(last := steps[-1], Write):
+        write, steps = last, steps[:-1]
+    if steps and isinstance(last := steps[-1], Pack):
+        pack, steps = last, steps[:-1]
+    return steps, pack, write

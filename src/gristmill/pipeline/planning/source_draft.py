@@ -127,7 +127,7 @@ def draft_source(
             raise no_records
         has_text = TEXT in schema.names
         opens_record = RECORD in schema.names and keeps_all
-        opens_record = opens_record and (not write.keeps_record or any(step.opens_record for step in steps))
+        opens_record = opens_record and (not write.keeps_record or any(step.keys_consumed() for step in steps))
         types, has_all_keys = sample_record_types(read, files, has_text=has_text) if opens_record else ({}, False)
         branch = SourceBranch(
             name,

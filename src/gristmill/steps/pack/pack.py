@@ -9,7 +9,7 @@ import msgspec
 
 from gristmill.core.errors import UsageError
 from gristmill.core.names import check_choice
-from gristmill.core.step import Step
+from gristmill.core.step import Step, StepPosition
 
 BEST_FIT = "best_fit"
 CONCAT = "concat"
@@ -63,6 +63,10 @@ class Pack(Step, tag="pack", frozen=True, kw_only=True):
         share = self.min_utilisation
         if share is not None and not (0 <= share <= 1 and math.isfinite(share)):
             raise UsageError(f"min_utilisation is a share from 0 to 1, not {share}", help="for 95 % write 0.95")
+
+    def check_position(self, position: StepPosition) -> None:
+        if not position.is_common or position.following not in ((), ("write",)):
+            raise UsageError(f"{position.key}: pack must be the last of the common steps; only write may follow it")
 
     def to_chat_form(self) -> Pack:
         """The same step for documents with a loss mask; refuses what would cut them."""

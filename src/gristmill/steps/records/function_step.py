@@ -21,6 +21,7 @@ class FunctionStep(LocalStep, frozen=True, kw_only=True):
     """Base of `map`, `filter` and `map_batches`."""
 
     needs_whole_record: ClassVar[bool] = True
+    may_add_keys: ClassVar[bool] = True
 
     call: Any
     """`file.py:function`, or in Python any callable."""

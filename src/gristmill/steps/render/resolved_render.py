@@ -65,8 +65,11 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
     report: TemplateReport | None = None
 
     @property
-    def opens_record(self) -> bool:
-        return not self.keeps_chat
+    def keeps_record_beside(self) -> bool:
+        return self.keeps_chat
+
+    def keys_consumed(self) -> tuple[str, ...]:
+        return () if self.keeps_chat else tuple(sorted(CHAT_FIELDS))
 
     @property
     def untrusted_template(self) -> str:

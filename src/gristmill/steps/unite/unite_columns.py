@@ -30,6 +30,7 @@ class UniteColumns(LocalStep, tag="columns", frozen=True, kw_only=True):
     """
 
     preserves_text: ClassVar[bool] = True
+    is_added_by_plan: ClassVar[bool] = True
     not_fingerprinted: ClassVar[tuple[str, ...]] = ("serialized",)
 
     serialized: bytes
