@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from gristmill.core.splits import TRAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -110,6 +110,37 @@ class StepResult:
     """For each rule the rows that break it, if the step checks all rules."""
     rule_values: Mapping[str, RuleValues] = field(default_factory=dict)
     """For each rule the compared numbers, if the step compares any: they explain why a record was dropped."""
+    counts: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    """What was counted in the text of each row of `batch`: a filter right behind this step need not count it again."""
+
+
+def find_first_failures(failed: Mapping[str, NDArray[np.bool_]]) -> NDArray[np.uint8]:
+    """For each row 0, or 1 + the index of the first rule that it breaks: the `codes` of a `StepResult`.
+
+    >>> find_first_failures({"short": np.array([True, False, True]), "loud": np.array([True, True, False])}).tolist()
+    [1, 2, 1]
+    """
+    masks = list(failed.values())
+    codes = np.zeros(len(masks[0]), np.uint8)
+    for code in range(len(masks), 0, -1):  # backwards, so that the first rule has the last word
+        codes[masks[code - 1]] = code
+    return codes
+
+
+def count_dropped(codes: NDArray[np.uint8], reasons: Sequence[str]) -> dict[str, int]:
+    """Count the dropped rows by reason; reasons without rows are left out.
+
+    >>> count_dropped(np.array([0, 2, 2], np.uint8), ("short", "loud"))
+    {'loud': 2}
+    """
+    counts = np.bincount(codes, minlength=len(reasons) + 1)[1:]
+    return {reason: int(count) for reason, count in zip(reasons, counts, strict=True) if count}
+
+
+def count_failures(failed: Mapping[str, NDArray[np.bool_]]) -> dict[str, int]:
+    """Count the rows that break each rule, whatever other rules they break: counters such as `failed:min_words`."""
+    counts = {rule: int(np.count_nonzero(rows)) for rule, rows in failed.items()}
+    return {f"failed:{rule}": count for rule, count in counts.items() if count}
 
 
 class SourceFile(msgspec.Struct, frozen=True, gc=False):

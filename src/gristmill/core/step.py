@@ -18,17 +18,17 @@ The life cycle of a step, in the order of the calls:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self, runtime_checkable
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 
-from gristmill.core.records import StepResult
+from gristmill.core.records import StepResult, count_dropped
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from gristmill.core.records import SourceFile
@@ -173,6 +173,25 @@ class StepKernel(Protocol):
         """Return the batch after the step, and account for every record that is gone."""
 
 
+@runtime_checkable
+class CountingKernel(StepKernel, Protocol):
+    """A kernel that counts in texts, and can use counts that the step right before it has made of the same rows."""
+
+    def apply_with_counts(
+        self, batch: pa.RecordBatch, seed: int, counts: Mapping[str, NDArray[np.int64]]
+    ) -> StepResult:
+        """Like `apply`. `counts` may lack what the kernel needs: then it counts itself."""
+
+
+def apply_kernel(
+    kernel: StepKernel, batch: pa.RecordBatch, seed: int, counts: Mapping[str, NDArray[np.int64]]
+) -> StepResult:
+    """Apply a step to the batch of the step before it, whose `StepResult.counts` are handed on."""
+    if counts and isinstance(kernel, CountingKernel):
+        return kernel.apply_with_counts(batch, seed, counts)
+    return kernel.apply(batch, seed)
+
+
 class LocalStep(Step, frozen=True, kw_only=True):
     """A step that looks at one batch at a time. Any number of them run in one pass."""
 
@@ -224,10 +243,9 @@ class FilterStep(LocalStep, frozen=True, kw_only=True):
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
         codes, reasons = self.drop_reasons(batch, seed)
-        counts = np.bincount(codes, minlength=len(reasons) + 1)
-        if counts[0] == len(codes):
+        dropped = count_dropped(codes, reasons)
+        if not dropped:
             return StepResult(batch)
-        dropped = {reason: int(count) for reason, count in zip(reasons, counts[1:], strict=True) if count}
         return StepResult(batch.filter(pa.array(codes == 0)), dropped, codes=codes, reasons=reasons)
 
 

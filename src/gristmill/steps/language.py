@@ -12,12 +12,19 @@ import pyarrow.compute as pc
 from gristmill.core.errors import UsageError
 from gristmill.core.names import find_nearest
 from gristmill.core.numbers import is_share
-from gristmill.core.records import TEXT, RuleValues, StepResult
+from gristmill.core.records import (
+    TEXT,
+    RuleValues,
+    StepResult,
+    count_dropped,
+    count_failures,
+    find_first_failures,
+)
 from gristmill.core.step import Finding, LocalStep
 from gristmill.steps.records.put_columns import put_columns, with_fields
+from gristmill.text.buffers import text_buffers
 from gristmill.text.language_codes import nearest_code
 from gristmill.text.language_id import find_model, hash_model, load_identifier
-from gristmill.text.quality.counting import text_buffers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -81,15 +88,11 @@ class Language(LocalStep, tag="language", frozen=True, kw_only=True):
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
         languages, scores = _identify_languages(batch.column(TEXT))
         failed = self._find_failures(languages, scores)
-        codes = np.zeros(batch.num_rows, np.uint8)
-        for code in range(len(failed), 0, -1):
-            codes[failed[_REASONS[code - 1]]] = code
+        codes = find_first_failures(failed)
+        dropped = count_dropped(codes, _REASONS)
         is_kept = pa.array(codes == 0)
         columns = {LANGUAGE: languages.filter(is_kept), SCORE: pa.array(scores).filter(is_kept)}
         kept, bad = put_columns(self, batch.filter(is_kept), columns)
-        times = np.bincount(codes, minlength=len(_REASONS) + 1)
-        dropped = {reason: int(count) for reason, count in zip(_REASONS, times[1:], strict=True) if count}
-        measures = {f"failed:{reason}": int(np.count_nonzero(rows)) for reason, rows in failed.items() if rows.any()}
         rule_values = {
             "no_letters": RuleValues(languages),
             "other_language": RuleValues(languages, ", ".join(self.languages)),
@@ -99,7 +102,7 @@ class Language(LocalStep, tag="language", frozen=True, kw_only=True):
             kept,
             dropped,
             quarantined=bad,
-            counters=measures,
+            counters=count_failures(failed),
             codes=codes,
             reasons=_REASONS,
             failed=failed,

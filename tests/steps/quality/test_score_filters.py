@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from gristmill.core.errors import UsageError
 from gristmill.core.records import RECORD, RECORD_TYPE
 from gristmill.core.sample_batches import documents, texts
+from gristmill.core.step import apply_kernel
 from gristmill.recipe.load import parse_recipe
 from gristmill.steps.quality.c4 import C4
 from gristmill.steps.quality.code import Code
@@ -23,7 +24,6 @@ from gristmill.steps.quality.gopher_quality import ENGLISH, GopherQuality
 from gristmill.steps.quality.gopher_repetition import GopherRepetition
 from gristmill.steps.quality.repetition import Repetition
 from gristmill.steps.quality.scores import Scores
-from gristmill.text.quality import known_counts
 from gristmill.text.quality.scores import SCORES
 
 FILTERS = [Code, Fineweb, GopherQuality, GopherRepetition, Repetition, Scores]
@@ -206,12 +206,37 @@ def test_a_filter_uses_what_the_last_one_has_counted(monkeypatch):
     batch = documents(["This is a line of words. " * 3, "x " * 300, "This is the end of it, with all of that."])
     first = GopherRepetition().load().apply(batch, seed=0)
     alone = Fineweb().load()
-    monkeypatch.setattr(alone, "_counting", None)  # it may not count
-    shared = alone.apply(first.batch, seed=0)
-    known_counts.remember(batch.column("text").slice(0, 0), {})
+    monkeypatch.setattr(alone, "_counter", None)  # it may not count
+    shared = apply_kernel(alone, first.batch, 0, first.counts)
     again = Fineweb().apply(first.batch, seed=0)
     assert shared.dropped == again.dropped
     assert shared.batch.equals(again.batch)
+
+
+def test_counts_are_handed_on_through_a_filter_that_had_to_count(monkeypatch):
+    batch = documents(["This is the end of it, with all of that. " * 20])
+    counted = Scores(max_duplicate_line_character_ratio=1.0).apply(batch, seed=0)
+    second = GopherQuality(min_stop_words=2).load()  # which has to count its stop words itself
+    handed_on = apply_kernel(second, counted.batch, 0, counted.counts)
+    assert "stop_words" not in handed_on.counts
+    last = Fineweb(max_short_line_ratio=None).load()
+    monkeypatch.setattr(last, "_counter", None)  # it may not count
+    assert apply_kernel(last, handed_on.batch, 0, handed_on.counts).batch.num_rows == handed_on.batch.num_rows
+
+
+def test_counts_belong_to_the_rows_that_are_left():
+    batch = documents(["", "one two three", "12345"])
+    applied = Scores(min_words=1, max_digit_ratio=0.5).apply(batch, seed=0)
+    assert texts(applied.batch) == ["one two three"]
+    assert applied.counts["words"].tolist() == [3]
+
+
+def test_counts_are_not_handed_on_where_a_record_was_quarantined():
+    records = pa.array([b'{"text": "one two"}', b'{"text": "three", '], RECORD_TYPE)
+    batch = documents(["one two", "three"]).append_column(RECORD, records)
+    applied = Scores(min_words=1, keep_scores=True).apply(batch, seed=0)
+    assert len(applied.quarantined) == 1
+    assert not applied.counts
 
 
 ALL_RULES = [
@@ -239,25 +264,18 @@ def test_a_chain_of_filters_judges_as_each_alone(chosen, pages):
         for step_type in dict.fromkeys(step_type for step_type, _ in sorted(rules, key=str)):
             off = {rule.name: None for rule in step_type().rules if (step_type, rule.name) not in rules}
             chain.append(step_type(**off))
-    batch = documents(pages)
+    batch, counts = documents(pages), {}
     for step in chain:
         left = texts(batch)
-        applied = step.apply(batch, seed=0)
+        applied = apply_kernel(step.load(), batch, 0, counts)
         assert texts(applied.batch) == [page for page in left if not failing(step, page)]
-        batch = applied.batch
+        batch, counts = applied.batch, applied.counts
 
 
 def test_a_filter_of_short_runs_does_not_hide_longer_ones_from_the_next():
     batch = documents(["a b c d e f g h i j k l " * 3])
     first = Repetition(max_duplicate_10_gram_ratio=None).apply(batch, seed=0)
-    assert GopherRepetition().apply(first.batch, seed=0).dropped
-
-
-def test_counts_of_other_texts_are_not_used():
-    one = documents(["a b c"])
-    Fineweb().apply(one, seed=0)
-    assert known_counts.recall(documents(["a b c"]).column("text"), ["words"]) is None
-    assert known_counts.recall(one.column("text"), ["words"]) is None  # it was dropped
+    assert apply_kernel(GopherRepetition().load(), first.batch, 0, first.counts).dropped
 
 
 PHRASE_LENGTHS = {"th": 400, "my": 400, "km": 400, "lo": 400, "bo": 400, "zh": 200, "ii": 200, "ja": 300}

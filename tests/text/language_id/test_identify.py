@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.errors import GristmillError
+from gristmill.text.buffers import text_buffers
 from gristmill.text.language_id import find_model, load_identifier
 from gristmill.text.language_id.identify import choose_pieces
 from gristmill.text.language_id.model_file import load_model
-from gristmill.text.quality.counting import text_buffers
 
 TEXTS = [
     "This is plainly English.",

@@ -20,6 +20,7 @@ from gristmill.core.books import Account
 from gristmill.core.errors import SourceChangedError, TooManyBadError
 from gristmill.core.recipe import runs_user_code
 from gristmill.core.records import INPUT_IDS, ORIGIN, TEXT, count_values
+from gristmill.core.step import apply_kernel
 from gristmill.engine.worker import nesting
 from gristmill.pipeline.planning.units import Span, cluster_small_files
 from gristmill.pipeline.stages import quarantine
@@ -36,6 +37,8 @@ from gristmill.storage.files import read_version
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
     from gristmill.core.records import QuarantinedRecord, SourceFile, StepResult
     from gristmill.core.step import LocalStep, StepKernel
@@ -335,8 +338,9 @@ class _SliceRun:
         return pa.concat_batches(pieces)
 
     def _apply_steps(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        counts: Mapping[str, NDArray[np.int64]] = {}
         for step, kernel, account in zip(self._leg.steps, self._kernels, self._accounts, strict=True):
-            applied = kernel.apply(batch, self._stage.seed)
+            applied = apply_kernel(kernel, batch, self._stage.seed, counts)
             if self._stage.watch is not None:
                 self._stage.watch.after_step(self._part.source, step, batch, applied)
             account.records_in += batch.num_rows
@@ -347,7 +351,7 @@ class _SliceRun:
             self._quarantine_records(account, applied.quarantined, batch)
             if self._dropped is not None:
                 self._dropped.add(account.step, batch, applied)
-            batch = applied.batch
+            batch, counts = applied.batch, applied.counts
             _add_amounts(account, batch)
         return batch
 

@@ -14,8 +14,8 @@ import xxhash
 from gristmill.steps.deduplicate.candidates import Pairs, find_candidate_pairs, group_by_digest, group_by_key
 from gristmill.steps.deduplicate.clusters import Removals, SimilarityGraph, merge_removals, verify_removals
 from gristmill.steps.deduplicate.similarity import SimilarPairs, classify_pairs
+from gristmill.text.buffers import text_buffers
 from gristmill.text.shingles import ShingleSets, estimate_similarities, jaccard
-from gristmill.text.shingles.minhash import text_buffers
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import TEXT, RuleValues, StepResult
+from gristmill.core.records import TEXT, RuleValues, StepResult, count_dropped
 from gristmill.core.step import Finding, LocalStep
 from gristmill.steps.quality.languages import (
     assign_tables,
@@ -18,9 +18,9 @@ from gristmill.steps.quality.languages import (
     note_english_thresholds,
 )
 from gristmill.steps.records.put_columns import put_columns
+from gristmill.text.buffers import text_buffers
 from gristmill.text.quality.c4_lines import CITATIONS, LINE_REASONS, PAGE_REASONS, PARAMETERS, PHRASES, clean_pages
 from gristmill.text.quality.character_classes import character_classes
-from gristmill.text.quality.counting import text_buffers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -77,8 +77,7 @@ class C4(LocalStep, tag="c4", frozen=True, kw_only=True):
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
         texts, codes, counted, removed = self._clean(batch)
-        times = np.bincount(codes, minlength=len(PAGE_REASONS) + 1)
-        dropped = {reason: int(count) for reason, count in zip(PAGE_REASONS, times[1:], strict=True) if count}
+        dropped = count_dropped(codes, PAGE_REASONS)
         measures = {
             f"lines_removed:{reason}": int(count) for reason, count in zip(LINE_REASONS, removed, strict=True) if count
         }

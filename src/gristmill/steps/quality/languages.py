@@ -20,9 +20,9 @@ from gristmill.core.errors import UsageError
 from gristmill.core.names import find_nearest
 from gristmill.core.numbers import MAX_COUNT
 from gristmill.core.records import TEXT
+from gristmill.text.buffers import text_buffers
 from gristmill.text.language_codes import check_language_code
 from gristmill.text.language_id import load_identifier
-from gristmill.text.quality.counting import text_buffers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

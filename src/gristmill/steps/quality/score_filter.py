@@ -1,7 +1,11 @@
-"""What all filters by scores share: a key `min_words` is the rule that the score `words` must not be below it.
+"""The base of all filters by scores: a key `min_words` is the rule that the score `words` must not be below it.
 
-All rules are tried on every document. The first one in the table's order that fails is the reason; how many documents
-each rule alone would have dropped is counted too, as `failed:min_words`. A value equal to a threshold is kept.
+All rules are checked on every document. The first rule that fails, in the order of the keys, is the reason; the number
+of documents that each rule alone would have dropped is counted too, as `failed:min_words`. A value equal to a threshold
+is kept.
+
+Adjacent filters count a text once: each hands its counts on in its `StepResult`, and the next one counts only if they
+do not hold all that it needs. Stop words depend on a filter's own lists, so they are never handed on.
 """
 
 from __future__ import annotations
@@ -14,7 +18,14 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from gristmill.core.records import TEXT, RuleValues, StepResult
+from gristmill.core.records import (
+    TEXT,
+    RuleValues,
+    StepResult,
+    count_dropped,
+    count_failures,
+    find_first_failures,
+)
 from gristmill.core.step import Finding, LocalStep
 from gristmill.steps.quality.languages import (
     assign_tables,
@@ -24,64 +35,65 @@ from gristmill.steps.quality.languages import (
 )
 from gristmill.steps.records.put_columns import put_columns, with_fields
 from gristmill.text.quality.counting import RequiredPasses, StopWords, TextCounter
-from gristmill.text.quality.known_counts import OF_LISTS, recall, remember
 from gristmill.text.quality.scores import SCORES, Score
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from gristmill.core.records import QuarantinedRecord
-    from gristmill.text.quality.counting import Counts
 
 EMPTY = "empty"
-"""The reason of documents without a word."""
+"""The reason for dropping documents without a word."""
 STOP_WORDS = "stop_words"
+"""The key with a list of words, and the counter of how many of them occur."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreRule:
-    """One key of a filter."""
+    """One key of a filter: the least or the greatest value of a score."""
 
     name: str
     score: Score
 
     def fails(self, values: NDArray[Any], thresholds: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Thresholds that are not numbers are switched off: nothing fails."""
+        """For each document whether its score breaks the rule. A threshold of NaN switches the rule off."""
+        # Comparisons with NaN are false, so no document fails.
         failed: NDArray[np.bool_] = values < thresholds if self.name.startswith("min_") else values > thresholds
         return failed
 
 
 class ScoreFilter(LocalStep, frozen=True, kw_only=True):
-    """Base of filters whose keys are thresholds. null switches a rule off."""
+    """The base of filters whose keys are thresholds of scores. null switches a rule off."""
 
     needs: ClassVar[tuple[str, ...]] = (TEXT,)
     preserves_text: ClassVar[bool] = True
 
     is_for_english: ClassVar[bool] = False
-    """Its own thresholds suit English, and other languages need tables."""
+    """Whether the default thresholds suit English only, so that other languages need tables."""
 
     by_language: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
-    """Other values of these keys for documents of a language."""
+    """Other values of these keys for documents of a language: `{zh: {min_mean_word_length: 1}}`."""
     language_column: str = "language"
     keep_scores: bool = False
-    """Keep the scores of its rules as columns: `score_words`."""
+    """Whether to add the scores of the rules as columns: `score_words`."""
 
     def __post_init__(self) -> None:
         make_tables(self, self.keys, self.by_language)
 
     @property
     def rules(self) -> tuple[ScoreRule, ...]:
-        """In the order of the table."""
-        found = [
+        """All rules, in the order of the fields."""
+        return tuple(
             ScoreRule(name, SCORES[name[4:]])
             for name in self.__struct_fields__
             if name.startswith(("min_", "max_")) and name[4:] in SCORES
-        ]
-        return tuple(found)
+        )
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """What a language may have other values of."""
+        """The keys that `by_language` may change."""
         names = [rule.name for rule in self.rules]
         return (*names, *(name for name in self.__struct_fields__ if name == STOP_WORDS))
 
@@ -119,7 +131,7 @@ class ScoreFilter(LocalStep, frozen=True, kw_only=True):
 
 
 def score_field(score: Score) -> pa.Field:
-    """The column of a score."""
+    """The column that keeps a score."""
     return pa.field(
         f"score_{score.name}",
         pa.int64() if score.by is None else pa.float64(),
@@ -128,7 +140,7 @@ def score_field(score: Score) -> pa.Field:
 
 
 class ScoreFilterKernel:
-    """A filter with its tables and memory to count in."""
+    """A filter with its tables of thresholds and its memory to count in."""
 
     def __init__(self, step: ScoreFilter) -> None:
         self._step = step
@@ -137,64 +149,68 @@ class ScoreFilterKernel:
         self.scores = list({rule.score.name: rule.score for rule in self._rules}.values())
         self._reasons = (EMPTY, *(rule.name for rule in self._rules))
         self._counters = {"words", *(counter for score in self.scores for counter in score.counters)}
-        self._uses_lists = OF_LISTS in self._counters
+        self._uses_stop_words = STOP_WORDS in self._counters
 
     @cached_property
-    def _counting(self) -> TextCounter:
-        lists = [table.get(STOP_WORDS, []) for table in self._tables] if self._uses_lists else []
+    def _counter(self) -> TextCounter:
+        lists = [table.get(STOP_WORDS, []) for table in self._tables] if self._uses_stop_words else []
         return TextCounter(RequiredPasses.of(self.scores), StopWords(lists))
 
     @cached_property
     def _thresholds(self) -> NDArray[np.float64]:
-        """By table and rule; not a number where a rule is off."""
+        """The thresholds by table and rule; NaN where a rule is off."""
         rows = [[table[rule.name] for rule in self._rules] for table in self._tables]
         return np.array(rows, dtype=np.float64).reshape(len(rows), len(self._rules))
 
     def begin_task(self) -> None:
-        """Nothing is carried over."""
+        """Do nothing: no batch depends on an earlier one."""
 
-    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
+        return self.apply_with_counts(batch, seed, {})
+
+    def apply_with_counts(
+        self,
+        batch: pa.RecordBatch,
+        seed: int,  # noqa: ARG002
+        counts: Mapping[str, NDArray[np.int64]],
+    ) -> StepResult:
         table_of = assign_tables(batch, self._step.language_column, self._step.by_language)
-        counts = self._count(batch.column(TEXT), table_of)
+        counts = self._complete_counts(counts, batch.column(TEXT), table_of)
         values = {score.name: score.value(counts) for score in self.scores}
         failed = self._find_failures(counts, values, table_of)
-        codes = np.zeros(batch.num_rows, np.uint8)
-        for code in range(len(failed), 0, -1):
-            codes[failed[code - 1]] = code
-        times = np.bincount(codes, minlength=len(failed) + 1)
-        dropped = {reason: int(count) for reason, count in zip(self._reasons, times[1:], strict=True) if count}
-        measures = {
-            f"failed:{reason}": int(np.count_nonzero(rows))
-            for reason, rows in zip(self._reasons, failed, strict=True)
-            if rows.any()
-        }
-        is_kept = codes == 0
-        bad: list[QuarantinedRecord] = []
+        codes = find_first_failures(failed)
+        dropped = count_dropped(codes, self._reasons)
+        rule_values = self._rule_values(counts, values, table_of) if dropped else {}
         if dropped:
+            is_kept = codes == 0
             batch = batch.filter(pa.array(is_kept))
-        remember(batch.column(TEXT), {name: count[is_kept] for name, count in counts.items() if name != OF_LISTS})
+            counts = {name: count[is_kept] for name, count in counts.items()}
+            values = {name: score[is_kept] for name, score in values.items()}
+        quarantined: list[QuarantinedRecord] = []
         if self._step.keep_scores:
-            columns = {score_field(score).name: pa.array(values[score.name][is_kept]) for score in self.scores}
-            batch, bad = put_columns(self._step, batch, columns)
+            columns = {score_field(score).name: pa.array(values[score.name]) for score in self.scores}
+            batch, quarantined = put_columns(self._step, batch, columns)
         return StepResult(
             batch,
             dropped,
-            quarantined=bad,
-            counters=measures,
+            quarantined=quarantined,
+            counters=count_failures(failed),
             codes=codes,
             reasons=self._reasons,
-            failed=dict(zip(self._reasons, failed, strict=True)),
-            rule_values=self._rule_values(counts, values, table_of) if dropped else {},
+            failed=failed,
+            rule_values=rule_values,
+            # A quarantined record is no longer in the batch, but still in the counts: they no longer fit.
+            counts={} if quarantined else {name: count for name, count in counts.items() if name != STOP_WORDS},
         )
 
     def explain(self, record: pa.RecordBatch) -> list[Finding]:
         """Every rule with its score and its threshold, in order."""
         table_of = assign_tables(record, self._step.language_column, self._step.by_language)
-        counts = self._count(record.column(TEXT), table_of)
+        counts = self._complete_counts({}, record.column(TEXT), table_of)
         if not counts["words"][0]:
             return [Finding(name="words", value=0, definition=SCORES["words"].definition, rule=EMPTY, passed=False)]
         values = {score.name: score.value(counts) for score in self.scores}
-        failed = self._find_failures(counts, values, table_of)[1:]
+        failed = self._find_failures(counts, values, table_of)
         return [
             Finding(
                 name=rule.score.name,
@@ -202,17 +218,21 @@ class ScoreFilterKernel:
                 definition=rule.score.definition,
                 rule=rule.name,
                 threshold=self._tables[table_of[0]][rule.name],
-                passed=not rows[0],
+                passed=not failed[rule.name][0],
             )
-            for rule, rows in zip(self._rules, failed, strict=True)
+            for rule in self._rules
         ]
 
-    def _count(self, texts: pa.LargeStringArray, table_of: NDArray[np.int64]) -> Counts:
-        known = recall(texts, self._counters)
-        return known if known is not None else self._counting.count(texts, table_of if self._uses_lists else None)
+    def _complete_counts(
+        self, counts: Mapping[str, NDArray[np.int64]], texts: pa.LargeStringArray, table_of: NDArray[np.int64]
+    ) -> Mapping[str, NDArray[np.int64]]:
+        """Return counts that hold all counters of the rules; what the step before has counted is kept for the next."""
+        if self._counters <= counts.keys():
+            return counts
+        return {**counts, **self._counter.count(texts, table_of if self._uses_stop_words else None)}
 
     def _rule_values(
-        self, counts: Counts, values: dict[str, NDArray[Any]], table_of: NDArray[np.int64]
+        self, counts: Mapping[str, NDArray[np.int64]], values: dict[str, NDArray[Any]], table_of: NDArray[np.int64]
     ) -> dict[str, RuleValues]:
         by_rule = {
             rule.name: RuleValues(values[rule.score.name], self._thresholds[table_of, number])
@@ -221,11 +241,11 @@ class ScoreFilterKernel:
         return {EMPTY: RuleValues(counts["words"]), **by_rule}
 
     def _find_failures(
-        self, counts: Counts, values: dict[str, NDArray[Any]], table_of: NDArray[np.int64]
-    ) -> list[NDArray[np.bool_]]:
-        """For each reason, the documents that it holds for. Of an empty one nothing else is said."""
+        self, counts: Mapping[str, NDArray[np.int64]], values: dict[str, NDArray[Any]], table_of: NDArray[np.int64]
+    ) -> dict[str, NDArray[np.bool_]]:
+        """For each reason the documents that it applies to. An empty document is empty and breaks no other rule."""
         is_empty = counts["words"] == 0
-        failed = [is_empty]
+        failed = {EMPTY: is_empty}
         for number, rule in enumerate(self._rules):
-            failed.append(rule.fails(values[rule.score.name], self._thresholds[table_of, number]) & ~is_empty)
+            failed[rule.name] = rule.fails(values[rule.score.name], self._thresholds[table_of, number]) & ~is_empty
         return failed

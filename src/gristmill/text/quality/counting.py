@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow.compute as pc
 
 from gristmill.core.errors import GristmillError
+from gristmill.text.buffers import text_buffers
 from gristmill.text.quality import character_runs, code_lines, repeated_lines, repeated_words, scan
 from gristmill.text.quality.character_classes import character_classes
 from gristmill.text.quality.character_runs import count_character_runs
@@ -213,17 +213,3 @@ class TextCounter:
         wanted = max(_USUAL_WORDS, min(longest, scan.MAX_NOTED))
         if self._scratch.capacity < wanted:
             self._scratch = _Scratch(wanted)
-
-
-def text_buffers(texts: pa.LargeStringArray) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The bytes and where each text begins in them, not copied; null becomes empty."""
-    if texts.null_count:
-        texts = pc.fill_null(texts, "")
-    _, offsets, data = texts.buffers()
-    if not len(texts) or offsets is None or data is None:
-        # From buffers too: a kernel is compiled once more for arrays that may be written.
-        return np.frombuffer(b"", np.uint8), np.frombuffer(bytes(8 * (len(texts) + 1)), np.int64)
-    values, ends = np.frombuffer(data, np.uint8), np.frombuffer(offsets, np.int64, len(texts) + 1, texts.offset * 8)
-    # Whether Arrow could write to them depends on where they come from: kernels would be compiled for both.
-    values.flags.writeable = ends.flags.writeable = False
-    return values, ends

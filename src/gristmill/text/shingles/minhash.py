@@ -15,13 +15,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from gristmill.core.seeds import derive_key
+from gristmill.text.buffers import text_buffers
 from gristmill.text.shingles.character_table import character_table
 from gristmill.text.shingles.kernels import hash_bands, sign_texts
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from numpy.typing import NDArray
 
 BLOCK = 1024
@@ -49,6 +50,7 @@ class SignedTexts:
 class MinHash:
     """How texts are signed. The same for all documents that are compared: it depends on these three numbers alone.
 
+    >>> import pyarrow as pa
     >>> signed = MinHash(ngram=2).sign(pa.array(["One two three.", "one TWO, three", "one"], pa.large_string()))
     >>> signed.counts.tolist(), signed.rows.tolist(), bool((signed.keys[0] == signed.keys[1]).all())
     ([2, 2, 0], [0, 1], True)
@@ -125,20 +127,3 @@ def estimate_similarities(first: NDArray[np.uint8], second: NDArray[np.uint8]) -
     equal = np.count_nonzero(first == second, axis=1)
     found: NDArray[np.float64] = np.maximum(256 * equal - num_permutations, 0) / (255 * num_permutations)
     return found
-
-
-def text_buffers(texts: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The bytes of a column of texts and where each begins and ends."""
-    if texts.null_count:
-        texts = texts.fill_null("")
-    if not pa.types.is_large_string(texts.type):
-        texts = texts.cast(pa.large_string())
-    _, offsets, data = texts.buffers() if len(texts) else (None, None, None)
-    # Always from buffers, so that they cannot be written: for arrays that can, kernels would be compiled once more.
-    found = np.frombuffer(
-        offsets or bytes(8), np.int64, count=len(texts) + 1, offset=texts.offset * 8 if offsets else 0
-    )
-    values = np.frombuffer(data or b"", np.uint8)
-    # Whether Arrow could write to them depends on where they come from: kernels would be compiled for both.
-    values.flags.writeable = found.flags.writeable = False
-    return values, found

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gristmill.text.buffers import text_buffers
 from gristmill.text.shingles.character_table import character_table
 from gristmill.text.shingles.kernels import count_common, drop_repeated, shingle_text
-from gristmill.text.shingles.minhash import BLOCK, text_buffers
+from gristmill.text.shingles.minhash import BLOCK
 
 if TYPE_CHECKING:
     import pyarrow as pa

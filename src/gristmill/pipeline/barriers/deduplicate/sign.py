@@ -26,7 +26,7 @@ from gristmill.pipeline.barriers.deduplicate.record_files import (
 from gristmill.pipeline.stages.sink import OutputStem
 from gristmill.shards.manifest import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
 from gristmill.steps.deduplicate.digests import digest_texts
-from gristmill.text.shingles.minhash import text_buffers
+from gristmill.text.buffers import text_buffers
 
 if TYPE_CHECKING:
     import pyarrow as pa
