@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.jobs.export import export
     from gristmill.pipeline.jobs.mix import mix
     from gristmill.pipeline.jobs.tokenizer_jobs import train_tokenizer
+    from gristmill.recipe.dump import dump_recipe
     from gristmill.recipe.load import load_recipe
     from gristmill.shards.dataset import open_dataset
 
@@ -26,6 +27,7 @@ __all__ = [
     "Recipe",
     "Source",
     "__version__",
+    "dump_recipe",
     "errors",
     "export",
     "load_recipe",
@@ -44,6 +46,7 @@ _HOMES = {
     "Failure": "gristmill.engine.failure",
     "Recipe": "gristmill.core.recipe",
     "Source": "gristmill.core.recipe",
+    "dump_recipe": "gristmill.recipe.dump",
     "errors": "gristmill.core.errors",
     "export": "gristmill.pipeline.jobs.export",
     "load_recipe": "gristmill.recipe.load",

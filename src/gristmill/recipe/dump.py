@@ -1,4 +1,4 @@
-"""Recipes to YAML, in the shortest form that loads to an equal recipe."""
+"""`gm.dump_recipe`: a recipe as YAML, in the shortest form that loads to an equal recipe."""
 
 from __future__ import annotations
 
@@ -17,22 +17,25 @@ if TYPE_CHECKING:
 
 
 class _Dumper(yaml.SafeDumper):
+    # Without aliases: a list that two steps share is written twice, as a person would.
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
         return True
 
 
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     # PyYAML folds line breaks in plain and single-quoted text, and cannot load those beyond ASCII again.
     style = '"' if any(character in text for character in "\r\n\x85\u2028\u2029") else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
-_Dumper.add_representer(str, _text)
+_Dumper.add_representer(str, _represent_text)
 add_number_forms(_Dumper)  # so that the text "5e-3" is quoted, which PyYAML does not treat as a number
 
 
 def dump_recipe(recipe: Recipe) -> str:
-    """Return a recipe as YAML text. Paths are not changed: relative ones start at the recipe's folder.
+    """Return a recipe as YAML text. Relative paths stay relative, so save it in the recipe's folder.
+
+    Raises `UsageError` if the recipe holds records or functions that exist only in Python.
 
     >>> from gristmill.recipe.load import parse_recipe
     >>> recipe = parse_recipe("{output: out, sources: {web: {read: a.jsonl}}, steps: [{length: {}}]}")
