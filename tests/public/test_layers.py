@@ -19,6 +19,8 @@ CYCLES = "No cycles anywhere"
 
 VIOLATIONS = {
     "upwards": ("core/planted.py", "import gristmill.engine", LAYERS),
+    "the core runs user code": ("core/planted.py", "import gristmill.runtime.function", LAYERS),
+    "storage compiles": ("storage/planted.py", "import gristmill.runtime.kernels", LAYERS),
     "sideways": ("engine/planted.py", "import gristmill.steps", LAYERS),
     "hidden in a function": ("storage/planted.py", "def f():\n    import gristmill.cli", LAYERS),
     "undeclared folder": ("utils/__init__.py", "", LAYERS),

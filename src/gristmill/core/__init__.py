@@ -1,1 +1,1 @@
-"""The words every layer shares: types, protocols, errors, seeds, counters. No I/O."""
+"""What every layer shares: types, protocols, errors, seeds, checks of numbers and names. No I/O."""

@@ -32,12 +32,12 @@ def check_choice(key: str, name: object, valid_names: Iterable[str]) -> None:
     raise UsageError(f"{key} must be one of {join_names(names)}, not {name!r:.80}", help=hint)
 
 
-def join_names(names: Iterable[str], most: int = 20) -> str:
+def join_names(names: Iterable[str], max_names: int = 20) -> str:
     """Join names for a message: the first ones, and the number of the rest.
 
     >>> join_names("abc"), join_names("abcde", 2)
     ('a, b, c', 'a, b and 3 more')
     """
     all_names = list(names)
-    num_more = len(all_names) - most
-    return f"{', '.join(all_names[:most])} and {num_more:,} more" if num_more > 1 else ", ".join(all_names)
+    num_more = len(all_names) - max_names
+    return f"{', '.join(all_names[:max_names])} and {num_more:,} more" if num_more > 1 else ", ".join(all_names)

@@ -18,7 +18,7 @@ DEFAULT_SLICE_BYTES = 64 << 20
 
 
 class Source(msgspec.Struct, frozen=True):
-    """A source of records, and the steps for these records only, which run before the common ones."""
+    """A source of records, with steps for these records only. They run before the common steps."""
 
     read: Step
     steps: Sequence[Step] = ()
@@ -54,7 +54,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_kinds(self.sources, self.steps)
-        sources = {name: _make_source(name, given) for name, given in self.sources.items()}
+        sources = {name: _make_source(name, value) for name, value in self.sources.items()}
         for name, value in (
             ("sources", sources),
             ("steps", tuple(self.steps)),
@@ -64,16 +64,16 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
             msgspec.structs.force_setattr(self, name, value)
         _check_numbers(self)
         _check_mixture(self)
-        for place, step in self.all_steps():
-            _check_step(place, step)
+        for key, step in self.all_steps():
+            _check_step(key, step)
 
     def all_steps(self) -> list[tuple[str, Step]]:
-        """Every step with its key path, `sources.web.steps.0` or `steps.2`; reads are `sources.web`."""
-        places: list[tuple[str, Step]] = []
+        """List every step with its key in the recipe: `sources.web.steps.0` or `steps.2`; reads are `sources.web`."""
+        steps: list[tuple[str, Step]] = []
         for name, source in self.sources.items():
-            places.append((f"sources.{name}", source.read))
-            places += [(f"sources.{name}.steps.{index}", step) for index, step in enumerate(source.steps)]
-        return places + [(f"steps.{index}", step) for index, step in enumerate(self.steps)]
+            steps.append((f"sources.{name}", source.read))
+            steps += [(f"sources.{name}.steps.{index}", step) for index, step in enumerate(source.steps)]
+        return steps + [(f"steps.{index}", step) for index, step in enumerate(self.steps)]
 
     def path(self, relative: str) -> str:
         """Return a path of this recipe as an absolute one; URLs stay as they are."""
@@ -84,7 +84,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def step_parameters(step: Step) -> dict[str, Any]:
-    """The fields of a step that differ from their defaults, as plain data; functions and records stay objects."""
+    """Return the fields of a step that differ from their defaults as plain data; functions and records stay objects."""
     parameters = {}
     for field in msgspec.structs.fields(step):
         value = getattr(step, field.name)
@@ -96,7 +96,7 @@ def step_parameters(step: Step) -> dict[str, Any]:
 
 
 def runs_user_code(steps: Iterable[Step]) -> bool:
-    """Whether some step runs code that is not part of Gristmill: a function, a template, or a step of the user."""
+    """Whether a step runs code that is not part of Gristmill: a function, a template, or a step class of the user."""
     return any(
         step.runs_untrusted_code
         or not type(step).__module__.startswith("gristmill.")
@@ -130,11 +130,11 @@ def recipe_to_data(recipe: Recipe) -> dict[str, Any]:
 
 
 def _steps_to_data(steps: Sequence[Step]) -> list[Any]:
-    described: list[Any] = []
+    entries: list[Any] = []
     for step in steps:
         parameters = step_parameters(step)
-        described.append({step.name: parameters} if parameters else step.name)
-    return described
+        entries.append({step.name: parameters} if parameters else step.name)
+    return entries
 
 
 def _check_kinds(sources: object, steps: object) -> None:
@@ -154,14 +154,14 @@ def check_source_name(name: object) -> None:
         )
 
 
-def _make_source(name: object, given: object) -> Source:
+def _make_source(name: object, value: object) -> Source:
     check_source_name(name)
-    if isinstance(given, Source):
-        return given
-    if isinstance(given, Step):
-        return Source(given)
+    if isinstance(value, Source):
+        return value
+    if isinstance(value, Step):
+        return Source(value)
     raise UsageError(
-        f"source {name} must be a Read, not {given!r:.100}",
+        f"source {name} must be a Read, not {value!r:.100}",
         help='write Read(read="data/*.jsonl") or Read(read=records)',
     )
 
@@ -184,25 +184,25 @@ def _check_numbers(recipe: Recipe) -> None:
 def _check_mixture(recipe: Recipe) -> None:
     for name, weight in (recipe.mixture or {}).items():
         if name not in recipe.sources:
-            meant = find_nearest(name, recipe.sources)
+            nearest = find_nearest(name, recipe.sources)
             raise UsageError(
                 f'mixture names "{name}", which is not a source',
-                help=f'did you mean "{meant}"?' if meant else f"the sources are {', '.join(recipe.sources)}",
+                help=f'did you mean "{nearest}"?' if nearest else f"the sources are {', '.join(recipe.sources)}",
                 key=f"mixture.{name}",
             )
         if not 0 < weight < float("inf"):
             raise UsageError(f"mixture: the weight of {name} must be above 0, not {weight}", key=f"mixture.{name}")
 
 
-def _check_step(place: str, step: object) -> None:
-    """Check the types of a step: nothing has checked a step that was created in Python."""
+def _check_step(key: str, step: object) -> None:
+    """Check the types of a step's fields: msgspec checks them only in steps that come from YAML."""
     if not isinstance(step, Step):
-        is_read = place.count(".") == 1 and place.startswith("sources.")
+        is_read = key.count(".") == 1 and key.startswith("sources.")
         raise UsageError(
-            f"{place} must be a {'Read' if is_read else 'step'}, not {step!r:.100}",
+            f"{key} must be a {'Read' if is_read else 'step'}, not {step!r:.100}",
             help="write Source(Read(read=...))" if is_read else None,
         )
     try:
         msgspec.convert(msgspec.structs.asdict(step), type(step))
     except msgspec.ValidationError as error:
-        raise UsageError(f"{place} ({step.name}): {error}") from error
+        raise UsageError(f"{key} ({step.name}): {error}") from error

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ORIGIN = "origin"
 TEXT = "text"
 RECORD = "record"
-"""The record as it was read (a JSON line), kept so that it can be written out unchanged."""
+"""The record as it was read (a JSON line), so that it can be written out unchanged."""
 KEY = "__key__"
 """The name of a WebDataset sample, without its extensions."""
 SPLIT = "__split__"
@@ -72,7 +72,7 @@ class QuarantinedRecord:
     num_bytes: int = 0
     traceback: str = ""
     num_records: int = 1
-    """How many records it stands for: of rows that cannot be read, only the number is known."""
+    """The number of records it represents: of rows that cannot be read, only the number is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class RuleValues:
     """One threshold for each row, or one for all; None if the rule has none."""
 
     def at(self, row: int) -> tuple[float | str, float | str | None]:
-        """The value and the threshold of one row; whole thresholds as integers."""
+        """Return the value and the threshold of one row; whole thresholds as integers."""
         value = self.values[row]
         threshold = self.thresholds[row].item() if isinstance(self.thresholds, np.ndarray) else self.thresholds
         if isinstance(threshold, float) and threshold.is_integer():
@@ -104,7 +104,7 @@ class StepResult:
     counters: Mapping[str, int] = field(default_factory=dict)
     """Other things that the step counted: tokens, literal special tokens."""
     codes: NDArray[np.uint8] | None = None
-    """For each input row 0, or 1 + the index of the reason why it was dropped; None if the step cannot tell."""
+    """For each input row 0, or 1 + the index of the reason why it was dropped; None if the step does not record it."""
     reasons: tuple[str, ...] = ()
     failed: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
     """For each rule the rows that break it, if the step checks all rules."""
@@ -161,12 +161,13 @@ class SourceFile(msgspec.Struct, frozen=True, gc=False):
     content: str = ""
     """xxh3 of the content, if the recipe says `identity: content`."""
     is_scanned: bool = False
-    """Whether it must be scanned for places to cut: a plain CSV file or JSON array of several units."""
+    """Whether it must be scanned for positions to cut at: a plain CSV file or JSON array of several units."""
     split: str = ""
     """The split of its records; empty if the source has no splits."""
 
     @property
     def is_held_out(self) -> bool:
+        """Whether its records belong to a split other than `train`."""
         return self.split not in ("", TRAIN)
 
     @property
@@ -198,9 +199,9 @@ def count_values(column: pa.Array) -> int:
     >>> count_values(pa.array(["ab", "", "c"], pa.large_string())), count_values(pa.array([[1, 2], [3]]))
     (3, 3)
     """
-    wide = pa.types.is_large_string(column.type) or pa.types.is_large_list(column.type)
+    is_wide = pa.types.is_large_string(column.type) or pa.types.is_large_list(column.type)
     offsets = column.buffers()[1]
     if not len(column) or offsets is None:
         return 0
-    values = memoryview(offsets).cast("q" if wide else "i")
+    values = memoryview(offsets).cast("q" if is_wide else "i")
     return int(values[column.offset + len(column)] - values[column.offset])

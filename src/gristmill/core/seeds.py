@@ -42,7 +42,7 @@ def hash_texts(seed: int, purpose: str, texts: pa.Array) -> NDArray[np.uint64]:
 
 
 def hash_bound(fraction: float) -> int:
-    """The bound that a uniform 64-bit hash is below with this probability. Compare with `<`: 1 keeps all."""
+    """Return the bound that a uniform 64-bit hash is below with this probability. Compare with `<`: 1 keeps all."""
     return min(int(fraction * 2**64), 2**64 - 1) if fraction < 1 else 2**64
 
 

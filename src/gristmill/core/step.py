@@ -1,19 +1,23 @@
 """Steps are data: frozen structs whose fields are their recipe keys. Their kernels turn a batch into a batch.
 
-A step keeps no state: it can be pickled, written to YAML, fingerprinted and run anywhere. The pipeline knows only the
-classes of this module; a step itself says what is special about it, by the methods and class variables below.
+A step has no state: it can be pickled, written to YAML, fingerprinted and run anywhere. The pipeline knows only the
+classes of this module. Whatever is special about a step, it declares by the methods and class variables below.
 
 The life cycle of a step, in the order of the calls:
 
-1. Described: the struct as the recipe has it. The constructor checks its fields and does no I/O; `check_position`
-   checks the step against the recipe around it.
-2. Resolved: the plan calls `resolve` once, in the parent process. What the fields name (a tokenizer's folder, files) is
-   looked up; its content becomes part of the step, and so of every fingerprint. The result may be of another class:
-   `Tokenize` becomes `ResolvedTokenize`, a `Split` by numbers becomes the global step `SplitByCount`.
-3. Adapted to the sample: the plan sends up to 100 real records through all steps and calls `adapt_to_sample` where they
-   reach the step, in a worker process where a step runs the user's code. Choices that depend on the data are made here.
+1. Described: the struct as it is in the recipe. The constructor checks its fields and does no I/O. The plan calls
+   `check_position`, which checks the step against the recipe around it.
+2. Resolved: the plan calls `resolve` once, in the parent process. It looks up what the fields name (a tokenizer's
+   folder, files); the content becomes part of the step, and so of every fingerprint. The result may be of another
+   class: `Tokenize` becomes `ResolvedTokenize`, a `Split` by numbers becomes the global step `SplitByCount`.
+3. Adapted to the sample: the plan sends up to 100 real records of the source through all its steps, one after another,
+   and calls `adapt_to_sample` with the records that reach the step. Choices that depend on the data are made here. Only
+   local steps have this phase. It runs in a worker process if a step of the source runs code of the user.
 4. Loaded: each worker calls `load` once for the kernel, then `begin_task` for each task and `apply` for each batch. A
    global step has no kernel: its barrier runs between two stages (`pipeline/barriers`).
+
+The first three phases are part of planning (`pipeline/planning/source_draft.py`), the last one is part of the run.
+`resolve` and `adapt_to_sample` return a step, a new one or the same; no step is ever changed in place.
 """
 
 from __future__ import annotations
@@ -35,14 +39,14 @@ if TYPE_CHECKING:
 
 
 class StepPosition(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a step stands in a recipe, and what else the recipe has."""
+    """The position of a step in a recipe, and what else the recipe has."""
 
     key: str
     """The key of the step in the recipe, such as `steps.2` or `sources.web.steps.0`."""
     sources: tuple[str, ...]
     """Names of all sources of the recipe."""
     is_common: bool
-    """Whether the records of all sources come to the step."""
+    """Whether the records of all sources reach the step."""
     is_packed: bool
     """Whether the recipe packs rows of tokens."""
     following: tuple[str, ...] = ()
@@ -50,7 +54,7 @@ class StepPosition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserCode:
-    """The base of values that hold code of the user, such as a function. Recipes keep them as objects."""
+    """The base class of values that hold code of the user, such as a function. Recipes keep them as objects."""
 
     __slots__ = ()
 
@@ -59,25 +63,25 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The base of all steps. `class Length(Step, tag="length")` sets the name in recipes."""
 
     version: ClassVar[int] = 1
-    """A number to raise whenever the same parameters would give other output."""
+    """The version of what the step computes. Raise it whenever the same parameters would give other output."""
 
     not_fingerprinted: ClassVar[tuple[str, ...]] = ()
-    """Fields that no output depends on, such as the path of a file whose content is in another field."""
+    """Fields that do not change the output, such as the path of a file whose content is in another field."""
 
     preserves_text: ClassVar[bool] = False
     """Whether records keep their text: the step may only drop, order or count them."""
 
     makes_text: ClassVar[bool] = False
-    """Whether it makes the text of records, which then need none of their own."""
+    """Whether it creates the text of records, which then need none of their own."""
 
     needs_whole_record: ClassVar[bool] = False
-    """Whether it reads whole records, not only columns that it can name."""
+    """Whether it reads whole records, not only the columns in `columns_needed`."""
 
     selects_columns: ClassVar[bool] = False
-    """Whether only the columns that it names are left behind it."""
+    """Whether only the columns that it names are left after it."""
 
     may_add_keys: ClassVar[bool] = False
-    """Whether JSON records may have keys behind it that neither the files nor `columns_added` name."""
+    """Whether JSON records may have keys after it that neither the files nor `columns_added` name."""
 
     is_added_by_plan: ClassVar[bool] = False
     """Whether the plan adds it by itself. `explain` lists only the steps that a recipe has."""
@@ -89,26 +93,26 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def keeps_record_beside(self) -> bool:
-        """Whether the columns that it adds stand beside a JSON record, which is written as it was read."""
+        """Whether the columns that it adds are written beside a JSON record, which stays as it was read."""
         return False
 
     @property
     def untrusted_template(self) -> str:
-        """The name of a chat template that came with a model and that the step runs; empty without one."""
+        """The name of the chat template that the step runs and that came with a model; empty if there is none."""
         return ""
 
     @property
     def runs_untrusted_code(self) -> bool:
-        """Whether it runs code that may never end, such as a chat template. Only worker processes load it."""
+        """Whether it runs code that may never end, such as a chat template. Only worker processes load such a step."""
         return bool(self.untrusted_template)
 
     @property
     def fingerprint_versions(self) -> object:
-        """Versions of the step and of the code that it relies on: part of every fingerprint."""
+        """The versions of the step and of the code that it depends on: part of every fingerprint."""
         return self.version
 
     def check_position(self, position: StepPosition) -> None:
-        """Raise `UsageError` where the step does not fit the recipe around it."""
+        """Raise `UsageError` if the step does not fit the recipe around it."""
 
     def resolve(self, folder: str) -> Step:  # noqa: ARG002
         """Look up what the parameters name; relative paths start at `folder`.
@@ -119,35 +123,35 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return self
 
     def input_files(self) -> Sequence[SourceFile]:
-        """The files that a resolved step reads beside those of the sources."""
+        """Return the files that a resolved step reads beside those of the sources."""
         return ()
 
     def columns_needed(self) -> tuple[str, ...]:
-        """The columns that it reads, from its class or its parameters."""
+        """Return the columns that it reads."""
         return ()
 
     def columns_added(self) -> tuple[str, ...]:
-        """Columns that the step adds: later steps may use them though no file has them."""
+        """Return the columns that it adds: later steps may use them though no file has them."""
         return ()
 
     def columns_removed(self) -> tuple[str, ...]:
-        """Columns and keys of records that have another name behind the step, or are gone."""
+        """Return the columns and keys of records that have another name after the step, or are gone."""
         return ()
 
     def keys_consumed(self) -> tuple[str, ...]:
-        """Keys of JSON records that it turns into columns. Where there are any, no JSON record is left behind it."""
+        """Return the keys of JSON records that it turns into columns. If there are any, it leaves no JSON record."""
         return ()
 
     def splits_added(self) -> tuple[str, ...]:
-        """The splits that it assigns records to."""
+        """Return the splits that it assigns records to."""
         return ()
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
-        """The schema of its output; raises `UsageError` when the input lacks what it needs."""
+        """Return the schema of its output. Raises `UsageError` if the input lacks what it needs."""
         return schema
 
     def notes(self) -> list[str]:
-        """Messages for the user before the run: what was detected and chosen."""
+        """Return messages for the user before the run: what was detected and chosen."""
         return []
 
 
@@ -202,23 +206,23 @@ class LocalStep(Step, frozen=True, kw_only=True):
         return self.needs
 
     def sample_notes(self, sample: pa.RecordBatch) -> list[str]:  # noqa: ARG002
-        """Messages for the user before the run that depend on real records that reach the step."""
+        """Return messages for the user before the run that depend on the sample records that reach the step."""
         return []
 
     def explain(self, record: pa.RecordBatch) -> list[Finding]:  # noqa: ARG002
-        """What the step measures in one record and decides about it, for `gristmill explain`."""
+        """Return what the step measures in one record and decides about it, for `gristmill explain`."""
         return []
 
     def adapt_to_sample(self, sample: pa.RecordBatch) -> Self:  # noqa: ARG002
-        """Make the choices that depend on real records. Called in the plan, with a sample."""
+        """Return the step with the choices made that depend on real records. Called once, by the plan."""
         return self
 
     def load(self) -> StepKernel:
-        """Load what a worker needs to run the step; called once a worker. Most steps are their own kernel."""
+        """Load what a worker needs to run the step. Called once by each worker. Most steps are their own kernel."""
         return self
 
     def load_stopping(self) -> StepKernel:
-        """Like `load`, for debug mode: behind the first exception the user's own code is not called again."""
+        """Like `load`, for debug mode: after the first exception of the user's own code it is not called again."""
         return self.load()
 
     def replay(self, record: pa.RecordBatch) -> None:
@@ -238,7 +242,7 @@ class FilterStep(LocalStep, frozen=True, kw_only=True):
     preserves_text: ClassVar[bool] = True
 
     def drop_reasons(self, batch: pa.RecordBatch, seed: int) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
-        """For each row 0 to keep it or 1 + the index of a reason, and the names of the reasons."""
+        """Return for each row 0 to keep it or 1 + the index of a reason, and the names of the reasons."""
         raise NotImplementedError
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
@@ -250,19 +254,19 @@ class FilterStep(LocalStep, frozen=True, kw_only=True):
 
 
 class GlobalStep(Step, frozen=True, kw_only=True):
-    """A step that must see all records before it passes on the first: it ends a stage.
+    """A step that must see all records before it passes on the first. It ends a stage.
 
-    The step is a description with pure kernels. How records come together (counts, keys, buckets on disk) is the task
-    of its barrier, which `pipeline/barriers/table.py` finds by the step's class.
+    The step is a description with pure functions. Its barrier brings the records together (counts, keys, buckets on
+    disk); `pipeline/barriers/table.py` finds the barrier by the class of the step.
     """
 
     preserves_text: ClassVar[bool] = True
 
     disk_copies: ClassVar[int] = 1
-    """How often its barrier keeps the records on disk, for the estimate of the plan."""
+    """The number of copies of the records that its barrier keeps on disk, for the estimate of the plan."""
 
     lists_removals: ClassVar[bool] = False
-    """Whether the manifest lists every record that it removes, so that a finished dataset can tell why."""
+    """Whether the manifest lists every record that it removes, so that `gristmill explain` can say why."""
 
     needs_first_only: ClassVar[bool] = False
     """Whether it needs only the first records of a source (`max_first`): the stage before it reads no more of them."""
@@ -273,9 +277,9 @@ class GlobalStep(Step, frozen=True, kw_only=True):
         return False
 
     def max_first(self, split: str) -> int | None:  # noqa: ARG002
-        """How many of the first records of a split it needs; None: all of them."""
+        """Return how many of the first records of a split it needs; None means all of them."""
         return None
 
     def sample_step(self) -> LocalStep | None:
-        """A local step that changes sample records as the barrier would; None where it changes no columns."""
+        """Return a local step that changes sample records as the barrier would; None if it changes no columns."""
         return None
