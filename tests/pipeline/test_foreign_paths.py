@@ -194,12 +194,13 @@ def test_a_stream_of_links(tmp_path):
 
 
 @pytest.mark.parametrize("path", OUTSIDE)
-def test_the_plan_of_a_mix_that_was_killed(tmp_path, victim, path):
+def test_the_journal_of_a_mix_that_was_killed(tmp_path, victim, path):
     folder = write_tokens(tmp_path / "out", {("train", "web"): [[[1, 2, 3]]]})
     target = tmp_path / "mixed"
     (target / ".gristmill").mkdir(parents=True)
-    (target / ".gristmill/mix.json").write_text(json.dumps([named(path, victim)]))
-    with pytest.raises(DamagedDatasetError, match=r"mix\.json"):
+    journal = {"manifest": "0" * 16, "moves": [], "side_files": [named(path, victim)], "stale": []}
+    (target / ".gristmill/moves.json").write_text(json.dumps(journal))
+    with pytest.raises(DamagedDatasetError, match=r"moves\.json"):
         mix({"a": (folder, 1.0)}, target, size=3)
 
 

@@ -25,6 +25,11 @@ _WRITTEN_IN_PLACE = (f"{WORK_FOLDER}/work", f"{WORK_FOLDER}/records", RECEIPTS, 
 """What a run writes into or appends to: no link there may lead to files of others."""
 
 
+def work_path(name: str) -> str:
+    """Return where a run puts a file until it is published, relative to the output folder."""
+    return f"{WORK_FOLDER}/work/{name}"
+
+
 def check_output_folder(output: Path) -> None:
     """Refuse a folder with content that no run of ours made, or with links that would lead a run out of it."""
     if not output.exists():

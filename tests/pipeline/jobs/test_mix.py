@@ -149,6 +149,22 @@ def test_what_a_killed_mix_left_is_removed_by_the_next(inputs, tmp_path, monkeyp
         mix(given, out, size=20, by="rows")
 
 
+def test_a_mix_killed_while_it_publishes_is_taken_back_by_the_next(inputs, tmp_path, monkeypatch):
+    import gristmill.pipeline.publishing.journal as module
+
+    out = tmp_path / "out"
+    sources = {"web": (inputs["web"], 1), "code": (inputs["code"], 1)}
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "dump_manifest", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            mix(sources, out, size=60, by="rows", interleave=False)
+    assert list(out.glob("train/web/*.arrow"))  # shards are in their places, and no manifest says so
+    mix(sources, out, size=20, by="rows")
+    assert verify(out)
+    assert [path.name for path in (out / "train").iterdir() if path.is_dir()] == ["mixed"]
+    assert not (out / ".gristmill").exists()
+
+
 def test_what_does_not_go_together_is_refused(inputs, tmp_path):
     ragged = write_tokens(tmp_path / "ragged", {("train", "web"): [[[1, 2]]]})
     with pytest.raises(UsageError, match="different columns"):

@@ -1,4 +1,4 @@
-"""The datasets of a mix: opened, found to go together, and counted row by row."""
+"""The datasets of a mix: opened, checked against each other, and measured row by row."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MixSource:
-    """One of them."""
+    """One dataset of a mix."""
 
     name: str
     folder: Path
     manifest: Manifest
     shards: list[Shard]
     row_weights: NDArray[np.int64]
-    """Of each row."""
+    """How much each row counts, in the unit of the mix."""
 
 
 def open_inputs(inputs: object, split: str, by: str) -> tuple[dict[str, float], list[MixSource]]:
-    """Weights by name, and what is behind them."""
+    """Open and check the datasets of a mix; returns their weights by name, and the datasets."""
     folders, weights = _check_inputs(inputs)
     sources = [_open_source(name, folder, split, by) for name, folder in folders.items()]
     _check_compatible(sources)
@@ -46,15 +46,15 @@ def open_inputs(inputs: object, split: str, by: str) -> tuple[dict[str, float], 
 
 
 def _check_inputs(inputs: object) -> tuple[dict[str, Path], dict[str, float]]:
-    """Folders and weights by name."""
+    """Check what the user passed; returns folders and weights by name."""
     folders, weights = {}, {}
     if not isinstance(inputs, Mapping) or not inputs:
         raise UsageError(f"a mix needs datasets, not {inputs!r:.80}", help='{"web": ("out/web", 0.7), …}')
-    for name, given in inputs.items():
+    for name, pair in inputs.items():
         check_source_name(name)
-        if not isinstance(given, tuple) or len(given) != 2 or not isinstance(given[0], str | os.PathLike):
-            raise UsageError(f"{name} must be a folder and its weight, not {given!r:.80}", help='("out/web", 0.7)')
-        folders[name], weights[name] = Path(given[0]), check_positive_number(f"the weight of {name}", given[1])
+        if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str | os.PathLike):
+            raise UsageError(f"{name} must be a folder and its weight, not {pair!r:.80}", help='("out/web", 0.7)')
+        folders[name], weights[name] = Path(pair[0]), check_positive_number(f"the weight of {name}", pair[1])
     return folders, weights
 
 
@@ -62,36 +62,35 @@ def _open_source(name: str, folder: Path, split: str, by: str) -> MixSource:
     manifest = load_manifest(folder)
     if manifest.format != "arrow":
         raise UsageError(
-            f"{folder} holds {manifest.format} files, and mix takes Arrow shards", help="write: {format: arrow}"
+            f"{folder} holds {manifest.format} files, and mix reads Arrow shards", help="write: {format: arrow}"
         )
     if by == "tokens" and LENGTHS not in manifest.schema.columns:
         raise UsageError(f"{folder} holds {manifest.kind}, which have no tokens", help="by=rows, or tokenize it first")
     check_choice("split", split, manifest.splits)
-    shards = [shard for of_split, _, shard in manifest.shards() if of_split == split and shard.rows]
+    shards = [shard for shard_split, _, shard in manifest.shards() if shard_split == split and shard.rows]
     if not shards:
         raise UsageError(f"{folder} has no rows in the split {split}")
     schema = manifest.shard_schema()
-    units = np.concatenate([_weigh_shard(folder, shard, by, schema) for shard in shards])
-    if not units.any():
+    row_weights = np.concatenate([_weigh_shard(folder, shard, by, schema) for shard in shards])
+    if not row_weights.any():
         raise UsageError(f"the rows of {folder} hold no {by}")
-    return MixSource(name, folder, manifest, shards, units)
+    return MixSource(name, folder, manifest, shards, row_weights)
 
 
 def _weigh_shard(folder: Path, shard: Shard, by: str, schema: pa.Schema | None) -> NDArray[np.int64]:
-    """How much each row of a shard counts."""
+    """Find how much each row of a shard counts."""
     path = shard.below(folder)
     try:
-        # Before anything in it is believed: a length that was damaged would be taken for a share.
+        # First of all: a damaged length would silently change the shares.
         if path.stat().st_size != shard.bytes or file_checksum(str(path)) != shard.xxh3:
             raise _make_damage_error(folder, shard, "is not as it was written")
-        units = np.concatenate(
-            [np.zeros(0, np.int64), *(_weigh_rows(batch, by) for batch in mapped_batches(path, schema))]
-        )
+        weights = [_weigh_rows(batch, by) for batch in mapped_batches(path, schema)]
+        row_weights = np.concatenate([np.zeros(0, np.int64), *weights])
     except READ_ERRORS as error:
         raise _make_damage_error(folder, shard, f"cannot be read: {error}") from error
-    if len(units) != shard.rows:
-        raise _make_damage_error(folder, shard, f"holds {len(units)} rows, but the manifest says {shard.rows}")
-    return units
+    if len(row_weights) != shard.rows:
+        raise _make_damage_error(folder, shard, f"holds {len(row_weights)} rows, but the manifest says {shard.rows}")
+    return row_weights
 
 
 def _make_damage_error(folder: Path, shard: Shard, problem: str) -> DamagedDatasetError:
@@ -99,7 +98,7 @@ def _make_damage_error(folder: Path, shard: Shard, problem: str) -> DamagedDatas
 
 
 def _weigh_rows(batch: pa.RecordBatch, by: str) -> NDArray[np.int64]:
-    """How much each row of a batch counts."""
+    """Find how much each row of a batch counts."""
     if by == "rows" or LENGTHS not in batch.schema.names:
         return np.ones(batch.num_rows, dtype=np.int64)
     check_rows(batch)
@@ -120,6 +119,7 @@ def _check_compatible(sources: list[MixSource]) -> None:
                 f"{source.manifest.schema.columns}",
                 help="make them with the same tokenizer and row_length",
             )
-        contents = {one.manifest.tokenizer.content for one in (first, source) if one.manifest.tokenizer is not None}
+        tokenizers = [each.manifest.tokenizer for each in (first, source)]
+        contents = {tokenizer.content for tokenizer in tokenizers if tokenizer is not None}
         if len(contents) > 1:
             raise UsageError(f"{first.name} and {source.name} have different tokenizers", help="tokenize them alike")

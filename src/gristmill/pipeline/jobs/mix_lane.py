@@ -1,6 +1,6 @@
 """The datasets of a mix as one sequence of rows, each source in its share of every beginning.
 
-Rows of a source come epoch after epoch, in the order of its shards. Only the block that is written next is held.
+Rows of a source come epoch after epoch, in the order of its shards. Memory holds one block: the next to be written.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from gristmill.core.records import ORIGIN
 from gristmill.order.interleaving import Interleaving
 from gristmill.pipeline.planning.units import UNIT_BYTES
 from gristmill.pipeline.stages.interleave import RowCursor, interleave_rows
+from gristmill.pipeline.work_folder import work_path
 from gristmill.shards.arrow_stream import STREAM_END, mapped_batches, stream_block, stream_header
 from gristmill.shards.canonical import canonical_schema
 from gristmill.shards.manifest import MIXED, MixedShare, Shard, file_key
@@ -38,44 +39,48 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class SelectedRows:
-    """What a mix takes of one source, in its order."""
+    """The rows of one source that are part of a mix, in their order."""
 
     source: MixSource
     whole_epochs: int
-    is_chosen: NDArray[np.bool_]
-    """Which rows of one more epoch."""
-    new_files: dict[int, int]
-    """Ids of input files that another source has, too, and those that stand for them."""
+    is_selected: NDArray[np.bool_]
+    """Which rows of the incomplete epoch are part of it."""
+    new_file_ids: dict[int, int]
+    """New ids of input files whose own id another source of the mix has, too."""
     counts: Counter[str] = field(default_factory=Counter)
-    """Rows and tokens, when all batches have been read."""
+    """Numbers of rows and tokens; complete when all batches have been read."""
 
     @property
     def num_rows(self) -> int:
-        return self.whole_epochs * len(self.is_chosen) + int(np.count_nonzero(self.is_chosen))
+        return self.whole_epochs * len(self.is_selected) + int(np.count_nonzero(self.is_selected))
 
     @property
     def num_bytes(self) -> int:
-        """About, of what is taken."""
-        return sum(shard.bytes for shard in self.source.shards) * self.num_rows // len(self.is_chosen)
+        """The approximate size of the selected rows."""
+        return sum(shard.bytes for shard in self.source.shards) * self.num_rows // len(self.is_selected)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """All rows; documents with the name of the source."""
+        """Read all selected rows; documents get the name of the source."""
         for epoch in range(self.whole_epochs + 1):
-            is_taken = None if epoch < self.whole_epochs else self.is_chosen
-            for batch in self._epoch(is_taken):
+            is_selected = None if epoch < self.whole_epochs else self.is_selected
+            for batch in self._read_epoch(is_selected):
                 if batch.num_rows:
                     self._count(batch)
                     yield with_source(batch, self.source.name)
 
-    def _epoch(self, is_taken: NDArray[np.bool_] | None) -> Iterator[pa.RecordBatch]:
+    def _read_epoch(self, is_selected: NDArray[np.bool_] | None) -> Iterator[pa.RecordBatch]:
+        """Read one epoch; None: all rows of it."""
         first = 0
         for shard in self.source.shards:
-            if is_taken is not None and not is_taken[first : first + shard.rows].any():
+            if is_selected is not None and not is_selected[first : first + shard.rows].any():
                 first += shard.rows
                 continue
             for stored in mapped_batches(shard.below(self.source.folder)):
-                batch = _replace_file_ids(stored, self.new_files) if self.new_files else stored
-                yield batch if is_taken is None else batch.filter(pa.array(is_taken[first : first + batch.num_rows]))
+                batch = _replace_file_ids(stored, self.new_file_ids) if self.new_file_ids else stored
+                if is_selected is None:
+                    yield batch
+                else:
+                    yield batch.filter(pa.array(is_selected[first : first + batch.num_rows]))
                 first += batch.num_rows
 
     def _count(self, batch: pa.RecordBatch) -> None:
@@ -86,7 +91,7 @@ class SelectedRows:
             self.counts["trained_tokens"] += num_trained_tokens(batch)
 
     def measure_share(self) -> MixedShare:
-        """What the lane holds of it."""
+        """Count what the lane holds of the source."""
         is_chats = self.source.manifest.kind == CHATS
         return MixedShare(
             rows=self.counts["rows"],
@@ -95,29 +100,34 @@ class SelectedRows:
         )
 
     def list_input_files(self) -> Iterator[tuple[str, InputFile]]:
-        """The input files by the ids in its rows, as files of this source."""
+        """List the input files by the ids in the rows, as files of this source."""
         for key, file in self.source.manifest.files.items():
             number = int(key, 16)
             yield (
-                file_key(self.new_files.get(number, number)),
+                file_key(self.new_file_ids.get(number, number)),
                 msgspec.structs.replace(file, source=self.source.name),
             )
 
 
-def select_rows(source: MixSource, whole_epochs: int, is_taken: NDArray[np.bool_], known: set[int]) -> SelectedRows:
-    """`known`: ids of the input files of sources before it, to which its own are added.
+def select_rows(
+    source: MixSource, whole_epochs: int, is_selected: NDArray[np.bool_], file_ids: set[int]
+) -> SelectedRows:
+    """Select whole epochs of a source, and rows of one more. Adds its file ids to `file_ids`, those of other sources.
 
-    Two datasets may have been made of files that are called alike, by recipes that call their sources alike.
+    The id of an input file is a hash of its source and path. Two recipes may both have a source `web` with a file
+    `a.jsonl`: where their datasets are mixed, one of the two files needs another id.
     """
-    numbers = {int(key, 16) for key in source.manifest.files}
-    twice = numbers & known
-    new_files = {number: xxhash.xxh3_64_intdigest(f"{source.name}\0{file_key(number)}".encode()) for number in twice}
-    known |= (numbers - twice) | set(new_files.values())
-    return SelectedRows(source, whole_epochs, is_taken, new_files)
+    own_ids = {int(key, 16) for key in source.manifest.files}
+    clashes = own_ids & file_ids
+    new_file_ids = {
+        number: xxhash.xxh3_64_intdigest(f"{source.name}\0{file_key(number)}".encode()) for number in clashes
+    }
+    file_ids |= (own_ids - clashes) | set(new_file_ids.values())
+    return SelectedRows(source, whole_epochs, is_selected, new_file_ids)
 
 
 class InterleavedLane:
-    """The lane that is to be written: how its rows are cut into shards follows from the inputs alone."""
+    """The lane that a mix writes. The inputs alone decide where its shards end."""
 
     def __init__(self, sources: Sequence[SelectedRows]) -> None:
         self.sources = sources
@@ -129,12 +139,12 @@ class InterleavedLane:
         self._block_rows = max(1, num_rows * CELL_BYTES // max(num_bytes, 1))
 
     def list_paths(self, split: str) -> list[str]:
-        """The files that will be written."""
+        """List the final paths of the shards."""
         num_shards = -(-self._order.num_records // self._shard_rows)
         return [f"{split}/{MIXED}/shard-{number:05d}.arrow" for number in range(num_shards)]
 
     def write(self, split: str, target: Path, run_id: str) -> list[Shard]:
-        """All of them."""
+        """Write all shards to the work folder."""
         cursors = [RowCursor(rows.batches()) for rows in self.sources]
         drawn = np.zeros(len(cursors), dtype=np.int64)
         shards = []
@@ -154,10 +164,10 @@ class InterleavedLane:
 def write_shard(
     batches: Iterator[pa.RecordBatch], schema: pa.Schema, target: Path, path: str, run_id: str, tasks: list[str]
 ) -> Shard:
-    """A shard of these rows."""
+    """Write a shard to the work folder; `path` is its final path."""
     count: Counter[str] = Counter()
     is_chats = is_masked(schema)
-    with PendingFile(target / path, run_id) as file:
+    with PendingFile(target / work_path(path), run_id) as file:
         file.write(stream_header(schema))
         for batch in batches:
             file.write(stream_block(batch, schema))
@@ -179,16 +189,16 @@ def write_shard(
     )
 
 
-def _replace_file_ids(batch: pa.RecordBatch, new_files: dict[int, int]) -> pa.RecordBatch:
-    """The batch with other ids of input files in its origins."""
+def _replace_file_ids(batch: pa.RecordBatch, new_file_ids: dict[int, int]) -> pa.RecordBatch:
+    """Replace ids of input files in the origins of a batch."""
     name = ORIGINS if ORIGINS in batch.schema.names else ORIGIN
     index = batch.schema.get_field_index(name)
     column = batch.column(index)
     origin = column.values if name == ORIGINS else column
     ids: NDArray[np.uint64] = origin.field("file").to_numpy(zero_copy_only=False).copy()
     for old in np.unique(ids).tolist():
-        if old in new_files:
-            ids[ids == old] = new_files[old]
+        if old in new_file_ids:
+            ids[ids == old] = new_file_ids[old]
     fields = [pa.array(ids), origin.field("position"), origin.field("part")]
     changed = pa.StructArray.from_arrays(fields, fields=list(origin.type))
     if name == ORIGINS:
