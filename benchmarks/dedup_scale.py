@@ -25,7 +25,7 @@ source, output = sys.argv[1:]
 todo = [steps.Deduplicate(), steps.Write(format="jsonl")]
 recipe = gm.Recipe(sources={"web": steps.Read(read=source)}, steps=todo, output=output)
 result = gm.run(recipe, workers=2, progress=False)
-print(result.books["web"][1]["dropped"])
+print(result.books["web"][1].dropped)
 """
 
 

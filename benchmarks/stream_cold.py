@@ -67,7 +67,7 @@ def make_dataset(folder: Path, num_shards: int) -> None:
         schema=Schema.of(schema),
         splits={"train": {"web": shards}},
         row_length=ROW_LENGTH,
-        books={"web": [Account("read").to_dict()]},
+        books={"web": [Account("read")]},
     ).sealed()
     (folder / "manifest.json").write_bytes(b"".join(dump_manifest(manifest)))
 

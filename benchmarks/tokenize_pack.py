@@ -89,7 +89,7 @@ def gristmill_side(options, *, backend="processes", workers=2):
     with PeakOfChildren() as children:
         result = gristmill.run(recipe, backend=backend, workers=workers, progress=False)
     seconds = perf_counter() - began
-    measures = result.books["web"][-1]["measures"]
+    measures = result.books["web"][-1].counters
     return {
         "mb_s": options.corpus.stat().st_size / 1e6 / seconds,
         "worker_mib": children.mib,

@@ -10,11 +10,13 @@ import struct
 import subprocess
 import sys
 import termios
+from collections import Counter
 
 import pytest
 from rich.cells import cell_len
 
 from gristmill.cli.summary import books_lines, is_short, wrap, wrap_line
+from gristmill.core.books import Account
 
 LETTERS = "abc _-€ü粉🦀\x1b\x07\u202e"
 
@@ -27,27 +29,27 @@ def random_counts(rng):
     return {random_name(rng): 10 ** rng.randrange(10) for _ in range(rng.randrange(8))}
 
 
-def random_state(rng):
+def random_account(rng):
     """An account that balances."""
     dropped, quarantined, given = random_counts(rng), random_counts(rng), rng.randrange(10**10)
     num_left = given + sum(dropped.values()) + sum(quarantined.values())
     created = rng.choice([0, rng.randrange(num_left + 1)])
-    return {
-        "step": random_name(rng),
-        "in": num_left - created,
-        "created": created,
-        "out": given,
-        "dropped": dropped,
-        "quarantined": quarantined,
-        "measures": random_counts(rng),
-    }
+    return Account(
+        random_name(rng),
+        records_in=num_left - created,
+        created=created,
+        records_out=given,
+        dropped=dropped,
+        quarantined=quarantined,
+        counters=random_counts(rng),
+    )
 
 
 @pytest.mark.parametrize("seed", range(100))
 def test_no_line_is_longer_than_the_terminal_and_nothing_in_them_steers_it(seed):
     rng = random.Random(seed)
     books = {
-        random_name(rng): [random_state(rng) for _ in range(rng.randrange(1, 4))] for _ in range(rng.randrange(1, 6))
+        random_name(rng): [random_account(rng) for _ in range(rng.randrange(1, 4))] for _ in range(rng.randrange(1, 6))
     }
     width = rng.randrange(46, 120)
     for line in books_lines(books, width):
@@ -63,33 +65,35 @@ def numbers_in(lines):
 @pytest.mark.parametrize("seed", range(40))
 def test_what_a_step_took_away_adds_up(seed, width):
     """Names are left out here: they may hold numbers of their own."""
-    state = random_state(random.Random(seed))
-    names = {"step": "step", "measures": {}}
-    for kind in ("dropped", "quarantined"):
-        names[kind] = {"abcdefgh"[number]: count for number, count in enumerate(state[kind].values())}
-    lines = list(books_lines({"web": [{**state, **names}]}, width))
-    num_gone = sum(state["dropped"].values()) + sum(state["quarantined"].values())
+    account = random_account(random.Random(seed))
+    account.step, account.counters = "step", Counter()
+    account.dropped, account.quarantined = (
+        Counter({"abcdefgh"[number]: count for number, count in enumerate(counts.values())})
+        for counts in (account.dropped, account.quarantined)
+    )
+    lines = list(books_lines({"web": [account]}, width))
+    num_gone = account.dropped.total() + account.quarantined.total()
     head, step, *reasons = lines
     assert head.split()[0] == "web"
     assert (
         numbers_in([step.split("%")[0] if num_gone == 0 else step])[:2]
-        == [state["out"], num_gone][: 1 + (num_gone > 0)]
+        == [account.records_out, num_gone][: 1 + (num_gone > 0)]
     )
-    if state["created"]:
-        assert numbers_in([reasons[0]]) == [state["created"]]
+    if account.created:
+        assert numbers_in([reasons[0]]) == [account.created]
         reasons = reasons[1:]
     shown = [int(line.split()[-1].replace(",", "")) for line in reasons]
     assert sum(shown) == num_gone
     assert len(shown) <= 5
-    hidden = len(state["dropped"]) + len(state["quarantined"]) > 5
-    assert hidden == is_short({"web": [{**state, **names}]})
-    everything = list(books_lines({"web": [{**state, **names}]}, width, details=True))
+    hidden = len(account.dropped) + len(account.quarantined) > 5
+    assert hidden == is_short({"web": [account]})
+    everything = list(books_lines({"web": [account]}, width, details=True))
     assert len(everything) >= len(lines)
 
 
 def test_many_sources_are_a_line_each():
-    steps = [{"step": "read", "in": 10, "created": 0, "out": 10, "dropped": {}, "quarantined": {}}]
-    steps += [{"step": "length", "in": 10, "created": 0, "out": 7, "dropped": {"too_short": 3}, "quarantined": {}}]
+    steps = [Account("read", records_in=10, records_out=10)]
+    steps += [Account("length", records_in=10, records_out=7, dropped=Counter(too_short=3))]
     books = {f"source{number}": steps for number in range(9)}
     lines = list(books_lines(books, 50))
     assert len(lines) == 10

@@ -87,12 +87,12 @@ def test_whole_chats_are_in_rows_once_and_long_ones_are_dropped(mill, data, toke
     short = [chat for chat in expected if len(chat[0]) <= ROW]
     assert Counter(chats_in(open_dataset(mill.output))) == Counter(short)
     account = result.books["chats"][-1]
-    assert account["dropped"] == {"too_long": len(expected) - len(short)}
-    assert account["measures"]["trained_tokens"] == sum(sum(mask) for _, mask in short)
-    assert account["measures"]["dropped_tokens"] == sum(len(ids) for ids, _ in expected if len(ids) > ROW) > 0
-    assert account["measures"]["split_documents"] == 0
+    assert account.dropped == {"too_long": len(expected) - len(short)}
+    assert account.counters["trained_tokens"] == sum(sum(mask) for _, mask in short)
+    assert account.counters["dropped_tokens"] == sum(len(ids) for ids, _ in expected if len(ids) > ROW) > 0
+    assert account.counters["split_documents"] == 0
     counted = sum(shard.trained_tokens for _, _, shard in result.manifest.shards())
-    assert counted == account["measures"]["trained_tokens"]
+    assert counted == account.counters["trained_tokens"]
 
 
 def test_a_chat_that_truncation_leaves_without_an_answer_is_dropped(mill, data, tokenizer, tiny_units):
@@ -102,9 +102,9 @@ def test_a_chat_that_truncation_leaves_without_an_answer_is_dropped(mill, data, 
     kept = [chat for chat in cut if any(chat[1])]
     assert Counter(chats_in(open_dataset(mill.output))) == Counter(kept)
     account = result.books["chats"][-1]
-    assert account["dropped"] == {"no_trained_tokens": len(cut) - len(kept)}
+    assert account.dropped == {"no_trained_tokens": len(cut) - len(kept)}
     lengths = [len(ids) for ids, _ in expected_chats(tokenizer, data)]
-    measures = account["measures"]
+    measures = account.counters
     assert measures["dropped_tokens"] == sum(
         length for length, (_, mask) in zip(lengths, cut, strict=True) if not any(mask)
     )
@@ -114,7 +114,7 @@ def test_a_chat_that_truncation_leaves_without_an_answer_is_dropped(mill, data, 
 
 def test_leftovers_of_units_fill_each_others_rows(mill, data, tokenizer, tiny_units):
     result = mill.run(recipe_of(mill, data, tokenizer, Pack(row_length=2000)))
-    measures = result.books["chats"][-1]["measures"]
+    measures = result.books["chats"][-1].counters
     assert measures["row_tokens"] / (measures["rows"] * 2000) > 0.8
     assert Counter(chats_in(open_dataset(mill.output))) == Counter(expected_chats(tokenizer, data))
 

@@ -61,7 +61,7 @@ def run(mill, sources, steps=()):
 
 def measures(result, source):
     counted = {}
-    for account in result.manifest.accounts(source):
+    for account in result.manifest.books[source]:
         counted |= account.counters
     return counted
 

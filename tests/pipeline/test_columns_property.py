@@ -96,7 +96,7 @@ def run(tmp_path_factory, read, to):
     result = run_recipe(recipe, RunOptions(backend="serial", progress=False))
     assert verify(output)
     assert result.manifest.quarantine.counts == {}
-    measures = sum((account.counters for account in result.manifest.accounts("web")), Counter())
+    measures = sum((account.counters for account in result.manifest.books["web"]), Counter())
     return output, measures
 
 

@@ -28,7 +28,7 @@ def test_the_run_counts_the_rows_and_goes_on(mill, tmp_path):
     recipe = mill.recipe({"web": Read(read=f"{tmp_path}/x.parquet")}, [Write(format="jsonl")], max_quarantine=0.2)
     result = mill.run(recipe)
     [account] = result.books["web"]
-    assert (account["in"], account["out"], account["quarantined"]) == (1000, 900, {"damaged": 100})
+    assert (account.records_in, account.records_out, account.quarantined) == (1000, 900, {"damaged": 100})
     [entry] = result.dataset().quarantine()
     assert (entry["file"], entry["position"], entry["records"]) == ("x.parquet", 300, 100)
     assert "300 to 399" in entry["error"]

@@ -50,7 +50,7 @@ def test_every_format_into_every_other(first, mill, write, again):
     result = mill.run(mill.recipe({"old": Read(read=str(folder), columns=["n"])}, [Length(min_chars=1), again]))
     dataset = result.dataset()
     assert sorted((record["n"], record["text"]) for record in dataset) == [(n, f"text {n}") for n in range(200)]
-    assert result.books["old"][0]["in"] == 200
+    assert result.books["old"][0].records_in == 200
     origin = dataset.origins(0)[0]
     assert origin.source == "old"
     assert origin.path.startswith(str(folder / "train")) or origin.path.startswith(str(folder / "validation"))

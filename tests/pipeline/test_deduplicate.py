@@ -87,7 +87,7 @@ def table_of(mill):
 
 
 def dropped_by(result, source):
-    return next(account for account in result.books[source] if account["step"] == "deduplicate")["dropped"]
+    return next(account for account in result.books[source] if account.step == "deduplicate").dropped
 
 
 @pytest.mark.parametrize("step", [Deduplicate(), Deduplicate(verify="signature")])
@@ -238,7 +238,7 @@ def test_with_other_barriers_and_a_step_of_one_source(mill, two_sources, tiny_un
     sources = {"web": Source(two_sources["web"], [Deduplicate(kind="exact")]), "books": two_sources["books"]}
     steps = [Length(min_chars=3), Shuffle(), Deduplicate(threshold=0.9), Split(validation=20), Write(format="parquet")]
     result = mill.run(mill.recipe(sources, steps))
-    names = [account["step"] for account in result.books["web"]]
+    names = [account.step for account in result.books["web"]]
     assert names.count("deduplicate") == 2
     assert len(result.manifest.deduplicated) == 2
     paths = {step.file.path for step in result.manifest.deduplicated}
@@ -289,10 +289,10 @@ def test_nothing_at_all(mill, tmp_path):
     sources = sources_of(tmp_path, web=["a", "b"], books=["c"])
     for step in (Deduplicate(), Deduplicate(kind="exact")):
         result = mill.run(mill.recipe(sources, [Length(min_chars=50), step], allow_empty=True), overwrite=True)
-        assert all(books[-1]["out"] == 0 for books in result.books.values())
+        assert all(books[-1].records_out == 0 for books in result.books.values())
         assert result.manifest.deduplicated[0].rows == 0
     result = mill.run(mill.recipe(sources, [Deduplicate()]), overwrite=True)
-    assert result.books["web"][1]["out"] == 2
+    assert result.books["web"][1].records_out == 2
 
 
 def test_against_a_file_and_a_dataset(mill, tmp_path):

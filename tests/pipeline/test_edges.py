@@ -62,7 +62,7 @@ def test_a_dataset_of_nothing(mill, tmp_path, format, content, barrier):
     dataset = open_dataset(mill.output)
     assert (len(dataset), list(dataset)) == (0, [])
     assert "text" in dataset.schema.names
-    assert [account["step"] for account in result.books["web"] if account["step"] != "columns"] == [
+    assert [account.step for account in result.books["web"] if account.step != "columns"] == [
         "read",
         "length",
         *(step.name for step in barrier),
@@ -77,8 +77,8 @@ def test_one_source_of_nothing_beside_another(mill, tmp_path):
     reads = {name: Read(read=f"{tmp_path}/{name}.jsonl") for name in "ab"}
     for steps in ([], [Shuffle()], [Split(validation=3)], [Limit(max_records=2)]):
         result = mill.run(mill.recipe(reads, [*steps, Write(format="arrow")]), overwrite=True)
-        assert result.books["b"][-1]["out"] == 0
-        assert {account["step"] for account in result.books["b"]} == {account["step"] for account in result.books["a"]}
+        assert result.books["b"][-1].records_out == 0
+        assert {account.step for account in result.books["b"]} == {account.step for account in result.books["a"]}
 
 
 def test_a_split_by_number_is_over_all_sources_whatever_steps_they_have(mill, tmp_path):

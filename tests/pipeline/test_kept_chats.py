@@ -54,7 +54,7 @@ def test_each_chat_that_passed_is_given_back_byte_for_byte(mill, chats):
     between = [Length(min_chars=10), Language(), Deduplicate()]
     result = run(mill, chats, [Render(template="chatml", keep="messages"), *between, Write(format="jsonl")])
     assert written_lines(mill) == LINES
-    dropped = {account.step: dict(account.dropped) for account in result.manifest.accounts("chats")}
+    dropped = {account.step: dict(account.dropped) for account in result.manifest.books["chats"]}
     assert dropped["render"] == {"no_assistant": 1}
     assert sum(dropped["deduplicate"].values()) == 1
 

@@ -95,13 +95,13 @@ def test_a_tar_that_is_cut_short_gives_what_it_has(mill, tmp_path, name):
     numbers = [record["json.n"] for record in result.dataset()]
     assert numbers == list(range(len(numbers)))
     assert 500 < len(numbers) < NUM_SAMPLES
-    assert result.books["web"][0]["quarantined"] == {"truncated_stream": 1}
+    assert result.books["web"][0].quarantined == {"truncated_stream": 1}
 
 
 def test_a_limit_reads_no_more_than_it_needs(mill, tmp_path):
     result = mill.run(mill.recipe(source(make_tar(tmp_path / "x.tar")), [JSONL]), limit=5)
     assert [record["json.n"] for record in result.dataset()] == list(range(5))
-    assert result.books["web"][0]["in"] < NUM_SAMPLES / 4
+    assert result.books["web"][0].records_in < NUM_SAMPLES / 4
 
 
 def test_a_tar_that_changes_is_indexed_again(mill, tmp_path):

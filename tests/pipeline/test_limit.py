@@ -29,7 +29,7 @@ def corpus_of_many_units(small_units, monkeypatch, tmp_path):
 
 
 def numbers_read(mill, source="web"):
-    return mill.result.books[source][0]["in"]
+    return mill.result.books[source][0].records_in
 
 
 def ids(mill):

@@ -42,7 +42,7 @@ def texts(result):
 
 
 def account(result, source):
-    [found] = [account for account in result.books[source] if account["step"] == "mix"]
+    [found] = [account for account in result.books[source] if account.step == "mix"]
     return found
 
 
@@ -56,7 +56,7 @@ def test_shares_of_documents(folder):
     assert [found[name].total() for name in ("web", "code")] == [30, 10]
     assert max(found["web"].values()) == 1
     web = account(result, "web")
-    assert (web["in"], web["created"], web["out"], web["dropped"]) == (60, 0, 30, {"not_chosen": 30})
+    assert (web.records_in, web.created, web.records_out, web.dropped) == (60, 0, 30, {"not_chosen": 30})
 
 
 def test_a_larger_size_takes_the_same_and_more(folder):
@@ -76,7 +76,7 @@ def test_whole_epochs_come_first(folder):
     assert set(found["web"].values()) == {1}
     assert sorted(found["code"].values()) == [2] * 10 + [3] * 10
     code = account(result, "code")
-    assert (code["in"], code["created"], code["out"]) == (20, 30, 50)
+    assert (code.records_in, code.created, code.records_out) == (20, 30, 50)
     copies = [record["text"] for record in result.dataset() if record["text"].startswith("code")]
     assert sorted(copies[:20]) == sorted(copies[20:40]) == sorted(found["code"])
 
@@ -122,7 +122,9 @@ def test_sources_are_interleaved_and_copies_come_after_the_whole_first_epoch(
     assert_each_share_in_every_beginning(found, Counter(found))
     for number, count in enumerate(sizes):
         texts = [record["text"] for record in records if record["source"] == f"s{number}"]
-        assert account(result, f"s{number}")["out"] == len(texts) == result.manifest.mixed["train"][f"s{number}"].rows
+        assert (
+            account(result, f"s{number}").records_out == len(texts) == result.manifest.mixed["train"][f"s{number}"].rows
+        )
         for first in range(0, len(texts), count):
             epoch = texts[first : first + count]
             assert len(set(epoch)) == len(epoch)
@@ -253,7 +255,7 @@ def test_shares_of_tokens_before_packing(folder):
     packed = build(folder, tokenize, mix, steps.Pack(row_length=32), output="packed")
     for source in ("web", "code"):
         pack = packed.books[source][-1]
-        assert pack["measures"]["tokens"] == tokens[source]
+        assert pack.counters["tokens"] == tokens[source]
     twice = steps.Mix(weights={"web": 1, "code": 1}, size=1000, max_epochs=3)
     assert sum(shard.tokens for _, _, shard in build(folder, tokenize, twice, output="t").manifest.shards()) > 980
 

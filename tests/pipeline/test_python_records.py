@@ -169,7 +169,7 @@ def test_values_that_json_can_hold_after_all(mill, name):
     value, expected = HANDLED[name]
     result = mill.run(mill.recipe(sources([{"text": "a", "value": value}]), JSONL))
     assert list(open_dataset(mill.output)) == [{"text": "a", "value": expected}]
-    counted = result.manifest.accounts("py")[0].counters
+    counted = result.manifest.books["py"][0].counters
     assert counted["nan_as_null"] == ("nan" in name or "inf" in name)
 
 
@@ -187,7 +187,7 @@ def test_values_that_it_cannot_are_set_aside_with_the_reason(mill, name):
 def test_other_bad_records(mill):
     records = [{"text": "a"}, b"text", 7, None, {"text": None}, {}, {"text": 5}, {"text": "\ud800"}, ["b"]]
     result = mill.run(mill.recipe(sources(records), JSONL))
-    assert result.books["py"][0]["in"] == 9
+    assert result.books["py"][0].records_in == 9
     assert [entry["reason"] for entry in result.dataset().quarantine()] == [
         "not_an_object", "not_an_object", "not_an_object", "null_text", "missing_text", "text_not_a_string",
         "lone_surrogate", "not_an_object",

@@ -97,10 +97,10 @@ def test_the_same_bytes_and_exactly_the_answers_are_trained(mill, data, tokenize
     found = sorted(decoder.decode(ids, skip_special_tokens=False) for ids in trained_ids(dataset))
     wanted = ["".join(words + "<|im_end|>" for words in answers) for answers in said_by_assistants(data)]
     assert found == sorted(wanted)
-    books = {account["step"]: account for account in dataset.manifest.books["chats"]}
-    assert books["render"]["dropped"]["last_not_assistant"] > 0
-    assert books["render"]["quarantined"] == {"invalid_messages": 8 - sum(n % 3 == 0 for n in (7, 57)) * 4}
-    assert books["render"]["measures"]["special_literals"] > 0
+    books = {account.step: account for account in dataset.manifest.books["chats"]}
+    assert books["render"].dropped["last_not_assistant"] > 0
+    assert books["render"].quarantined == {"invalid_messages": 8 - sum(n % 3 == 0 for n in (7, 57)) * 4}
+    assert books["render"].counters["special_literals"] > 0
 
 
 def test_text_prompt_and_completion_can_be_written(mill, data):
@@ -137,7 +137,7 @@ def test_history_that_is_rewritten_becomes_one_row_a_turn(mill, data, tokenizer)
     wanted = said_by_assistants(data)
     assert len(open_dataset(mill.output)) == sum(map(len, wanted))
     account = open_dataset(mill.output).manifest.books["chats"][1]
-    assert account["created"] == sum(map(len, wanted)) - len(wanted)
+    assert account.created == sum(map(len, wanted)) - len(wanted)
 
 
 @pytest.mark.timeout(300)

@@ -79,7 +79,7 @@ def test_books_quarantine_and_traces_know_the_single_file(mill, small):
     result = mill.run(recipe)
     [account] = result.books["web"]
     num_records = 12 * 200 + (NUM_FILES - 12) * 2
-    assert (account["in"], account["out"], account["quarantined"]) == (
+    assert (account.records_in, account.records_out, account.quarantined) == (
         num_records + 30,
         num_records,
         {"invalid_json": 30},

@@ -95,7 +95,7 @@ def test_one_document_a_row_without_packing(mill, data, tokenizer, tiny_units):
     assert [row["lengths"].tolist() for row in dataset] == [[len(ids)] for ids in expected]
     assert dataset.manifest.kind == "tokens"
     assert sum(shard.tokens for _, _, shard in dataset.manifest.shards()) == sum(map(len, expected))
-    assert result.books["web"][-1]["measures"]["tokens"] == sum(map(len, expected))
+    assert result.books["web"][-1].counters["tokens"] == sum(map(len, expected))
 
 
 def test_concatenated_rows_are_the_stream_of_all_documents(mill, data, tokenizer):
@@ -110,7 +110,7 @@ def test_tails_of_concatenated_units_are_one_more_stream_and_counted(mill, data,
     dataset = open_dataset(mill.output)
     *shards, tail = [shard for _, _, shard in dataset.manifest.shards()]
     assert len(shards) > 2
-    assert result.books["web"][-1]["measures"]["tail_rows"] == tail.rows
+    assert result.books["web"][-1].counters["tail_rows"] == tail.rows
     rows = [list(row["input_ids"][: row["lengths"].sum()]) for row in dataset]
     assert all(len(row) == ROW for row in rows[: -tail.rows])
     documents = dict(zip(origins_in(data), reference_ids(tokenizer, texts_in(data)), strict=True))
@@ -144,7 +144,7 @@ def test_books_count_every_token(mill, data, tokenizer, tiny_units, pack):
     num_tokens = sum(map(len, reference_ids(tokenizer, texts_in(data))))
     assert sum(shard.tokens for _, _, shard in result.manifest.shards()) == num_tokens
     if pack is not None:
-        measures = result.books["web"][-1]["measures"]
+        measures = result.books["web"][-1].counters
         assert measures["tokens"] == measures["row_tokens"] == num_tokens
         assert measures["padding"] == measures["rows"] * ROW - num_tokens
         assert sum(shard.rows for _, _, shard in result.manifest.shards()) == measures["rows"]
@@ -156,11 +156,11 @@ def test_tokens_that_are_left_out_are_counted(mill, data, tokenizer, tiny_units,
     account = result.books["web"][-1]
     lengths = np.array([len(ids) for ids in reference_ids(tokenizer, texts_in(data))])
     if long == "drop":
-        assert account["dropped"] == {"too_long": int((lengths > ROW).sum())}
-        assert account["measures"]["dropped_tokens"] == lengths[lengths > ROW].sum()
+        assert account.dropped == {"too_long": int((lengths > ROW).sum())}
+        assert account.counters["dropped_tokens"] == lengths[lengths > ROW].sum()
     else:
-        assert account["measures"]["truncated_documents"] == (lengths > ROW).sum()
-        assert account["measures"]["row_tokens"] == np.minimum(lengths, ROW).sum()
+        assert account.counters["truncated_documents"] == (lengths > ROW).sum()
+        assert account.counters["row_tokens"] == np.minimum(lengths, ROW).sum()
 
 
 @pytest.mark.parametrize("strategy", ["best_fit", "concat"])
@@ -316,7 +316,7 @@ def test_an_id_that_was_changed_is_found(mill, data, tokenizer):
 def test_nothing_left_is_an_empty_dataset(mill, data, tokenizer):
     result = mill.run(recipe_of(mill, data, tokenizer, Pack(row_length=ROW), Length(min_chars=10**6), allow_empty=True))
     assert len(open_dataset(mill.output)) == 0
-    assert result.books["web"][-1]["measures"]["rows"] == 0
+    assert result.books["web"][-1].counters["rows"] == 0
 
 
 def test_too_much_padding_stops_the_run(mill, data, tokenizer):

@@ -93,7 +93,7 @@ def test_the_rows_of_packing_in_one_go(mill, world, tmp_path, pack):
     assert again.manifest.row_length == (pack.row_length if pack else None)
     assert list(again.manifest.splits) == ["train", "test", "validation"]
     assert rows_by_split(again) == rows_by_split(whole)
-    assert again.manifest.books["web"][0]["in"] == 120
+    assert again.manifest.books["web"][0].records_in == 120
 
 
 def test_every_token_of_a_split_stays_in_it(mill, world):

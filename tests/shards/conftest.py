@@ -54,9 +54,7 @@ def make_dataset(tmp_path):
             format=write.format,
             schema=Schema.of(open_encoder(write.shard_format, _batch(0, 1, "web").schema).schema),
             splits=splits,
-            books={
-                source: [_account("read", rows, bad=source == "web").to_dict()] for source, rows in num_rows.items()
-            },
+            books={source: [_account("read", rows, bad=source == "web")] for source, rows in num_rows.items()},
             quarantine=_quarantine(folder),
             recipe={"output": "out"},
             versions={"gristmill": "0"},

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import click
+import msgspec
 
 from gristmill.cli.printing import one_line
 from gristmill.cli.tables import print_books, print_lines, print_tokens
@@ -77,8 +78,7 @@ def _print_prepared(prepared: DemoFolder, *, as_json: bool) -> None:
 
 
 def _num_bytes(result: RunResult) -> int:
-    measures = [account.get("measures", {}) for books in result.books.values() for account in books]
-    return sum(measured["bytes"] for measured in measures if isinstance(measured, dict) and "bytes" in measured)
+    return sum(account.counters["bytes"] for books in result.books.values() for account in books)
 
 
 def _print_result(result: RunResult, seconds: float) -> None:
@@ -125,6 +125,6 @@ def _as_dict(prepared: DemoFolder, result: RunResult, seconds: float) -> dict[st
         "killed_worker": {"pid": prepared.killed_pid, "file": str(prepared.killed_at)},
         "seconds": round(seconds, 3),
         "num_bytes": _num_bytes(result),
-        "books": result.books,
+        "books": msgspec.to_builtins(result.books),
         "dataset_hash": result.manifest.dataset_hash,
     }

@@ -88,7 +88,7 @@ def _facts(dataset: Dataset) -> dict[str, Any]:
         "columns": manifest.schema.columns,
         **_trained(dataset),
         "counts": [dict(zip(names, row, strict=True)) for row in _counts(dataset)],
-        "books": manifest.books,
+        "books": msgspec.to_builtins(manifest.books),
         "quarantine": manifest.quarantine.counts,
         "deduplicated": [msgspec.to_builtins(step) for step in manifest.deduplicated],
         "versions": manifest.versions,

@@ -140,7 +140,7 @@ def result_facts(result: RunResult, seconds: float) -> dict[str, object]:
         "rows": _num_rows(manifest),
         "num_shards": sum(1 for _ in manifest.shards()),
         "num_bytes": sum(shard.bytes for _, _, shard in manifest.shards()),
-        "books": result.books,
+        "books": msgspec.to_builtins(result.books),
         "warnings": list(result.warnings),
         "deduplicated": [msgspec.to_builtins(step) for step in manifest.deduplicated],
         "quarantine": {

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 from gristmill.cli.printing import one_line
-from gristmill.core.books import Account
 from gristmill.shards.manifest import MixedShare
 from gristmill.shards.token_rows import CHATS
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import TextIO
 
+    from gristmill.core.books import Account
     from gristmill.shards.manifest import Manifest
 
 MAX_WIDTH = 80
@@ -126,29 +126,26 @@ def _num_cells(label: str) -> int:
     return cell_len(one_line(label, 1000))
 
 
-def is_short(books: Mapping[str, Sequence[Mapping[str, object]]]) -> bool:
+def is_short(books: Mapping[str, Sequence[Account]]) -> bool:
     """Whether `books_lines` leaves something out: steps of many sources, or reasons of a step."""
-    accounts = [Account.from_dict(state) for states in books.values() for state in states]
+    accounts = [account for accounts in books.values() for account in accounts]
     return len(books) > _MAX_SOURCES or any(len(_reasons(account)) > _MAX_REASONS + 1 for account in accounts)
 
 
-def books_lines(
-    books: Mapping[str, Sequence[Mapping[str, object]]], width: int, *, details: bool = False
-) -> Iterator[str]:
+def books_lines(books: Mapping[str, Sequence[Account]], width: int, *, details: bool = False) -> Iterator[str]:
     """The books of all sources, none of the lines longer than `width`."""
-    accounts = {source: [Account.from_dict(state) for state in states] for source, states in books.items()}
-    largest = [account.records_in + account.created for steps in accounts.values() for account in steps]
-    labels = [f"  {account.step}" for steps in accounts.values() for account in steps]
-    reasons = [reason for steps in accounts.values() for account in steps for _, reason in _reasons(account)]
-    columns = _Columns(width, [0, *largest], ["", *accounts, *labels], ["", *reasons])
-    if len(accounts) > _MAX_SOURCES and not details:
+    largest = [account.records_in + account.created for steps in books.values() for account in steps]
+    labels = [f"  {account.step}" for steps in books.values() for account in steps]
+    reasons = [reason for steps in books.values() for account in steps for _, reason in _reasons(account)]
+    columns = _Columns(width, [0, *largest], ["", *books, *labels], ["", *reasons])
+    if len(books) > _MAX_SOURCES and not details:
         yield columns.line("", *columns.HEADS)
-        for source, steps in accounts.items():
+        for source, steps in books.items():
             if steps:
                 num_came = steps[0].records_in + sum(account.created for account in steps)
                 yield _step_line(columns, source, num_came, steps[-1].records_out)
         return
-    for source, steps in accounts.items():
+    for source, steps in books.items():
         yield columns.line(source, *columns.HEADS)
         for account in steps:
             yield from _account_lines(columns, account, details=details)
@@ -189,8 +186,7 @@ def token_lines(manifest: Manifest, width: int) -> Iterator[str]:
     """Tokens and rows of each source; nothing for a dataset of documents."""
     if not manifest.holds_rows:
         return
-    for source in manifest.books:
-        accounts = manifest.accounts(source)
+    for source, accounts in manifest.books.items():
         count: Counter[str] = sum((account.counters for account in accounts), Counter())
         num_encoded = sum(account.counters["tokens"] for account in accounts if account.counters["bytes"])
         amounts = manifest.amounts().get(source, MixedShare(rows=0))

@@ -29,32 +29,30 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, num_wo
     Console(width=line_width(sys.stdout) or _WIDTH_OF_FILES).print(table)
 
 
-def print_books(
-    books: Mapping[str, Sequence[Mapping[str, object]]], *, details: bool = False, more: str | None = None
-) -> None:
+def print_books(books: Mapping[str, Sequence[Account]], *, details: bool = False, more: str | None = None) -> None:
     """Where every record went; with `details` all that was counted, else `more` is the command that shows it."""
     for line in books_lines(books, summary_width(), details=details):
         click.echo(line)
     if more is not None and not details and is_short(books):
         print_wrapped(f"every step and reason: {more}")
-    for name, states in books.items():
-        measures = sum((Account.from_dict(state).counters for state in states), Counter[str]())
-        if num_blank := measures["blank"]:
+    for name, accounts in books.items():
+        counters = sum((account.counters for account in accounts), Counter[str]())
+        if num_blank := counters["blank"]:
             print_wrapped(f"skipped in {one_line(name)}: {num_blank:,} blank, which are no records")
-        if num_empty := measures["empty_files"]:
+        if num_empty := counters["empty_files"]:
             print_wrapped(f"skipped in {one_line(name)}: {num_empty:,} files without a byte")
-        if count := measures["nan_as_null"]:
+        if count := counters["nan_as_null"]:
             print_wrapped(f"nan_as_null in {one_line(name)}: {count:,} NaN or infinite, which JSON has not, are null")
-        if count := measures["literal_quotes"]:
+        if count := counters["literal_quotes"]:
             print_wrapped(
                 f"literal_quotes in {one_line(name)}: {count:,} fields begin with a quote, which stays in them: in "
                 "their file most such quotes are not closed"
             )
-        if count := measures["other_fields"]:
+        if count := counters["other_fields"]:
             print_wrapped(
                 f"other_fields in {one_line(name)}: {count:,} records have fields or values that fit no column"
             )
-        if count := measures["members_too_large"]:
+        if count := counters["members_too_large"]:
             print_wrapped(
                 f"members_too_large in {one_line(name)}: {count:,} members of tars are left out, larger than "
                 "max_record_bytes"

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Sequence
+
+    Counts = Counter[str]
+else:
+    # msgspec decodes no Counter. It decodes a dict, of which `Account.__post_init__` makes a Counter.
+    Counts = dict[str, int]
 
 
-@dataclass(slots=True)
-class Account:
-    """One step's account for one source. Accounts of different tasks add up.
+class Account(
+    msgspec.Struct,
+    rename={"records_in": "in", "records_out": "out"},
+    forbid_unknown_fields=True,  # counts of another format version must not be lost in silence
+):
+    """The account of one step for one source. Accounts of different tasks add up.
+
+    Receipts and the manifest hold it as it is encoded here. Every key is always there, so that readers of the JSON need
+    no defaults.
 
     >>> account = Account(step="length", records_in=10, records_out=8, dropped=Counter(too_short=2))
     >>> account.is_balanced
@@ -24,14 +35,21 @@ class Account:
     records_in: int = 0
     created: int = 0
     records_out: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
-    quarantined: Counter[str] = field(default_factory=Counter)
-    counters: Counter[str] = field(default_factory=Counter)
-    """What else was counted: tokens, rows, padding."""
+    dropped: Counts = msgspec.field(default_factory=Counter)
+    """Records by reason."""
+    quarantined: Counts = msgspec.field(default_factory=Counter)
+    """Records by reason."""
+    counters: Counts = msgspec.field(default_factory=Counter)
+    """Whatever else the step has counted, such as tokens, rows and padding."""
     text_bytes: int = 0
-    """Of the texts in what it gave."""
+    """Bytes of text in the records that came out."""
     tokens: int = 0
-    """In what it gave."""
+    """Tokens in the records that came out."""
+
+    def __post_init__(self) -> None:
+        self.dropped = Counter(self.dropped)
+        self.quarantined = Counter(self.quarantined)
+        self.counters = Counter(self.counters)
 
     @property
     def is_balanced(self) -> bool:
@@ -39,6 +57,7 @@ class Account:
         return is_even and self.created >= 0
 
     def add(self, other: Account) -> None:
+        """Add the counts of another account of the same step."""
         self.records_in += other.records_in
         self.created += other.created
         self.records_out += other.records_out
@@ -48,36 +67,48 @@ class Account:
         self.text_bytes += other.text_bytes
         self.tokens += other.tokens
 
-    def to_dict(self) -> dict[str, object]:
-        return {
-            "step": self.step,
-            "in": self.records_in,
-            "created": self.created,
-            "out": self.records_out,
-            "dropped": dict(sorted(self.dropped.items())),
-            "quarantined": dict(sorted(self.quarantined.items())),
-            **({"text_bytes": self.text_bytes} if self.text_bytes else {}),
-            **({"tokens": self.tokens} if self.tokens else {}),
-            **({"measures": dict(sorted(self.counters.items()))} if self.counters else {}),
-        }
+    def copy_sorted(self) -> Account:
+        """Copy the account with its reasons and counters in the order of their names.
 
-    @classmethod
-    def from_dict(cls, state: Mapping[str, object]) -> Account:
-        return cls(
-            step=str(state["step"]),
-            records_in=int(state["in"]),  # type: ignore[call-overload]
-            created=int(state["created"]),  # type: ignore[call-overload]
-            records_out=int(state["out"]),  # type: ignore[call-overload]
-            dropped=_counts(state["dropped"]),
-            quarantined=_counts(state["quarantined"]),
-            counters=_counts(state.get("measures", {})),
-            text_bytes=int(state.get("text_bytes", 0)),  # type: ignore[call-overload]
-            tokens=int(state.get("tokens", 0)),  # type: ignore[call-overload]
+        Counters keep the order in which reasons first occurred. Sorted, equal accounts are equal bytes.
+        """
+        return msgspec.structs.replace(
+            self,
+            dropped=Counter(dict(sorted(self.dropped.items()))),
+            quarantined=Counter(dict(sorted(self.quarantined.items()))),
+            counters=Counter(dict(sorted(self.counters.items()))),
         )
 
 
-def _counts(state: object) -> Counter[str]:
-    return Counter({name: operator.index(count) for name, count in dict(state).items()})  # type: ignore[call-overload]
+def add_books(books: Iterable[Sequence[Account]]) -> list[Account]:
+    """Add up the books of several tasks of one source and stage, step by step."""
+    sums: list[Account] = []
+    for accounts in books:
+        sums = sums or [Account(step=account.step) for account in accounts]
+        for total, account in zip(sums, accounts, strict=True):
+            total.add(account)
+    return sums
+
+
+def find_imbalances(accounts: Iterable[Account]) -> list[str]:
+    """Describe what is wrong with the books of a source; an empty list if no record is lost."""
+    problems = []
+    previous: Account | None = None
+    for account in accounts:
+        if not account.is_balanced:
+            problems.append(
+                f"{account.step} does not balance: {account.records_in} records in and {account.created} created, but "
+                f"{account.records_out} out, {account.dropped.total()} dropped and "
+                f"{account.quarantined.total()} quarantined"
+            )
+        problems += _find_token_imbalances(account)
+        if previous is not None and previous.records_out != account.records_in:
+            problems.append(
+                f"{previous.step} let {previous.records_out} records out, but {account.records_in} came into "
+                f"{account.step}"
+            )
+        previous = account
+    return problems
 
 
 def _find_token_imbalances(account: Account) -> list[str]:
@@ -86,29 +117,13 @@ def _find_token_imbalances(account: Account) -> list[str]:
     accounted = count["row_tokens"] + count["truncated_tokens"] + count["dropped_tokens"]
     if "row_tokens" not in count or count["tokens"] == accounted:
         return []
-    return [f"{account.step}: {count['tokens']} tokens came in, {accounted} are in rows or counted out"]
-
-
-def find_imbalances(accounts: Iterable[Account]) -> list[str]:
-    """What is wrong with a chain of accounts, in words; empty if nothing is lost."""
-    problems = []
-    previous: Account | None = None
-    for account in accounts:
-        if not account.is_balanced:
-            problems.append(f"{account.step}: {account.to_dict()} does not balance")
-        problems += _find_token_imbalances(account)
-        if previous is not None and previous.records_out != account.records_in:
-            problems.append(
-                f"{previous.step} gave {previous.records_out} records, but {account.step} took {account.records_in}"
-            )
-        previous = account
-    return problems
+    return [f"{account.step}: {count['tokens']} tokens came in, but {accounted} are in rows or counted out"]
 
 
 ALWAYS_ALLOWED = 10
-"""So few records may always be set aside."""
+"""This many records of a source may be quarantined, whatever their share is."""
 
 
 def max_quarantined_records(num_records: int, max_quarantine: float) -> float:
-    """How many of a source's records may be set aside."""
+    """Return how many of a source's records may be quarantined."""
     return max(ALWAYS_ALLOWED, max_quarantine * num_records)

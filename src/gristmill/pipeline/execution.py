@@ -10,9 +10,9 @@ import logging
 import secrets
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gristmill.core.books import Account
+from gristmill.core.books import Account, add_books
 from gristmill.core.splits import TRAIN
 from gristmill.pipeline import work_folder
 from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
@@ -23,7 +23,6 @@ from gristmill.pipeline.publishing import journal, publish
 from gristmill.pipeline.publishing.mixed_lane import write_mixed_lane
 from gristmill.pipeline.publishing.publish import FinishedSource
 from gristmill.pipeline.stages.input_units import InputUnits
-from gristmill.pipeline.stages.join import add_books
 from gristmill.pipeline.stages.pack_leftovers import pack_leftovers
 from gristmill.pipeline.stages.packing import check_utilisation, make_empty_account
 from gristmill.pipeline.stages.receipts import Receipts
@@ -61,7 +60,7 @@ class _SourceProgress:
     """Name of the account that counts the records coming into the stage."""
     prepended_steps: tuple[LocalStep, ...] = ()
     """Local steps that a barrier has put before the stage's own."""
-    books: list[dict[str, Any]] = field(default_factory=list)
+    books: list[Account] = field(default_factory=list)
     quarantine: list[StoredFile] = field(default_factory=list)
     dropped: list[StoredFile] = field(default_factory=list)
     results: Iterable[SliceResult] = ()
@@ -240,9 +239,8 @@ class Execution:
     def _pack_leftovers(self, source: _SourceProgress, pack: Pack, context: StageContext) -> None:
         """Pack the documents that units have left over into more units of the source."""
         leftover_units, counters = pack_leftovers(self._runner, context, source.units, source.results)
-        account = Account.from_dict(source.books[-1])
+        account = source.books[-1]
         account.counters.update(counters)
-        source.books[-1] = account.to_dict()
         source.units = sorted([*source.units, *leftover_units], key=lambda unit: unit.epoch)
         source.results = StageResults(self._runner, source.units)
         check_utilisation(pack, source.plan.name, account)
@@ -254,14 +252,14 @@ class Execution:
         unit_results = {source.plan.name: (source.units, source.results) for source in sources}
         return write_mixed_lane(self._plan, self._runner, self._make_context([]), unit_results)
 
-    def _make_empty_books(self, source: _SourceProgress) -> list[dict[str, Any]]:
+    def _make_empty_books(self, source: _SourceProgress) -> list[Account]:
         """Make the books of a stage that no record came to."""
         steps = (*source.prepended_steps, *source.stage.steps)
         names = [*([source.entry_account] if source.entry_account else []), *(step.name for step in steps)]
         accounts = [Account(step=name) for name in names]
         if self._plan.pack is not None and source.stage.barrier is None:
             accounts.append(make_empty_account(self._plan.pack))
-        return [account.to_dict() for account in accounts]
+        return accounts
 
 
 def _check_barriers(plan: Plan) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from gristmill.core.books import Account
     from gristmill.core.recipe import Recipe
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.shards.dataset import Dataset
@@ -48,7 +49,7 @@ class RunResult:
     """Seconds from each stage's first ready worker to its end: without planning, start-up and compilation."""
 
     @property
-    def books(self) -> dict[str, list[dict[str, object]]]:
+    def books(self) -> dict[str, list[Account]]:
         """The account of each step, by source."""
         return self.manifest.books
 

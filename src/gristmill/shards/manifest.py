@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 import xxhash
 
-from gristmill.core.books import Account
+from gristmill.core.books import Account  # noqa: TC001  (msgspec looks at the types of fields)
 from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.shards.token_rows import KINDS, misfit
 from gristmill.storage.stored_paths import Count, StoredName, StoredPath, decode_stored, path_below
@@ -23,7 +23,8 @@ from gristmill.storage.stored_paths import Count, StoredName, StoredPath, decode
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Raised with every change of the manifest's keys; no other version is read."""
 MANIFEST = "manifest.json"
 _JSON_FORMATS = ("jsonl", "webdataset")
 FORMATS = ("arrow", "parquet", *_JSON_FORMATS)
@@ -187,8 +188,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Split -> source -> shards, in the order of the records; or -> `mixed`, where the sources are interleaved."""
     mixed: dict[StoredName, dict[StoredName, MixedShare]] = {}
     """Split -> source -> its share of the lane `mixed`; which record is whose is said by the origins."""
-    books: dict[str, list[dict[str, object]]] = {}
-    """Source -> the accounts of its steps in order (`core.books.Account.to_dict`)."""
+    books: dict[str, list[Account]] = {}
+    """Source -> the accounts of its steps, in order."""
     quarantine: Quarantine = Quarantine()
     dropped: list[StoredFile] = []
     """Records that steps have dropped, where the recipe keeps them: JSON lines, a file a step and reason."""
@@ -272,12 +273,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         if self.tokenizer is not None:
             yield from self.tokenizer.files
 
-    def accounts(self, source: str) -> list[Account]:
-        try:
-            return [Account.from_dict(state) for state in self.books.get(source, [])]
-        except (KeyError, TypeError, ValueError) as error:
-            raise DamagedDatasetError(f"the books of source {source} cannot be read: {error!r}", help=_AGAIN) from error
-
     def sealed(self) -> Manifest:
         """With its hash and checksum filled in: call last."""
         hashed = msgspec.structs.replace(self, dataset_hash=dataset_hash(self), checksum="")
@@ -339,16 +334,16 @@ def load_manifest(folder: str | Path) -> Manifest:
 
 def parse_manifest(data: bytes, path: str) -> Manifest:
     """A manifest from the content of its file."""
-    version = _format_version(path, data)
+    version = _read_format_version(path, data)
     if version != FORMAT_VERSION:
+        remedy = "upgrade Gristmill" if version > FORMAT_VERSION else "build the dataset again, in another folder"
         raise UsageError(
-            f"{path} has format version {version}; this Gristmill reads version {FORMAT_VERSION}",
-            help="upgrade gristmill" if version > FORMAT_VERSION else "make the dataset again",
+            f"{path} has format version {version}, and this Gristmill reads version {FORMAT_VERSION}: {remedy}"
         )
     return decode_stored(data, Manifest, path, help="make the dataset again, in another folder")
 
 
-def _format_version(path: str, data: bytes) -> int:
+def _read_format_version(path: str, data: bytes) -> int:
     class Head(msgspec.Struct):
         format_version: int
 

@@ -29,7 +29,7 @@ def make_report(manifest: Manifest) -> dict[str, Any]:
         "report_version": _VERSION,
         "dataset_hash": manifest.dataset_hash,
         "funnel": {
-            source: [_describe_account(account) for account in manifest.accounts(source)]
+            source: [_describe_account(account) for account in manifest.books[source]]
             for source in sorted(manifest.books)
         },
         "dropped_files": [file.path for file in manifest.dropped],

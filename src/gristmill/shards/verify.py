@@ -251,11 +251,7 @@ def _book_problems(manifest: Manifest) -> Iterator[str]:
     """Does every account balance, and do the books end with the records and the quarantine that there are?"""
     num_rows = Counter({source: amount.rows for source, amount in manifest.amounts().items()})
     for source in sorted({*manifest.books, *num_rows, *manifest.quarantine.counts}):
-        try:
-            accounts = manifest.accounts(source)
-        except DamagedDatasetError as error:
-            yield error.message
-            continue
+        accounts = manifest.books.get(source, [])
         for message in find_imbalances(accounts):
             yield f"source {source}: {message}"
         given = _num_rows(accounts[-1]) if accounts else 0

@@ -43,8 +43,8 @@ def test_toy_step_runs_from_recipe_to_shards(mill, sources, backend):
     recipe = mill.recipe(sources, [EveryNth(n=7), steps.Length(min_chars=3), steps.Write(format="jsonl")])
     result = mill.run(recipe, backend=backend, workers=2)
     assert sorted(texts(result)) == sorted(expected_texts(7))
-    account = next(account for account in result.books["web"] if account["step"] == "every_nth")
-    assert (account["in"], account["out"], account["dropped"]) == (200, 29, {"between": 171})
+    account = next(account for account in result.books["web"] if account.step == "every_nth")
+    assert (account.records_in, account.records_out, account.dropped) == (200, 29, {"between": 171})
 
 
 @pytest.mark.usefixtures("registered")

@@ -101,10 +101,7 @@ def test_shares_that_are_not_those_of_the_rows_are_noticed(inputs, tmp_path):
     mix({"web": (inputs["web"], 1), "code": (inputs["code"], 1)}, out, size=40, by="rows")
     manifest = open_dataset(out).manifest
     shares = {"web": MixedShare(rows=19, tokens=1), "code": MixedShare(rows=21, tokens=1)}
-    books = {
-        name: [Account("mix", records_in=share.rows, records_out=share.rows).to_dict()]
-        for name, share in shares.items()
-    }
+    books = {name: [Account("mix", records_in=share.rows, records_out=share.rows)] for name, share in shares.items()}
     with_manifest(out, mixed={"train": shares}, books=books)
     assert "books" in {problem.kind for problem in verify(out).problems}
     with_manifest(out, mixed=manifest.mixed, books=manifest.books)

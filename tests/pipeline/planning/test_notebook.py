@@ -44,6 +44,6 @@ def test_reprs_are_short_however_many_files_there_are(mill, tmp_path):
     assert not shown.open
     assert {"script", "b"}.isdisjoint(shown.seen)
     for account in result.books[name]:
-        assert account["step"] in shown.text
-        assert f"{account['out']:,}" in shown.text
+        assert account.step in shown.text
+        assert f"{account.records_out:,}" in shown.text
     assert "too_short 10" in shown.text

@@ -249,7 +249,7 @@ def test_a_held_out_document_stays_and_its_copy_in_train_goes(mill, tmp_path, ki
     assert sorted(found["train"]) == sorted([page(2), page(3)])
     assert found["test"] == splits["test"]  # also copies among what is held out
     assert found["dev"] == splits["dev"]
-    assert result.books["web"][1]["dropped"] == (
+    assert result.books["web"][1].dropped == (
         {"duplicate": 3} if kind == "exact" else {"duplicate": 1, "near_duplicate": 2}
     )
 

@@ -165,7 +165,7 @@ def test_files_without_a_byte_are_counted(mill, tmp_path):
         (tmp_path / f"{number}.jsonl").write_bytes(LINES if number == 2 else b"")
     recipe = mill.recipe({"web": Read(read=f"{tmp_path}/*.jsonl")}, [WRITE])
     assert make_plan(recipe, backend="serial").outline().sources[0].num_empty_files == 4
-    assert mill.run(recipe).books["web"][0]["measures"]["empty_files"] == 4
+    assert mill.run(recipe).books["web"][0].counters["empty_files"] == 4
 
 
 @pytest.mark.parametrize("pattern", ["", "/data", "/data/*.jsonl", "/**/*.jsonl"])

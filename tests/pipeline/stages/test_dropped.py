@@ -43,8 +43,8 @@ def test_all_are_there_with_their_reasons(mill, corpus):
     counted = {}
     for accounts in result.books.values():
         for account in accounts:
-            for reason, count in account["dropped"].items():
-                key = f"{account['step']}-{reason}"
+            for reason, count in account.dropped.items():
+                key = f"{account.step}-{reason}"
                 counted[key] = counted.get(key, 0) + count
     found = {file.path.removeprefix("dropped/").removesuffix(".jsonl"): file for file in result.manifest.dropped}
     assert set(found) == set(counted) == {
@@ -161,8 +161,8 @@ def test_the_funnel(mill, corpus):
     assert report["dataset_hash"] == result.manifest.dataset_hash
     for source, accounts in result.books.items():
         funnel = report["funnel"][source]
-        assert [stage["step"] for stage in funnel] == [account["step"] for account in accounts]
-        assert [stage["documents"] for stage in funnel] == [account["out"] for account in accounts]
+        assert [stage["step"] for stage in funnel] == [account.step for account in accounts]
+        assert [stage["documents"] for stage in funnel] == [account.records_out for account in accounts]
         sizes = [stage["text_bytes"] for stage in funnel]
         assert sizes == sorted(sizes, reverse=True)
     quality = next(stage for stage in report["funnel"]["books"] if stage["step"] == "gopher_quality")

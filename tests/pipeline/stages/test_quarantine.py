@@ -86,7 +86,7 @@ def test_bad_lines_in_the_middle(mill, tmp_path):
     dataset = open_dataset(mill.output)
     assert len(dataset) == 1995
     [account] = result.books["web"]
-    assert (account["in"], account["out"], sum(account["quarantined"].values())) == (2000, 1995, 5)
+    assert (account.records_in, account.records_out, sum(account.quarantined.values())) == (2000, 1995, 5)
     entries = list(dataset.quarantine())
     starts = [sum(len(line) + 1 for line in lines[:number]) for number in bad]
     assert [entry["position"] for entry in entries] == starts
@@ -167,7 +167,7 @@ def test_texts_that_cannot_be_used_in_columns(mill, tmp_path, name):
 def test_blank_lines_are_in_the_books(mill, tmp_path):
     (tmp_path / "a.jsonl").write_bytes(b'{"text": "a"}\n\n  \n{"text": "b"}\n\n')
     result = mill.run(mill.recipe({"web": Read(read=f"{tmp_path}/*.jsonl")}, []))
-    assert result.books["web"][0]["measures"] == {"blank": 3}
+    assert result.books["web"][0].counters == {"blank": 3}
 
 
 def test_all_records_may_be_set_aside_where_the_recipe_says_so(mill, tmp_path, calls):
@@ -260,18 +260,18 @@ def test_books_balance_whatever_comes(mill, tmp_path_factory, calls, steps, file
     dataset = open_dataset(mill.output)
     manifest = dataset.manifest
     num_lines = sum(len([line for line in lines if line.strip()]) for lines in files)
-    accounts = manifest.accounts("web")
+    accounts = manifest.books["web"]
     assert accounts[0].records_in == num_lines
     for source in reads:
-        assert not find_imbalances(manifest.accounts(source))
-        steps_done = [account.step for account in manifest.accounts(source) if account.step != "columns"]
+        assert not find_imbalances(manifest.books[source])
+        steps_done = [account.step for account in manifest.books[source] if account.step != "columns"]
         assert steps_done == [
             "read",
             *(["length"] if source == "one" else []),
             *(step.name for step in STEPS[steps](calls)),
         ]
-    given_out = sum(manifest.accounts(source)[-1].records_out for source in reads)
+    given_out = sum(manifest.books[source][-1].records_out for source in reads)
     assert len(dataset) == given_out == sum(1 for _ in dataset)
     assert len(list(dataset.quarantine())) == sum(
-        account.quarantined.total() for source in reads for account in manifest.accounts(source)
+        account.quarantined.total() for source in reads for account in manifest.books[source]
     )

@@ -44,9 +44,7 @@ def write_tokens(
         format="arrow",
         schema=Schema.of(schema),
         splits=splits,
-        books={
-            source: [Account("read", records_in=rows, records_out=rows).to_dict()] for source, rows in num_rows.items()
-        },
+        books={source: [Account("read", records_in=rows, records_out=rows)] for source, rows in num_rows.items()},
         files={file_key(_file(source)): _input_file(source) for source in num_rows},
     ).sealed()
     for path, content in make_derived_files(manifest).items():

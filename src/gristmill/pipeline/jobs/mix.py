@@ -251,7 +251,7 @@ def _publish(
         schema=written.schema,
         splits={_SPLIT: written.lanes},
         mixed={_SPLIT: written.shares} if written.shares else {},
-        books={source.name: [_make_account(source, written.num_rows[source.name]).to_dict()] for source in sources},
+        books={source.name: [_make_account(source, written.num_rows[source.name])] for source in sources},
         recipe={"mix": {**options, "inputs": {source.name: str(source.folder) for source in sources}}},
         versions=first.versions,
         row_length=first.row_length,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from gristmill.core.books import Account
-
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from gristmill.core.books import Account
 
 _HEADS = ("step", "records in", "created", "out", "dropped", "quarantined", "reasons")
 
@@ -22,18 +22,18 @@ def render_text(text: str) -> str:
     return f"<pre>{escape(text)}</pre>"
 
 
-def render_result(title: str, books: Mapping[str, Sequence[Mapping[str, object]]]) -> str:
+def render_result(title: str, books: Mapping[str, Sequence[Account]]) -> str:
     """A sentence and a table of the books for each source, folded where there are several."""
     tables = [
         f"<details{' open' if len(books) == 1 else ''}><summary>{escape(source)}</summary>"
-        f"{_render_table(states)}</details>"
-        for source, states in books.items()
+        f"{_render_table(accounts)}</details>"
+        for source, accounts in books.items()
     ]
     return f"<div><p>{escape(title)}</p>{''.join(tables)}</div>"
 
 
-def _render_table(states: Sequence[Mapping[str, object]]) -> str:
-    rows = [_render_row("th", _HEADS), *(_render_row("td", _list_cells(Account.from_dict(state))) for state in states)]
+def _render_table(accounts: Sequence[Account]) -> str:
+    rows = [_render_row("th", _HEADS), *(_render_row("td", _list_cells(account)) for account in accounts)]
     return f"<table>{''.join(rows)}</table>"
 
 

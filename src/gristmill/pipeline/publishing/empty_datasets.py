@@ -6,25 +6,25 @@ was refused is published by the next one from its receipts.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gristmill.core.books import Account
 from gristmill.core.errors import EmptyDatasetError
 from gristmill.core.splits import TRAIN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from gristmill.core.books import Account
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.pipeline.planning.source_plan import SourcePlan
     from gristmill.shards.manifest import Manifest
 
 
-def refuse_empty(plan: Plan, books: Mapping[str, Sequence[dict[str, Any]]]) -> None:
+def refuse_empty(plan: Plan, books: Mapping[str, Sequence[Account]]) -> None:
     """Raise `EmptyDatasetError` for a run that leaves nothing, unless that was allowed."""
     if plan.recipe.allow_empty or plan.is_limited:
         return
-    losses = "; ".join(f"{_describe_last_loss(states)} (source {name})" for name, states in books.items())
+    losses = "; ".join(f"{_describe_last_loss(accounts)} (source {name})" for name, accounts in books.items())
     raise EmptyDatasetError(
         f"no record is left: {losses}",
         help="change that step, or write allow_empty: true to make an empty dataset; what is done is kept",
@@ -39,9 +39,9 @@ def list_empty_warnings(plan: Plan, manifest: Manifest) -> tuple[str, ...]:
     if not any(rows.values()):
         return ()
     sources = [
-        f"source {name} is empty: {_describe_last_loss(states)}"
-        for name, states in manifest.books.items()
-        if not states or Account.from_dict(states[-1]).records_out == 0
+        f"source {name} is empty: {_describe_last_loss(accounts)}"
+        for name, accounts in manifest.books.items()
+        if not accounts or accounts[-1].records_out == 0
     ]
     expected = {TRAIN: None, **{split: None for source in plan.sources for split in _list_expected_splits(source)}}
     return (*sources, *(f"split {split} is empty" for split in expected if not rows.get(split)))
@@ -54,9 +54,8 @@ def _list_expected_splits(source: SourcePlan) -> list[str]:
     return splits
 
 
-def _describe_last_loss(states: Sequence[Mapping[str, object]]) -> str:
+def _describe_last_loss(accounts: Sequence[Account]) -> str:
     """Which step took the last records, and by which rules."""
-    accounts = [Account.from_dict(state) for state in states]
     last = next((account for account in reversed(accounts) if account.records_in and not account.records_out), None)
     if last is None:
         return "there was none to read" if not any(account.records_in for account in accounts) else "none became a row"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gristmill.core.books import Account, find_imbalances, max_quarantined_records
+from gristmill.core.books import find_imbalances, max_quarantined_records
 from gristmill.core.errors import BooksError, QuarantineError, SourceChangedError
 from gristmill.core.recipe import recipe_to_data
 from gristmill.core.splits import TRAIN
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from gristmill.core.books import Account
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.pipeline.planning.source_plan import SourcePlan
     from gristmill.pipeline.publishing.mixed_lane import MixedLane
@@ -56,20 +57,19 @@ _NOT_FINGERPRINTED = ("slice_bytes", "max_quarantine", "allow_empty")
 class FinishedSource:
     """One source, run to its end: the sums of all books, its last units in order and what each came to."""
 
-    books: list[dict[str, Any]]
+    books: list[Account]
     units: Sequence[StageUnit]
     results: Iterable[SliceResult]
     quarantine: list[StoredFile]
     dropped: list[StoredFile]
 
 
-def check_quarantine(plan: Plan, source: str, books: Sequence[dict[str, Any]]) -> None:
+def check_quarantine(plan: Plan, source: str, books: Sequence[Account]) -> None:
     """Refuse a source of which too much was set aside."""
-    accounts = [Account.from_dict(state) for state in books]
-    num_bad = sum(account.quarantined.total() for account in accounts)
-    num_records = accounts[0].records_in if accounts else 0
+    num_bad = sum(account.quarantined.total() for account in books)
+    num_records = books[0].records_in if books else 0
     if num_bad > max_quarantined_records(num_records, plan.recipe.max_quarantine):
-        reasons = sum((account.quarantined for account in accounts), Counter[str]())
+        reasons = sum((account.quarantined for account in books), Counter[str]())
         listed = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
         raise QuarantineError(
             f"source {source}: {num_bad:,} of {num_records:,} records were set aside ({listed}); allowed are "
@@ -88,7 +88,7 @@ def publish(
 ) -> Manifest:
     """Make the dataset, in place of the one that may be there."""
     for name, source in finished.items():
-        problems = find_imbalances(Account.from_dict(state) for state in source.books)
+        problems = find_imbalances(source.books)
         if problems:
             raise BooksError(f"source {name}: the books do not balance: {'; '.join(problems)}", help="report this bug")
     old = find_manifest(plan.output)
@@ -245,7 +245,7 @@ def _make_manifest(
         environment_dependent=any(ENVIRONMENT_REASONS & set(reasons) for reasons in counts.values()),
         schema=Schema.of(schema),
         splits=splits,
-        books={name: source.books for name, source in finished.items()},
+        books={name: [account.copy_sorted() for account in source.books] for name, source in finished.items()},
         quarantine=Quarantine(counts={name: found for name, found in counts.items() if found}, files=quarantined),
         dropped=dropped,
         recipe=_to_json_data(_describe_recipe(plan)),
@@ -289,8 +289,8 @@ def _to_json_data(data: Any) -> Any:
     return msgspec.json.decode(msgspec.json.encode(data, enc_hook=str))
 
 
-def _count_reasons(books: Sequence[dict[str, Any]]) -> dict[str, int]:
-    total = sum((Account.from_dict(state).quarantined for state in books), Counter[str]())
+def _count_reasons(books: Sequence[Account]) -> dict[str, int]:
+    total = sum((account.quarantined for account in books), Counter[str]())
     return dict(sorted(total.items()))
 
 

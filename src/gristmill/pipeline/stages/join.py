@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from gristmill.core.books import Account
+from gristmill.core.books import add_books
 from gristmill.pipeline.stages.packing import PackingSink
 from gristmill.pipeline.stages.sink import OutputStem, RecordSink, SinkResult, SplitFile
 from gristmill.pipeline.stages.slice_task import SliceResult
@@ -26,7 +26,7 @@ from gristmill.storage.stored_paths import path_below
 
 if TYPE_CHECKING:
     import io
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from gristmill.engine.tasks import Context, Task
@@ -120,20 +120,10 @@ def merge_results(results: Sequence[SliceResult], written: SinkResult) -> SliceR
         split_files=written.split_files,
         held_files=[part for result in results for part in result.held_files] + written.held_files,
         leftovers=written.leftovers,
-        books=[*books, *(account.to_dict() for account in written.accounts)],
+        books=[*books, *written.accounts],
         quarantine=[file for result in results for file in result.quarantine],
         dropped=[file for result in results for file in result.dropped],
     )
-
-
-def add_books(books: Iterable[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """The sums of the accounts of several tasks."""
-    sums: list[Account] = []
-    for chain in books:
-        sums = sums or [Account(step=str(state["step"])) for state in chain]
-        for total, state in zip(sums, chain, strict=True):
-            total.add(Account.from_dict(state))
-    return [account.to_dict() for account in sums]
 
 
 def _locate_blocks(part: SplitFile) -> Iterator[_Block]:

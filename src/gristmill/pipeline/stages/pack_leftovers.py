@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from gristmill.core.books import Account
 from gristmill.engine.tasks import Task
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.join import JoinTask, run_join
@@ -38,10 +37,10 @@ def pack_leftovers(
             leftovers = tuple(SliceResult(split_files=parts, books=[]) for _, parts in some)
             tasks.append(Task(tail.fingerprint, JoinTask(source.name, leftovers, tail.stem, is_tail=True)))
     runner.run_tasks(run_join, stage, tasks, "packing what is left over")
-    measures: Counter[str] = Counter()
+    counters: Counter[str] = Counter()
     for result in StageResults(runner, tails):
-        measures.update(Account.from_dict(result.books[-1]).counters)
-    return tails, measures
+        counters.update(result.books[-1].counters)
+    return tails, counters
 
 
 def _group_leftovers(

@@ -10,7 +10,7 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import numpy as np
@@ -151,7 +151,7 @@ class SliceResult(msgspec.Struct, frozen=True, kw_only=True):
     """Records for training that wait to be interleaved (`mixed_lane`), as Arrow streams of what is to be written."""
     leftovers: list[SplitFile] = []
     """Documents of rows that others are to fill (`packing`)."""
-    books: list[dict[str, Any]]
+    books: list[Account]
     quarantine: list[StoredFile] = []
     dropped: list[StoredFile] = []
 
@@ -214,7 +214,7 @@ class _SliceRun:
             split_files=written.split_files,
             held_files=written.held_files,
             leftovers=written.leftovers,
-            books=[account.to_dict() for account in (*accounts, *written.accounts)],
+            books=[*accounts, *written.accounts],
             quarantine=set_aside,
             dropped=dropped,
         )

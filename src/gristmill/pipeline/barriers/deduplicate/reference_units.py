@@ -6,12 +6,11 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gristmill.core.books import Account
+from gristmill.core.books import add_books
 from gristmill.pipeline.barriers.deduplicate.barrier_units import collect_barrier_units
 from gristmill.pipeline.planning.source_plan import SourcePlan
 from gristmill.pipeline.planning.split_stages import Stage
 from gristmill.pipeline.stages.input_units import InputUnits
-from gristmill.pipeline.stages.join import add_books
 from gristmill.pipeline.stages.runner import StageResults
 from gristmill.pipeline.stages.slice_task import SourceStage
 from gristmill.steps.deduplicate.deduplicate import AGAINST, DeduplicateAgainst
@@ -38,9 +37,8 @@ def read_against_units(step: Deduplicate, run: BarrierRun) -> list[BarrierUnit]:
     units = list(inputs.prepare_units(source))
     run.runner.run(context, units, "deduplicate: against")
     results = StageResults(run.runner, units)
-    num_quarantined = sum(
-        Account.from_dict(state).quarantined.total() for state in add_books(result.books for result in results)
-    )
+    books = add_books(result.books for result in results)
+    num_quarantined = sum(account.quarantined.total() for account in books)
     if num_quarantined:
         _log.warning(
             "deduplicate: %s records of against could not be read, and are not compared", f"{num_quarantined:,}"
