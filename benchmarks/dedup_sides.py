@@ -16,7 +16,9 @@ def gristmill(texts):
     import pyarrow as pa
 
     from gristmill.steps import Deduplicate
-    from gristmill.steps.deduplicate.digests import find_duplicates
+
+    sys.path.append(str(Path(__file__).parents[1] / "tests/support"))
+    from gristmill_testing.in_memory_duplicates import find_duplicates
 
     step = Deduplicate()
     find_duplicates(step, pa.array(texts[:200] + [f"{text} more" for text in texts[:200]], pa.large_string()))

@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from gristmill_testing import duplicates
 from gristmill_testing.duplicates import column
+from gristmill_testing.in_memory_duplicates import find_duplicates
 
 from gristmill.core.errors import TooManyDuplicatesError, UsageError
 from gristmill.core.recipe import Source
@@ -15,7 +16,6 @@ from gristmill.shards.dataset import open_dataset
 from gristmill.shards.manifest import load_manifest
 from gristmill.shards.verify import verify
 from gristmill.steps import Deduplicate, Length, Read, Select, Shuffle, Split, Write
-from gristmill.steps.deduplicate.digests import find_duplicates
 
 MIB = 1 << 20
 WORDS = [f"w{n}" for n in range(3000)]

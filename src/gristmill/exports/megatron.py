@@ -23,9 +23,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gristmill.core.errors import UsageError
+from gristmill.core.records import INPUT_IDS
 from gristmill.exports.layout import PlannedFile
 from gristmill.exports.streams import TokenStream, TokenStreamFormat
-from gristmill.exports.tokens import document_lengths, read_shard_batches
+from gristmill.exports.tokens import read_shard_batches
+from gristmill.shards.token_rows import document_lengths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -97,7 +99,7 @@ class MegatronLayout:
         starts_at = _HEAD.size + 4 * self.num_documents
         documents_at = starts_at + 8 * self.num_documents
         for batch in read_shard_batches(slot):
-            lengths = document_lengths(batch)
+            lengths = document_lengths(batch.column(INPUT_IDS))
             starts = (token + np.cumsum(lengths) - lengths) * kind.itemsize
             targets.write(_IDX, _HEAD.size + 4 * row, lengths.astype("<i4"))
             targets.write(_IDX, starts_at + 8 * row, starts.astype("<i8"))

@@ -16,7 +16,7 @@ from gristmill.core.errors import DamagedDatasetError, GristmillError, UsageErro
 from gristmill.core.records import INPUT_IDS
 from gristmill.shards.arrow_stream import mapped_batches
 from gristmill.shards.formats.base import READ_ERRORS
-from gristmill.shards.token_rows import check_rows
+from gristmill.shards.token_rows import check_rows, document_lengths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +55,7 @@ def measure_shard(slot: ShardSlot, *, with_max: bool) -> ShardSize:
     """Measure a shard of unpacked documents. The tokens themselves are read only for the largest id."""
     tokens, max_id = 0, -1
     for batch in read_shard_batches(slot):
-        tokens += int(document_lengths(batch).sum())
+        tokens += int(document_lengths(batch.column(INPUT_IDS)).sum())
         ids = token_ids(batch)
         if with_max and len(ids):
             max_id = max(max_id, int(ids.max()))
@@ -93,12 +93,6 @@ def token_ids(batch: pa.RecordBatch) -> NDArray[np.unsignedinteger]:
     """Return all ids of a batch, row after row; a view where possible."""
     ids: NDArray[np.unsignedinteger] = batch.column(INPUT_IDS).flatten().to_numpy(zero_copy_only=False)
     return ids
-
-
-def document_lengths(batch: pa.RecordBatch) -> NDArray[np.int64]:
-    """Return the number of tokens in each row of unpacked documents."""
-    offsets: NDArray[np.int64] = batch.column(INPUT_IDS).offsets.to_numpy()
-    return np.diff(offsets).astype(np.int64)
 
 
 def refuse_large_ids(ids: NDArray[np.unsignedinteger], dtype: np.dtype[np.integer], path: str, help: str) -> None:

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 
 from gristmill.core.json_text import NAN_AS_NULL
 from gristmill.core.json_values import count_not_finite_values, encode_json
 from gristmill.core.records import ORIGIN, RECORD, SPLIT, TEXT, QuarantinedRecord, StepResult
-from gristmill.steps.records.columns import add_columns, path_in_record, value_columns
-from gristmill.steps.records.function_step import FunctionStep
+from gristmill.steps.records.columns import path_in_record, value_columns
+from gristmill.steps.records.function_step import MappingStep
 from gristmill.steps.records.record_functions import RefusedRecord, call_on_records
 
 _STRING_TYPES = (pa.large_string(), pa.string())
 
 
-class Map(FunctionStep, tag="map", frozen=True, kw_only=True):
+class Map(MappingStep, tag="map", frozen=True, kw_only=True):
     """Change each record with a function that gets it as a dict and returns a dict.
 
     In a recipe: `- map: {call: functions.py:clean}`, with the file beside the recipe. A JSON record may get any new
@@ -30,15 +29,6 @@ class Map(FunctionStep, tag="map", frozen=True, kw_only=True):
     >>> texts(Map(call=lambda record: {"text": record["text"].upper()}).apply(documents(["hi"]), seed=0).batch)
     ['HI']
     """
-
-    columns: dict[str, str] = msgspec.field(default_factory=dict)
-    """New columns and their types."""
-
-    def columns_added(self) -> tuple[str, ...]:
-        return tuple(self.columns)
-
-    def output_schema(self, schema: pa.Schema) -> pa.Schema:
-        return add_columns(self.name, schema, self.columns)
 
     def call_on(self, batch: pa.RecordBatch, *, stops: bool) -> StepResult:
         schema = self.output_schema(batch.schema)

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 
 from gristmill.core.errors import UsageError
 from gristmill.core.records import ORIGIN, RECORD, TEXT, StepResult
-from gristmill.steps.records.columns import add_columns, path_in_record, value_columns
-from gristmill.steps.records.function_step import FunctionStep
+from gristmill.steps.records.columns import path_in_record, value_columns
+from gristmill.steps.records.function_step import MappingStep
 from gristmill.steps.records.json_records import with_values
 from gristmill.steps.records.record_functions import quarantine_exception
 
 
-class MapBatches(FunctionStep, tag="map_batches", frozen=True, kw_only=True):
+class MapBatches(MappingStep, tag="map_batches", frozen=True, kw_only=True):
     """Change whole batches: the function gets a `pyarrow.RecordBatch` and returns one.
 
     The column `origin` says which record is which and must come back with its rows. Rows may be left out (dropped as
@@ -31,15 +30,6 @@ class MapBatches(FunctionStep, tag="map_batches", frozen=True, kw_only=True):
     >>> texts(MapBatches(call=upper).apply(documents(["hi", "hello"]), seed=0).batch)
     ['HI', 'HELLO']
     """
-
-    columns: dict[str, str] = msgspec.field(default_factory=dict)
-    """New columns and their types."""
-
-    def columns_added(self) -> tuple[str, ...]:
-        return tuple(self.columns)
-
-    def output_schema(self, schema: pa.Schema) -> pa.Schema:
-        return add_columns(self.name, schema, self.columns)
 
     def call_on(self, batch: pa.RecordBatch, *, stops: bool) -> StepResult:
         schema = self.output_schema(batch.schema)

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from gristmill_testing import duplicates, shared_data
 from gristmill_testing.duplicates import column
+from gristmill_testing.in_memory_duplicates import find_duplicates
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.steps import Deduplicate
 from gristmill.steps.deduplicate.candidates import ALL_PAIRS, Pairs, find_candidate_pairs, group_by_digest, group_by_key
 from gristmill.steps.deduplicate.clusters import SimilarityGraph, join_components, verify_removals
-from gristmill.steps.deduplicate.digests import find_duplicates
 from gristmill.steps.deduplicate.large_groups import NEIGHBOURS, ORDERS
 from gristmill.steps.deduplicate.similarity import SimilarPairs
 

@@ -15,13 +15,18 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.runtime.kernels import are_compiled, mark_compiled
+from gristmill.steps.deduplicate.candidates import find_candidate_pairs, group_by_key
+from gristmill.steps.deduplicate.clusters import SimilarityGraph
 from gristmill.steps.deduplicate.deduplicate import Deduplicate
-from gristmill.steps.deduplicate.digests import find_duplicates
+from gristmill.steps.deduplicate.large_groups import pair_likely_members
 from gristmill.steps.pack.pack import Pack
 from gristmill.steps.pack.rows import count_trained_tokens, fill_rows, plan_rows
+from gristmill.text.shingles import ShingleSets, jaccard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
 
     from gristmill.pipeline.planning.plan import Plan
 
@@ -52,10 +57,24 @@ def _silence_log() -> Iterator[None]:
 
 
 def _deduplicate_once() -> None:
-    """Copies, near copies and strangers: every kernel has something to do."""
+    """Call every kernel of deduplication on a copy, a near copy and other texts."""
     words = [f"word{number}" for number in range(60)]
-    texts = [" ".join(words), " ".join([*words[:-1], "other"]), " ".join(reversed(words)), " ".join(words)]
-    find_duplicates(Deduplicate(), pa.array(texts, pa.large_string()))
+    lines = [" ".join(words), " ".join([*words[:-1], "other"]), " ".join(reversed(words)), " ".join(words)]
+    texts = pa.array(lines, pa.large_string())
+    step = Deduplicate()
+    signed = step.minhash.sign(texts)
+    shingles = ShingleSets(step.ngram).of(texts)
+    jaccard(shingles[0], shingles[1])
+    groups = group_by_key(signed.keys.reshape(-1), np.repeat(signed.rows, step.bands), _equal_ranks)
+    pairs = find_candidate_pairs(groups, signed.sketches.__getitem__)
+    list(pair_likely_members(signed.rows, signed.sketches.__getitem__, 0))
+    graph = SimilarityGraph(pairs, _equal_ranks)
+    graph.missing_pairs()
+    graph.removals(np.ones(len(pairs)), 0)
+
+
+def _equal_ranks(documents: NDArray[np.int64]) -> NDArray[np.uint64]:
+    return np.zeros(len(documents), np.uint64)
 
 
 def _pack_once() -> None:
@@ -72,6 +91,7 @@ _KERNELS: dict[str, tuple[tuple[str, ...], Callable[[], None]]] = {
             "gristmill.text.shingles.kernels",
             "gristmill.steps.deduplicate.candidates",
             "gristmill.steps.deduplicate.clusters",
+            "gristmill.steps.deduplicate.large_groups",
         ),
         _deduplicate_once,
     ),

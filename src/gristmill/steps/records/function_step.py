@@ -1,4 +1,4 @@
-"""What the steps that call a function of the user have in common."""
+"""The bases of steps that call a function of the user."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import msgspec
 
 from gristmill.core.step import LocalStep
 from gristmill.runtime.function import Function
+from gristmill.steps.records.columns import add_columns
 from gristmill.steps.records.record_functions import decode_records
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class FunctionStep(LocalStep, frozen=True, kw_only=True):
-    """Base of `map`, `filter` and `map_batches`."""
+    """The base of `map`, `filter` and `map_batches`."""
 
     needs_whole_record: ClassVar[bool] = True
     may_add_keys: ClassVar[bool] = True
@@ -35,14 +36,14 @@ class FunctionStep(LocalStep, frozen=True, kw_only=True):
         return function
 
     def resolve(self, folder: str) -> Self:
-        """With the function's file as an absolute path. The function itself is imported where it is called."""
+        """Make the path of the function's file absolute. The function itself is imported where it is called."""
         return msgspec.structs.replace(self, call=self.function.in_folder(folder))
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
         return self.call_on(batch, stops=False)
 
     def call_on(self, batch: pa.RecordBatch, *, stops: bool) -> StepResult:
-        """The batch after the function; with `stops` only up to the first record for which it raises."""
+        """Return the batch after the function; with `stops` only up to the first record for which it raises."""
         raise NotImplementedError
 
     def load_stopping(self) -> StepKernel:
@@ -53,14 +54,27 @@ class FunctionStep(LocalStep, frozen=True, kw_only=True):
         self.function(*decode_records(record))
 
 
+class MappingStep(FunctionStep, frozen=True, kw_only=True):
+    """The base of steps whose function returns records, which may have new columns."""
+
+    columns: dict[str, str] = msgspec.field(default_factory=dict)
+    """New columns and their types."""
+
+    def columns_added(self) -> tuple[str, ...]:
+        return tuple(self.columns)
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        return add_columns(self.name, schema, self.columns)
+
+
 class _StoppingKernel:
-    """Calls the user's function no more after it has raised."""
+    """A kernel that does not call the user's function again after it has raised."""
 
     def __init__(self, step: FunctionStep) -> None:
         self._step = step
 
     def begin_task(self) -> None:
-        """Nothing to do."""
+        """Do nothing: each batch stands alone."""
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
         return self._step.call_on(batch, stops=True)

@@ -1,0 +1,75 @@
+"""The whole of `deduplicate` for texts in memory, in one function: the oracle for its barrier.
+
+The pipeline removes the same documents for the same texts in the same order. Benchmarks use it too, since it times the
+kernels and nothing else.
+"""
+
+import numpy as np
+
+from gristmill.steps.deduplicate.candidates import Pairs, find_candidate_pairs, group_by_key
+from gristmill.steps.deduplicate.clusters import SimilarityGraph, merge_removals, verify_removals
+from gristmill.steps.deduplicate.digests import digest_texts, find_copies
+from gristmill.steps.deduplicate.similarity import SimilarPairs, classify_pairs
+from gristmill.text.buffers import text_buffers
+from gristmill.text.shingles import ShingleSets, estimate_similarities, jaccard
+
+PAIRS_AT_ONCE = 1 << 16
+
+
+def find_duplicates(step, texts):
+    """Return what `step` removes of these texts, and for each whether its survivor has the same text.
+
+    >>> import pyarrow as pa
+    >>> from gristmill.steps import Deduplicate
+    >>> removals, is_exact = find_duplicates(Deduplicate(), pa.array(["one", "two", "one"], pa.large_string()))
+    >>> removals.documents.tolist(), removals.survivors.tolist(), is_exact.tolist()
+    ([2], [0], [True])
+    """
+    _, offsets = text_buffers(texts)
+    longest_first = np.uint64(1 << 48) - np.diff(offsets).astype(np.uint64)
+    lengths = longest_first if step.prefer_longest else np.zeros(len(texts), np.uint64)
+
+    def ranks(documents):
+        return lengths[documents]
+
+    copies = find_copies(digest_texts(texts), np.arange(len(texts)), ranks)
+    if step.kind == "exact":
+        return copies, np.ones(len(copies.documents), dtype=bool)
+    signed = step.minhash.sign(texts)
+    is_left = np.ones(len(texts), dtype=bool)
+    is_left[copies.documents] = False
+    is_left = is_left[signed.rows]
+    sketch_of = np.full(len(texts), -1)
+    sketch_of[signed.rows] = np.arange(len(signed.rows))
+    documents = np.repeat(signed.rows[is_left], step.bands)
+
+    def sketches(documents):
+        return signed.sketches[sketch_of[documents]]
+
+    pairs = find_candidate_pairs(group_by_key(signed.keys[is_left].reshape(-1), documents, ranks), sketches)
+
+    def compare_texts(pairs):
+        needed = np.unique(np.concatenate([pairs.first, pairs.second]))
+        sets = dict(zip(needed.tolist(), ShingleSets(step.ngram).of(texts, needed), strict=True))
+        ends = zip(pairs.first.tolist(), pairs.second.tolist(), strict=True)
+        return np.array([jaccard(sets[one], sets[other]) for one, other in ends], np.float64)
+
+    def compare(pairs):
+        similarities = np.empty(len(pairs))
+        for start in range(0, len(pairs), PAIRS_AT_ONCE):
+            piece = pairs.slice(start, start + PAIRS_AT_ONCE)
+            estimates = estimate_similarities(sketches(piece.first), sketches(piece.second))
+            similarities[start : start + len(piece)] = estimates
+        classified = classify_pairs(step, similarities)
+        undecided = classified.undecided
+        similarities[undecided] = compare_texts(Pairs(pairs.first[undecided], pairs.second[undecided]))
+        is_alike = classified.alike | (undecided & (similarities >= step.threshold))
+        return SimilarPairs(pairs, similarities, undecided).take(is_alike)
+
+    alike = compare(pairs)
+    alike = SimilarPairs.concatenate(alike, compare(SimilarityGraph(alike.pairs, ranks).missing_pairs()))
+    if step.verify == "signature":
+        near = SimilarityGraph(alike.pairs, ranks).removals(alike.similarities, 0)
+    else:
+        near = verify_removals(alike, ranks, 0, step.threshold, compare_texts)
+    return merge_removals(near, copies)
