@@ -335,7 +335,7 @@ def test_against_a_file_and_a_dataset(mill, tmp_path):
     left = [record["text"] for record in open_dataset(other)]
     assert alone not in left
     assert copied not in left
-    with pytest.raises(UsageError, match="output of this same recipe"):
+    with pytest.raises(UsageError, match="output of this recipe"):
         mill.run(mill.recipe(sources, [Deduplicate(against=str(mill.output)), Write(format="jsonl")]), update=True)
     bench.write_text(json.dumps({"question": "other"}) + "\n")
     assert not mill.run(mill.recipe(sources, [step, Write(format="jsonl")]), update=True).was_up_to_date

@@ -26,11 +26,11 @@ def plan(recipe: Recipe, *, limit: int | None = None) -> Plan:
     The plan prints as a tree: sources, files, bytes, stages, tasks, and the disk space that the run may need.
 
     Args:
-        recipe: What `load_recipe` gave, or a `Recipe` made here.
+        recipe: The result of `load_recipe`, or a `Recipe` made in Python.
         limit: As for `run`.
 
     Raises:
-        UsageError: Whatever would fail later: files or columns that are not there, an output that cannot be written.
+        UsageError: Anything that would fail later: files or columns that are missing, an output that cannot be written.
     """
     return make_plan(_check_recipe(recipe), limit=limit)
 
@@ -50,22 +50,22 @@ def run(
     events: EventLog | str | os.PathLike[str] | None = None,
     debug: bool = False,
 ) -> RunResult:
-    """Run a recipe: plan, work, check the books, write the dataset. The same call goes on where a stopped one ended.
+    """Run a recipe: plan, run the stages, check the books, publish the dataset. The same call resumes a stopped run.
 
-    What is written does not depend on `workers`, `backend` or how often the run was stopped.
+    The output does not depend on `workers`, `backend` or how often the run was stopped.
 
     Args:
-        recipe: What `load_recipe` gave, or a `Recipe` made here.
-        workers: How many; "auto": as many as this machine allows.
+        recipe: The result of `load_recipe`, or a `Recipe` made in Python.
+        workers: Number of workers; "auto": as many as this machine allows.
         backend: "processes", "threads" or "serial".
-        timeout: Seconds for the records of one cell, about 4 MiB of input; a record that takes longer is set aside.
-        update: The output holds a dataset of another recipe or of other inputs: make it anew from what still fits.
-        overwrite: Make it anew from nothing.
-        keep_work: Leave the work folder in the output.
-        limit: Only the first so many records of each source: a quick look.
+        timeout: Seconds for one cell, about 4 MiB of input. A record that takes longer is quarantined.
+        update: Rebuild a dataset whose recipe or inputs have changed, reusing the shards that are still valid.
+        overwrite: Rebuild the dataset from nothing.
+        keep_work: Keep the work folder in the output.
+        limit: Read only this many records of each source, for a quick look.
         progress: None: bars on a terminal, lines elsewhere; True: always bars; False: nothing.
         monitor: Also show CPU and memory of each worker.
-        events: A file to which what happens is written as JSON lines, or an `EventLog`.
+        events: A file for events as JSON lines, or an `EventLog`.
         debug: Run in this process on the first 100 records of each source (or `limit`), print up to three records
             after each step, and raise the first exception of a function as it is. Writes to a temporary folder, never
             to the output. Other settings are ignored.
@@ -100,5 +100,5 @@ def _check_recipe(recipe: object) -> Recipe:
     if isinstance(recipe, Recipe):
         return recipe
     raise UsageError(
-        f"a Recipe is needed, not {recipe!r:.100}", help='gm.load_recipe("recipe.yaml") makes one of a file'
+        f"a Recipe is needed, not {recipe!r:.100}", help='gm.load_recipe("recipe.yaml") loads one from a file'
     )

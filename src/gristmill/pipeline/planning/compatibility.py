@@ -1,4 +1,4 @@
-"""What the sources of one recipe must have in common: they become one dataset, with one schema and one tokenizer."""
+"""Checks that the sources of a recipe fit together: they become one dataset, with one schema and one tokenizer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class PlannedSource(Protocol):
-    """What is looked at of each."""
+    """The parts of a source plan that are compared."""
 
     @property
     def name(self) -> str: ...
@@ -45,7 +45,7 @@ def check_sources(sources: Sequence[PlannedSource], pack: Pack | None, write: Wr
 
 
 def check_positions(recipe: Recipe, *, is_packed: bool) -> None:
-    """Ask each step whether it fits the recipe around it; raises `UsageError` where it does not."""
+    """Ask each step whether it fits the recipe around it; raises `UsageError` if one does not."""
     lists = [(f"sources.{name}.steps", source.steps) for name, source in recipe.sources.items()]
     for prefix, steps in [*lists, ("steps", recipe.steps)]:
         for index, step in enumerate(steps):
@@ -68,8 +68,8 @@ def check_split_steps(files: Iterable[SourceFile], steps: Sequence[Step]) -> Non
             if split in splits:
                 raise UsageError(
                     f"{step.name}: there is a split {split} already",
-                    help=f"leave {split} out of the step; or give the split another name in the source, or leave it "
-                    "out there: split: {train: train}",
+                    help=f"remove {split} from the step; or rename the split in the source, or read only others: "
+                    "split: {train: train}",
                 )
         splits.update(step.splits_added())
 
@@ -80,7 +80,7 @@ def _check_same_tokenizer(sources: Sequence[PlannedSource]) -> None:
         if _find_tokenizer_content(first) != _find_tokenizer_content(other):
             raise UsageError(
                 f"sources {first.name} and {other.name} have different tokenizers: their ids cannot be mixed",
-                help="use one tokenizer for all sources, also for a dataset of tokens that is read",
+                help="use one tokenizer for all sources; a dataset of tokens keeps the one that made it",
             )
 
 
@@ -89,7 +89,7 @@ def _find_tokenizer_content(source: PlannedSource) -> str | None:
 
 
 def _check_same_columns(sources: Sequence[PlannedSource]) -> None:
-    """JSON records aside, which are written as they are. A source without splits is for training."""
+    """Compare the columns of all sources, without the split: a source without splits is for training."""
     first = sources[0]
     for other in sources[1:]:
         _check_same_kind(first, other)
@@ -102,23 +102,23 @@ def _check_same_columns(sources: Sequence[PlannedSource]) -> None:
 
 
 def _check_same_kind(*sources: PlannedSource) -> None:
-    """Chats and plain documents are rows of different kinds."""
+    """Refuse chats together with plain documents: only rows of chats have a loss mask."""
     names = [source.output_schema.names for source in sources]
     masked = [source.name for source, columns in zip(sources, names, strict=True) if LOSS_MASK in columns]
     if len(masked) == 1 and all(INPUT_IDS in columns for columns in names):
         raise UsageError(
-            f"source {masked[0]} has chats, which say what is trained, and another one has plain documents",
-            help="make two datasets of them: Stream mixes rows of both in one batch",
+            f"source {masked[0]} has chats, with a loss mask, and another one has plain documents",
+            help="make two datasets: Stream mixes rows of both in one batch",
         )
 
 
 def _check_tokens(source: PlannedSource, pack: Pack | None, write: Write) -> None:
-    """What only tokens can do, and what they cannot."""
+    """Refuse `pack` without tokens, and tokens in a format that cannot hold them."""
     if INPUT_IDS not in source.output_schema.names:
         if source.tokenizer is not None:
             raise UsageError(
                 f'source {source.name}: no column "{INPUT_IDS}" is left of its tokens',
-                help="leave out the step that renames or drops it",
+                help="remove the step that renames or drops it",
             )
         if pack is not None:
             raise UsageError("pack needs token ids", help="put a tokenize step before it")
@@ -126,12 +126,12 @@ def _check_tokens(source: PlannedSource, pack: Pack | None, write: Write) -> Non
     if write.format != "arrow":
         raise UsageError(
             f"rows of tokens are written as arrow, not as {write.format}",
-            help=f"leave the step out, and make {write.format} of the finished dataset with gristmill export",
+            help=f"remove the step, and convert the finished dataset to {write.format} with gristmill export",
         )
 
 
 def _drop_split_column(schema: pa.Schema) -> pa.Schema:
-    """Splits are folders, not a column."""
+    """Remove the split from a schema: splits are folders of the output, not a column."""
     index = schema.get_field_index(SPLIT)
     return schema if index < 0 else schema.remove(index)
 
@@ -141,16 +141,16 @@ def _list_columns(schema: pa.Schema) -> str:
 
 
 def has_joining_step(steps: Sequence[Step]) -> bool:
-    """Whether one of these steps makes all sources one lane."""
+    """Tell whether one of the steps writes all sources as one lane."""
     return any(isinstance(step, GlobalStep) and step.joins_sources for step in steps)
 
 
 def check_joined_lane(recipe: Recipe) -> None:
-    """Raise `UsageError` where sources cannot become one lane."""
+    """Raise `UsageError` if the sources cannot become one lane."""
     for name, source in recipe.sources.items():
         if has_joining_step(source.steps):
             raise UsageError(
-                f"sources.{name}.steps: across: sources is about all sources", help="put it among the common steps"
+                f"sources.{name}.steps: across: sources concerns all sources", help="move it to the common steps"
             )
     if not has_joining_step(recipe.steps):
         return
@@ -163,13 +163,13 @@ def check_joined_lane(recipe: Recipe) -> None:
     if recipe.mixture:
         raise UsageError(
             "mixture gives weights for streaming, and the sources are interleaved when they are written",
-            help="leave mixture out, or leave the sources apart: interleave: false",
+            help="remove mixture, or keep the sources apart: interleave: false",
             key="mixture",
         )
 
 
 def make_order_note(sources: Sequence[str]) -> str:
-    """What a tool that reads files in their order finds in the output."""
+    """Note in which order a tool that reads one file after the other finds the sources."""
     return (
         f"sources are written one after the other ({', then '.join(sources)}); Stream mixes them, and for tools that "
         "read files in their order there are mix and shuffle: {across: sources}"

@@ -1,4 +1,7 @@
-"""What decides the bytes of an output, in one hash. What does not (workers, backend, timeouts, limits) is not in it."""
+"""Fingerprints: hashes of everything that decides the bytes of an output.
+
+What decides none (workers, backend, timeouts, limits) is not part of them.
+"""
 
 from __future__ import annotations
 
@@ -23,20 +26,20 @@ _FINGERPRINTED_LIBRARIES = ("lz4", "msgspec", "numpy", "pyarrow", "xxhash", "zst
 
 
 def find_versions() -> dict[str, str]:
-    """The versions that shape output, for fingerprints and the manifest."""
+    """Find the versions that the output depends on, for fingerprints and the manifest."""
     libraries = {name: importlib.metadata.version(name) for name in _FINGERPRINTED_LIBRARIES}
-    # Not imported by name: to the layers' check the package's face stands above everything that it shows.
+    # Not imported by name: in the layer contract the package itself is above everything that it exports.
     own = sys.modules["gristmill"].__version__
     return {"gristmill": own, "python": platform.python_version(), **libraries}
 
 
 def of(*parts: Any) -> str:
-    """A 128-bit hash of plain data."""
+    """Hash plain data to 128 bits."""
     return xxhash.xxh3_128_hexdigest(msgspec.json.encode(parts, order="sorted"))
 
 
 def describe_steps(steps: Iterable[Step]) -> list[Any] | None:
-    """The steps' names, versions, parameters and code; None if the code of a function cannot be known."""
+    """List the names, versions, parameters and code of steps; None if the code of a function cannot be known."""
     described = []
     for step in steps:
         parameters = {

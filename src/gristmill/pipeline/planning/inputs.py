@@ -1,4 +1,4 @@
-"""The files of a source, looked at before anything is planned: are they there, and not this recipe's own output?"""
+"""The files of a source: found, checked, and never the recipe's own output."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What a source reads."""
+    """The files of a source, and how they are read."""
 
     read: Read
-    """With the format of a folder that is a dataset."""
+    """The step as the recipe has it; for the folder of a dataset, with its format."""
     files: tuple[SourceFile, ...]
     tokenizer: CarriedTokenizer | None = None
-    """What made the ids, where the source is a dataset of tokens."""
+    """The tokenizer of the ids, where the source is a dataset of tokens."""
     notes: tuple[str, ...] = ()
-    """What matched and is not read."""
+    """Notes on files that match and are not read."""
     empty_splits: tuple[str, ...] = ()
-    """Those that have no file."""
+    """Splits that have no file."""
 
 
 def find_inputs(recipe: Recipe, name: str, read: Read, *, is_spooled: bool = False) -> Inputs:
-    """Look up the files of a source.
+    """Find the files of a source.
 
-    Files that the run has spooled itself lie in its output, and are known by their content.
+    Files that the run itself has spooled are in its output folder, and are identified by their content.
     """
     if is_spooled:
         splits: dict[str, list[ListedFile]] = {}
@@ -63,15 +63,14 @@ def find_inputs(recipe: Recipe, name: str, read: Read, *, is_spooled: bool = Fal
     refuse_own_output(recipe, map(recipe.path, local))
     refuse_unfinished(patterns, recipe.folder)
     listing = _list_files(read, recipe)
-    found = listing.files
-    folders = {file.path.rpartition("/")[0] for file in found if protocol_of(file.path) is None}
+    folders = {file.path.rpartition("/")[0] for file in listing.files if protocol_of(file.path) is None}
     folders |= {target.rpartition("/")[0] for target in listing.link_targets}
     refuse_own_output(recipe, folders)
-    read = with_detected_format(read, found)
-    chosen = choose_split_files(name, read, found)
-    known = _add_checksums(chosen.files) if recipe.identity == "content" else tuple(chosen.files)
+    read = with_detected_format(read, listing.files)
+    chosen = choose_split_files(name, read, listing.files)
+    files = _add_checksums(chosen.files) if recipe.identity == "content" else tuple(chosen.files)
     notes = (*chosen.notes, *_describe_skipped_links(listing))
-    return Inputs(read, known, find_source_tokenizer(read, found), notes, chosen.empty_splits)
+    return Inputs(read, files, find_source_tokenizer(read, listing.files), notes, chosen.empty_splits)
 
 
 def _list_files(read: Read, recipe: Recipe) -> FileListing:
@@ -79,12 +78,12 @@ def _list_files(read: Read, recipe: Recipe) -> FileListing:
         return list_files(read.read, base=recipe.folder)
     except UsageError as error:
         if isinstance(read.read, list) and not any(map(looks_like_path, read.read)):
-            error.help = f'{error.help}; if these are texts and no paths, make each a dict: {{"text": ...}}'
+            error.help = f'{error.help}; if these are texts and not paths, make each a dict: {{"text": ...}}'
         raise
 
 
 def _describe_skipped_links(listing: FileListing) -> Iterator[str]:
-    """Which links were left out, with their number and the first of them."""
+    """Describe which links are left out: how many, why, and the first of them."""
     for links, why in (
         (listing.links_outside, "to folders elsewhere, which are read only where they are named"),
         (listing.duplicate_links, "to files that are read under another name"),
@@ -98,11 +97,11 @@ def _add_checksums(files: Iterable[SourceFile]) -> tuple[SourceFile, ...]:
 
 
 def refuse_own_output(recipe: Recipe, folders: Iterable[str]) -> None:
-    """Raise `UsageError` for a folder in which this recipe itself writes."""
+    """Raise `UsageError` for a folder that this recipe itself writes to."""
     output = Path(os.path.realpath(recipe.path(recipe.output)))
     for folder in folders:
         if Path(os.path.realpath(folder)).is_relative_to(output):
             raise UsageError(
-                f"{folder} is the output of this same recipe, and cannot be read by it",
+                f"{folder} is the output of this recipe, which cannot read what it writes",
                 help="choose another output, or name the files to read more exactly",
             )

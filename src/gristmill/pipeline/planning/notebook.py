@@ -14,7 +14,7 @@ _HEADS = ("step", "records in", "created", "out", "dropped", "quarantined", "rea
 
 
 def render_text(text: str) -> str:
-    """Lines as they are.
+    """Render text as it is.
 
     >>> render_text("<b>")
     '<pre>&lt;b&gt;</pre>'
@@ -23,7 +23,7 @@ def render_text(text: str) -> str:
 
 
 def render_result(title: str, books: Mapping[str, Sequence[Account]]) -> str:
-    """A sentence and a table of the books for each source, folded where there are several."""
+    """Render a title, and the books of each source as a table; tables are folded if there are several."""
     tables = [
         f"<details{' open' if len(books) == 1 else ''}><summary>{escape(source)}</summary>"
         f"{_render_table(accounts)}</details>"

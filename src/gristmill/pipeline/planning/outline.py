@@ -1,7 +1,7 @@
-"""What a run will do, in numbers, before it does anything; printed as a tree.
+"""The outline of a plan: what a run will do, in numbers, printed as a tree.
 
 Sizes that only the run can know (what a compressed file unpacks to, how much the filters leave) are estimated from
-above: nothing is filtered, text unpacks to four times its size.
+above: nothing is filtered, and text unpacks to four times its size.
 """
 
 from __future__ import annotations
@@ -15,69 +15,69 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _UNPACKED_FACTORS = {"compressed": 4.0, "parquet": 3.0}
-"""For display only: where units end is decided by constants of `units`."""
+"""For display only. Where units end is decided by constants of `units`, which shape bytes."""
 _WRITTEN_FACTORS = {"compressed": 0.4, "parquet": 0.5, "webdataset": 1.3}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOutline:
-    """One source."""
+    """What a run will do with one source."""
 
     name: str
     format: str
     num_files: int
     num_empty_files: int
-    """Of these, without a byte."""
+    """How many of the files are empty."""
     num_bytes: int
     unpacked_bytes: int
-    """Estimated."""
+    """Estimated size of all files when unpacked."""
     pieces_bytes: int
-    """Estimated: of the compressed files that are unpacked first."""
+    """Estimated size of the compressed files that are unpacked first."""
     num_unpacked_files: int
     stages: list[list[str]]
-    """The steps of each pass over the records; all but the last pass end with a step that needs all of them."""
+    """The steps of each stage; all stages but the last end with a global step."""
     num_units: int
-    """How many shards come of it, if nothing is filtered or split."""
+    """How many shards it becomes, if nothing is filtered or split."""
     num_tasks: int
-    """Of the first pass."""
+    """Number of tasks of the first stage."""
     columns: dict[str, str]
-    """Those that are written, with their types."""
+    """The columns that are written, with their types."""
     stored_columns: list[dict[str, int]] = field(default_factory=list)
-    """Estimated: bytes in the work folder at the end of each pass but the last, by column."""
+    """Estimated bytes in the work folder at the end of each stage but the last, by column."""
     stored_copies: list[int]
     """How often the barrier at the end of each stage but the last keeps the records on disk."""
     notes: tuple[str, ...] = ()
     is_sample: bool = False
-    """All numbers are of the first records of a Python object, which only the run reads to its end."""
+    """Whether all numbers are of the first records of a Python object, which only the run reads to its end."""
 
     def needed_bytes(self, write_format: str, *, compressed: bool) -> int:
-        """Disk space at the end of the run, before the work folder goes."""
+        """Estimate the disk space at the end of the run, before the work folder is removed."""
         written = estimate_written_bytes(self.unpacked_bytes, write_format, compressed=compressed)
         if write_format == "parquet" or self.num_tasks > self.num_units:
-            written *= 2  # parts are joined
+            written *= 2  # the outputs of tasks are on disk until they have been joined
         return written + sum(map(self.stored_bytes, range(len(self.stages) - 1))) + self.pieces_bytes
 
     def stored_bytes(self, stage: int) -> int:
-        """Disk space at the barrier that ends a pass."""
+        """Estimate the disk space at the barrier that ends a stage."""
         columns = self.stored_columns[stage].values() if self.stored_columns else ()
         return self.stored_copies[stage] * max(self.unpacked_bytes, sum(columns))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """A whole run."""
+    """What a run will do, for all sources."""
 
     output: str
     format: str
     sources: list[SourceOutline]
     needed_bytes: int
-    """Estimated, from above."""
+    """Disk space while it runs, estimated from above."""
     free_bytes: int
     notes: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:
-        """Whether there is room for it, as far as can be known."""
+        """Whether the disk has room for it, as far as can be known."""
         return self.needed_bytes <= self.free_bytes
 
     def __str__(self) -> str:
@@ -97,19 +97,19 @@ class Outline:
 
 
 def estimate_unpacked_bytes(num_bytes: int, format: str, *, compressed: bool) -> int:
-    """What a file holds, by its size."""
+    """Estimate from its size how much a file holds when unpacked."""
     return round(num_bytes * _UNPACKED_FACTORS.get("compressed" if compressed else format, 1.0))
 
 
 def estimate_written_bytes(num_bytes: int, format: str, *, compressed: bool) -> int:
-    """What so much unpacked text takes on disk."""
+    """Estimate the size on disk of unpacked text in a format."""
     kind = "compressed" if compressed and format in ("jsonl", "json", "csv") else format
     return round(num_bytes * _WRITTEN_FACTORS.get(kind, 1.0))
 
 
 def _format_source(source: SourceOutline) -> Iterator[str]:
     if source.is_sample:
-        yield f"source {source.name}: records from Python, of which the first were looked at, {source.format}"
+        yield f"source {source.name}: records from Python (only the first were read), {source.format}"
     else:
         empty = f" ({source.num_empty_files:,} of them empty)" if source.num_empty_files else ""
         files = f"{format_count(source.num_files, 'file')}{empty}"

@@ -1,8 +1,8 @@
 """Records from Python as files, so that they can be cut, read again and compared like any others.
 
-A run writes them to its work folder first, in one pass: dicts or texts as JSON lines, tables as Arrow. They are
-known by their content, so an equal list is up to date and a stopped run goes on with a new generator of the same
-records. A plan writes nothing: it looks at the first records only, kept in memory.
+A run first writes them to its work folder ("spools" them), in one pass: dicts or texts as JSON lines, tables as Arrow.
+The files are identified by their content, so a dataset from an equal list is up to date, and a stopped run resumes with
+a new generator of the same records. A plan writes nothing: it reads the first records only and keeps them in memory.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def has_python_records(recipe: Recipe) -> bool:
 
 
 def sample_python_records(recipe: Recipe) -> dict[str, Read]:
-    """For each source of records: how to read its first ones."""
+    """Keep the first records of each source from Python in memory; returns how to read them, by source."""
     reads = {}
     for name, read in _find_python_reads(recipe):
         urls = []
@@ -63,9 +63,10 @@ def sample_python_records(recipe: Recipe) -> dict[str, Read]:
             with _add_source_note(name):
                 num_records += _write_part(part, read.text, sink, _SAMPLE_RECORDS)
             content = sink.getvalue()
-            digest = xxhash.xxh3_64_hexdigest(content)  # one place for equal samples, however often they are planned
+            digest = xxhash.xxh3_64_hexdigest(content)  # equal samples are kept once, however often they are planned
             urls.append(keep_in_memory(f"{digest}/{_make_file_name(part_name, part)}", content))
-        if not num_records and not recipe.allow_empty:  # before its columns are judged, which then have no types
+        # Without a record the columns have no types, and any later message would be about those.
+        if not num_records and not recipe.allow_empty:
             raise UsageError(
                 f"source {name}: {read.read} holds no record",
                 help="check what it was made of, or write allow_empty: true to make an empty dataset",
@@ -75,7 +76,7 @@ def sample_python_records(recipe: Recipe) -> dict[str, Read]:
 
 
 def remove_sample_urls(message: str) -> str:
-    """A message about sampled records, without the name of the place where only this process keeps them.
+    """Replace the address of sampled records, which means something in this process only, in a message.
 
     >>> remove_sample_urls("memory:///gristmill/4d2159a55348fa60/records.arrow: there is no column 'text'")
     "records from Python: there is no column 'text'"
@@ -85,19 +86,19 @@ def remove_sample_urls(message: str) -> str:
 
 @contextmanager
 def spool_python_records(recipe: Recipe, output: Path, run_id: str, *, keep: bool) -> Iterator[dict[str, Read]]:
-    """Write all records to the work folder; gives how to read them. They go at the end, unless they are to be kept."""
+    """Write all records to the work folder; gives how to read them, by source. Removed at the end, without `keep`."""
     reads = {}
     written: list[str] = []
     try:
         for name, read in _find_python_reads(recipe):
             paths = []
             for part_name, part in _choose_parts(name, read).items():
-                place = f"{WORK_FOLDER}/records/{name}/{_make_file_name(part_name, part)}"
-                with _add_source_note(name), PendingFile(path_below(output, place), run_id) as file:
+                path = f"{WORK_FOLDER}/records/{name}/{_make_file_name(part_name, part)}"
+                with _add_source_note(name), PendingFile(path_below(output, path), run_id) as file:
                     _write_part(part, read.text, file)
                     file.commit()
-                written.append(place)
-                paths.append(str(output / place))
+                written.append(path)
+                paths.append(str(output / path))
             reads[name] = _make_read(name, read, paths)
         yield reads
     finally:
@@ -115,17 +116,17 @@ def _find_python_reads(recipe: Recipe) -> Iterator[tuple[str, Read]]:
 def _add_source_note(name: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # of the user's own generator, too
+    except Exception as error:  # also one that the user's own generator raises
         error.add_note(f"in source {name}")
         raise
 
 
 def _choose_splits(name: str, read: Read) -> dict[str, str]:
-    """The splits that are read, with their names in the output; none where the records have no splits."""
+    """Choose the splits that are read, with their names in the output; none where the records have no splits."""
     records: PythonRecords = read.read
     if not records.has_splits:
         if read.split not in (None, ALL_AS_TRAIN):
-            raise UsageError("split: these records have no splits", help="leave it out")
+            raise UsageError("split: these records have no splits", help="remove the key")
         return {}
     return choose_splits(list(records.parts), read.split, f"{records} in source {name}")
 
@@ -136,7 +137,7 @@ def _choose_parts(name: str, read: Read) -> dict[str, RecordIterable]:
 
 
 def find_spooled_split(read: Read, file: ListedFile) -> str:
-    """The split of a file that this module has written; empty where there are no splits."""
+    """Find the split of a file that this module has written; empty where there are no splits."""
     if not isinstance(read.split, Mapping):
         return ""
     stem = unquote(posixpath.splitext(posixpath.basename(file.relative))[0])
@@ -145,7 +146,7 @@ def find_spooled_split(read: Read, file: ListedFile) -> str:
 
 def _make_read(name: str, read: Read, paths: list[str]) -> Read:
     splits = _choose_splits(name, read)
-    # Of `all_as_train` nothing is left to say; else names in the output, each with the name of its file.
+    # `all_as_train` gives several splits one name: then none is needed. Else new name -> name of its file.
     choice = {new: old for old, new in splits.items()} if len(set(splits.values())) == len(splits) else None
     return msgspec.structs.replace(read, read=paths, split=choice or None)
 
@@ -156,7 +157,7 @@ def _make_file_name(part_name: str, part: RecordIterable) -> str:
 
 
 def _write_part(part: RecordIterable, text: str, sink: _ByteWriter, count: int | None = None) -> int:
-    """Write all records, or the first, and say how many; `text` is the field of those that are texts alone."""
+    """Write all records, or the first `count`; returns how many. `text` is the field for records that are strings."""
     if part.dataset is not None:
         return _write_dataset(part.dataset, sink, count)
     if part.is_table:
@@ -168,13 +169,13 @@ def _write_part(part: RecordIterable, text: str, sink: _ByteWriter, count: int |
         records = part.peek(count)
         _refuse_unusable_records(records)
     num_records = 0
-    for num_records, record in enumerate(records, 1):  # noqa: B007  (the last one counts)
+    for num_records, record in enumerate(records, 1):  # noqa: B007  (the last number is returned)
         sink.write(encode_json_line(_make_record(record, text)))
     return num_records
 
 
 def _make_record(record: Any, text: str) -> Any:
-    """A text as a record: `payload.body` is a field inside of an object."""
+    """Make a record of a string. With the field `payload.body` it is `{"payload": {"body": ...}}`."""
     if isinstance(record, str):
         for name in reversed(text.split(".")):
             record = {name: record}
@@ -182,7 +183,7 @@ def _make_record(record: Any, text: str) -> Any:
 
 
 def _refuse_unusable_records(records: list[Any]) -> None:
-    """One wrong record among others is set aside; if all are wrong, something else was meant."""
+    """Refuse records if all are of a wrong type. The run quarantines single wrong ones."""
     if records and not any(isinstance(record, (Mapping, str)) for record in records):
         raise UsageError(
             f"read: the records must be dicts or texts, but the first is {records[0]!r:.100}",
@@ -191,9 +192,9 @@ def _refuse_unusable_records(records: list[Any]) -> None:
 
 
 def _read_table_batches(table: Any) -> Iterator[pa.RecordBatch]:
-    """The rows of whatever hands out an Arrow stream, 100 at a time whatever its own batches: equal rows, equal bytes.
+    """Read the rows of any object that has an Arrow stream, 100 at a time.
 
-    The first batch is empty: it tells the columns.
+    The object's own batches do not matter, so equal rows give equal bytes. The first batch is empty and has the schema.
     """
     try:
         stream = pa.RecordBatchReader.from_stream(table)
@@ -212,7 +213,7 @@ def _read_table_batches(table: Any) -> Iterator[pa.RecordBatch]:
         problem = " ".join(str(error).split())
         raise UsageError(
             f"read: the {type(table).__name__} cannot be read as an Arrow table: {problem:.300}",
-            help="give each column one type, or make a list of dicts of it",
+            help="give each column one type, or pass a list of dicts",
         ) from error
 
 
@@ -226,7 +227,7 @@ def _write_table(batches: RecordIterable, sink: _ByteWriter, count: int | None) 
     num_rows = 0
     for batch in batches.take_all() if count is None else batches.peek(1 + -(-count // _ROWS_PER_BATCH)):
         if schema is None:
-            # pandas keeps the numbers of chosen rows in a column; that is no field of theirs.
+            # A filtered pandas frame brings its index as a column, which is no field of the records.
             names = [name for name in batch.schema.names if not re.fullmatch(r"__index_level_\d+__", name)]
             schema = canonical_schema(batch.select(names).schema)
             sink.write(stream_header(schema))
@@ -237,7 +238,7 @@ def _write_table(batches: RecordIterable, sink: _ByteWriter, count: int | None) 
 
 
 def _write_dataset(dataset: Any, sink: _ByteWriter, count: int | None) -> int:
-    """A Dataset of `datasets`, rows in its own order, in canonical batches: equal rows give equal bytes."""
+    """Write a `datasets.Dataset` in its own order, in canonical batches: equal rows give equal bytes."""
     schema = canonical_schema(dataset.data.schema)
     sink.write(stream_header(schema))
     num_rows = 0

@@ -1,7 +1,7 @@
-"""A few real records through every local step, before any work starts.
+"""A trial of the steps: a few real records go through every local step before any work starts.
 
 Steps that run the user's own code do so in a worker: a function that crashes or never returns on a sample record must
-not take the plan with it. The run itself finds such a record and sets it aside.
+not stop the plan. The run itself finds such a record and quarantines it.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ if TYPE_CHECKING:
     from gristmill.steps.read import Read
 
 OutcomeAndNotes = tuple["SampleOutcome", list[str]]
-"""Steps after a look at the sample, and notes for the user."""
+"""The outcome of a sample, and notes for the user."""
 
 _MAX_RECORDS = 100
 _MAX_SECONDS = 60.0
 _MAX_CELLS = 64
-"""The plan looks no further for a first record; what it has not seen, the run counts."""
+"""Number of cells that the plan reads in search of a first record. The run counts the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleTrial:
-    """What is to be tried."""
+    """A trial of some steps on the first records of a file."""
 
     read: Read
     file: SourceFile
     schema: pa.Schema
     steps: tuple[LocalStep, ...]
     expected: pa.Schema
-    """Of what comes out."""
+    """The columns that must come out of the last step."""
     seed: int
     max_quarantine: float
     batch: pa.RecordBatch | None = None
-    """The records, where they have been read already: a worker could not read those from Python."""
+    """The records, if they have been read already: a worker could not read those from Python."""
     stops: bool = False
-    """Call the user's own code no more once it has raised."""
+    """Whether the user's own code is not called again once it has raised."""
 
     @property
     def template_names(self) -> str:
-        """Where the foreign templates come from that the steps run; empty without one."""
+        """Names of the untrusted chat templates that the steps run; empty without one."""
         return ", ".join(step.untrusted_template for step in self.steps if step.untrusted_template)
 
     def read_first_records(self) -> pa.RecordBatch | None:
@@ -65,68 +65,67 @@ class SampleTrial:
 
 @dataclass(frozen=True, slots=True)
 class SampleOutcome:
-    """What became of the sample."""
+    """The outcome of a trial: steps that are adapted to the sample, and mean sizes of its records."""
 
     steps: tuple[LocalStep, ...]
-    """Settled."""
+    """The steps, adapted to the sample."""
     record_bytes: float = 0.0
-    """Of input, on average; 0 where it is not known."""
+    """Mean size of a record in the input; 0: not known."""
     column_bytes: tuple[dict[str, float], ...] = ()
-    """Of a record, on average: as it is read, and after each step."""
+    """Mean size of each column of a record, as it is read and then after each step."""
 
 
 def try_sample(sample: SampleTrial, *, apart: bool, timeout: float | None = None) -> OutcomeAndNotes:
-    """The steps settled, and what the user should know.
+    """Adapt the steps to a sample, and collect notes for the user.
 
-    `apart`: the user's own code in a process of its own. Foreign templates are there in any case.
+    With `apart` the user's own code runs in a worker process. Untrusted templates always do.
     """
+    result: OutcomeAndNotes
     if sample.template_names:
         sample = replace(sample, batch=sample.read_first_records())
-        settled: OutcomeAndNotes = run_with_limits(
-            run_sample, sample, sample.template_names, steps=sample.steps, timeout=timeout
-        )
-        return settled
+        result = run_with_limits(run_sample, sample, sample.template_names, steps=sample.steps, timeout=timeout)
+        return result
     if not (apart and runs_user_code(sample.steps)):
         return run_sample(sample)
     tasks = [Task(f"sample of {sample.file.path}", sample)]
     seconds = timeout or _MAX_SECONDS
     try:
-        [(_, settled)] = run_tasks(
+        [(_, result)] = run_tasks(
             _run_sample_task, tasks, workers=1, timeout=seconds, retries=0, desc="sample", progress=False
         )
     except (WorkerDiedError, OutOfMemoryError) as error:
-        note = f"a sample record ends its worker: the run will find it and set it aside ({error.message})"
+        note = f"a sample record ends its worker: the run will find it and quarantine it ({error.message})"
         return SampleOutcome(sample.steps), [note]
-    except UsageError as error:  # without the notes of the engine: it is about the recipe
+    except UsageError as error:  # raised again without the engine's notes on tasks: it is about the recipe
         raise UsageError(error.message, help=error.help, **error.context) from None
     except ItemTimeoutError:
         note = f"the sample took more than {seconds:g} s and was not checked to the end: give the run a timeout"
         return SampleOutcome(sample.steps), [note]
-    return settled
+    return result
 
 
 def run_sample(sample: SampleTrial) -> OutcomeAndNotes:
-    """Send the first records through the steps; gives the steps back, settled, and what they have to say."""
+    """Send the first records through the steps, and adapt each step to the records that reach it."""
     batch = sample.batch if sample.batch is not None else sample.read_first_records()
     if batch is None:
         return SampleOutcome(sample.steps), []
-    settled: list[LocalStep] = []
+    adapted: list[LocalStep] = []
     notes: list[str] = []
     record_bytes, column_bytes = _measure_input_bytes(batch, sample), [_measure_column_bytes(batch)]
     for step in sample.steps:
-        settled.append(step.adapt_to_sample(batch))
-        notes += settled[-1].sample_notes(batch)
-        batch = _apply_step(settled[-1], batch, sample)
+        adapted.append(step.adapt_to_sample(batch))
+        notes += adapted[-1].sample_notes(batch)
+        batch = _apply_step(adapted[-1], batch, sample)
         column_bytes.append(_measure_column_bytes(batch))
     if not batch.schema.equals(sample.expected):
         raise UsageError(
-            f"the steps give other columns than they should: {batch.schema.names}, not {sample.expected.names}"
+            f"the steps make other columns than they declare: {batch.schema.names}, not {sample.expected.names}"
         )
-    return SampleOutcome(tuple(settled), record_bytes, tuple(column_bytes)), notes
+    return SampleOutcome(tuple(adapted), record_bytes, tuple(column_bytes)), notes
 
 
 def _measure_input_bytes(batch: pa.RecordBatch, sample: SampleTrial) -> float:
-    """What a record takes in the input: by the places of lines, else by what was read of it."""
+    """Measure the mean size of a record in the input: by the positions of lines, else by the columns in memory."""
     if not batch.num_rows:
         return 0.0
     if file_format(sample.file.path, sample.read.format) in RECORD_FORMATS and batch.num_rows > 1:
@@ -142,16 +141,16 @@ def _measure_column_bytes(batch: pa.RecordBatch) -> dict[str, float]:
 def _apply_step(step: LocalStep, batch: pa.RecordBatch, sample: SampleTrial) -> pa.RecordBatch:
     kernel = step.load_stopping() if sample.stops else step.load()
     kernel.begin_task()
-    applied = kernel.apply(batch, sample.seed)
-    num_bad = len(applied.quarantined)
+    result = kernel.apply(batch, sample.seed)
+    num_bad = len(result.quarantined)
     if num_bad == batch.num_rows and num_bad > max_quarantined_records(num_bad, sample.max_quarantine):
-        first = applied.quarantined[0]
+        first = result.quarantined[0]
         raise UsageError(
             f"step {step.name}: none of {num_bad} sample records could be used; the first, in {sample.file.path} at "
             f"position {first.position}: {first.message}",
-            help="mend the step, or the recipe's field names",
+            help="fix the step, or the field names in the recipe",
         )
-    return applied.batch
+    return result.batch
 
 
 def _run_sample_task(task: Task, context: Context) -> OutcomeAndNotes:  # noqa: ARG001
@@ -159,7 +158,7 @@ def _run_sample_task(task: Task, context: Context) -> OutcomeAndNotes:  # noqa: 
 
 
 def explain_no_records(read: Read, files: Sequence[SourceFile], schema: pa.Schema) -> UsageError | None:
-    """What to say of a source whose files have bytes but no record; None if one was found, or not all was read."""
+    """Make the error for a source whose files have bytes but no record; None if there is one, or not all was read."""
     num_cells = num_blank = 0
     first_bad: tuple[SourceFile, QuarantinedRecord] | None = None
     with_bytes = [file for file in files if file.num_bytes]
@@ -186,9 +185,9 @@ def explain_no_records(read: Read, files: Sequence[SourceFile], schema: pa.Schem
 def _make_unusable_error(read: Read, file: SourceFile, bad: QuarantinedRecord) -> UsageError:
     hint = "check that read names the files with the records, and that `format` and `text` are theirs"
     if file_format(file.path, read.format) == "jsonl" and (bad.raw or b"").lstrip().startswith(b"["):
-        hint = "it holds a JSON array, not an object a line: set `format: json`"
+        hint = "it holds a JSON array, not one object per line: set `format: json`"
     if file_format(file.path, read.format) == "csv" and bad.reason == "invalid_utf8":
-        hint = "say in which encoding it is written: `encoding: latin-1`, `encoding: cp1252`, …"
+        hint = "name the encoding of the file: `encoding: latin-1`, `encoding: cp1252`, …"
     return UsageError(
         f"{file.path}: no record can be used; the first, at position {bad.position}: {bad.reason}: {bad.message}",
         help=hint,

@@ -1,4 +1,4 @@
-"""From a source of a recipe to its plan, in two halves.
+"""From a source of a recipe to its plan, in two steps.
 
 A draft knows the files of a source and its resolved steps. Drafts of all sources are united first, where a step may be
 added that gives them the same columns; then each becomes a plan, with its steps adapted to a sample of its records.
@@ -207,7 +207,7 @@ def _add_source_note(name: str) -> Iterator[None]:
 
 
 def _mark_if_scanned(read: Read, file: SourceFile) -> SourceFile:
-    """Mark a plain file of more than a unit that is CSV or a JSON array: these are not cut like others."""
+    """Mark a plain file of more than a unit that is CSV or a JSON array: it must be scanned before it can be cut."""
     if file.num_bytes <= UNIT_BYTES or codec_of(file.relative) is not None or not needs_scan(read, file):
         return file
     return msgspec.structs.replace(file, is_scanned=True)

@@ -73,9 +73,9 @@ class SourcePlan:
 
     @property
     def read_parameters(self) -> dict[str, Any]:
-        """How the files are read, for fingerprints. Which files these are, their identities tell."""
+        """How the files are read, for fingerprints. Which files these are is part of their identities."""
         code = {name: value for name, value in step_parameters(self.read).items() if name != "read"}
-        # The files do not tell the tokenizer: with another padding token the same shards make other rows.
+        # The files do not name the tokenizer: with another padding token the same shards become other rows.
         return code if self.dataset_tokenizer is None else code | {"tokenizer": self.dataset_tokenizer.content}
 
     @property

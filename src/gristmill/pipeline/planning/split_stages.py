@@ -1,4 +1,4 @@
-"""A recipe's steps split into stages: a stage is what runs in one pass over the records, up to the next barrier."""
+"""A recipe's steps, split into stages: a stage is one pass over the records, up to the next barrier."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def split_into_stages(steps: Sequence[Step]) -> tuple[Stage, ...]:
         elif isinstance(step, LocalStep):
             local.append(step)
         else:
-            raise UsageError(f"step {step.name} cannot stand here")
+            raise UsageError(f"step {step.name} cannot be used here")
     return (*stages, Stage(tuple(local), None))
 
 

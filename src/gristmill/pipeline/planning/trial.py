@@ -1,7 +1,7 @@
-"""Foreign templates tried outside of this process, with limits of time and memory.
+"""Trials of untrusted chat templates in a worker process, with limits on time and memory.
 
 A chat template is a program that came with a model, and Jinja computes its constants while it compiles. The parent
-therefore never compiles one: plan, `template check` and `explain` send it to a worker that can be ended.
+process therefore never compiles one: plan, `template check` and `explain` send it to a worker, which can be killed.
 """
 
 from __future__ import annotations
@@ -34,9 +34,17 @@ def run_with_limits(
     steps: Iterable[LocalStep] = (),
     timeout: float | None = None,
 ) -> Any:
-    """What `function(argument)` gives in a worker. `UsageError` naming the template if it exceeds time or memory.
+    """Call `function(argument)` in a worker, and return its result.
 
-    `steps` are those that the function will load.
+    Args:
+        function: The function.
+        argument: Its only argument.
+        template: The name of the template, for messages.
+        steps: The steps that the function will load.
+        timeout: Seconds for the call; None: `TRIAL_SECONDS`.
+
+    Raises:
+        UsageError: The template took more time or memory than it may, or ended the worker.
     """
     seconds = timeout or TRIAL_SECONDS
     try:
@@ -51,10 +59,10 @@ def run_with_limits(
             desc="trial",
             progress=False,
         )
-    except UsageError as error:  # without the notes of the engine: it is about the recipe
+    except UsageError as error:  # raised again without the engine's notes on tasks: it is about the recipe
         raise UsageError(error.message, help=error.help, **error.context) from None
     except ItemTimeoutError:
-        problem = f"has not come to an end in {seconds:g} s"
+        problem = f"did not end within {seconds:g} s"
     except OutOfMemoryError:
         problem = f"takes more than {MAX_GROWTH_BYTES >> 30} GiB of memory"
     except WorkerDiedError as error:
@@ -68,14 +76,14 @@ def run_with_limits(
 
 
 def _set_up_worker(function: Callable[[Any], Any], argument: Any, steps: Sequence[LocalStep]) -> Any:
-    """Jinja and tokenizers are loaded before the clock runs: they take seconds, and no template is to blame."""
+    """Load Jinja and tokenizers before the clock runs: they take seconds, which no template is to blame for."""
     functions = [step for step in steps if runs_user_code([step]) and not step.runs_untrusted_code]
     if not functions:
         block_pandas_import()
     ChatTemplate("", {}).render([])
     for step in steps:
         if not step.runs_untrusted_code and step not in functions:
-            with suppress(Exception):  # it will be raised again where the step is used
+            with suppress(Exception):  # loading fails again where the step is used, with the right message
                 step.load()
     return function, argument
 

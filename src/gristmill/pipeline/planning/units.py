@@ -1,10 +1,10 @@
-"""How input files become units, and units become tasks.
+"""How input files become units, and units become slices.
 
-A **unit** is what ends up as one shard (in each split). Where units begin and end depends on the files alone: a large
-file is cut every 16 cells (64 MiB), small files are grouped in path order. A group ends at 64 MiB, or above 16 MiB at a
-file whose own path says so; an added file therefore changes its own group and few others. In a group, consecutive
-files that fit into one cell together are a **cluster** and are read as one. A **task** is a part of one unit that a
-worker reads in one go, cut between cells and clusters; its size (`slice_bytes`) never shows in the output.
+A **unit** becomes one shard (in each split). The files alone decide where units begin and end: a large file is cut
+every 16 cells (64 MiB), small files are grouped in path order. A group ends at 64 MiB, or from 16 MiB on at a file
+whose path hashes below a bound; an added file therefore changes its own group and few others. In a group, consecutive
+files that fit into one cell together are a **cluster** and are read as one. A **slice** is the part of a unit that one
+task reads, cut between cells and clusters; its size (`slice_bytes`) never changes the output.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
 LAYOUT_VERSION = 3
-"""Raised whenever the same files would be cut or gathered in another way: part of every unit's fingerprint."""
+"""A number to raise whenever the same files would be cut or grouped in another way; part of all fingerprints."""
 CELLS_PER_UNIT = 16
 UNIT_BYTES = 64 << 20
 MIN_GROUP_BYTES = 16 << 20
-# Opening a file takes as long as reading so much of it: groups of tiny files end early enough to share the work.
+# Opening a file takes as long as reading this much of it. Counted, it ends groups of tiny files early enough to share
+# the work among tasks.
 FILE_OPEN_BYTES = 4 << 10
 COMPRESSED_SIZE_FACTOR = 4
-"""A compressed file is taken to hold this many times its size. The estimate shapes bytes: it decides where groups of
-compressed files end and which of them share a cell, so a change needs a raised `LAYOUT_VERSION`. What a plan
+"""A compressed file counts as this many times its size. The estimate shapes bytes: it decides where groups of
+compressed files end and which of them share a cell, so whoever changes it must raise `LAYOUT_VERSION`. What a plan
 prints has an estimate of its own (`outline`), which may be improved at any time."""
 
 
 class Span(msgspec.Struct, frozen=True, gc=False):
-    """Consecutive cells of one file; `stop` None: to its end."""
+    """Consecutive cells of one file, from `first` up to `stop` (None: to the end of the file)."""
 
     file: SourceFile
     first: int = 0
@@ -46,17 +47,17 @@ class Span(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_small(self) -> bool:
-        """A whole file of less than a cell."""
+        """Whether it is a whole file of less than a cell."""
         return self.num_bytes < CELL_BYTES and self.first == 0 and self.stop is None and self.piece is None
 
     def identity(self) -> tuple[object, ...]:
-        """What of it shapes the output."""
+        """What the output depends on, for fingerprints."""
         return *self.file.identity, self.first, self.stop
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The input of one shard."""
+    """The spans of input that become one shard in each split."""
 
     spans: tuple[Span, ...]
 
@@ -70,8 +71,10 @@ def make_units(
     cell_sizes: Callable[[SourceFile], Sequence[int] | None],
     unpacked: Callable[[SourceFile], Iterable[Span] | None],
 ) -> Iterator[Unit]:
-    """Units in path order. `cell_sizes` gives None for a file that cannot be cut, `unpacked` what became of one that is
-    unpacked first: each piece is a unit.
+    """Make the units of files, in path order.
+
+    `cell_sizes` returns None for a file that cannot be cut. `unpacked` returns the pieces of a file that is unpacked
+    first, each of which is a unit, and None for any other file.
     """
     group: list[Span] = []
     group_bytes = 0
@@ -97,7 +100,7 @@ def make_units(
 
 
 def _cut_large_file(file: SourceFile, cell_sizes: Callable[[SourceFile], Sequence[int] | None]) -> list[Span] | None:
-    """A large file in spans of one unit each; None for one that is read whole."""
+    """Cut a large file into spans of one unit each; None for a file that is read whole."""
     sizes = cell_sizes(file) if file.num_bytes > UNIT_BYTES else None
     if sizes is None or len(sizes) <= CELLS_PER_UNIT:
         return None
@@ -110,16 +113,16 @@ def _cut_large_file(file: SourceFile, cell_sizes: Callable[[SourceFile], Sequenc
 def _is_group_end(span: Span, group_bytes: int) -> bool:
     if group_bytes >= UNIT_BYTES:
         return True
-    # A file ends a group with a chance of its size in 16 MiB, so groups above the minimum are about that much longer.
+    # The hash of the path decides, not the files before it, so that borders stay where they are when a file is added.
+    # A file of 1 MiB ends a group with a chance of 1/16: beyond the minimum, groups grow by about 16 MiB.
     chance = min(1.0, (span.num_bytes + FILE_OPEN_BYTES) / MIN_GROUP_BYTES)
     return group_bytes >= MIN_GROUP_BYTES and xxhash.xxh3_64_intdigest(span.file.relative.encode()) < chance * 2**64
 
 
 def cluster_small_files(spans: Iterable[Span]) -> Iterator[tuple[Span, ...]]:
-    """Consecutive small files as long as all fit into a cell, every other span alone.
+    """Cluster consecutive small files as long as all fit into a cell; every other span stays alone.
 
-    From the start of any cluster on the rest is cut in the same way, so a worker that has a run of them finds their
-    borders by itself.
+    Clusters depend only on the spans that follow, so a worker whose slice begins with a cluster finds the same borders.
     """
     cluster: list[Span] = []
     size = 0
@@ -139,21 +142,21 @@ def cluster_small_files(spans: Iterable[Span]) -> Iterator[tuple[Span, ...]]:
 def cut_into_slices(
     unit: Unit, slice_bytes: int, cell_sizes: Callable[[SourceFile], Sequence[int] | None]
 ) -> list[tuple[Span, ...]]:
-    """The unit's spans in runs of about `slice_bytes`; a cluster stays in one piece."""
-    parts: list[tuple[Span, ...]] = []
+    """Cut a unit's spans into slices of about `slice_bytes`; a cluster is never cut."""
+    slices: list[tuple[Span, ...]] = []
     current: list[Span] = []
     size = 0
     for cluster in cluster_small_files(unit.spans):
         for piece in [cluster] if len(cluster) > 1 else _cut_span(cluster[0], slice_bytes, cell_sizes):
             num_bytes = sum(span.num_bytes for span in piece)
             if current and size + num_bytes > slice_bytes:
-                parts.append(tuple(current))
+                slices.append(tuple(current))
                 current, size = [], 0
             current += piece
             size += num_bytes
     if current:
-        parts.append(tuple(current))
-    return parts
+        slices.append(tuple(current))
+    return slices
 
 
 def _cut_span(
@@ -165,6 +168,7 @@ def _cut_span(
     offset = 0
     sizes = cell_sizes(span.file) if span.piece is None else None
     if span.piece is not None:
+        # Cells are numbered over the whole file; a piece begins at its own first cell.
         offset, sizes = span.piece.first_cell, [CELL_BYTES] * span.piece.num_cells
     if sizes is None:
         yield (span,)
