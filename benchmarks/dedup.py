@@ -19,8 +19,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+from results import Comparison, add_result_option, write_result
+
 HERE = Path(__file__).parent
 TARGETS = {"datasketch": 60, "datasketch-batch": None, "datatrove": 30, "rensa": 3, "rensa-hashes": None}
+PEERS = {
+    "datasketch": "datasketch, `update` as in its documentation",
+    "datasketch-batch": "datasketch, `update_batch`",
+    "datatrove": "datatrove, its three stages",
+    "rensa": "rensa, from word lists",
+}
 ONE_CORE = {"RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "RENSA_NUM_THREADS": "1"}
 
 
@@ -35,7 +43,8 @@ def main():
     parser.add_argument("--clear", type=float, default=0.85)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=Path("bench-data"))
-    parser.add_argument("--scale", action="store_true")
+    parser.add_argument("--scale", action="store_true", help="the whole pipeline on up to a million documents instead")
+    add_result_option(parser)
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     if options.scale:
@@ -57,22 +66,23 @@ def compete(options):
         sides |= {"rensa": (options.peers, whole), "rensa-hashes": (options.peers, whole)}
     if options.datatrove:
         sides["datatrove"] = (options.datatrove, part)
-    found = {name: [] for name in sides}
+    runs = {name: [] for name in sides}
     for _ in range(options.repeats):
         for name, (python, data) in sides.items():
             command = [python, str(HERE / "dedup_sides.py"), name.removesuffix("-part"), str(data.path)]
             environment = {**os.environ, **ONE_CORE}
             done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-            found[name].append(json.loads(done.stdout.splitlines()[-1]))
-    show(options, sides, found)
+            runs[name].append(json.loads(done.stdout.splitlines()[-1]))
+    show(options, sides, runs)
 
 
-def show(options, sides, found):
+def show(options, sides, runs):
+    comparisons = []
     ours = {data.path: 0.0 for _, data in sides.values()}
     print(f"{'side':18}{'MB/s':>8}{'ours is':>10}{'target':>8}{'removed':>9}{'recall':>8}{'clear':>8}")
     for name, (_, data) in sides.items():
-        best = max(run["mb_s"] for run in found[name])
-        removed = set(found[name][0]["removed"])
+        best = max(run["mb_s"] for run in runs[name])
+        removed = set(runs[name][0]["removed"])
         if name.startswith("gristmill"):
             ours[data.path] = best
         ratio = ours[data.path] / best
@@ -82,6 +92,12 @@ def show(options, sides, found):
             f"{name:18}{best:8.2f}{ratio:9.1f}x{f'{target}x' if target else '':>8}{len(removed):9,}"
             + "".join(f"{recall:8.3f}" for recall in recalls)
         )
+        if name in PEERS:
+            speeds = {"ours": f"{ours[data.path]:.0f} MB/s", "theirs": f"{best:.2f} MB/s"}
+            work = "find near-duplicates among texts in memory, one core each, CPU time"
+            comparisons.append(Comparison(work, PEERS[name], round(ratio, 1), **speeds))
+    data = f"{options.mib} MiB of documents and edited copies, the first {options.peer_mib} MiB for slow peers"
+    write_result(options, data, comparisons, ["datasketch", "datatrove", "numba", "rensa"])
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from pathlib import Path
 import documents_corpora as corpora
 import psutil
 from engine_contests import Contest, as_json, show, show_claims
+from results import Comparison, add_result_option, write_result
 
 import gristmill
 
@@ -162,6 +163,7 @@ def main():
     )
     parser.add_argument("--folder", type=Path, default=Path("bench-data"), help="for inputs and outputs; up to 8 GB")
     parser.add_argument("--json", action="store_true", help="print all measurements as JSON instead")
+    add_result_option(parser)
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     setting = Setting(options.folder, options.corpus, options.datatrove, options.repeats)
@@ -172,6 +174,7 @@ def main():
         contests[name].outside_load = outside_load
         if not options.json:
             show(contests[name])
+    record(contests, options)
     if options.json:
         print(as_json(contests))
         return
@@ -179,6 +182,24 @@ def main():
     print(
         f"\ngristmill {gristmill.__version__}; load average now: {', '.join(f'{load:.1f}' for load in os.getloadavg())}"
     )
+
+
+def record(contests, options):
+    """Note the contest with datatrove, if it was held."""
+    contest = contests.get("jsonl-zstd")
+    if contest is None or "datatrove" not in contest.values:
+        return
+    ours, theirs = contest.best("gristmill"), contest.best("datatrove")
+    comparison = Comparison(
+        work="JSONL.zst through a length filter to JSONL.zst, 2 workers, start included",
+        peer="datatrove",
+        ratio=round(theirs / ours, 1),
+        ours=f"{ours:.1f} s",
+        theirs=f"{theirs:.1f} s",
+    )
+    size = sum(path.stat().st_size for path in options.corpus) / 1e6
+    data = f"{size:,.0f} MB of JSON lines" if options.corpus else "Python's own sources"
+    write_result(options, data, [comparison], ["datatrove", "pyarrow", "zstandard"])
 
 
 if __name__ == "__main__":

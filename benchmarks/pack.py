@@ -13,6 +13,7 @@ import time
 
 import numpy as np
 import pyarrow as pa
+from results import Comparison, add_result_option, write_result
 
 from gristmill.steps.pack.pack import Pack
 from gristmill.steps.pack.rows import fill_rows, plan_rows
@@ -24,6 +25,7 @@ def main():
     parser.add_argument("--documents", type=int, default=30_000)
     parser.add_argument("--row-length", type=int, default=2048)
     parser.add_argument("--repeats", type=int, default=3)
+    add_result_option(parser)
     options = parser.parse_args()
     documents = tokens(options.documents)
     lengths = np.diff(documents.offsets.to_numpy())
@@ -46,6 +48,19 @@ def main():
         speed = lengths.sum() / seconds / 1e6
         ratio = seconds / best["gristmill"]
         print(f"{name:22} {seconds:7.3f} s  {speed:7.1f} M tokens/s  {ratio:5.1f} times ours  used {shares[name]:.4%}")
+    data = f"{len(documents):,} documents of {lengths.sum() / 1e6:.1f} M tokens in memory, one thread each"
+    comparisons = [
+        Comparison(
+            work=f"pack documents into rows of {options.row_length:,}, best fit",
+            peer=name,
+            ratio=round(seconds / best["gristmill"], 1),
+            ours=f"{best['gristmill']:.3f} s",
+            theirs=f"{seconds:.3f} s",
+        )
+        for name, seconds in best.items()
+        if name != "gristmill"
+    ]
+    write_result(options, data, comparisons, ["numba", "numpy", "pyarrow", "trl"])
 
 
 def tokens(num_documents):

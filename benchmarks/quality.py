@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import pyarrow as pa
+from results import Comparison, add_result_option, write_result
 
 import gristmill as gm
 from gristmill import steps
@@ -83,6 +84,15 @@ def against_datatrove(setting, size):
         peer_speed = peer_size / min(theirs) / 1e6
         print(f"  datatrove, the first {peer_size / 1e6:.0f} MB: {min(theirs):.1f} s, {peer_speed:.2f} MB/s")
         print(f"  {speed / peer_speed:.1f} times as fast (target 50)")
+        comparison = Comparison(
+            work="`gopher_repetition`, `gopher_quality` and `fineweb` on JSON lines, 2 workers, start included",
+            peer="datatrove",
+            ratio=round(speed / peer_speed, 1),
+            ours=f"{min(ours):.1f} s",
+            theirs=f"{min(theirs):.1f} s",
+        )
+        data = f"English documentation: {size / 1e6:.0f} MB, {peer_size / 1e6:.0f} MB for datatrove"
+        write_result(setting, data, [comparison], ["datatrove", "numba", "spacy"])
 
 
 def batches_of(folder, num_texts=1000):
@@ -180,6 +190,7 @@ if __name__ == "__main__":
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--folder", type=Path, default=Path("bench-data/quality"))
     parser.add_argument("--run", nargs=2, help=argparse.SUPPRESS)
+    add_result_option(parser)
     setting = parser.parse_args()
     if setting.run:
         run_ours(*setting.run)

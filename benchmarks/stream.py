@@ -18,6 +18,8 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
+from results import Comparison, add_result_option, write_result
+
 BATCH = 32
 ROW_LENGTH = 2048
 OURS = {
@@ -39,9 +41,7 @@ def main():
     folder = Path(tempfile.mkdtemp(prefix="gristmill-bench-"))
     try:
         results = compare(folder, options)
-        results |= {
-            name: run(f"facts:{name}", folder, options) for name in ("first", "ranks") if not options.trial_rows
-        }
+        results |= {name: run(f"facts:{name}", folder, options) for name in ("first", "ranks") if not options.only}
     finally:
         shutil.rmtree(folder)
     report(results, options)
@@ -58,7 +58,7 @@ def compare(folder, options):
     contests |= {
         f"datasets + DataLoader, {workers} workers": f"peer:datasets + DataLoader:{workers}" for workers in (0, 2)
     }
-    contests = {name: what for name, what in contests.items() if not options.trial_rows or options.trial_rows in name}
+    contests = {name: what for name, what in contests.items() if not options.only or options.only in name}
     for name in {what.split(":")[1] for what in contests.values() if what.startswith("peer:")} - {
         "datasets + DataLoader"
     }:
@@ -141,14 +141,33 @@ def report(results, options):
     if best and peers:
         name = max(peers, key=peers.get)
         print(f"best of ours / best peer ({name}): {best / peers[name]:.1f} (target 3)")
+        record(best, peers, options)
     if best and results.get("numpy gather and widen"):
         print(f"best of ours / numpy gather: {best / results['numpy gather and widen']:.2f} (target 0.5)")
     if all(results.get(name) for name in THREE):
         ours, bare = (results[name] for name in THREE)
         print(f"labels and positions / bare numba: {ours / bare:.2f} (target 0.5)")
     names = ("torch", "numpy", "numba", "pyarrow", "datasets", "webdataset", "litdata", "mosaicml-streaming")
-    found = [f"{name} {metadata.version(name)}" for name in names if _installed(name)]
-    print(f"Python {sys.version.split()[0]}, {', '.join(found)}; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    versions = [f"{name} {metadata.version(name)}" for name in names if _installed(name)]
+    print(
+        f"Python {sys.version.split()[0]}, {', '.join(versions)}; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+    )
+
+
+def record(best, peers, options):
+    comparisons = [
+        Comparison(
+            work=f"shuffled batches of {BATCH} rows of {ROW_LENGTH:,} tokens as int64 tensors",
+            peer=name,
+            ratio=round(best / speed, 1),
+            ours=f"{best:,.0f} rows/s",
+            theirs=f"{speed:,.0f} rows/s",
+        )
+        for name, speed in sorted(peers.items(), key=lambda item: -item[1])
+    ]
+    data = f"16,384 rows of {ROW_LENGTH:,} uint16 in 8 shards, warm page cache"
+    packages = ["datasets", "litdata", "mosaicml-streaming", "torch", "webdataset"]
+    write_result(options, data, comparisons, packages)
 
 
 def _installed(name):
@@ -167,6 +186,7 @@ def parse():
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
+    add_result_option(parser)
     return parser.parse_args()
 
 

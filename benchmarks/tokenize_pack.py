@@ -15,8 +15,16 @@ import sys
 from pathlib import Path
 from time import perf_counter
 
+from results import Comparison, add_result_option, write_result
+
 HERE = Path(__file__).parent
 ROW_LENGTH = 2048
+PEERS = {
+    "bare": "fastokens alone, two processes, text in memory",
+    "stage": "the same stage as two independent processes",
+    "datasets": "`datasets.map`, `group_texts` and `save_to_disk`, 2 processes",
+    "datatrove": "datatrove's `DocumentTokenizer`, 2 workers, no packing",
+}
 
 
 def main():
@@ -28,6 +36,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=Path("bench-data"))
     parser.add_argument("--side", help=argparse.SUPPRESS)
+    add_result_option(parser)
     options = parser.parse_args()
     if options.side:
         print(json.dumps(SIDES[options.side](options)))
@@ -43,17 +52,17 @@ def compete(options):
     corpora = {"gristmill": options.corpus, "bare": options.corpus, "stage": options.corpus, "datasets": part}
     if options.datatrove:
         corpora["datatrove"] = part
-    found = {name: [] for name in corpora}
+    runs = {name: [] for name in corpora}
     for _ in range(options.repeats):
         for name, corpus in corpora.items():
             python = options.datatrove if name == "datatrove" else sys.executable
             command = [python, __file__, str(corpus), str(options.tokenizer), "--side", name]
-            found[name].append(json.loads(subprocess.check_output([*command, "--folder", str(options.folder)])))
-    show(options, found)
+            runs[name].append(json.loads(subprocess.check_output([*command, "--folder", str(options.folder)])))
+    show(options, runs)
 
 
-def show(options, found):
-    best = {name: max(run["mb_s"] for run in runs) for name, runs in found.items()}
+def show(options, runs):
+    best = {name: max(run["mb_s"] for run in side_runs) for name, side_runs in runs.items()}
     targets = {"datasets": 50, "datatrove": 40, "bare": 0.5, "stage": 0.9}
     print(f"{options.corpus.name}, {options.corpus.stat().st_size / 1e6:.0f} MB, tokenizer {options.tokenizer.name}")
     for name, speed in best.items():
@@ -61,9 +70,25 @@ def show(options, found):
             "" if name == "gristmill" else f"{best['gristmill'] / speed:8.2f} times as fast, at least {targets[name]}"
         )
         print(f"  {name:10} {speed:8.1f} MB/s {ratio}")
-    ours = found["gristmill"]
+    ours = runs["gristmill"]
     print(f"  worker at most {max(run['worker_mib'] for run in ours):.0f} MiB (at most 600)", end="")
     print(f", parent {max(run['parent_mib'] for run in ours):.0f} MiB, rows filled {ours[0]['filled']:.3%}")
+    comparisons = [
+        Comparison(
+            work=f"JSON lines to a tokenized dataset packed in rows of {ROW_LENGTH:,}, 2 workers",
+            peer=PEERS[name],
+            ratio=round(best["gristmill"] / speed, 2),
+            ours=f"{best['gristmill']:.1f} MB/s",
+            theirs=f"{speed:.1f} MB/s",
+        )
+        for name, speed in best.items()
+        if name != "gristmill"
+    ]
+    data = (
+        f"{options.corpus.stat().st_size / 1e6:,.0f} MB of JSON lines, the first {options.peer_mib} MiB for slow peers"
+    )
+    packages = ["datasets", "datatrove", "fastokens", "tokenizers", "transformers"]
+    write_result(options, data, comparisons, packages)
 
 
 def _lines_of(lines, num_bytes):
