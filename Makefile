@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check lint soak bench golden format clean
+.PHONY: demo test check lint soak bench golden coverage readme-table format clean
 
 demo: $(VENV)/.base ## Python's own library to packed rows of tokens, in gristmill-demo; a worker is killed
 	@$(BIN)/gristmill demo
@@ -33,6 +33,9 @@ bench: $(VENV)/.dev ## the engine and the document pipeline beside their peers, 
 
 golden: $(VENV)/.dev ## rewrite tests/golden; review the diff
 	$(BIN)/pytest tests/golden --rewrite-golden
+
+readme-table: $(VENV)/.dev ## rewrite the README's table of measured numbers from benchmarks/results
+	$(BIN)/python benchmarks/readme_table.py
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

@@ -35,6 +35,7 @@ def main():
     if options.trl:
         sys.path.append(options.trl)
         contests["TRL, windows of 1000"] = lambda: trl_in_rows(documents, options.row_length, 1000)
+        trl_in_rows(documents[:10], options.row_length, 10)  # imported before the clock starts
         contests["TRL, one window"] = lambda: trl_in_rows(documents, options.row_length, len(documents))
     best = dict.fromkeys(contests, float("inf"))
     shares = {}

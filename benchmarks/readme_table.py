@@ -45,25 +45,24 @@ def put_table(readme):
 
 def make_table():
     results = {name: json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name, _ in ROWS}
-    lines = ["| work | beside | Gristmill is | measured | command |", "|---|---|---|---|---|"]
-    lines += [_make_row(name, results[name], peer) for name, peer in ROWS]
-    lines += ["", "Commands:", ""]
-    lines += [f"{number}. `{results[name]['command']}`" for number, name in enumerate(_list_commands(), 1)]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(name for name, _ in ROWS), 1)}
+    lines = ["| | work | beside | times as fast | Gristmill | the other |", "|---|---|---|---|---|---|"]
+    lines += [_make_row(numbers[name], results[name], peer) for name, peer in ROWS]
+    lines += ["", "Each line is printed by one command:", ""]
+    lines += [_describe_run(number, results[name]) for name, number in numbers.items()]
     return "\n".join(lines) + "\n"
 
 
-def _make_row(name, result, peer):
+def _make_row(number, result, peer):
     comparison = next(item for item in result["comparisons"] if item["peer"].startswith(peer))
-    ratio = f"**{comparison['ratio']:g} ×** as fast"
-    if comparison["theirs"]:
-        ratio += f": {comparison['ours']}, not {comparison['theirs']}"
-    when = f"{result['date']}, {result['machine']}, load: {result['load']}"
-    number = _list_commands().index(name) + 1
-    return f"| {comparison['work']} | {comparison['peer']} | {ratio} | {when} | {number} |"
+    ratio = f"**{comparison['ratio']:,.4g}**"
+    cells = [str(number), comparison["work"], comparison["peer"], ratio, comparison["ours"], comparison["theirs"]]
+    return f"| {' | '.join(cells)} |"
 
 
-def _list_commands():
-    return list(dict.fromkeys(name for name, _ in ROWS))
+def _describe_run(number, result):
+    where = f"{result['date']}, {result['machine']}, load {result['load']}"
+    return f"{number}. `{result['command']}`  \n   {where}. {result['data']}."
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
+
 @dataclass(frozen=True)
 class Comparison:
     """One peer beside Gristmill. The ratio tells how many times as fast Gristmill is."""

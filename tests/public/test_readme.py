@@ -1,0 +1,137 @@
+"""The README works as printed: its commands in an environment made by its own install lines, its examples in order.
+
+The environment is made once, in about a minute, from a copy of the repository, and removed at the end: it is 600 MB.
+"""
+
+import importlib.util
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from gristmill.cli.main import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COPIED = ("src", "pyproject.toml", "README.md", "LICENSE")
+RESULTS = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
+
+
+def _blocks(language):
+    return [match[2] for match in FENCE.finditer(README) if match[1] == language]
+
+
+def _run(command, folder, environment, seconds=240):
+    run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=seconds)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run.stdout
+
+
+@pytest.fixture(scope="module")
+def copy_of_repository(tmp_path_factory):
+    """What a user has who took a copy of the repository, on a machine where `python3` is new enough."""
+    folder = tmp_path_factory.mktemp("readme") / "gristmill"
+    folder.mkdir()
+    for name in COPIED:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, folder / name)
+    python3 = folder.parent / "bin" / "python3"
+    python3.parent.mkdir()
+    python3.write_text(f'#!/bin/sh\nexec {shlex.quote(sys._base_executable)} "$@"\n')
+    python3.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder.parent)
+
+
+@pytest.fixture(scope="module")
+def shell_of_user(copy_of_repository):
+    """Runs lines of the README one after another in one shell, like a user who types them; what each block printed."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    folders = [str(copy_of_repository.parent / "bin"), "/usr/local/bin", "/usr/bin", "/bin"]
+    environment["PATH"] = os.pathsep.join(folders)
+    script = ["set -e"]
+    for block in _blocks("bash"):
+        script += [block, "echo --- end of block ---"]
+    printed = _run(["bash", "-c", "\n".join(script)], copy_of_repository, environment, seconds=900)
+    return printed.split("--- end of block ---\n")
+
+
+@pytest.mark.timeout(1200)
+def test_commands_work_in_an_environment_of_the_install_lines(shell_of_user, copy_of_repository):
+    assert "pip install ." in _blocks("bash")[0]
+    assert len(shell_of_user) == len(_blocks("bash")) + 1
+    assert (copy_of_repository / "corpus" / "out" / "manifest.json").exists()
+
+
+@pytest.mark.timeout(1200)
+def test_the_books_are_those_that_the_run_prints(shell_of_user):
+    shown = _blocks("text")[0]
+
+    def without_time_and_place(text):
+        return re.sub(r"[\d.]+ s;", "", text).partition(", in")[0].split()
+
+    printed = next(block for block in shell_of_user if "the books balance" in block)
+    begin = printed.index(shown.splitlines()[0])
+    assert without_time_and_place(printed[begin:]) == without_time_and_place(shown)
+
+
+def test_python_examples_run_in_order(tmp_path):
+    for number, source in enumerate(_blocks("python")):
+        (tmp_path / f"example_{number}.py").write_text(source)
+        _run([sys.executable, f"example_{number}.py"], tmp_path, dict(os.environ))
+    assert (tmp_path / "data.pt").exists()
+
+
+def test_extras_and_targets_exist():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = re.findall(r'pip install (?:-e )?"\.\[([\w,]+)\]"', README)
+    assert set(extras) <= set(project["optional-dependencies"])
+    assert {"torch", "s3", "gcs"} <= set(extras)
+
+
+def test_names_every_command():
+    for name in COMMANDS:
+        assert f"`gristmill {name}" in README
+
+
+def test_tree_names_every_layer():
+    for folder in (ROOT / "src" / "gristmill").iterdir():
+        if (folder / "__init__.py").exists():
+            assert f"  {folder.name}/" in README
+
+
+def test_table_is_what_the_result_files_say():
+    spec = importlib.util.spec_from_file_location("readme_table", ROOT / "benchmarks" / "readme_table.py")
+    readme_table = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(readme_table)
+    assert readme_table.put_table(README) == README, "run `make readme-table`"
+    assert {name for name, _ in readme_table.ROWS} <= {path.stem for path in RESULTS}
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_result_comes_from_a_command_that_exists(path):
+    result = json.loads(path.read_text())
+    assert all(result[key] for key in ("date", "machine", "load", "versions", "data", "comparisons"))
+    python, script, *words = shlex.split(result["command"])
+    assert python == "python"
+    help_text = _run([sys.executable, str(ROOT / script), "--help"], ROOT, dict(os.environ))
+    options = [word.partition("=")[0] for word in words if word.startswith("--")]
+    assert [option for option in options if not re.search(rf"{option}\b", help_text)] == []
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_ratios_follow_from_the_values(path):
+    for comparison in json.loads(path.read_text())["comparisons"]:
+        if not comparison["theirs"]:
+            continue
+        ours, theirs = (float(comparison[side].split()[0].replace(",", "")) for side in ("ours", "theirs"))
+        ratio = theirs / ours if comparison["ours"].endswith(" s") else ours / theirs
+        assert comparison["ratio"] == pytest.approx(ratio, rel=0.05)  # the values are rounded for printing
