@@ -85,3 +85,9 @@ def test_links_to_files_are_not_broken(document):
     for target in LINK.findall(document.read_text()):
         if "://" not in target:
             assert (document.parent / target).exists(), target
+
+
+def test_index_links_every_page():
+    index = ROOT / "docs" / "README.md"
+    linked = {(index.parent / target).resolve() for target in LINK.findall(index.read_text()) if "://" not in target}
+    assert [str(page.relative_to(ROOT)) for page in ROOT.glob("docs/**/*.md") if page not in linked | {index}] == []
