@@ -18,42 +18,42 @@ def test_fixed_size_is_kept():
     fixed = sizer(7, total=1000)
     fixed.observe_time(100, 50.0)
     fixed.observe_size(10, 10 << 20)
-    assert fixed.size(0) == fixed.size(999) == 7
+    assert fixed.choose_size(0) == fixed.choose_size(999) == 7
 
 
 def test_first_chunk_is_one_item():
     """Nothing is known yet: it may take an hour."""
-    assert sizer().size(0) == 1
+    assert sizer().choose_size(0) == 1
 
 
 def test_fast_items_go_in_large_chunks():
     auto = sizer()
     for _ in range(10):
         auto.observe_time(100, 100 * 2e-6)
-    assert auto.size(0) > 1000
+    assert auto.choose_size(0) > 1000
 
 
 def test_slow_items_go_one_by_one():
     auto = sizer()
     for _ in range(10):
         auto.observe_time(1, 0.5)
-    assert auto.size(0) == 1
+    assert auto.choose_size(0) == 1
 
 
 def test_size_grows_step_by_step():
     """One fast item does not prove that ten thousand are."""
     auto = sizer()
     auto.observe_time(1, 1e-6)
-    assert auto.size(0) <= 32
+    assert auto.choose_size(0) <= 32
 
 
 def test_size_falls_at_once():
     auto = sizer()
     for _ in range(10):
         auto.observe_time(100, 1e-4)
-    large = auto.size(0)
+    large = auto.choose_size(0)
     auto.observe_time(1, 1.0)
-    assert auto.size(0) < large / 100
+    assert auto.choose_size(0) < large / 100
 
 
 def test_large_items_make_small_chunks():
@@ -61,7 +61,7 @@ def test_large_items_make_small_chunks():
     auto.observe_size(1, 2 << 20)
     for _ in range(10):
         auto.observe_time(10, 1e-5)
-    assert auto.size(0) <= 4
+    assert auto.choose_size(0) <= 4
 
 
 def test_last_chunks_are_small():
@@ -69,9 +69,9 @@ def test_last_chunks_are_small():
     auto = sizer(workers=4, total=10_000)
     for _ in range(10):
         auto.observe_time(1000, 1e-3)
-    assert auto.size(9_990) == 1
-    assert auto.size(9_000) < 1000 / 4
-    assert auto.size(20_000) == 1  # the input was longer than it said
+    assert auto.choose_size(9_990) == 1
+    assert auto.choose_size(9_000) < 1000 / 4
+    assert auto.choose_size(20_000) == 1  # the input was longer than it said
 
 
 def test_no_time_and_no_items_are_no_problem():
@@ -79,7 +79,7 @@ def test_no_time_and_no_items_are_no_problem():
     auto.observe_time(0, 0.0)
     auto.observe_time(10, 0.0)
     auto.observe_size(0, 0)
-    assert auto.size(0) >= 1
+    assert auto.choose_size(0) >= 1
 
 
 @pytest.mark.parametrize("num_bytes", [1, 5, 20])

@@ -1,1 +1,1 @@
-"""Where work runs: one scheduler over thin backends. Knows tasks, not datasets."""
+"""Runs work in parallel: one scheduler over thin backends. It knows items and tasks, not datasets."""

@@ -1,7 +1,7 @@
-"""The seam between the scheduler and the places where work runs.
+"""The interface between the scheduler and the places where work runs.
 
 A backend starts workers, carries chunks to them and reports what happens as events. It decides nothing: order, retries,
-timeouts, blame, memory and progress belong to the scheduler. All calls return at once, except `wait`.
+timeouts, attribution of deaths, memory and progress belong to the scheduler. All calls return at once, except `wait`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """What all workers of a job have in common."""
+    """The settings that all workers of a job share."""
 
     job: Job
     returns_unstarted: bool
@@ -36,13 +36,13 @@ class WorkerHandle(Protocol):
         """The process whose memory is measured; None where the worker has no process of its own."""
 
     def send(self, chunk: Chunk) -> int:
-        """Queue a chunk and return its size in bytes. If pickling an item raises, that is raised and nothing sent."""
+        """Queue a chunk and return its size in bytes. Raises what pickling an item raises; then nothing is sent."""
 
     def current(self) -> Note | None:
-        """What the worker is doing now; None if it is not inside an item."""
+        """Return what the worker is doing now; None if it is not inside an item."""
 
     def num_bytes_received(self) -> int:
-        """A count that grows while data arrives from the worker."""
+        """Return a count that grows while data arrives from the worker."""
 
     def stop(self) -> None:
         """Let the worker exit after the chunks it was sent. A `Died` event follows."""
@@ -97,7 +97,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """The worker has ended, intended or not. Everything that it sent before has been reported."""
+    """The worker has ended, on request or not. Everything that it sent before has been reported."""
 
     worker: WorkerHandle
     cause: str
@@ -114,7 +114,7 @@ Event = Ready | SetupFailed | Results | Undecodable | Counts | Died
 
 
 class Backend(Protocol):
-    """A place to run chunks."""
+    """A place to run chunks. The scheduler calls all methods, from one thread."""
 
     can_kill: bool
     """Whether workers can be ended from outside. Only then can timeouts be kept and deaths survived."""
@@ -123,7 +123,7 @@ class Backend(Protocol):
         """Start a worker, on one CPU if given. `Ready`, or `SetupFailed` and `Died`, follow."""
 
     def wait(self, timeout: float | None) -> list[Event]:
-        """The events since the last call; waits up to `timeout` seconds if there are none."""
+        """Return the events since the last call; wait up to `timeout` seconds if there are none."""
 
     def close(self, *, at_once: bool) -> None:
-        """End all workers: at once, or after giving idle ones a moment to exit by themselves."""
+        """End all workers: at once, or after a moment in which idle ones can exit by themselves."""

@@ -30,7 +30,7 @@ class FinalFailure:
     """The exception, if the item failed with one."""
 
     def to_exception(self) -> BaseException:
-        """The original exception, or an error in its place, with the item and the worker's traceback as notes."""
+        """Return the original exception, or an error in its place. Its notes: the item, and the worker's traceback."""
         failure = self.failure
         original = None if self.error is None or failure.kind == "unpicklable" else self.error.to_exception()
         error = original if original is not None else _make_error(failure)
@@ -60,7 +60,7 @@ def _make_error(failure: Failure) -> errors.GristmillError:
 
 
 def report_exception(index: int, item: Any, error: CapturedError, attempts: int) -> FinalFailure:
-    """The failure of an item that raised, or that cannot be pickled."""
+    """Report an item that raised, or that cannot be pickled."""
     failure = Failure(
         index, error.kind, error.error_type, error.message, error.traceback, signal=None, attempts=attempts
     )
@@ -68,14 +68,14 @@ def report_exception(index: int, item: Any, error: CapturedError, attempts: int)
 
 
 def report_timeout(index: int, item: Any, timeout: float | None, attempts: int, position: int) -> FinalFailure:
-    """The failure of an item that took too long. `timeout` None: its worker had set itself a limit of CPU time."""
+    """Report an item that took too long. `timeout` None: its worker had set itself a limit of CPU time."""
     message = "used up its CPU time" if timeout is None else f"took longer than its timeout of {timeout:g} s"
     failure = Failure(index, "timeout", "ItemTimeoutError", message, attempts=attempts, position=position)
     return FinalFailure(failure, describe_item(item))
 
 
 def report_growth(index: int, item: Any, event: Died, num_bytes: int, attempts: int) -> FinalFailure:
-    """The failure of an item that made its worker grow to `num_bytes`."""
+    """Report an item that made its worker grow to `num_bytes`."""
     message = f"the worker had grown to {num_bytes / (1 << 30):.1f} GiB and was killed"
     failure = Failure(
         index,
@@ -90,7 +90,7 @@ def report_growth(index: int, item: Any, event: Died, num_bytes: int, attempts: 
 
 
 def report_deaths(index: int, item: Any, event: Died, attempts: int, *, out_of_memory: bool) -> FinalFailure:
-    """The failure of an item that ended every worker that ran it."""
+    """Report an item that ended every worker that ran it."""
     times = "1 time" if attempts == 1 else f"{attempts} times"
     message = f"the worker {event.cause} whenever it ran this item ({times}, at the end with no other worker around)"
     failure = Failure(
@@ -107,7 +107,7 @@ def report_deaths(index: int, item: Any, event: Died, attempts: int, *, out_of_m
 
 
 def describe_item(item: Any) -> str:
-    """An item in a few words. Never the whole `repr` first: the item may be a gigabyte."""
+    """Describe an item in a few words. Never calls `repr` on all of it: the item may be a gigabyte."""
     try:
         if isinstance(item, (bytes, bytearray, memoryview)) and len(item) > _MAX_SHOWN_BYTES:
             return f"{bytes(item[:_MAX_SHOWN_BYTES])!r}... ({len(item):,} bytes)"

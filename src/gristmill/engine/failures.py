@@ -1,9 +1,9 @@
-"""The failure policy: an item that gave no result is retried, run in isolation, or reported as failed.
+"""The failure policy: an item without a result is retried, run in isolation, or reported as failed.
 
 An exception or a timeout uses up a retry. The death of a worker does not, because it says little about the item: the
 machine may have run out of memory because of another process, or somebody killed the worker. An item becomes a suspect
 only after three deaths. It then runs in isolation, with no other worker alive, and only three more deaths there prove
-that the item is the cause. So no innocent item is ever blamed, and no guilty item can stop the job.
+that the item is the cause. So no item is blamed for what others did, and no item can stop the whole job.
 
 A caller that can take an item apart passes `on_poison`. Its probe replaces the isolated runs: every trial ends with its
 first death or timeout, and the probe decides how many trials it needs.
@@ -32,10 +32,11 @@ if TYPE_CHECKING:
 
     Probe = Generator[Any, Any, Any]
     """Yields items to run in isolation and receives the result or `Failure` of each. Returns an item to run instead of
-    the guilty one, or None to let the failure stand."""
+    the failed one, or None if that has failed for good."""
     OnPoison = Callable[[Any, Failure, int], Probe]
 
 MAX_DEATHS = 3
+"""Deaths that make an item a suspect, and deaths in isolation that prove it is the cause."""
 _BACKOFF_SECONDS = 0.1
 _MAX_BACKOFF_SECONDS = 10.0
 
@@ -95,7 +96,7 @@ class FailureHandler:
 
     @property
     def has_open_cases(self) -> bool:
-        """Whether some item failed before, so that results must be examined one by one."""
+        """Whether an item failed before, so that results must be examined one by one."""
         return bool(self._histories or self._run)
 
     @property
@@ -155,26 +156,26 @@ class FailureHandler:
             self._continue_probe(run, outcome)
 
     def handle_unpicklable(self, index: int, item: Any, error: CapturedError, *, was_run: bool) -> None:
-        """Fail an item that cannot be sent to a worker, or whose result cannot come back. A retry would not help."""
+        """Fail an item that cannot be sent to a worker, or whose result cannot be returned. A retry would not help."""
         history = self._count_attempt(index) if was_run else self._histories.get(index, _ItemHistory())
         self.finish(index, failure_report.report_exception(index, item, error, history.attempts))
 
     def handle_exception(self, index: int, item: Any, error: CapturedError) -> None:
         """Retry an item that raised, or fail it when the retries are used up or the error is final."""
         history = self._count_attempt(index)
-        failed = failure_report.report_exception(index, item, error, history.attempts)
+        report = failure_report.report_exception(index, item, error, history.attempts)
         is_final = error.kind == "unpicklable" or error.is_final
-        self._retry_or_finish(index, item, history, failed, is_final=is_final)
+        self._retry_or_finish(index, item, history, report, is_final=is_final)
 
     def handle_timeout(self, index: int, item: Any, position: int) -> None:
         """Probe, retry or fail an item that took too long."""
         history = self._count_attempt(index)
-        failed = failure_report.report_timeout(index, item, self._timeout, history.attempts, position)
+        report = failure_report.report_timeout(index, item, self._timeout, history.attempts, position)
         if self._on_poison is not None and not self._is_probing(index):
             self._end_isolated_run(index)
-            self._start_probe(index, item, failed, position)
+            self._start_probe(index, item, report, position)
         else:
-            self._retry_or_finish(index, item, history, failed, is_final=False)
+            self._retry_or_finish(index, item, history, report, is_final=False)
 
     def handle_growth(self, index: int, item: Any, event: Died, num_bytes: int) -> None:
         """Fail an item whose worker grew too large. The caller set that limit, so one death is proof enough."""
@@ -189,8 +190,8 @@ class FailureHandler:
             run.worker = None
             run.deaths += 1
             if run.deaths == MAX_DEATHS or run.probe is not None:
-                failed = failure_report.report_deaths(index, item, event, history.attempts, out_of_memory=out_of_memory)
-                self.finish(index, failed)
+                report = failure_report.report_deaths(index, item, event, history.attempts, out_of_memory=out_of_memory)
+                self.finish(index, report)
             return
         history.deaths += 1
         if history.deaths < MAX_DEATHS:
@@ -198,8 +199,8 @@ class FailureHandler:
         elif self._on_poison is None:
             self._suspects.append(IsolatedRun(index, item))
         else:
-            failed = failure_report.report_deaths(index, item, event, history.attempts, out_of_memory=out_of_memory)
-            self._start_probe(index, item, failed, event.position)
+            report = failure_report.report_deaths(index, item, event, history.attempts, out_of_memory=out_of_memory)
+            self._start_probe(index, item, report, event.position)
 
     def release_worker(self, worker: PooledWorker) -> None:
         """Let the isolated run start another worker: this one died before it received the item."""
@@ -212,17 +213,17 @@ class FailureHandler:
         return history
 
     def _retry_or_finish(
-        self, index: int, item: Any, history: _ItemHistory, failed: FinalFailure, *, is_final: bool
+        self, index: int, item: Any, history: _ItemHistory, report: FinalFailure, *, is_final: bool
     ) -> None:
         history.tries += 1
         # A probe decides by itself what to try again, so its trials are never retried here.
         if is_final or history.tries > self._max_retries or self._is_probing(index):
-            self.finish(index, failed)
+            self.finish(index, report)
             return
         self._end_isolated_run(index)
         pause = min(_BACKOFF_SECONDS * 2 ** (history.tries - 1), _MAX_BACKOFF_SECONDS)
         heapq.heappush(self._retries, (monotonic() + pause, index, item))
-        failure = failed.failure
+        failure = report.failure
         self._observer.report_event("item_retried", item=index, kind=failure.kind, error=failure.error_type)
 
     def _is_probing(self, index: int) -> bool:
@@ -238,12 +239,12 @@ class FailureHandler:
         self._run = None
         return run
 
-    def _start_probe(self, index: int, item: Any, failed: FinalFailure, position: int) -> None:
+    def _start_probe(self, index: int, item: Any, report: FinalFailure, position: int) -> None:
         if self._on_poison is not None:
-            probe = self._on_poison(item, failed.failure, position)
+            probe = self._on_poison(item, report.failure, position)
             if not isinstance(probe, Generator):
                 raise UsageError(f"on_poison must return a generator, not {probe!r}", help="yield the tasks to try")
-            self._continue_probe(IsolatedRun(index, item, probe=probe, suspected_failure=failed), None)
+            self._continue_probe(IsolatedRun(index, item, probe=probe, suspected_failure=report), None)
 
     def _continue_probe(self, run: IsolatedRun, outcome: Any) -> None:
         if run.probe is None:

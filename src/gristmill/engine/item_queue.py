@@ -1,4 +1,4 @@
-"""Where the next chunk comes from: items that were put back, then new ones from the input, in sizes that suit them."""
+"""The source of the next chunk: first the items that were put back, then new ones from the input."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _CHUNK_SECONDS = 0.05
+"""The time that a chunk should take: long beside the cost of sending it, short beside a job."""
 _CHUNK_BYTES = 1 << 20
 _MAX_CHUNK = 8192
 _PULL_SECONDS = 0.01
 _GROWTH = 16
+"""How much larger than the last a chunk may be: the first measurements are of a few items."""
 _OBJECT_BYTES = 128
 
 
 class ChunkSizer:
     """Chooses the number of items in a chunk: enough that sending costs little, few enough that no worker ends late.
 
-    Optimism is safe, because a chunk that takes too long returns its unstarted items. So the size follows the mean
-    quickly.
+    A size that is too large does little harm, because a chunk that takes too long returns its unstarted items. So the
+    size follows the mean time quickly.
     """
 
     def __init__(self, fixed: int | Literal["auto"], num_workers: int, total: int | None) -> None:
@@ -36,17 +38,17 @@ class ChunkSizer:
         self._seconds_per_item = math.inf
         self._bytes_per_item = 0.0
 
-    def size(self, num_taken: int) -> int:
-        """The size of the next chunk, after `num_taken` items were taken from the input."""
+    def choose_size(self, num_pulled: int) -> int:
+        """Choose the size of the next chunk, after `num_pulled` items were read from the input."""
         if self._fixed is not None:
             return self._fixed
         if self._total is None:
             return self._size
         # The last chunks are small, so that all workers finish together.
-        return max(1, min(self._size, (self._total - num_taken) // (3 * self._num_workers)))
+        return max(1, min(self._size, (self._total - num_pulled) // (3 * self._num_workers)))
 
     def observe_time(self, num_items: int, seconds: float) -> None:
-        """Learn from the time that some items took."""
+        """Learn from the time that items took."""
         if num_items:
             latest = seconds / num_items
             mean = self._seconds_per_item
@@ -61,7 +63,7 @@ class ChunkSizer:
             self._bytes_per_item = max(num_bytes / num_items, 0.9 * self._bytes_per_item)
 
     def num_items_in(self, num_bytes: int) -> int:
-        """How many items or results take this many bytes; a modest number where their size is not known."""
+        """Estimate how many items or results take this many bytes; a modest number if their size is not known."""
         if not self._bytes_per_item:
             return 1024
         # A small number takes 5 bytes in a pickle, and over 100 as an object in a dict.
@@ -69,7 +71,7 @@ class ChunkSizer:
 
 
 class ItemQueue:
-    """The items still to be run. It holds no more of the input than was asked for, so the input may be endless."""
+    """The items still to be run. It reads no more of the input than it is asked for, so the input may be endless."""
 
     def __init__(self, items: Iterable[Any], sizer: ChunkSizer, first_index: int) -> None:
         self._source = iter(items)
@@ -87,13 +89,13 @@ class ItemQueue:
         """Items from this number on are not wanted."""
 
     def __len__(self) -> int:
-        """The number of items at hand; the input may hold more."""
+        """Return the number of items at hand; the input may have more."""
         return len(self._front)
 
     def put_back(self, items: list[tuple[int, Any]], *, alone: bool) -> None:
         """Put items before all others; with `alone`, each of them gets a chunk of its own from now on.
 
-        A chunk in which something went wrong comes back in single items: the next failure then names its item.
+        The items of a chunk in which something went wrong run alone: the next failure then names its item.
         """
         wanted_items = [entry for entry in items if not self.is_past_end(entry[0])]
         self._front.extendleft(reversed(wanted_items))
@@ -101,7 +103,7 @@ class ItemQueue:
             self._alone.update(index for index, _ in wanted_items)
 
     def prefetch(self, num_items: int) -> None:
-        """Have this many items at hand, if the input delivers them without delay."""
+        """Read from the input until this many items are at hand, if it delivers them without delay."""
         if num_items > len(self._front):
             self._front.extend(self._pull_numbered(num_items - len(self._front)))
 
@@ -112,12 +114,12 @@ class ItemQueue:
         self._front = deque(entry for entry in self._front if entry[0] < self.end)
 
     def is_past_end(self, index: int) -> bool:
-        """Whether the item is not wanted any more."""
+        """Whether the item is no longer wanted."""
         return index >= self.end
 
     def next_chunk(self, max_items: int | None) -> Chunk | None:
-        """The next chunk; None when no item is at hand. Later calls may find one unless `is_exhausted`."""
-        size = self._sizer.size(self._next_index - self._first_index)
+        """Take the next chunk; None if no item is at hand. A later call may find one unless `is_exhausted`."""
+        size = self._sizer.choose_size(self._next_index - self._first_index)
         if max_items is not None:
             size = min(size, max_items)
         if self._front and self._front[0][0] in self._alone:
@@ -135,7 +137,7 @@ class ItemQueue:
         return Chunk(self._num_chunks, range(self._next_index - len(items), self._next_index), items)
 
     def make_chunk(self, entries: list[tuple[int, Any]]) -> Chunk:
-        """A chunk of these numbered items."""
+        """Make a chunk of these numbered items."""
         self._num_chunks += 1
         return Chunk(self._num_chunks, [index for index, _ in entries], [item for _, item in entries])
 
@@ -152,10 +154,10 @@ class ItemQueue:
         return list(enumerate(items, self._next_index - len(items)))
 
     def _pull(self, size: int) -> list[Any]:
-        """Up to `size` items of the input, as many as it delivers within 10 ms.
+        """Read up to `size` items of the input, as many as it delivers within 10 ms.
 
         The input is the caller's own iterator and may be slow. The scheduler must not wait for it while workers have
-        results, so it takes what is there and asks again later.
+        results, so it takes what it can get and asks again later.
         """
         if self.is_exhausted or self.is_paused or size < 1:
             return []

@@ -1,4 +1,4 @@
-"""Keeping a job inside its memory: how many workers fit, which has grown too large, and whether the kernel killed one.
+"""The memory of a job: how many workers fit, which one has grown too large, and whether the kernel has killed one.
 
 Checked once a second, by reading a few small files.
 """
@@ -12,7 +12,9 @@ from gristmill.engine import resources
 _CHECK_SECONDS = 1.0
 _SHRINK_SECONDS = 5.0  # a worker that was stopped needs a moment to release its memory
 _SHORT_BELOW = 0.05
+"""The share of the limit below which memory is short."""
 _WORKERS_SHARE = 0.8
+"""The share of memory that all workers together may use; the rest is for the caller and the system."""
 _GROWTH_ALLOWED = 1.5
 
 
@@ -33,11 +35,11 @@ class MemoryWatch:
         return True
 
     def size_of(self, pid: int) -> int:
-        """The resident memory of a process in bytes."""
+        """Return the resident memory of a process in bytes."""
         return resources.read_process_bytes(pid)
 
     def count_fitting_workers(self, worker_bytes: int, max_workers: int) -> int:
-        """How many workers of this size fit, one of them running already: at least one, at most `max_workers`."""
+        """Count the workers of this size that fit, one of them running already: from 1 to `max_workers`."""
         num_more = int(_WORKERS_SHARE * resources.read_memory_available()) // max(worker_bytes, 1)
         return max(1, min(max_workers, 1 + num_more))
 

@@ -19,17 +19,19 @@ _log = logging.getLogger("gristmill")
 
 
 class Display(Protocol):
-    """Shows a running job to a person."""
+    """A display that shows a running job to a person."""
 
     seconds_between: float
 
-    def show(self, observer: Observer, pool: WorkerPool) -> None: ...
+    def show(self, observer: Observer, pool: WorkerPool) -> None:
+        """Show the job as it is now. Called every `seconds_between` seconds."""
 
-    def close(self, observer: Observer) -> None: ...
+    def close(self, observer: Observer) -> None:
+        """Show the end of the job."""
 
 
 class Observer:
-    """Keeps the counts of a job and passes on what happens."""
+    """Keeps the counts of a job and reports its events to the display, the log and the user."""
 
     def __init__(
         self, desc: str, total: int | None, display: Display | None, events: EventLog | None, *, num_bytes: int = 0
@@ -133,5 +135,5 @@ class Observer:
             self._last_shown = monotonic()
             try:
                 self._display.show(self, pool)
-            except (OSError, ValueError):  # nobody can see it any more: the terminal is gone, the file closed
+            except (OSError, ValueError):  # the terminal is gone or the file is closed; the job continues
                 self._display = None

@@ -64,12 +64,12 @@ def parallel_map(
         on_error: `"raise"` the original exception; `"return"` a `Failure` instead of the result; or `"skip"` the
             item, which is counted and logged.
         chunk_size: Items sent to a worker at a time; `"auto"` follows how long they take.
-        ordered: Results in the order of the items; otherwise as they come.
+        ordered: Return results in the order of the items; otherwise as they finish.
         max_items_per_worker: Replace a worker after that many items (for functions that leak memory).
         pin: Bind each worker to its own CPU.
         desc: The job's name in progress and messages.
-        progress: None: bars on a terminal, else a line every ten seconds. True or False force it. An `EventLog` also
-            writes events to a file.
+        progress: None: bars on a terminal, else a line every ten seconds. True: always bars. False: nothing. An
+            `EventLog` also writes events to a file.
         monitor: Show CPU and memory of each worker.
     """
     options = Options(
@@ -151,20 +151,20 @@ class _Call:
         self._first_skipped: FinalFailure | None = None
         total = find_length(items)
         log = progress if isinstance(progress, EventLog) else None
-        shows = None if isinstance(progress, EventLog) else progress
-        display = displays.choose_display(progress=shows, monitor=monitor)
+        is_shown = None if isinstance(progress, EventLog) else progress
+        display = displays.choose_display(progress=is_shown, monitor=monitor)
         name = str(getattr(fn, "__name__", "items")).strip("<>")
         self._observer = Observer(desc or name, total, display, log)
         self._run = ParallelRun(Job(fn, setup), items, options, self._observer, total=total)
 
     def as_completed(self) -> Iterator[Any]:
-        """Yield results as they come."""
+        """Yield results as they finish."""
         with self, closing(self._run.outcomes()) as outcomes:
             for _, values in outcomes:
                 yield from self._apply_on_error(values)
 
     def in_order(self, *, holds_all: bool = False) -> Iterator[Any]:
-        """Yield results in input order. The first failing item in input order is raised, whichever failed first.
+        """Yield results in input order. Of several failures the first in input order is raised, whichever came first.
 
         Unless `holds_all`, the run is paused while too many results wait for an earlier one.
         """

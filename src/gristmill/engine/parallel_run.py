@@ -1,4 +1,4 @@
-"""One parallel call, from its options to running schedulers: checks the options, chooses backend and workers."""
+"""One parallel call: checks its options, chooses the backend and the number of workers, and runs the scheduler."""
 
 from __future__ import annotations
 
@@ -33,9 +33,12 @@ _BACKENDS = {
 }
 BACKENDS = (*_BACKENDS, "auto")
 _SMALL_JOB_SECONDS = 1.0
-_JUDGE_AFTER_SECONDS = 0.05
+_ESTIMATE_AFTER_SECONDS = 0.05
+"""How long items run in the caller before their time is extrapolated to the whole job."""
 _UNKNOWN_LENGTH_SECONDS = 0.2
+"""How long items run in the caller if nobody knows how many there are."""
 _BARE_WORKER_BYTES = 32 << 20
+"""The memory of a worker that has imported nothing."""
 
 _log = logging.getLogger("gristmill")
 
@@ -71,7 +74,9 @@ class Options:
         for name in ("timeout", "pin", "max_items_per_worker"):
             if getattr(self, name):
                 hint = 'use backend="processes", or leave it out'
-                raise UsageError(f"the {self.backend} backend cannot keep {name}={getattr(self, name)!r}", help=hint)
+                raise UsageError(
+                    f"the {self.backend} backend does not support {name}={getattr(self, name)!r}", help=hint
+                )
 
 
 class ParallelRun:
@@ -99,18 +104,18 @@ class ParallelRun:
         self._on_poison = on_poison
         self._has_ended = False
         self._num_first_items = 0
-        # What only processes can keep is not tried in the caller first.
+        # Some options work only in processes, so such a job does not start in the caller.
         needs_processes = options.timeout or options.pin or options.max_items_per_worker
         self._starts_in_caller = options.backend == "auto" and not needs_processes
         # The scheduler is made here, so that errors of the call itself are raised before the first result is asked for.
         if self._starts_in_caller:
-            self._scheduler = self._make_scheduler("serial", self._first_items(), 0)
+            self._scheduler = self._make_scheduler("serial", self._take_first_items(), 0)
         else:
             backend = "processes" if options.backend == "auto" else options.backend
             self._scheduler = self._make_scheduler(backend, self._items, 0)
 
     def outcomes(self) -> Generator[tuple[int, list[Any]], None, None]:
-        """`(first index, values)` of consecutive items, as they come. A `FinalFailure` is always alone in its run."""
+        """Yield `(first index, values)` of consecutive items, as they finish. A `FinalFailure` is always alone."""
         yield from self._scheduler.outcome_runs()
         next_items = list(islice(self._items, 1)) if self._starts_in_caller and not self._has_ended else []
         if next_items:
@@ -120,7 +125,7 @@ class ParallelRun:
 
     @property
     def num_results_to_hold(self) -> int:
-        """How many results may wait for an earlier one."""
+        """The number of results that may wait for an earlier one."""
         return self._scheduler.num_results_to_hold
 
     def pause(self, *, paused: bool) -> None:
@@ -136,7 +141,7 @@ class ParallelRun:
         module, class_name = _BACKENDS[backend_name]
         backend: Backend = getattr(import_module(module), class_name)()
         options = self._options
-        # While the caller measures how long items take, a chunk of the user's size would hide it.
+        # While the caller measures how long an item takes, items must end one by one, whatever chunk size was set.
         is_measuring = self._starts_in_caller and backend_name == "serial" and options.chunk_size != "auto"
         policy = Policy(
             workers=1
@@ -162,8 +167,8 @@ class ParallelRun:
             on_poison=self._on_poison,
         )
 
-    def _first_items(self) -> Iterator[Any]:
-        """Items for the caller, as long as they look like a small job."""
+    def _take_first_items(self) -> Iterator[Any]:
+        """Yield items for the caller, as long as the job looks small."""
         began = monotonic()
         for item in self._items:
             self._num_first_items += 1
@@ -172,7 +177,7 @@ class ParallelRun:
             if self._total is None:
                 if seconds > _UNKNOWN_LENGTH_SECONDS:
                     return
-            elif seconds > _JUDGE_AFTER_SECONDS:
+            elif seconds > _ESTIMATE_AFTER_SECONDS:
                 num_done = max(1, self._observer.num_done)
                 if seconds * self._total > _SMALL_JOB_SECONDS * num_done:
                     return
@@ -189,15 +194,15 @@ def _choose_num_workers(workers: int | Literal["auto"], *, in_processes: bool) -
 
 
 def _make_serial(options: Options) -> Options:
-    """The options of a call inside a worker: there it runs serially."""
+    """Return the options of a call inside a worker, where it runs serially."""
     if nesting.is_first_nested_call():
-        dropped = f"; its timeout of {options.timeout:g} s is not kept" if options.timeout else ""
-        _log.warning("a parallel call inside a worker runs serially, in that worker%s", dropped)
+        warning = f"; its timeout of {options.timeout:g} s is ignored" if options.timeout else ""
+        _log.warning("a parallel call inside a worker runs serially, in that worker%s", warning)
     return replace(options, backend="serial", timeout=None, pin=False, max_items_per_worker=None)
 
 
 def find_length(items: Iterable[Any]) -> int | None:
-    """The number of items, if they have a length."""
+    """Return the number of items, if they have a length."""
     try:
         return len(items) if isinstance(items, Sized) else None
     except Exception:  # the caller's own code; the length is only a hint

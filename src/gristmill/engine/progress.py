@@ -1,7 +1,7 @@
-"""Progress for a person: bars on a terminal, otherwise a plain line now and then.
+"""Progress for a person: bars on a terminal, otherwise a plain line every ten seconds.
 
 Nothing is shown, and rich is not imported, before a job has run for half a second. `Activity` is for work without an
-amount: it names the current activity.
+known amount: it names the current activity.
 """
 
 from __future__ import annotations

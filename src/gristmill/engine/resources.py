@@ -49,9 +49,9 @@ def read_cpu_quota(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> float:
         allowed, _, period = (_read(group / "cpu.max") or "max").partition(" ")  # v2: "150000 100000"
         if allowed != "max":
             quota = min(quota, int(allowed) / int(period))
-        old = int(_read(group / "cpu.cfs_quota_us") or -1)
-        if old > 0:
-            quota = min(quota, old / int(_read(group / "cpu.cfs_period_us") or 100_000))
+        v1_quota = int(_read(group / "cpu.cfs_quota_us") or -1)
+        if v1_quota > 0:
+            quota = min(quota, v1_quota / int(_read(group / "cpu.cfs_period_us") or 100_000))
     return quota
 
 

@@ -1,7 +1,7 @@
 """The event loop behind every parallel call: which worker gets what next, and what follows from each event.
 
 One thread, no locks. The loop never waits for a particular worker: it waits for any event or for the next timer. Every
-item leaves exactly once, with its result or its failure.
+item leaves exactly once, with its result or with its failure.
 
     dispatch:  item queue ─▶ chunk ─▶ idle worker          (or the isolated run, for which all else waits)
     wait:      backend ─▶ events ─▶ results out, failures to the failure handler, dead workers out of the pool
@@ -10,7 +10,7 @@ item leaves exactly once, with its result or its failure.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from contextlib import closing
 from dataclasses import dataclass
 from time import monotonic
@@ -20,6 +20,7 @@ from gristmill.engine import backend as backends
 from gristmill.engine.failure_report import FinalFailure
 from gristmill.engine.failures import FailureHandler
 from gristmill.engine.item_queue import ChunkSizer, ItemQueue
+from gristmill.engine.pool_sizer import PoolSizer
 from gristmill.engine.worker.captured_error import CapturedError
 from gristmill.engine.worker_pool import WorkerPool
 
@@ -37,9 +38,10 @@ if TYPE_CHECKING:
 
 _TICK_SECONDS = 1.0
 _GROWTH_SECONDS = 0.1
+"""How often the size of workers is checked if it is limited: memory can grow by gigabytes in a second."""
 _RESULT_BYTES_TO_HOLD = 256 << 20
 _CPU_TIME_SIGNAL = "SIGVTALRM"
-"""The signal with which the kernel ends a worker that has set itself a limit of CPU time."""
+"""The signal by which the kernel ends a worker that has set itself a limit of CPU time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +80,19 @@ class Scheduler:
         self._backend = backend
         self._policy = policy
         self._observer = observer
-        self._memory = memory
-        self._sizer = ChunkSizer(policy.chunk_size, policy.workers, total)
-        self._queue = ItemQueue(items, self._sizer, first_index)
+        self._chunk_sizer = ChunkSizer(policy.chunk_size, policy.workers, total)
+        self._queue = ItemQueue(items, self._chunk_sizer, first_index)
         spec = backends.WorkerSpec(job, returns_unstarted=policy.chunk_size == "auto")
         # A set-up may load gigabytes: the first worker is then measured before others are started.
         num_first_workers = 1 if policy.can_resize and job.setup is not None else policy.workers
         self._pool = WorkerPool(backend, spec, num_first_workers, policy.cpus)
-        self._is_sized = not policy.can_resize
+        self._pool_sizer = PoolSizer(
+            self._pool,
+            memory,
+            observer,
+            max_workers=policy.workers if policy.can_resize else None,
+            max_growth_bytes=policy.max_growth_bytes,
+        )
         self._finished: deque[tuple[int, list[Any]]] = deque()
         self._failures = FailureHandler(
             self._queue,
@@ -96,17 +103,15 @@ class Scheduler:
             timeout=policy.timeout,
             on_poison=on_poison,
         )
-        self._workers_lost_to: Counter[int] = Counter()
-        """By item: how many workers the pool lost when the kernel killed the worker that ran it."""
 
     def outcomes(self) -> Generator[tuple[int, Any], None, None]:
-        """`(index, result)` or `(index, FinalFailure)` of every item, as they come."""
+        """Yield `(index, result)` or `(index, FinalFailure)` of every item, as they finish."""
         with closing(self.outcome_runs()) as runs:
             for index, values in runs:
                 yield from enumerate(values, index)
 
     def outcome_runs(self) -> Generator[tuple[int, list[Any]], None, None]:
-        """`(first index, values)` of consecutive items, as they come. A `FinalFailure` is always alone in its run."""
+        """Yield `(first index, values)` of consecutive items, as they finish. A `FinalFailure` is always alone."""
         at_once = True
         try:
             while True:
@@ -118,22 +123,22 @@ class Scheduler:
                 for event in self._backend.wait(self._seconds_to_wait()):
                     self._handle(event)
                 self._check_timers()
-            # After `end_at` workers may still run items that nobody wants: they are not worth waiting for.
+            # After `end_at` workers may still run items whose results are not wanted: do not wait for them.
             at_once = self._pool.is_busy
         finally:
             self._backend.close(at_once=at_once)
 
     @property
     def num_results_to_hold(self) -> int:
-        """How many results may wait for an earlier one: about 256 MiB of them."""
-        return self._sizer.num_items_in(_RESULT_BYTES_TO_HOLD)
+        """The number of results that may wait for an earlier one: about 256 MiB of them."""
+        return self._chunk_sizer.num_items_in(_RESULT_BYTES_TO_HOLD)
 
     def pause(self, *, paused: bool) -> None:
         """Stop taking new items from the input, or resume: the caller may hold enough results."""
         self._queue.is_paused = paused
 
     def end_at(self, index: int) -> None:
-        """Produce no outcome from this item on. Outcomes of earlier items still come."""
+        """Produce no outcome from this item on. Earlier items still get theirs."""
         self._queue.end_at(index)
         self._failures.end_at(index)
 
@@ -149,7 +154,7 @@ class Scheduler:
             return
         self._failures.release_due_retries()
         self._start_workers()
-        # Nothing is sent ahead of time: it could only wait behind an item that turns out to be slow.
+        # A busy worker gets no second chunk in advance: it might wait there behind a slow item while others are idle.
         for worker in self._pool:
             if not worker.chunks:
                 self._feed(worker)
@@ -168,7 +173,7 @@ class Scheduler:
         except OSError as error:  # the limit of processes or of open files
             if not len(self._pool):
                 raise
-            self._shrink_to(len(self._pool), f"no more workers can be started ({error})")
+            self._pool_sizer.shrink_to(len(self._pool), f"no more workers can be started ({error})")
 
     def _feed(self, worker: PooledWorker) -> None:
         limit = self._policy.max_items_per_worker
@@ -194,11 +199,11 @@ class Scheduler:
             return False
         worker.chunks[chunk.number] = chunk
         worker.num_items += len(chunk.items)
-        self._sizer.observe_size(len(chunk.items), num_bytes)
+        self._chunk_sizer.observe_size(len(chunk.items), num_bytes)
         return True
 
     def _dissolve(self, chunk: Chunk, error: CapturedError, *, was_run: bool) -> None:
-        """Break up a chunk in which something cannot be pickled: each item runs by itself, to find out which."""
+        """Break up a chunk in which something cannot be pickled: each item runs by itself, to find the one."""
         chunk.is_dissolved = True
         items = chunk.unfinished_items()
         if len(items) == 1:
@@ -227,7 +232,7 @@ class Scheduler:
         self._observer.count(counts)
 
     def _close_counts(self, worker: PooledWorker, *, is_done: bool) -> None:
-        """An item ended. Keep its counters only if its result is kept: a second run will count everything again."""
+        """Reset the counters of an item that ended. If it has no result, subtract them: the next run counts again."""
         if not is_done:
             self._observer.count({name: -amount for name, amount in worker.counts.items()})
         worker.counts.clear()
@@ -235,23 +240,18 @@ class Scheduler:
     def _on_ready(self, worker: PooledWorker) -> None:
         self._pool.mark_ready(worker)
         self._observer.report_event("worker_ready", worker=worker.handle.name)
-        if self._memory is not None and worker.handle.pid is not None:
-            worker.bytes_after_setup = self._memory.size_of(worker.handle.pid)
-            if not self._is_sized:
-                self._is_sized = True
-                num_fitting = self._memory.count_fitting_workers(worker.bytes_after_setup, self._policy.workers)
-                self._pool.target = num_fitting
+        self._pool_sizer.measure(worker)
 
     def _on_results(self, event: Results) -> None:
         worker = self._pool[event.worker]
         chunk, results = worker.chunks[event.chunk], event.results
         is_done = not (results.errors or self._failures.is_running_probe(worker))
-        # A dissolved chunk's items are in the queue again: what still arrives for them would leave a second time.
+        # The items of a dissolved chunk are in the queue again: a result that still arrives would leave a second time.
         if not chunk.is_dissolved:
             start, stop = chunk.num_done, chunk.num_done + len(results.values)
             chunk.num_done = stop
-            self._sizer.observe_time(stop - start, results.seconds)
-            self._sizer.observe_size(stop - start, event.num_bytes)
+            self._chunk_sizer.observe_time(stop - start, results.seconds)
+            self._chunk_sizer.observe_size(stop - start, event.num_bytes)
             if results.errors or self._failures.has_open_cases:
                 for position in range(start, stop):
                     self._on_outcome(chunk.indexes[position], chunk.items[position], results, position - start)
@@ -290,19 +290,17 @@ class Scheduler:
             self._pool.stop_worker(worker)
 
     def _on_death(self, event: Died) -> None:
-        """Decide which item the death is about, and return all others of the worker to the queue."""
+        """Attribute the death to one item, and return all other items of the worker to the queue."""
         self._report_death(self._pool[event.worker], event)
         self._close_counts(self._pool[event.worker], is_done=False)
         worker = self._pool.remove(event)
         self._failures.release_worker(worker)
         items = [entry for entry in worker.unfinished_items() if not self._queue.is_past_end(entry[0])]
         suspect = self._find_suspect(worker, event, items)
-        # The kernel's counter is the only witness: an out-of-memory kill looks like anybody's SIGKILL.
-        out_of_memory = event.signal == "SIGKILL" and self._memory is not None and self._memory.has_oom_killer_fired()
+        out_of_memory = self._pool_sizer.was_killed_by_kernel(event)
         if out_of_memory and not worker.is_isolated:
-            num_fewer = self._shrink_to(self._pool.target - 1, "a worker was killed because memory ran out")
-            self._workers_lost_to[suspect] += num_fewer
-        # Alone: if a second item of the chunk kills its worker too, that one is found without further trials.
+            self._pool_sizer.shrink_for(suspect)
+        # Alone: if another item of the chunk kills its worker too, the next death points to it directly.
         self._queue.put_back([entry for entry in items if entry[0] != suspect], alone=True)
         for index, item in items:
             if index == suspect and worker.killed_at_bytes is not None:
@@ -314,12 +312,13 @@ class Scheduler:
 
     @staticmethod
     def _find_suspect(worker: PooledWorker, event: Died, items: list[tuple[int, Any]]) -> int:
-        """The number of the item that the worker's death is attributed to, -1 if it had none."""
+        """Return the number of the item that the death of the worker is attributed to; -1 if it had none."""
         if worker.timed_out_item is not None:
-            return worker.timed_out_item  # if it ended at the last moment, the next item is not to blame
+            return worker.timed_out_item  # it may have ended just before the kill; the next item is not the cause
         if not items or any(index == event.item for index, _ in items):
             return event.item
-        # The worker died before it could note an item, perhaps while it received one. Items are run in this order.
+        # The worker died before it recorded an item, perhaps while it received the chunk. Items run in order, so the
+        # first without an outcome is the suspect.
         return items[0][0]
 
     def _report_death(self, worker: PooledWorker, event: Died) -> None:
@@ -334,8 +333,7 @@ class Scheduler:
 
     def _deliver(self, index: int, value: Any) -> None:
         if isinstance(value, FinalFailure) and value.failure.kind == "out_of_memory":
-            # This item was the cause, so the others may have their workers back.
-            self._pool.target += self._workers_lost_to.pop(index, 0)
+            self._pool_sizer.restore_after(index)
         self._finished.append((index, [value]))
         self._observer.end_item(value)
 
@@ -356,34 +354,11 @@ class Scheduler:
         if self._policy.timeout is not None:
             self._pool.kill_overdue(self._policy.timeout)
         self._pool.kill_lingering()
-        if self._policy.max_growth_bytes is not None and self._memory is not None:
-            self._pool.kill_oversized(self._policy.max_growth_bytes, self._memory)
-        if self._memory is not None and self._memory.is_due():
-            self._check_memory(self._memory)
-
-    def _check_memory(self, memory: MemoryWatch) -> None:
-        for worker in self._pool:
-            if worker.is_ready and worker.handle.pid is not None and not worker.is_retiring:
-                size = memory.size_of(worker.handle.pid)
-                worker.is_retiring = memory.is_too_large(size, worker.bytes_after_setup, self._pool.target)
-                if worker.is_retiring:
-                    self._observer.report_event("worker_recycled", worker=worker.handle.name, bytes=size)
-                    if not worker.chunks:
-                        self._pool.stop_worker(worker)
-        if memory.is_short():
-            self._shrink_to(self._pool.target - 1, "memory is nearly used up")
-
-    def _shrink_to(self, num_workers: int, reason: str) -> int:
-        """Continue with fewer workers, but at least one; return how many fewer."""
-        num_fewer = max(0, self._pool.target - max(1, num_workers))
-        if num_fewer:
-            self._pool.target -= num_fewer
-            self._observer.report_event("workers_reduced", workers=self._pool.target, reason=reason)
-        return num_fewer
+        self._pool_sizer.check()
 
 
 def _group_consecutive(indexes: Sequence[int], values: list[Any]) -> list[tuple[int, list[Any]]]:
-    """Runs of consecutive items. New items have consecutive numbers; items that were put back may have gaps."""
+    """Group values into runs of consecutive items. A range has one run; items that were put back may have gaps."""
     if isinstance(indexes, range):
         return [(indexes[0], values)] if values else []
     return [(index, [value]) for index, value in zip(indexes, values, strict=True)]

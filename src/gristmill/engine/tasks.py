@@ -1,4 +1,4 @@
-"""Tasks: large named units of work, as the pipeline cuts them. The same scheduler, one task at a time per worker."""
+"""Tasks: large named pieces of work, such as the slices of a pipeline. Each worker runs one task at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Context", "Stopwatch", "Task", "run_tasks"]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A unit of work with a name for messages."""
+    """A piece of work with a name for messages."""
 
     id: str
     payload: Any
@@ -63,7 +63,7 @@ def run_tasks(
 
     A task that kills its workers, or that exceeds its timeout, can be taken apart: `on_poison(task, failure, position)`
     returns a generator that yields tasks to try in isolation, receives the result or `Failure` of each, and returns a
-    task to run instead of the guilty one (without the record that kills), or None to let it fail. `num_bytes` is the
+    task to run in its place (without the record that kills), or None to let it fail. `num_bytes` is the
     expected sum of the tasks' counters `bytes`: progress is then shown by bytes. A task that makes its worker grow by
     more than `max_growth_bytes` fails as `out_of_memory`.
 
@@ -86,11 +86,11 @@ def run_tasks(
     total = find_length(tasks)
     display = displays.choose_display(progress=progress, monitor=monitor)
     observer = Observer(desc, total, display, events, num_bytes=num_bytes)
-    in_work = _TasksInFlight(tasks)
+    in_flight = _TasksInFlight(tasks)
     run = ParallelRun(
-        Job(function, setup, takes_context=True), in_work, options, observer, total=total, on_poison=on_poison
+        Job(function, setup, takes_context=True), in_flight, options, observer, total=total, on_poison=on_poison
     )
-    return _yield_results(run, in_work, observer, stopwatch or Stopwatch())
+    return _yield_results(run, in_flight, observer, stopwatch or Stopwatch())
 
 
 class _TasksInFlight:
@@ -98,23 +98,24 @@ class _TasksInFlight:
 
     def __init__(self, tasks: Iterable[Task]) -> None:
         self._tasks = tasks
-        self._out: dict[int, Task] = {}
+        self._by_number: dict[int, Task] = {}
 
     def __iter__(self) -> Iterator[Task]:
         for index, task in enumerate(self._tasks):
-            self._out[index] = task
+            self._by_number[index] = task
             yield task
 
     def take(self, index: int) -> Task:
-        return self._out.pop(index)
+        """Remove and return the task with this number."""
+        return self._by_number.pop(index)
 
 
 def _yield_results(
-    run: ParallelRun, in_work: _TasksInFlight, observer: Observer, stopwatch: Stopwatch
+    run: ParallelRun, in_flight: _TasksInFlight, observer: Observer, stopwatch: Stopwatch
 ) -> Iterator[tuple[Task, Any]]:
     with observer, closing(run.outcomes()) as outcomes:
         for index, (value,) in outcomes:
-            task = in_work.take(index)
+            task = in_flight.take(index)
             if isinstance(value, FinalFailure):
                 error = value.to_exception()
                 add_note(error, f"gristmill: task {task.id}")

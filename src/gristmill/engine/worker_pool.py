@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _MAX_SETUP_DEATHS = 3
 _LEAVE_SECONDS = 2.0
 _AWAY_SECONDS = 2.0
+"""A pause between two checks after which the caller must have done something else."""
 
 
 @dataclass(slots=True, eq=False)
@@ -57,7 +58,7 @@ class PooledWorker:
         return self.is_ready and not (self.is_leaving or self.is_retiring or self.timed_out_item is not None)
 
     def unfinished_items(self) -> list[tuple[int, Any]]:
-        """The items that were sent to it and have no outcome yet."""
+        """Return the items that were sent to it and have no outcome yet."""
         return [entry for chunk in self.chunks.values() if not chunk.is_dissolved for entry in chunk.unfinished_items()]
 
 
@@ -88,11 +89,11 @@ class WorkerPool:
 
     @property
     def is_busy(self) -> bool:
-        """Whether some worker has a chunk."""
+        """Whether a worker has a chunk."""
         return any(worker.chunks for worker in self)
 
     def has_items_before(self, end: float) -> bool:
-        """Whether some worker has an item with a number below `end`."""
+        """Whether a worker has an item with a number below `end`."""
         if end == inf:
             return self.is_busy
         return any(index < end for worker in self for index, _ in worker.unfinished_items())
@@ -137,7 +138,7 @@ class WorkerPool:
         read. Its time then counts from the last byte that arrived.
         """
         now = monotonic()
-        # While the caller did something else nobody read the sockets, so silence proves nothing.
+        # While the caller did something else, nothing was read from the sockets, so silence proves nothing.
         was_away, self._last_check = now - self._last_check > _AWAY_SECONDS, now
         for worker in self:
             note = worker.handle.current()
@@ -160,7 +161,7 @@ class WorkerPool:
                     worker.handle.kill()
 
     def kill_lingering(self) -> None:
-        """Kill workers that were told to stop and did not: a thread that the function started may keep one alive."""
+        """Kill workers that were stopped and have not exited: a thread of the user's function may keep one alive."""
         now = monotonic()
         for worker in self:
             if now > worker.leave_by:

@@ -1,4 +1,4 @@
-"""One worker process as the parent sees it: how it is started, spoken to, killed and reaped.
+"""One worker process as the parent sees it: how it is started, sent messages, killed and reaped.
 
 Each worker leads its own session: Ctrl-C in the terminal reaches only the parent, and whatever the user's function
 started ends with its worker. Nothing here blocks, except for the moment in which a killed process is reaped.
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from gristmill.engine.worker.chunk import Chunk
     from gristmill.engine.worker.recorder import Note
 
-# Cores are shared out by processes; native thread pools inside each would only compete for them. (Arrow's pool follows
-# OMP_NUM_THREADS too.)
+# There is one worker for each core; native thread pools inside of workers would only compete for the cores. (Arrow's
+# pool follows OMP_NUM_THREADS too.)
 ONE_THREAD = {
     "FASTOKENS_BPE_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -91,7 +91,7 @@ class WorkerProcess:
         self.flush()
 
     def fileno(self) -> int:
-        """The socket, for a selector."""
+        """Return the socket, for a selector."""
         return self._socket.fileno()
 
     def send(self, chunk: Chunk) -> int:
@@ -102,11 +102,11 @@ class WorkerProcess:
         return sum(len(segment) for segment in segments)
 
     def flush(self) -> bool:
-        """Write as much as the socket takes; whether nothing is left to write."""
+        """Write as much as the socket takes; return whether nothing is left to write."""
         try:
             return self._sender.flush()
         except (BrokenPipeError, ConnectionResetError):
-            return True  # it is dead or dying: the end of its socket will say so
+            return True  # it is dead or dying, which `receive` will notice
 
     def current(self) -> Note | None:
         started, item, position = self._recorder.read()
@@ -120,13 +120,14 @@ class WorkerProcess:
         self.flush()
 
     def kill(self) -> None:
-        """End the worker and all that it started. Its number cannot belong to another yet: it has not been reaped."""
+        """End the worker and all processes that it started."""
+        # Until the process is reaped, the system cannot give its number to another one.
         if self.process.returncode is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS refuses for a group of the dead
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: a group of dead processes
                 os.killpg(self.process.pid, signal.SIGKILL)
 
     def receive(self) -> tuple[list[Event], bool]:
-        """The events of all complete messages, and whether the worker's end of the socket is closed."""
+        """Return the events of all complete messages, and whether the worker's end of the socket is closed."""
         events: list[Event] = []
         try:
             while (frame := self._receiver.receive()) is not None:
@@ -156,7 +157,7 @@ class WorkerProcess:
         return Undecodable(self, frame.chunk, payload, frame.last)
 
     def reap(self) -> Died:
-        """Reap the process, end what it left running, and report how it ended."""
+        """Reap the process, end what it left running, and return how it ended."""
         self.kill()
         code = self._wait_for_exit()
         _, item, position = self._recorder.read()

@@ -1,1 +1,1 @@
-"""Places to run tasks, one file each."""
+"""The backends, one file each. They carry chunks to workers and report events; the scheduler decides."""

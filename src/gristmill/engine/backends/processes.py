@@ -1,7 +1,7 @@
 """Worker processes on this machine, each behind a private socket pair. One selector waits for all of them.
 
-A death is seen twice, by the process descriptor and by the end of the socket. What the worker sent before it died is
-read first, so that finished work counts.
+A death shows twice, at the process descriptor and at the end of the socket. What the worker sent before it died is read
+first, so that finished work counts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ProcessBackend:
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._interests: dict[WorkerProcess, int] = {}
-        """What the selector waits for at each worker's socket."""
+        """The events that the selector watches for at the socket of each worker."""
         self._pickled_jobs: dict[Job, bytes] = {}
 
     def start(self, spec: WorkerSpec, cpu: int | None) -> WorkerProcess:

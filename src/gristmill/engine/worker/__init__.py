@@ -1,1 +1,1 @@
-"""What runs in a worker process, and how it talks to the parent. Imports little: a worker is up in about 20 ms."""
+"""The code of a worker process and its messages to the parent. Imports little: a worker starts in about 20 ms."""

@@ -46,13 +46,13 @@ class CapturedError:
         self._pickled = _pickle_if_loadable(error) if travels else None
 
     def to_exception(self) -> BaseException:
-        """The original if it could travel, else a `RemoteError` that names it."""
+        """Return the original exception if it could be sent, else a `RemoteError` that names it."""
         if self.raised is not None:
             return self.raised
         if self._pickled is not None:
             try:
                 error = pickling.decode(self._pickled)
-            except Exception:  # it could be loaded in the worker; here its module may be missing
+            except Exception:  # the worker could load it, but here its module may be missing
                 error = None
             if isinstance(error, BaseException):
                 return error
@@ -87,7 +87,7 @@ def _format_message(error: BaseException) -> str:
 
 
 def _pickle_if_loadable(error: BaseException) -> bytes | None:
-    """The exception's pickle, if unpickling it here gives the same class; else None."""
+    """Pickle the exception, if unpickling it here gives the same class; else return None."""
     try:
         pickled = pickling.to_bytes(error.with_traceback(None))
         return pickled if type(pickling.decode(pickled)) is type(error) else None

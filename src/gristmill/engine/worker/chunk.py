@@ -1,6 +1,6 @@
 """The loop over the items of a chunk: the same in a worker process, in a thread and in the caller.
 
-Results leave in groups, at the latest every `FLUSH_SECONDS`. A chunk that turns out to take much longer than planned
+Results are sent in groups, at the latest every `FLUSH_SECONDS`. A chunk that turns out to take much longer than planned
 returns its unstarted items, so that one slow stretch of the input does not delay the rest.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gristmill.engine.worker.recorder import Recorder
 
     class Emit(Protocol):
-        """Sends results on their way; `last` marks the end of the chunk."""
+        """Sends results; `last` marks the end of the chunk."""
 
         def __call__(self, results: ChunkResults, *, last: bool) -> None: ...
 
@@ -41,7 +41,7 @@ class Chunk:
         """Whether its items are in the queue again, so that later results of this chunk must be ignored."""
 
     def unfinished_items(self) -> list[tuple[int, Any]]:
-        """The items without an outcome, with their numbers."""
+        """Return the items without an outcome, with their numbers."""
         return list(zip(self.indexes[self.num_done :], self.items[self.num_done :], strict=True))
 
 
@@ -66,7 +66,7 @@ def run_chunk(
     returns_unstarted: bool = False,
     is_cancelled: Callable[[], bool] | None = None,
 ) -> None:
-    """Call the function on each item and `emit` the results; the last group is marked, and may leave items undone."""
+    """Call the function on each item and `emit` the results. After the last group items may be left unstarted."""
     began = flushed = monotonic()
     results = ChunkResults()
     for index, item in zip(chunk.indexes, chunk.items, strict=True):

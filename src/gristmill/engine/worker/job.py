@@ -1,4 +1,4 @@
-"""What a worker is told once: the function, its set-up, and how a running task reports back."""
+"""A job as a worker receives it: the function, its set-up, and how a running task reports to the scheduler."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COUNTS_SECONDS = 0.25
 
 
 class Job:
-    """A function and its set-up. Sent to each worker once, by value where it must be."""
+    """A function and its set-up. Sent to each worker once."""
 
     __slots__ = ("function", "setup", "takes_context")
 

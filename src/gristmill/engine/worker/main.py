@@ -1,8 +1,8 @@
-"""What runs in a worker process: load the job, set up, then run one chunk after another until told to stop.
+"""The main function of a worker process: load the job, set up, then run one chunk after another until stopped.
 
-Started as a fresh interpreter, never forked. Imports little: a worker is up in about 20 ms and 12 MiB. It dies with its
-parent in every case: by the kernel's signal on Linux, even while native code holds the interpreter lock, and by a
-watching thread everywhere.
+A worker is a fresh interpreter, never a fork. It imports little: it starts in about 20 ms and takes 12 MiB. It ends
+with its parent in every case: by the kernel's signal on Linux, even while native code holds the interpreter lock, and
+by a watching thread everywhere.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main() -> NoReturn:
         _end_process_group()
     except KeyboardInterrupt:
         os._exit(130)
-    except MemoryError:  # not even the item could be received; the parent sees which one it was
+    except MemoryError:  # not even the item could be received; the parent reads in the recording which one it was
         os._exit(1)
     sys.exit(0)
 
@@ -62,7 +62,7 @@ class Worker:
         faulthandler.enable(recording, all_threads=False)
 
     def serve(self) -> None:
-        """Run chunks until told to stop, or return at once if the set-up failed."""
+        """Run chunks until the parent stops the worker. Returns early if the set-up failed."""
         if not self._load_job():
             return
         self._send(wire.READY)
@@ -89,8 +89,8 @@ class Worker:
         return True
 
     def _run_chunk(self, frame: wire.Frame) -> None:
-        # If unpickling the items kills this process or never ends, the first of them is as good a suspect as any:
-        # `num_items` of a chunk frame is the number of its first item.
+        # Unpickling the items may kill this process or never end. Any of them may be the cause, so record the first:
+        # in a chunk frame `num_items` is the number of its first item.
         self._recorder.note(monotonic(), frame.num_items)
         try:
             indexes, items = frame.load()
@@ -130,7 +130,7 @@ class Worker:
                     about = "the result cannot be pickled"
                     results.errors[position] = CapturedError(error, "unpicklable", about=about, travels=True)
             segments = wire.pack(wire.RESULTS, results, last=last, chunk=chunk.number, num_items=num_items)
-        # The parent may be busy elsewhere and not read: that is not the item's fault.
+        # The parent may be busy and not read for a while: that must not count as the item's time.
         self._recorder.stop_clock()
         self._sender.push(segments)
         self._sender.flush()
@@ -170,7 +170,7 @@ def _die_with_parent(lifeline: int) -> None:
 
 
 def _print_whole_lines() -> None:
-    """Workers share one output: each line leaves in one piece and at once, whatever PYTHONUNBUFFERED says."""
+    """Write each line in one piece and without delay: workers share one output. Overrides PYTHONUNBUFFERED."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True, write_through=False)

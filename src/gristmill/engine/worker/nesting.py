@@ -24,7 +24,7 @@ def enter_worker_thread() -> None:
 
 
 def leave_worker_thread() -> None:
-    """Note that the current thread is no worker any more; its number may be given to another thread."""
+    """Note that the current thread is no longer a worker; another thread may get its number."""
     _worker_threads.discard(get_ident())
 
 
@@ -34,6 +34,6 @@ def is_inside_worker() -> bool:
 
 
 def is_first_nested_call() -> bool:
-    """True once in a process: the warning is not repeated."""
+    """Whether this is the first call in the process: the warning is not repeated."""
     has_warned, _process["has_warned"] = _process["has_warned"], True
     return not has_warned

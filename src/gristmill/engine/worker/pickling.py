@@ -25,7 +25,7 @@ class _NeedsCloudpickle(Exception):
 
 
 class _SegmentFile:
-    """A file for a pickler that keeps what is written as a list. Objects over 64 KiB arrive uncopied."""
+    """A file for a pickler that collects writes in a list. The pickler passes objects over 64 KiB without a copy."""
 
     def __init__(self) -> None:
         self.segments: list[Buffer] = []
@@ -40,7 +40,7 @@ class _PlainPickler(pickle.Pickler):
 
 
 def encode(obj: object) -> tuple[list[Buffer], list[memoryview]]:
-    """The pickle in segments, and the buffers that travel beside it.
+    """Pickle an object: return the pickle in segments, and the large buffers that are sent beside it.
 
     Raises whatever the object's own `__reduce__` or the pickler raises when the object cannot be sent.
     """
@@ -58,7 +58,7 @@ def _encode_with(pickler: Callable[..., pickle.Pickler], obj: object) -> tuple[l
     file = _SegmentFile()
     buffers: list[memoryview] = []
 
-    def keep_large(buffer: pickle.PickleBuffer) -> bool:  # false: "I have it", true: "write it into the pickle"
+    def keep_large(buffer: pickle.PickleBuffer) -> bool:  # False: it is kept here; True: write it into the pickle
         view = buffer.raw()
         if view.nbytes < _MIN_OUT_OF_BAND_BYTES:
             return True
@@ -70,12 +70,12 @@ def _encode_with(pickler: Callable[..., pickle.Pickler], obj: object) -> tuple[l
 
 
 def decode(body: Buffer, buffers: Sequence[Buffer] = ()) -> Any:
-    """The object of a pickle and its buffers."""
+    """Unpickle an object."""
     return pickle.loads(body, buffers=buffers)
 
 
 def to_bytes(obj: object) -> bytes:
-    """One self-contained byte string, for objects that are small or sent once."""
+    """Pickle an object to one self-contained byte string: for objects that are small or sent once."""
     file = _SegmentFile()
     try:
         _PlainPickler(file, protocol=5).dump(obj)
@@ -85,7 +85,7 @@ def to_bytes(obj: object) -> bytes:
 
 
 def function_to_bytes(obj: object) -> bytes:
-    """Like `to_bytes`, but honours modules that the user registered to be pickled by value."""
+    """Like `to_bytes`, but respects modules that the user registered to be pickled by value."""
     import cloudpickle  # noqa: PLC0415
 
     pickled: bytes = cloudpickle.dumps(obj, protocol=5)

@@ -56,7 +56,7 @@ class Recorder:
         self.note(_NEVER, -1)
 
     def read(self) -> Note:
-        """`(started, item, position)`. A worker that is just starting an item, or died doing so, is not late."""
+        """Return `(started, item, position)`. A worker that is just starting an item, or died doing so, is not late."""
         # Read backwards: if the last value written still agrees with the first, nothing came between. If not, a note is
         # being written, and the later time is the one that counts.
         (again,) = _TIME.unpack_from(self._memory, 24)
@@ -65,7 +65,7 @@ class Recorder:
         return max(started, again), item, position
 
     def crash_text(self) -> str:
-        """The Python stack that faulthandler wrote at a fatal signal; empty if there was none."""
+        """Return the Python stack that faulthandler wrote at a fatal signal; empty if there was none."""
         return self._memory[_NOTE.size :].rstrip(b"\0").decode(errors="replace")
 
     def close(self) -> None:
@@ -74,7 +74,7 @@ class Recorder:
 
 
 def create_recording() -> int:
-    """A file descriptor of `SIZE` bytes without a name, which vanishes with its last holder."""
+    """Create a file of `SIZE` bytes without a name, which vanishes with its last holder; return its descriptor."""
     if sys.platform == "linux":
         fd = os.memfd_create("gristmill-recorder", os.MFD_CLOEXEC)
     else:

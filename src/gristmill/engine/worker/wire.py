@@ -48,7 +48,7 @@ class Frame:
         self.buffers = buffers
 
     def load(self) -> Any:
-        """The payload. Call it before the next frame is received, which reuses the body's memory."""
+        """Unpickle the payload. Call it before the next frame is received, which reuses the body's memory."""
         return pickling.decode(self.body, self.buffers)
 
     @property
@@ -58,7 +58,7 @@ class Frame:
 
 
 def pack(kind: int, payload: object = None, *, last: bool = True, chunk: int = -1, num_items: int = 0) -> list[Buffer]:
-    """The segments of a frame, in order. Raises what the payload's pickling raises."""
+    """Return the segments of a frame, in order. Raises what pickling the payload raises."""
     body, buffers = pickling.encode(payload)
     sizes = [buffer.nbytes for buffer in buffers]
     header = _HEADER.pack(kind, last, len(sizes), chunk, num_items, sum(len(segment) for segment in body))
@@ -107,7 +107,7 @@ class Receiver:
         self._missing: list[memoryview] = [memoryview(self._header)]
 
     def _reuse_body_buffer(self, size: int) -> Buffer:
-        """Memory for a body. Frames share it: unpickling copies out of it, and a frame is loaded before the next."""
+        """Return memory for a body. All frames use the same: each is loaded, and so copied, before the next arrives."""
         if size > _MAX_KEPT_BODY_BYTES:
             return _allocate(size)
         if size > len(self._body):
@@ -115,7 +115,7 @@ class Receiver:
         return memoryview(self._body)[:size]
 
     def receive(self) -> Frame | None:
-        """The next frame; None when the descriptor would block; EOFError when the other side is gone."""
+        """Return the next frame; None if the descriptor would block. Raises `EOFError` if the other side is closed."""
         while True:
             while self._missing:
                 try:
@@ -147,11 +147,11 @@ def _allocate(size: int) -> Buffer:
     try:
         return memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
     except OSError as error:
-        raise MemoryError(f"no room for a message of {size} bytes") from error
+        raise MemoryError(f"not enough memory for a message of {size} bytes") from error
 
 
 def _drop_prefix(segments: list[memoryview], num_bytes: int) -> list[memoryview]:
-    """The segments without their first `num_bytes`."""
+    """Return the segments without their first `num_bytes`."""
     for position, segment in enumerate(segments):
         if num_bytes < len(segment):
             return [segment[num_bytes:], *segments[position + 1 :]]
