@@ -30,7 +30,7 @@ def stop_here(*_, **__):
 def stop_after_first_shard(function, *arguments, **options):
     for result in run_tasks(function, *arguments, **options):
         yield result
-        if function is export._fill:
+        if function is export._fill_shard:
             stop_here()
 
 if moment == "filling":

@@ -117,8 +117,8 @@ def test_template_check(folder):
     (folder / "hostile.jinja").write_text(LARGE["constant width"] + CHATML)
     arguments = ["check", str(folder / "tokenizer"), str(folder / "chats.jsonl")]
     done = CliRunner().invoke(command_line, ["template", *arguments, "--template", str(folder / "hostile.jinja")])
-    assert isinstance(done.to_exception, UsageError)
-    assert "hostile.jinja" in done.to_exception.message
+    assert isinstance(done.exception, UsageError)
+    assert "hostile.jinja" in done.exception.message
 
 
 def test_explain(folder):
