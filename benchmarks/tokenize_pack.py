@@ -114,12 +114,12 @@ def gristmill_side(options, *, backend="processes", workers=2):
     with PeakOfChildren() as children:
         result = gristmill.run(recipe, backend=backend, workers=workers, progress=False)
     seconds = perf_counter() - began
-    measures = result.books["web"][-1].counters
+    counters = result.books["web"][-1].counters
     return {
         "mb_s": options.corpus.stat().st_size / 1e6 / seconds,
         "worker_mib": children.mib,
         "parent_mib": peak_mib(),
-        "filled": measures["row_tokens"] / (measures["rows"] * ROW_LENGTH),
+        "filled": counters["row_tokens"] / (counters["rows"] * ROW_LENGTH),
     }
 
 
