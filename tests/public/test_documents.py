@@ -1,17 +1,16 @@
 """What the documents show is true: Python examples run as scripts, commands succeed, links lead somewhere.
 
-The README is longer to prove: `test_readme.py`.
+The README is longer to prove (`test_readme.py`), and guides are followed as a whole (`test_guides.py`).
 """
 
-import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import msgspec
 import pytest
+from gristmill_testing.documents import FENCE, run_command
 
 from gristmill import Recipe, steps
 from gristmill.recipe.catalog import STEPS, step_class
@@ -20,12 +19,12 @@ from gristmill.recipe.load import parse_recipe
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 DOCUMENTS = [README, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = [document for document in DOCUMENTS[1:] if document.parent.name != "guides"]
 LINK = re.compile(r"\]\(([^)#\s]+)")
 
 
-def _blocks(language, documents=DOCUMENTS[1:]):
-    """Fenced blocks of one language, those of the README left out."""
+def _blocks(language, documents=PAGES):
+    """Fenced blocks of one language, those of the README and of guides left out."""
     blocks = []
     for document in documents:
         text = document.read_text()
@@ -36,21 +35,13 @@ def _blocks(language, documents=DOCUMENTS[1:]):
     return blocks
 
 
-def _run(command, folder):
-    # The user's shell finds `gristmill` and `python` of the environment that the tests run in.
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
-    assert run.returncode == 0, run.stdout + run.stderr
-    return run.stdout
-
-
 @pytest.mark.parametrize("source", _blocks("python"))
 def test_python_example_runs_as_a_script(source, tmp_path):
     if "from trl import" in source:  # a trainer of others, which nothing else here needs
         pytest.importorskip("trl", reason="TRL is not installed: `pip install trl` to run this")
     script = tmp_path / "example.py"
     script.write_text(source)
-    _run([sys.executable, script.name], tmp_path)
+    run_command([sys.executable, script.name], tmp_path)
 
 
 @pytest.mark.parametrize("commands", _blocks("bash"))
@@ -59,7 +50,7 @@ def test_commands_work(commands, tmp_path):
     for line in commands.splitlines():
         words = shlex.split(line, comments=True)
         if words and words[0] == "gristmill":
-            _run(words, tmp_path)
+            run_command(words, tmp_path)
         elif words and words[0] == "make":
             assert set(words[1:]) <= targets
 

@@ -1,0 +1,31 @@
+"""Every guide works when it is followed from top to bottom, and what it says can be seen in what it made."""
+
+from pathlib import Path
+
+import pytest
+from gristmill_testing.documents import follow_guide
+
+import gristmill as gm
+
+GUIDES = Path(__file__).parents[2] / "docs" / "guides"
+
+
+def test_settings(tmp_path):
+    printed = follow_guide(GUIDES / "settings.md", tmp_path)
+    assert "workers by default" in printed
+    names = ("laptop", "memory", "cores", "files", "huge", "chats")
+    datasets = {name: gm.open_dataset(tmp_path / "out" / name) for name in names}
+    assert all(dataset.verify() for dataset in datasets.values())
+    assert len(datasets["files"].manifest.files) == 200
+    assert len(list(datasets["files"].manifest.shards())) == 1
+    assert datasets["chats"].manifest.kind == "chats"
+    # Slices, workers and the size of partitions are settings of a run: the data is the same.
+    assert datasets["memory"].manifest.dataset_hash == datasets["cores"].manifest.dataset_hash
+
+
+@pytest.mark.parametrize("page", sorted(GUIDES.glob("*.md")), ids=lambda page: page.stem)
+def test_guides_import_only_public_names(page):
+    for line in page.read_text().splitlines():
+        if "gristmill" in line and line.lstrip().startswith(("import ", "from ")):
+            module = line.split()[1]
+            assert module in ("gristmill", "gristmill.stream", "gristmill.stream.torch", "gristmill.order"), line
