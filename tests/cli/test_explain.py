@@ -13,7 +13,7 @@ def test_json(gristmill, project):
     found = json.loads(gristmill("explain", "recipe.yaml", "data.jsonl:7", "--json", folder=project).out)
     assert found["record"] == {"text": "tiny"}
     assert found["leaves_at"] == "length"
-    assert found["steps"][0]["verdict"] == "dropped"
+    assert found["steps"][0]["outcome"] == "dropped"
 
 
 def test_wrong_use(gristmill, project):
@@ -30,7 +30,7 @@ def test_a_copy_is_shown_beside_the_document_that_stays_for_it(gristmill, tmp_pa
     )
     command = ("explain", "recipe.yaml", "web.jsonl:2")
     before = json.loads(gristmill(*command, "--json", folder=tmp_path).out)
-    assert "not known" in before["steps"][-1]["verdict"]
+    assert "not known" in before["steps"][-1]["outcome"]
     assert (before["leaves_at"], before["is_certain"]) == (None, False)
     assert "to the end" not in gristmill(*command, folder=tmp_path).out
     gristmill("run", "recipe.yaml", "--backend", "serial", folder=tmp_path)

@@ -13,7 +13,7 @@ from gristmill.cli.summary import summary_width
 from gristmill.cli.tables import print_lines
 from gristmill.core.errors import UsageError
 from gristmill.core.step import Finding
-from gristmill.pipeline.inspecting.explain import Explanation, StepVerdict, explain
+from gristmill.pipeline.inspecting.explain import Explanation, StepOutcome, explain
 from gristmill.recipe.load import load_recipe
 
 
@@ -22,7 +22,7 @@ from gristmill.recipe.load import load_recipe
 @click.argument("place", metavar="FILE[:N]|PLACE")
 @json_option
 def command(recipe: str, place: str, overrides: tuple[str, ...], *, as_json: bool) -> None:
-    """Send record N of FILE through RECIPE: every score, rule and verdict, and where the record would leave.
+    """Send record N of FILE through RECIPE: every score, rule and outcome, and where it would be dropped.
 
     Records are numbered from 0; without N it is the first. FILE is one that a source of the recipe reads, or the folder
     of a finished dataset: then record N is followed back to the input that it came from. PLACE is SOURCE:FILE@POSITION,
@@ -50,10 +50,10 @@ def _print(found: Explanation) -> None:
     click.echo(f"source {found.source}, {found.file}, position {found.position:,}")
     for name, value in found.record.items():
         print_lines(f"  {one_line(name)}: {one_line(value)}", breaks_words=True)
-    for number, verdict in enumerate(found.steps, 1):
-        reason = f" as {one_line(verdict.reason)}" if verdict.reason else ""
-        click.echo(f"step {number}, {verdict.step}: {verdict.verdict}{reason}")
-        _print_findings(verdict)
+    for number, outcome in enumerate(found.steps, 1):
+        reason = f" as {one_line(outcome.reason)}" if outcome.reason else ""
+        click.echo(f"step {number}, {outcome.step}: {outcome.outcome}{reason}")
+        _print_findings(outcome)
     if found.removed is not None:
         print_pair(found.removed)
     click.echo(_end(found))
@@ -67,14 +67,14 @@ def _end(found: Explanation) -> str:
     return f"no step that can be tried alone drops it; {found.undecided_at} decides when all records are there"
 
 
-def _print_findings(verdict: StepVerdict) -> None:
-    if not verdict.findings:
+def _print_findings(outcome: StepOutcome) -> None:
+    if not outcome.findings:
         return
-    rows = [_row(finding) for finding in verdict.findings]
+    rows = [_row(finding) for finding in outcome.findings]
     names, values, thresholds = (max(len(row[column]) for row in rows) for column in (1, 2, 3))
     names = min(names, summary_width() - values - thresholds - 12)
-    for verdict_word, name, value, threshold in rows:
-        line = f"  {verdict_word:<5} {name}"
+    for word, name, value, threshold in rows:
+        line = f"  {word:<5} {name}"
         if len(name) > names:  # a line of its own
             click.echo(line)
             line = ""

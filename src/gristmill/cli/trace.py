@@ -67,7 +67,7 @@ def _print_place(place: TracedOrigin) -> None:
     origin = place.origin
     click.echo(f"came from source {origin.source}")
     part = f", part {origin.part}" if origin.part else ""
-    click.echo(f"  {origin.path}, {place.unit} {origin.position:,}{part}")
+    click.echo(f"  {origin.path}, {place.position_kind} {origin.position:,}{part}")
     if place.state != "unchanged":
         gone = "is not there any more" if place.state == "missing" else "has changed since"
         click.echo(f"  the file {gone}, so the record cannot be read from it again")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.run import RunResult
 
 MAX_RECORDS = 100
-"""Of each source, unless the caller sets another limit."""
+"""Number of records read of each source, unless the caller sets another limit."""
 _SHOWN_RECORDS = 3
 _SHOWN_CHARS = 160
 
@@ -43,7 +43,7 @@ def run_in_debug_mode(recipe: Recipe, show: Callable[[str], object], *, limit: i
     Raises `FunctionFailedError` from the first exception of a user's function; its notes name the step and the record.
     """
     folder = Path(tempfile.mkdtemp(prefix="gristmill-debug-"), "out")
-    # Nothing is judged by shares here: the first exception ends the run, whatever else is quarantined is shown.
+    # No limit on quarantined records: the first exception ends the run, and all others are shown.
     trial = msgspec.structs.replace(recipe, output=str(folder), max_quarantine=1.0)
     limit = MAX_RECORDS if limit is None else limit
     options = RunOptions(backend="serial", progress=False, watch=_RecordPrinter(show, limit))
@@ -60,7 +60,7 @@ class FunctionFailedError(GristmillError):
         super().__init__(str(error))
         self.error = error
         self.traceback = traceback
-        """In words, for where the exception lost its frames: steps behind a foreign chat template run in a worker."""
+        """The traceback as text: steps behind an untrusted chat template run in a worker, whose frames are lost."""
 
     def __reduce__(self) -> tuple[type[FunctionFailedError], tuple[BaseException, str]]:
         return FunctionFailedError, (self.error, self.traceback)
@@ -76,14 +76,14 @@ class _RecordPrinter:
         self._num_shown: Counter[tuple[str, str, int]] = Counter()
 
     def after_read(self, source: str, batch: pa.RecordBatch, bad: list[QuarantinedRecord]) -> None:
-        """A cell was read: more than the limit lets through."""
+        """Show a cell that was read. It may hold more records than the limit lets through."""
         self._report(source, "read", 0, batch.slice(0, self._limit), {}, bad)
 
-    def after_step(self, source: str, step: LocalStep, before: pa.RecordBatch, applied: StepResult) -> None:
-        """A step was applied to a batch."""
+    def after_step(self, source: str, step: LocalStep, before: pa.RecordBatch, result: StepResult) -> None:
+        """Show what a step has made of a batch."""
         # By identity: a recipe may hold the same step twice.
-        self._report(source, step.name, id(step), applied.batch, applied.dropped, applied.quarantined)
-        for record in applied.quarantined:
+        self._report(source, step.name, id(step), result.batch, result.dropped, result.quarantined)
+        for record in result.quarantined:
             if record.reason == "exception":
                 _raise_failure(source, step, before, record)
 
@@ -99,8 +99,8 @@ class _RecordPrinter:
         if nesting.is_worker_process() and not self._has_named_worker:
             self._has_named_worker = True
             self._show(
-                "the chat template came with a model, and only a worker process can be ended where it does not end: "
-                "the steps run there, without a debugger (--pdb)"
+                "the chat template came with a model and might never end, so the steps run in a worker process, "
+                "which can be killed: no debugger (--pdb) there"
             )
         room = _SHOWN_RECORDS - self._num_shown[source, name, number]
         if room <= 0 and not bad:
@@ -122,7 +122,7 @@ def _raise_failure(source: str, step: LocalStep, before: pa.RecordBatch, failed:
         step.replay(before.slice(row, 1))
     except (Exception, SystemExit) as raised:
         error = raised
-    else:  # it passed this time: what it raised before is all there is to show
+    else:  # it passed this time: only the first exception can be shown
         error = GristmillError(
             f"step {step.name} raised {failed.message}, but not when it was called with the record once more",
             help="the function does not depend on the record alone",
@@ -133,7 +133,7 @@ def _raise_failure(source: str, step: LocalStep, before: pa.RecordBatch, failed:
 
 
 def _describe(batch: pa.RecordBatch, row: int) -> str:
-    """A record as JSON: its own where it is carried along, then the columns that say something else."""
+    """Describe a record as JSON: the JSON record if it has one, then the columns that differ from it."""
     names = [field.name for field in value_columns(batch.schema)]
     values = batch.slice(row, 1).select(names).to_pylist()[0] if names else {}
     if RECORD not in batch.schema.names:

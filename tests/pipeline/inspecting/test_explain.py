@@ -1,4 +1,4 @@
-"""One record through a recipe, with every verdict."""
+"""One record through a recipe, with the outcome of every step."""
 
 import json
 
@@ -30,13 +30,13 @@ def project_recipe(mill, tmp_path):
     )
 
 
-def verdicts(found):
-    return {verdict.step: verdict.verdict for verdict in found.steps}
+def outcomes(found):
+    return {outcome.step: outcome.outcome for outcome in found.steps}
 
 
 def test_every_step_is_shown(project_recipe, tmp_path):
     found = explain(project_recipe, "a.jsonl", 0)
-    assert verdicts(found) == {
+    assert outcomes(found) == {
         "language": CHANGED,
         "gopher_quality": KEPT,
         "gopher_repetition": DROPPED,
@@ -58,9 +58,9 @@ def test_what_is_dropped_early_is_judged_by_the_others_too(project_recipe, tmp_p
     found = explain(project_recipe, str(tmp_path / "a.jsonl"), 3)
     assert found.leaves_at == "language"
     assert found.steps[0].reason == "no_letters"
-    assert verdicts(found)["gopher_quality"] == DROPPED  # its column language is there all the same
+    assert outcomes(found)["gopher_quality"] == DROPPED  # its column language is there all the same
     assert found.is_certain
-    assert verdicts(found)["gopher_repetition"] == DROPPED
+    assert outcomes(found)["gopher_repetition"] == DROPPED
 
 
 def test_what_depends_on_other_records_is_not_certain(mill, project_recipe, tmp_path):
@@ -74,13 +74,13 @@ def test_kept_scores_of_what_is_dropped_are_columns_for_the_next(mill, project_r
     sources = project_recipe.sources
     chain = [steps.Code(keep_scores=True, max_mean_line_length=1), steps.Select(columns=["text", "score_longest_line"])]
     found = explain(mill.recipe(sources, chain), "a.jsonl", 0)
-    assert list(verdicts(found).values()) == [DROPPED, CHANGED]
+    assert list(outcomes(found).values()) == [DROPPED, CHANGED]
 
 
 def test_records_that_cannot_be_read(project_recipe):
     found = explain(project_recipe, "a.jsonl", 1)
     assert found.leaves_at == "read"
-    assert found.steps[0].verdict == QUARANTINED
+    assert found.steps[0].outcome == QUARANTINED
     assert "invalid_json" in found.steps[0].reason
 
 
@@ -126,14 +126,14 @@ def test_what_deduplicate_removes_is_known_once_it_has_run(mill, with_duplicates
     expected = [[KEPT, KEPT, DROPPED], [KEPT] * 3, [KEPT] * 3, [DROPPED, KEPT, NOT_KNOWN], [KEPT, DROPPED, NOT_KNOWN]]
     for number, ways in enumerate(expected):
         found = explain(with_duplicates, "a.jsonl", number)
-        assert [verdict.verdict for verdict in found.steps] == ways
-        assert found.leaves_at == (next((verdict.step for verdict in found.steps if verdict.verdict == DROPPED), None))
+        assert [outcome.outcome for outcome in found.steps] == ways
+        assert found.leaves_at == (next((outcome.step for outcome in found.steps if outcome.outcome == DROPPED), None))
         assert found.is_certain
         assert (found.removed is not None) == (number in (0, 3))
     changed = mill.recipe(
         with_duplicates.sources, [steps.Deduplicate(kind="exact"), steps.Write(format="jsonl")], seed=9
     )
-    assert verdicts(explain(changed, "a.jsonl", 1)) == {"deduplicate": NOT_KNOWN}
+    assert outcomes(explain(changed, "a.jsonl", 1)) == {"deduplicate": NOT_KNOWN}
     assert explain(changed, "a.jsonl", 3).leaves_at == "deduplicate"
 
 
@@ -156,4 +156,4 @@ def test_parts_of_a_record_are_removed_one_by_one(mill, tmp_path):
     )
     mill.run(recipe)
     found = [explain(recipe, "a.jsonl", number) for number in range(3)]
-    assert [verdicts(some)["deduplicate"] for some in found] == [KEPT, CHANGED, DROPPED]
+    assert [outcomes(some)["deduplicate"] for some in found] == [KEPT, CHANGED, DROPPED]

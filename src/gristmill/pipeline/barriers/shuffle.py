@@ -20,7 +20,7 @@ from gristmill.pipeline.barriers.base import BarrierOutcome, list_stored_inputs,
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.runner import StageUnit
 from gristmill.pipeline.stages.sink import OutputStem, RecordSink, SplitFile
-from gristmill.pipeline.work_folder import WORK_FOLDER
+from gristmill.pipeline.work_folder import work_path
 from gristmill.shards.canonical import canonical_schema
 from gristmill.steps.read import CELL_BYTES
 from gristmill.steps.records.source_column import with_source
@@ -158,7 +158,7 @@ class ShuffleBarrier:
         for unit, result in pairs:
             name = fingerprint.of(unit.fingerprint, "deal", num_buckets)
             inputs = tuple(list_training_inputs(result))
-            stem = f"{WORK_FOLDER}/work/{name}"
+            stem = work_path(name)
             tasks.append(Task(name, ScatterTask(unit.source.name, self.step, inputs, epoch, num_buckets, stem)))
         blocks: dict[int, list[StoredBlock]] = {}
         for scattered in run.runner.run_missing(run_scatter, run.context, tasks, ScatteredUnit, "shuffle"):

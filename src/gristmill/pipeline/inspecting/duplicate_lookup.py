@@ -1,6 +1,6 @@
-"""What `deduplicate` has removed, one by one: the document, the one that stays for it, and both texts side by side.
+"""Lookup of documents that `deduplicate` has removed: each with the one kept in its place, and both texts.
 
-Cost: the table of removed documents is read once (a few bytes a document), then one cell of each of two input files.
+Cost: the table of removed documents is read once (a few bytes per document), then one cell of each of two input files.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RemovedDocument:
-    """A document that went, and why. Texts are those of the input files, before all steps; None: the file changed."""
+    """A document that was removed, and why. Texts come from the input files, before all steps; None: a changed file."""
 
     origin: Origin
     reason: str
     """`duplicate` or `near_duplicate`."""
     similarity: float
-    """Of the two sets of word n-grams, as the step compared them."""
+    """The similarity of the two sets of word n-grams."""
     is_estimate: bool
-    """The similarity was estimated from signatures (`verify: signature`)."""
+    """Whether the similarity was estimated from signatures (`verify: signature`)."""
     text: str | None
     survivor: Origin
     survivor_text: str | None
 
 
 def read_removed_document(dataset: Dataset, number: int) -> RemovedDocument:
-    """The one in this row of the tables of removed documents, which follow one another."""
+    """Read a removed document by its number over the tables of all `deduplicate` steps, one after the other."""
     first = 0
     for step in dataset.manifest.deduplicated:
         if 0 <= number - first < step.rows:
@@ -53,12 +53,12 @@ def read_removed_document(dataset: Dataset, number: int) -> RemovedDocument:
         first += step.rows
     raise UsageError(
         f"there is no removed document {number}: {dataset.folder} has {first:,}",
-        help=f"numbers go from 0 to {first - 1}" if first else "no deduplicate step has removed any",
+        help=f"numbers run from 0 to {first - 1}" if first else "no deduplicate step has removed any",
     )
 
 
 def find_removed(dataset: Dataset, origin: Origin) -> RemovedDocument | None:
-    """The document with this origin, if a `deduplicate` step has removed it; the path may be relative to the source."""
+    """Find the document with this origin, if `deduplicate` has removed it; the path may be relative to the source."""
     for removed in find_removed_parts(dataset, origin):
         if origin.part in removed:
             return removed[origin.part]
@@ -66,7 +66,7 @@ def find_removed(dataset: Dataset, origin: Origin) -> RemovedDocument | None:
 
 
 def find_removed_parts(dataset: Dataset, origin: Origin) -> list[dict[int, RemovedDocument]]:
-    """For each `deduplicate` step what it has removed of the record at this place, by part."""
+    """Find for each `deduplicate` step what it has removed of the record with this origin, by part."""
     files = [
         int(key, 16)
         for key, file in dataset.manifest.files.items()
@@ -80,7 +80,7 @@ def _read_removed_parts(
 ) -> dict[int, RemovedDocument]:
     table = _read_table(dataset, step)
     removed = table["removed"]
-    # As scalars with their types: half of all file ids are above what Arrow takes a Python number for.
+    # Typed scalars: Arrow reads a plain Python number as int64, and half of all file ids are larger.
     is_here = pc.and_(
         pc.is_in(pc.struct_field(removed, "file"), pa.array(files, pa.uint64())),
         pc.equal(pc.struct_field(removed, "position"), pa.scalar(position, pa.uint64())),
@@ -96,7 +96,7 @@ def _read_table(dataset: Dataset, step: Deduplicated) -> Any:
         raise DamagedDatasetError(f"{step.file.path} cannot be read: {error}", help="run gristmill verify") from error
     if not table.schema.equals(TABLE_SCHEMA):
         raise DamagedDatasetError(
-            f"{step.file.path} has other columns than a table of removed documents", help="make the dataset again"
+            f"{step.file.path} has other columns than a table of removed documents", help="rebuild the dataset"
         )
     return table
 
@@ -108,12 +108,13 @@ def _make_document(dataset: Dataset, step: Deduplicated, row: Mapping[str, Any])
 
 
 def _read_document(
-    dataset: Dataset, step: Deduplicated, found: Mapping[str, int], source: str
+    dataset: Dataset, step: Deduplicated, fields: Mapping[str, int], source: str
 ) -> tuple[Origin, str | None]:
-    key = file_key(found["file"])
+    """Read a document from the fields of its origin in the table; returns the origin, and the text."""
+    key = file_key(fields["file"])
     file = step.against.get(key) or dataset.manifest.files.get(key)
     if file is None:
-        raise DamagedDatasetError(f"the manifest names no input file {key}", help="make the dataset again")
-    origin = Origin(source, file.path, found["position"], found["part"])
+        raise DamagedDatasetError(f"the manifest names no input file {key}", help="rebuild the dataset")
+    origin = Origin(source, file.path, fields["position"], fields["part"])
     read = msgspec.convert({**step.against_read, "read": file.path}, Read) if key in step.against else None
     return origin, read_original_text(dataset.manifest, file, origin.position, read)

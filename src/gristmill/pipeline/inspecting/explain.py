@@ -1,8 +1,7 @@
-"""One record through a recipe: what each step finds in it, what it makes of it, and where the record would leave.
+"""One record through a recipe: what each step measures in it and does to it, and where the record would be dropped.
 
-A record that a step drops is shown to the steps behind it all the same, with the columns that the step would have made,
-so that every verdict is seen at once. Cost: a
-plan of the recipe, and reading the file up to the record.
+Later steps see a record that a step drops all the same, with the columns that the step would have added, so that one
+call shows the outcome at every step. Cost: a plan of the recipe, and reading the file up to the record.
 """
 
 from __future__ import annotations
@@ -43,47 +42,50 @@ KEPT, CHANGED, DROPPED, QUARANTINED, NOT_KNOWN, NOT_TRIED = (
     "kept",
     "changed",
     "dropped",
-    "set aside",
+    "quarantined",
     "not known: it depends on the other records",
-    "not tried: it needs columns that an earlier step would have made",
+    "not tried: it needs columns that an earlier step would have added",
 )
 
 
-class StepVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one step makes of the record."""
+class StepOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The outcome of one step for the record."""
 
     step: str
-    verdict: str
+    outcome: str
     reason: str = ""
     findings: list[Finding] = []
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """A record and its way."""
+    """A record, and its outcome at each step."""
 
     source: str
     file: str
     position: int
     record: dict[str, Any]
-    steps: list[StepVerdict]
+    steps: list[StepOutcome]
     leaves_at: str | None
-    """The first step that drops it or sets it aside; None: it stays to the end, as far as it is known."""
+    """The first step that drops or quarantines it; None: it stays to the end, as far as is known."""
     is_certain: bool = True
-    """Whether every step on its way has been tried: what a barrier decides depends on the other records."""
+    """Whether every step up to there has been tried: what a barrier decides depends on the other records."""
     removed: RemovedDocument | None = None
-    """What the finished dataset says of it: a copy, and the document that stays for it."""
+    """The entry of the finished dataset, if `deduplicate` has removed the record there."""
 
     @property
     def undecided_at(self) -> str | None:
-        """The first step on its way that was not tried, or decides by all records."""
-        return next((verdict.step for verdict in self.steps if verdict.verdict in (NOT_KNOWN, NOT_TRIED)), None)
+        """The first step that was not tried, or that decides by all records."""
+        return next((outcome.step for outcome in self.steps if outcome.outcome in (NOT_KNOWN, NOT_TRIED)), None)
 
 
 def explain(recipe: Recipe, place: str, number: int = 0) -> Explanation:
     """Send one record through the recipe.
 
-    `place` is a file, and the record its `number`th; or a place as files of dropped records give it
-    (`web:a.jsonl@1234`); or a finished dataset, and the record the input that its `number`th came from.
+    Args:
+        recipe: The recipe.
+        place: A file of a source; or a position as in files of dropped records (`web:a.jsonl@1234`); or the folder of a
+            finished dataset.
+        number: Which record of the file; or which record of the dataset, which is followed back to its input.
     """
     position = None
     if (Path(place) / MANIFEST).is_file():
@@ -95,65 +97,65 @@ def explain(recipe: Recipe, place: str, number: int = 0) -> Explanation:
         place = origin.path
     plan = make_plan(recipe)
     if position is None and not Path(place).exists():
-        places = parse_positions(place, [source.name for source in plan.sources])
+        positions = parse_positions(place, [source.name for source in plan.sources])
     else:
-        places = []
-    if places:
-        position = places[0].position
-        source, file = _find_place(plan.sources, recipe, places)
+        positions = []
+    if positions:
+        position = positions[0].position
+        source, file = _find_position(plan.sources, recipe, positions)
     else:
         source, file = _find_file(plan.sources, recipe, place)
-    found = _read_record(source, file, number, position)
-    if found is None and position is not None:
+    record = _read_record(source, file, number, position)
+    if record is None and position is not None:
         raise UsageError(
             f"there is no record at position {position:,} of {file.path}",
-            help="the file has changed since the place was written, or the number is not where a record begins",
+            help="the file has changed since the position was noted, or no record begins there",
         )
-    if found is None:
+    if record is None:
         raise UsageError(f"there is no record {number} in {file.path}", help="records are counted from 0")
-    if not isinstance(found, tuple):
-        reading = StepVerdict(step="read", verdict=QUARANTINED, reason=f"{found.reason}: {found.message}")
+    if not isinstance(record, tuple):
+        reading = StepOutcome(step="read", outcome=QUARANTINED, reason=f"{record.reason}: {record.message}")
         return Explanation(
-            source=source.name, file=file.path, position=found.position, record={}, steps=[reading], leaves_at="read"
+            source=source.name, file=file.path, position=record.position, record={}, steps=[reading], leaves_at="read"
         )
-    batch, position = found
-    finished = _find_known_removals(plan, Origin(source.name, file.path, position, 0))
-    verdicts = _judge_all_steps(source, batch, recipe.seed, finished)
-    way = [verdict.verdict for verdict in verdicts]
-    end = next((number for number, verdict in enumerate(way) if verdict in (DROPPED, QUARANTINED)), None)
+    batch, position = record
+    removals = _find_known_removals(plan, Origin(source.name, file.path, position, 0))
+    outcomes = _try_all_steps(source, batch, recipe.seed, removals)
+    words = [outcome.outcome for outcome in outcomes]
+    end = next((number for number, word in enumerate(words) if word in (DROPPED, QUARANTINED)), None)
     return Explanation(
         source=source.name,
         file=file.path,
         position=position,
         record=_record_values(batch),
-        steps=verdicts,
-        leaves_at=None if end is None else verdicts[end].step,
-        is_certain=not {NOT_KNOWN, NOT_TRIED} & set(way[:end]),
-        removed=next((document for parts in finished.removed for document in parts.values()), None),
+        steps=outcomes,
+        leaves_at=None if end is None else outcomes[end].step,
+        is_certain=not {NOT_KNOWN, NOT_TRIED} & set(words[:end]),
+        removed=next((document for parts in removals.removed for document in parts.values()), None),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _KnownRemovals:
-    """Who is a copy of whom is only known when all records have been seen: of a finished run."""
+    """What a finished run knows about a record: which is a copy of which shows only when all have been seen."""
 
     removed: list[dict[int, RemovedDocument]]
-    """For each `deduplicate` what it has removed of the record, by part; empty without a finished run."""
+    """For each `deduplicate`, what it has removed of the record, by part; empty without a finished run."""
     is_current: bool
-    """The dataset is what the recipe would make of its inputs now."""
+    """Whether the dataset is what the recipe would make of its inputs now."""
 
-    def judge_parts(self, number: int, step: str, batch: pa.RecordBatch, *, is_there: bool) -> StepVerdict:
-        """What the `number`th `deduplicate` does to the parts in the batch; `is_there`: none was dropped before."""
+    def find_outcome(self, number: int, step: str, batch: pa.RecordBatch, *, is_there: bool) -> StepOutcome:
+        """Find what the `number`th `deduplicate` does to the parts in a batch; `is_there`: none was dropped before."""
         parts = batch.column(ORIGIN).field("part").to_pylist()
         removed = self.removed[number] if number < len(self.removed) else {}
-        gone = [removed[part].reason for part in parts if part in removed]
+        reasons = [removed[part].reason for part in parts if part in removed]
         since = "" if self.is_current else ", in the finished dataset; the recipe or its inputs have changed since"
-        if len(gone) == len(parts):
-            return StepVerdict(step=step, verdict=DROPPED, reason=gone[0] + since)
-        if gone:
-            reason = f"{len(gone)} of {len(parts)} parts are dropped as {gone[0]}{since}"
-            return StepVerdict(step=step, verdict=CHANGED, reason=reason)
-        return StepVerdict(step=step, verdict=KEPT if self.is_current and is_there else NOT_KNOWN)
+        if len(reasons) == len(parts):
+            return StepOutcome(step=step, outcome=DROPPED, reason=reasons[0] + since)
+        if reasons:
+            reason = f"{len(reasons)} of {len(parts)} parts are dropped as {reasons[0]}{since}"
+            return StepOutcome(step=step, outcome=CHANGED, reason=reason)
+        return StepOutcome(step=step, outcome=KEPT if self.is_current and is_there else NOT_KNOWN)
 
 
 def _find_known_removals(plan: Plan, origin: Origin) -> _KnownRemovals:
@@ -164,131 +166,124 @@ def _find_known_removals(plan: Plan, origin: Origin) -> _KnownRemovals:
     return _KnownRemovals(find_removed_parts(dataset, origin), is_current)
 
 
-def _find_place(
-    sources: tuple[SourcePlan, ...], recipe: Recipe, places: list[InputPosition]
+def _find_position(
+    sources: tuple[SourcePlan, ...], recipe: Recipe, positions: list[InputPosition]
 ) -> tuple[SourcePlan, SourceFile]:
-    """The first of the places that a source of the recipe has."""
-    for place in places[:-1]:
-        named = tuple(source for source in sources if place.is_in_source(source.name))
+    """Find the first of the positions whose file a source of the recipe reads."""
+    for position in positions[:-1]:
+        named = tuple(source for source in sources if position.is_in_source(source.name))
         with suppress(UsageError):
-            return _find_file(named, recipe, place.file)
-    return _find_file(sources, recipe, places[-1].file)
+            return _find_file(named, recipe, position.file)
+    return _find_file(sources, recipe, positions[-1].file)
 
 
 def _find_file(sources: tuple[SourcePlan, ...], recipe: Recipe, place: str) -> tuple[SourcePlan, SourceFile]:
-    """The source that reads the file: by its path from here, from the recipe's folder, or from the source's root."""
-    wanted = {place, recipe.path(place), str(Path(place).absolute())}
-    known = {}
+    """Find the source that reads a file, by its path from here, from the recipe's folder, or from the source's root."""
+    paths = {place, recipe.path(place), str(Path(place).absolute())}
+    known_names = {}
     for source in sources:
         for file in source.files:
-            if file.path in wanted or file.relative == place:
+            if file.path in paths or file.relative == place:
                 return source, file
-            known[file.relative] = file.path
-    meant = find_nearest(place, known)
+            known_names[file.relative] = file.path
+    nearest = find_nearest(place, known_names)
     raise UsageError(
         f"no source of the recipe reads {place}",
-        help=f'did you mean "{meant}"?' if meant else f"it reads {', '.join(list(known)[:3])}, …",
+        help=f'did you mean "{nearest}"?' if nearest else f"it reads {', '.join(list(known_names)[:3])}, …",
     )
 
 
 def _read_record(
     source: SourcePlan, file: SourceFile, number: int, position: int | None
 ) -> tuple[pa.RecordBatch, int] | QuarantinedRecord | None:
-    """The record alone in a batch with its position, or why it cannot be read. Bad records are counted too."""
-    before = 0
+    """Read a record: alone in a batch, with its position; or why it cannot be read. Both kinds are counted."""
+    num_before = 0
     for cell in open_reader(source.read, file, source.schema).read_cells():
         positions = cell.batch.column(ORIGIN).field("position").to_pylist()
-        places: list[tuple[int, int | QuarantinedRecord]] = [(at, row) for row, at in enumerate(positions)]
-        places += [(bad.position, bad) for bad in cell.quarantined]
-        places.sort(key=lambda item: item[0])
-        for index, (at, found) in enumerate(places):
-            if (before + index == number) if position is None else at == position:
-                return (cell.batch.slice(found, 1), at) if isinstance(found, int) else found
-        before += len(places)
+        records: list[tuple[int, int | QuarantinedRecord]] = [(at, row) for row, at in enumerate(positions)]
+        records += [(quarantined.position, quarantined) for quarantined in cell.quarantined]
+        records.sort(key=lambda item: item[0])
+        for index, (at, record) in enumerate(records):
+            if (num_before + index == number) if position is None else at == position:
+                return (cell.batch.slice(record, 1), at) if isinstance(record, int) else record
+        num_before += len(records)
     return None
 
 
-def _judge_all_steps(
-    source: SourcePlan, batch: pa.RecordBatch, seed: int, finished: _KnownRemovals
-) -> list[StepVerdict]:
-    """Of every step; in a worker with limits where one of them runs a foreign template."""
-    arguments = source, batch, seed, finished
-    steps = [step for leg in source.stages for step in leg.steps]
+def _try_all_steps(source: SourcePlan, batch: pa.RecordBatch, seed: int, removals: _KnownRemovals) -> list[StepOutcome]:
+    """Send the record through every step; in a worker with limits if one of them runs an untrusted template."""
+    arguments = source, batch, seed, removals
+    steps = [step for stage in source.stages for step in stage.steps]
     templates = [step.untrusted_template for step in steps if step.untrusted_template]
     if not templates:
-        return list(_judge_steps(*arguments))
-    verdicts: list[StepVerdict] = run_with_limits(
-        lambda given: list(_judge_steps(*given)), arguments, templates[0], steps=steps
+        return list(_try_steps(*arguments))
+    outcomes: list[StepOutcome] = run_with_limits(
+        lambda arguments: list(_try_steps(*arguments)), arguments, templates[0], steps=steps
     )
-    return verdicts
+    return outcomes
 
 
-def _judge_steps(
-    source: SourcePlan, batch: pa.RecordBatch, seed: int, finished: _KnownRemovals
-) -> Iterator[StepVerdict]:
+def _try_steps(source: SourcePlan, batch: pa.RecordBatch, seed: int, removals: _KnownRemovals) -> Iterator[StepOutcome]:
     num_deduplicated = 0
     is_there = True
-    for leg in source.stages:
-        for step in leg.steps:
+    for stage in source.stages:
+        for step in stage.steps:
             missing = [name for name in step.columns_needed() if name not in batch.schema.names]
             if missing:
-                yield StepVerdict(step=step.name, verdict=NOT_TRIED)
+                yield StepOutcome(step=step.name, outcome=NOT_TRIED)
                 continue
-            verdict, batch = _judge_step(step, batch, seed)
-            is_there &= verdict.verdict in (KEPT, CHANGED)
+            outcome, batch = _try_step(step, batch, seed)
+            is_there &= outcome.outcome in (KEPT, CHANGED)
             if not step.is_added_by_plan:
-                yield verdict
-        if leg.barrier is not None and leg.barrier.lists_removals:
-            verdict = finished.judge_parts(num_deduplicated, leg.barrier.name, batch, is_there=is_there)
+                yield outcome
+        if stage.barrier is not None and stage.barrier.lists_removals:
+            outcome = removals.find_outcome(num_deduplicated, stage.barrier.name, batch, is_there=is_there)
             num_deduplicated += 1
-            is_there &= verdict.verdict in (KEPT, CHANGED)
-            yield verdict
-        elif leg.barrier is not None:
-            yield StepVerdict(step=leg.barrier.name, verdict=NOT_KNOWN)
-        if leg.barrier is not None:
-            batch = _pass_barrier(leg.barrier, batch, seed)
+            is_there &= outcome.outcome in (KEPT, CHANGED)
+            yield outcome
+        elif stage.barrier is not None:
+            yield StepOutcome(step=stage.barrier.name, outcome=NOT_KNOWN)
+        if stage.barrier is not None:
+            batch = _pass_barrier(stage.barrier, batch, seed)
 
 
-def _judge_step(step: LocalStep, batch: pa.RecordBatch, seed: int) -> tuple[StepVerdict, pa.RecordBatch]:
-    """What a step makes of the record, and what the next one is shown."""
+def _try_step(step: LocalStep, batch: pa.RecordBatch, seed: int) -> tuple[StepOutcome, pa.RecordBatch]:
+    """Apply a step to the record; returns the outcome, and the record that the next step sees."""
     findings = step.explain(batch.slice(0, 1))
     kernel = step.load()
     kernel.begin_task()
-    applied: StepResult = kernel.apply(batch, seed)
-    if applied.batch.num_rows:
-        verdict = KEPT if _record_values(applied.batch) == _record_values(batch) else CHANGED
-        return StepVerdict(step=step.name, verdict=verdict, findings=findings), applied.batch
-    if applied.quarantined:
-        reason = f"{applied.quarantined[0].reason}: {applied.quarantined[0].message}"
-        return StepVerdict(step=step.name, verdict=QUARANTINED, reason=reason, findings=findings), _add_missing_columns(
-            step, batch, findings
-        )
-    reason = ", ".join(applied.dropped)
-    return StepVerdict(step=step.name, verdict=DROPPED, reason=reason, findings=findings), _add_missing_columns(
-        step, batch, findings
-    )
+    result: StepResult = kernel.apply(batch, seed)
+    if result.batch.num_rows:
+        word = KEPT if _record_values(result.batch) == _record_values(batch) else CHANGED
+        return StepOutcome(step=step.name, outcome=word, findings=findings), result.batch
+    if result.quarantined:
+        word, reason = QUARANTINED, f"{result.quarantined[0].reason}: {result.quarantined[0].message}"
+    else:
+        word, reason = DROPPED, ", ".join(result.dropped)
+    outcome = StepOutcome(step=step.name, outcome=word, reason=reason, findings=findings)
+    return outcome, _add_missing_columns(step, batch, findings)
 
 
 def _add_missing_columns(step: LocalStep, batch: pa.RecordBatch, findings: list[Finding]) -> pa.RecordBatch:
-    """A record that the step drops, with the columns that it would have made: their values are what it has found."""
-    found = {name: finding.value for finding in findings for name in (finding.name, f"score_{finding.name}")}
-    made = step.columns_added()
-    if not any(name in found for name in made):
+    """Add the columns that a step would have added to a record that it drops; their values are its findings."""
+    values = {name: finding.value for finding in findings for name in (finding.name, f"score_{finding.name}")}
+    added = step.columns_added()
+    if not any(name in values for name in added):
         return batch
     schema = step.output_schema(batch.schema)
-    columns = {name: pa.array([found.get(name)], schema.field(name).type) for name in made}
-    kept, bad = put_columns(step, batch, columns)
-    return batch if bad else kept
+    columns = {name: pa.array([values.get(name)], schema.field(name).type) for name in added}
+    extended, quarantined = put_columns(step, batch, columns)
+    return batch if quarantined else extended
 
 
 def _pass_barrier(barrier: GlobalStep, batch: pa.RecordBatch, seed: int) -> pa.RecordBatch:
-    """The record behind a barrier, with the columns that it has there."""
+    """Give the record the columns that it has behind a barrier."""
     sample_step = barrier.sample_step()
     return batch if sample_step is None else sample_step.apply(batch, seed).batch
 
 
 def _record_values(batch: pa.RecordBatch) -> dict[str, Any]:
-    """The record's values as they now are."""
+    """Read the values of the record as they are now."""
     names = [field.name for field in value_columns(batch.schema) if field.name not in (RECORD, SPLIT)]
     values: dict[str, Any] = batch.slice(0, 1).select(names).to_pylist()[0] if names else {}
     return values

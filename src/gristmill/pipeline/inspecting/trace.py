@@ -1,7 +1,7 @@
-"""From a record of a dataset back to where it came from: the input file, the place in it, the record as it was read.
+"""From a record of a dataset back to its input: the file, the position in it, the record as it was read.
 
-Cost: one cell (about 4 MiB) of a file that can be cut, a handful for Parquet and Arrow; a compressed file is read from
-its start to the place.
+Cost: one cell (about 4 MiB) of a file that can be cut, a few for Parquet and Arrow; a compressed file is read from its
+start to the position.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ State = Literal["unchanged", "changed", "missing"]
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A record and its past: one place, or for a row of tokens that of each document in it."""
+    """A record and where it came from; a row of tokens has an origin for each document in it."""
 
     record: dict[str, Any]
     places: list[TracedOrigin]
@@ -44,24 +44,24 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class TracedOrigin:
-    """Where a document came from."""
+    """Where a document came from, and the record there as it is now."""
 
     origin: Origin
-    unit: str
+    position_kind: str
     """What the origin's position counts: byte, row or member."""
     state: State
-    """Of the input file, against when it was read."""
+    """Whether the input file is as it was when it was read."""
     original: str | dict[str, Any] | None
-    """The record as it stands in the input file: a JSON line, its columns, or the text of its
-    tokens. None unless the file is unchanged."""
+    """The record in the input file: a JSON line, its columns, or the text of its tokens. None unless the file is
+    unchanged."""
 
 
 def trace(dataset: Dataset, number: int) -> Trace:
-    """Follow one record back. The original is read again only from a file that has not changed since."""
+    """Follow one record back to its input. The original is read only from a file that has not changed since."""
     if not -len(dataset) <= number < len(dataset):
         raise UsageError(
             f"there is no record {number}: {dataset.folder} has {len(dataset):,}",
-            help=f"numbers go from 0 to {len(dataset) - 1}" if len(dataset) else "it is empty",
+            help=f"numbers run from 0 to {len(dataset) - 1}" if len(dataset) else "it is empty",
         )
     record = {"text": dataset.decode(number)} if dataset.manifest.holds_rows else dataset[number]
     engine = _make_engine_loader(dataset)
@@ -69,27 +69,28 @@ def trace(dataset: Dataset, number: int) -> Trace:
 
 
 def trace_input(dataset: Dataset, word: str) -> TracedOrigin:
-    """The record at a place of the input, as files of dropped records give it: `web:a.jsonl@1234`."""
+    """Read the record at a position in the input, written as in files of dropped records: `web:a.jsonl@1234`."""
     files = dataset.manifest.files.values()
-    places = parse_positions(word, sorted({file.source for file in files}))
-    if not places:
+    positions = parse_positions(word, sorted({file.source for file in files}))
+    if not positions:
         raise UsageError(
-            f"{word!r} is neither the number of a record nor a place in the input",
+            f"{word!r} is neither the number of a record nor a position in the input",
             help="write a number from 0 on, or SOURCE:FILE@POSITION as in the files of dropped/",
         )
-    for place in places:
+    for position in positions:
         for file in files:
-            if place.is_in_source(file.source) and place.file in (file.path, file.relative):
-                origin = Origin(file.source, file.path, place.position, 0)
+            if position.is_in_source(file.source) and position.file in (file.path, file.relative):
+                origin = Origin(file.source, file.path, position.position, 0)
                 return _trace_origin(dataset.manifest, origin, _make_engine_loader(dataset))
-    meant = find_nearest(places[-1].file, [file.relative for file in files])
+    name = positions[-1].file
+    nearest = find_nearest(name, [file.relative for file in files])
     raise UsageError(
-        f"{dataset.folder} was made of no file {places[-1].file}", help=f'did you mean "{meant}"?' if meant else None
+        f"{dataset.folder} was not made from a file {name}", help=f'did you mean "{nearest}"?' if nearest else None
     )
 
 
 def _make_engine_loader(dataset: Dataset) -> Callable[[], Engine]:
-    """Loaded when a place is a row of tokens, and once for all of them."""
+    """Make a function that loads the tokenizer when an origin is a row of tokens, and once for all of them."""
     return cache(lambda: load_engine(find_tokenizer(str(dataset.manifest.tokenizer_folder(dataset.folder)))))
 
 
@@ -104,15 +105,13 @@ def _trace_origin(manifest: Manifest, origin: Origin, engine: Callable[[], Engin
 
 
 def read_original_text(manifest: Manifest, file: InputFile, position: int, read: Read | None = None) -> str | None:
-    """The text at a place of an input file, before all steps; None if the file has changed or nothing is there.
+    """Read the text at a position of an input file, before all steps; None if the file has changed or has none there.
 
-    `read` says how the file is read, where it is of no source.
+    `read` says how to read a file that belongs to no source.
     """
-    row = (
-        _read_original(read or _rebuild_read(manifest, file.source), file, position)
-        if _check_state(file) == "unchanged"
-        else None
-    )
+    if _check_state(file) != "unchanged":
+        return None
+    row = _read_original(read or _rebuild_read(manifest, file.source), file, position)
     return None if row is None or TEXT not in row.schema.names else row.column(TEXT)[0].as_py()
 
 
@@ -120,16 +119,16 @@ def _find_input_file(manifest: Manifest, origin: Origin) -> InputFile:
     for file in manifest.files.values():
         if (file.source, file.path) == (origin.source, origin.path):
             return file
-    raise DamagedDatasetError(f"the manifest names no input file {origin.path}", help="make the dataset again")
+    raise DamagedDatasetError(f"the manifest names no input file {origin.path}", help="rebuild the dataset")
 
 
 def _rebuild_read(manifest: Manifest, source: str) -> Read:
-    """How the source was read, from the recipe in the manifest; without columns, which only steps wanted."""
+    """Rebuild how the source was read from the recipe in the manifest; without columns, which only steps needed."""
     sources = manifest.recipe.get("sources")
     parameters = dict(sources[source]) if isinstance(sources, dict) and source in sources else {}
-    kept = {key: value for key, value in parameters.items() if key not in ("steps", "columns")}
+    read_parameters = {key: value for key, value in parameters.items() if key not in ("steps", "columns")}
     try:
-        return msgspec.convert(kept, Read)
+        return msgspec.convert(read_parameters, Read)
     except msgspec.ValidationError as error:
         raise DamagedDatasetError(f"the recipe in the manifest cannot be read: {error}") from error
 
@@ -147,12 +146,12 @@ def _position_kind(read: Read, file: InputFile) -> str:
 
 
 def _read_original(read: Read, file: InputFile, position: int) -> pa.RecordBatch | None:
-    """The record at a place, alone in its batch."""
-    # The file's id is of no interest here: positions are compared within one file.
+    """Read the record at a position, alone in its batch."""
+    # Any id will do: positions are compared within one file.
     source = SourceFile(path=file.path, relative=file.relative, num_bytes=file.bytes, version=file.version, id=0)
     try:
         schema = plan_schema(read, [source], keeps_record=True)
-    except UsageError:  # a column has a name of ours: the run has left it out, too
+    except UsageError:  # a column has a reserved name: the run has left it out, too
         schema = plan_schema(read, [source], keeps_record=False)
     reader = open_reader(read, source, schema)
     cells = _read_cells_at(reader, position, by_bytes=_position_kind(read, file) == "byte")
@@ -164,7 +163,7 @@ def _read_original(read: Read, file: InputFile, position: int) -> pa.RecordBatch
 
 
 def _read_cells_at(reader: FileReader, position: int, *, by_bytes: bool) -> Iterator[CellBatch]:
-    """The cell that holds the position, or all of them where it cannot be told which."""
+    """Read the cell that holds the position, or all cells if only reading shows which it is."""
     if by_bytes:
         cell = position // CELL_BYTES
         yield from reader.read_cells(cell, cell + 1)
@@ -175,7 +174,7 @@ def _read_cells_at(reader: FileReader, position: int, *, by_bytes: bool) -> Iter
 
 
 def _bisect_cells(reader: FileReader, position: int) -> Iterator[CellBatch]:
-    """Cells of rows stand in the order of their positions."""
+    """Find the cell of a position by bisection: cells of rows are in the order of their positions."""
     first, stop = 0, len(reader.cell_sizes())
     while first < stop:
         middle = (first + stop) // 2
@@ -196,7 +195,7 @@ def _describe_original(row: pa.RecordBatch, engine: Callable[[], Engine]) -> str
     if RECORD in row.schema.names:
         line: bytes = row.column(RECORD)[0].as_py()
         return line.decode()
-    if TEXT not in row.schema.names:  # of a dataset of tokens, which had the same tokenizer
+    if TEXT not in row.schema.names:  # the source is a dataset of tokens, with the same tokenizer
         return {TEXT: engine().decode(row.column(INPUT_IDS).flatten().to_numpy())}
     values: dict[str, Any] = row.drop_columns([ORIGIN]).to_pylist()[0]
     return values

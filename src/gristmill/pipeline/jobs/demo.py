@@ -1,7 +1,7 @@
-"""The demonstration: the whole way on files that every machine has, while one worker is killed on purpose.
+"""`gristmill demo`: from raw text to packed rows, on files that every machine has, with one worker killed on purpose.
 
 Python's own library becomes two sources, its code and its docstrings. A tokenizer is trained on them, and a recipe
-filters, splits, tokenizes and packs them. The folder stays: its recipe can be changed and run again.
+filters, splits, tokenizes and packs them. The folder is kept: its recipe can be changed and run again.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ mixture: {code: 0.8, docs: 0.2}          # used when streaming; all rows are wri
 
 @dataclass(frozen=True, slots=True)
 class DemoFolder:
-    """What lies in the demonstration's folder before the recipe is run."""
+    """The folder of the demo before its recipe is run."""
 
     recipe: Path
     num_files: int
     num_docstrings: int
     num_unreadable: int
-    """Files that are no text in the encoding that they name: left out."""
+    """Files that cannot be decoded by the encoding that they name; they are left out."""
     killed_pid: int
     """The worker that was killed on purpose."""
     killed_at: Path
@@ -72,7 +72,7 @@ class DemoFolder:
 
 
 class ExtractedFile(msgspec.Struct, frozen=True, array_like=True):
-    """The text of one source file and its docstrings with the names of what they describe."""
+    """The text of one source file, and its docstrings with the names of what they describe."""
 
     num_bytes: int
     text: str | None
@@ -87,7 +87,7 @@ def prepare_demo(
     progress: bool | None = None,
     vocab_size: int = VOCAB_SIZE,
 ) -> DemoFolder:
-    """Make the sources, the tokenizer and the recipe. What is there already and the same is left as it is."""
+    """Create the sources, the tokenizer and the recipe. Files that exist already with the same content stay."""
     _check_demo_folder(folder)
     library = library or Path(sysconfig.get_path("stdlib"))
     paths = find_source_files(library)
@@ -98,7 +98,7 @@ def prepare_demo(
     start = time.perf_counter()
     extracted, victim, killed_pid = _extract_all(library, paths, workers=workers, progress=progress)
     _check_counts(library, extracted)
-    documents = [(path, found) for path, found in zip(paths, extracted, strict=True) if found.text is not None]
+    documents = [(path, file) for path, file in zip(paths, extracted, strict=True) if file.text is not None]
     make_folder(folder / "data")
     _write_if_new(folder / "data/code.jsonl", _encode_code(library, documents))
     _write_if_new(folder / "data/docs.jsonl", _encode_docstrings(library, documents))
@@ -121,7 +121,7 @@ def prepare_demo(
     return DemoFolder(
         recipe=folder / "recipe.yaml",
         num_files=len(paths),
-        num_docstrings=sum(len(found.docstrings) for _, found in documents),
+        num_docstrings=sum(len(file.docstrings) for _, file in documents),
         num_unreadable=len(paths) - len(documents),
         killed_pid=killed_pid,
         killed_at=victim.relative_to(library),
@@ -131,7 +131,7 @@ def prepare_demo(
 
 
 def _check_demo_folder(folder: Path) -> None:
-    """Refuse a folder in which something of the user's could be replaced."""
+    """Refuse a folder that holds files of the user."""
     recipe = folder / "recipe.yaml"
     if not folder.exists() or not any(folder.iterdir()):
         return
@@ -158,7 +158,7 @@ class ExtractAndDieOnce:
 
     victim: Path
     marker: Path
-    """Made by the worker that dies, so that the next one does not."""
+    """Written by the worker that dies, so that the next one does not."""
     parent_pid: int
 
     def __call__(self, path: Path) -> ExtractedFile:
@@ -169,7 +169,7 @@ class ExtractAndDieOnce:
 
 
 def extract_docstrings(data: bytes) -> ExtractedFile:
-    r"""Text and docstrings of Python source code.
+    r"""Extract the text and the docstrings of Python source code.
 
     >>> extract_docstrings(b'def f():\n    "Nothing."\n').docstrings
     [('f', 'Nothing.')]
@@ -190,43 +190,43 @@ def _find_docstrings(tree: ast.Module) -> Iterator[tuple[str, str]]:
     while stack:
         name, node = stack.pop()
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            found = ast.get_docstring(node)
-            if found and not _has_lone_surrogates(found):
-                yield name or "module", found
+            docstring = ast.get_docstring(node)
+            if docstring and not _has_lone_surrogates(docstring):
+                yield name or "module", docstring
         for child in reversed(list(ast.iter_child_nodes(node))):
             own = getattr(child, "name", None) if hasattr(child, "body") else None
             stack.append((f"{name}.{own}" if name and own else own or name, child))
 
 
 def _has_lone_surrogates(text: str) -> bool:
-    """Half characters, written as escapes: no file can hold them."""
+    """Tell whether a text holds halves of surrogate pairs, written as escapes: UTF-8 cannot encode them."""
     return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _encode_code(library: Path, documents: Iterable[tuple[Path, ExtractedFile]]) -> Iterator[bytes]:
-    for path, found in documents:
-        record = {"text": found.text, "file": path.relative_to(library).as_posix()}
+    for path, extracted in documents:
+        record = {"text": extracted.text, "file": path.relative_to(library).as_posix()}
         yield msgspec.json.encode(record) + b"\n"
 
 
 def _encode_docstrings(library: Path, documents: Iterable[tuple[Path, ExtractedFile]]) -> Iterator[bytes]:
-    for path, found in documents:
+    for path, extracted in documents:
         file = path.relative_to(library).as_posix()
-        for name, text in found.docstrings:
+        for name, text in extracted.docstrings:
             yield msgspec.json.encode({"text": text, "name": name, "file": file}) + b"\n"
 
 
 def _write_if_new(path: Path, lines: Iterable[bytes]) -> None:
-    """A file that is the same stays: what was made of it is up to date."""
+    """Write a file unless it has this content already: then what was made from it stays up to date."""
     content = b"".join(lines)
     if not path.exists() or path.read_bytes() != content:
         write_file(path, content, "demo")
 
 
 def _check_counts(library: Path, extracted: Sequence[ExtractedFile]) -> None:
-    """Nothing may be missing, although a worker was killed: asked of the file system itself."""
+    """Compare what was read with the file system: nothing may be missing, although a worker was killed."""
     num_files, num_bytes = count_source_files(library)
-    read_bytes = sum(found.num_bytes for found in extracted)
+    read_bytes = sum(file.num_bytes for file in extracted)
     if (len(extracted), read_bytes) != (num_files, num_bytes):
         raise GristmillError(
             f"the books do not balance: read {len(extracted)} files of {read_bytes} bytes, "
@@ -235,14 +235,14 @@ def _check_counts(library: Path, extracted: Sequence[ExtractedFile]) -> None:
 
 
 def find_source_files(folder: Path) -> list[Path]:
-    """All `.py` files under `folder`, sorted, without packages that were installed into it."""
+    """Find all `.py` files under `folder`, sorted, without packages that were installed into it."""
     return sorted(
         path for path in folder.rglob("*.py") if INSTALLED.isdisjoint(path.relative_to(folder).parts) and path.is_file()
     )
 
 
 def count_source_files(folder: Path) -> tuple[int, int]:
-    """Number and total size of the same files by another way: a plain walk that opens none of them."""
+    """Count the same files and their bytes in another way: a plain walk that opens none of them."""
     num_files = num_bytes = 0
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name not in INSTALLED]

@@ -30,22 +30,23 @@ _MAX_RECORDS = 1000
 
 
 class TemplateTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """What a template does to chats, and to one of them in full."""
+    """What a template does to chats, with the tokens of one of them."""
 
     report: TemplateReport
     tokens: list[str]
-    """Of the first example, as text."""
+    """The tokens of the first example, as text."""
     trained: list[bool]
+    """Which of these tokens are trained on."""
 
 
 def try_template(render: Render, read: Read, *, max_records: int = _MAX_RECORDS) -> TemplateTrial:
-    """Render the first chats of a source and say what would be trained on.
+    """Render the first chats of a source, and report what would be trained on.
 
-    In a worker with limits of time and memory: a template is a program that came from elsewhere.
+    Runs in a worker, with limits on time and memory: a template is an untrusted program.
     """
     name = render.template or render.tokenizer or ""
-    checked: TemplateTrial = run_with_limits(_try_in_worker, (render, read, max_records), name)
-    return checked
+    trial: TemplateTrial = run_with_limits(_try_in_worker, (render, read, max_records), name)
+    return trial
 
 
 def _try_in_worker(arguments: tuple[Render, Read, int]) -> TemplateTrial:

@@ -30,8 +30,8 @@ _SOURCE = "tokenizer"
 _CHECK_BYTES = 16 << 20
 _MAX_LIBRARY_FILES = 400
 _SIZE_FACTORS = {"compressed": 4.0, "parquet": 3.0}
-"""How many times its size a file is taken to hold. It decides which documents of a large source a tokenizer is trained
-on, so a change gives other tokenizers; what a plan prints is estimated elsewhere (`outline`)."""
+"""How many times its size a file counts. Decides which documents of a large source a tokenizer is trained on, so a
+change gives other tokenizers. What a plan prints has estimates of its own (`outline`)."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class TrainingSummary:
     num_documents: int = 0
     num_bytes: int = 0
     num_left_out: int = 0
-    """Documents not taken, so as to stay near `max_bytes`: chosen by the hash of their place."""
+    """Documents left out to stay near `max_bytes`, chosen by a hash of their origins."""
     num_unusable: int = 0
     """Records without a text that can be used."""
 
@@ -83,18 +83,18 @@ def train_tokenizer(
 
 
 def try_tokenizer(name: str, read: Read | None) -> TokenizerReport:
-    """Try a tokenizer on texts: of a source, or of Python's own library. Runs in a worker, with one thread."""
+    """Try a tokenizer on the texts of a source, or of Python's own library. Runs in a worker, with one thread."""
     files = find_tokenizer(name)
     texts = _read_library_texts() if read is None else list(_read_first_texts(read))
     if not texts:
         raise UsageError("there are no documents to try the tokenizer on", help="check the files and the text field")
     report: TokenizerReport
-    [report] = parallel_map(lambda given: check_tokenizer(files, given), [texts], workers=1, progress=False)
+    [report] = parallel_map(lambda texts: check_tokenizer(files, texts), [texts], workers=1, progress=False)
     return report
 
 
 def _check_texts(texts: Iterable[str]) -> Iterable[str]:
-    if isinstance(texts, str):  # its letters are texts too, but nobody means them
+    if isinstance(texts, str):  # iterating over it would train on single letters
         raise UsageError(f"texts are needed, not one text: {texts!r:.100}", help="steps.Read(read=...) names files")
     return texts
 
@@ -127,11 +127,11 @@ def _estimate_text_bytes(file: SourceFile, format: str | None) -> int:
 
 def _read_first_texts(read: Read) -> Iterator[str]:
     files = choose_training_files(list_source_files(_SOURCE, read, find_files(read.read), needs_train=False))
-    taken = 0
+    num_chars = 0
     for cell in _read_cells(read, files):
         for text in cell.batch.column(TEXT).to_pylist():
-            taken += len(text)
-            if taken > _CHECK_BYTES:
+            num_chars += len(text)
+            if num_chars > _CHECK_BYTES:
                 return
             yield text
 
@@ -144,6 +144,6 @@ def _read_cells(read: Read, files: Sequence[SourceFile]) -> Iterator[CellBatch]:
 
 
 def _read_library_texts() -> list[str]:
-    """Text that every machine has."""
+    """Read files of Python's own library: text that every machine has."""
     paths = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[:_MAX_LIBRARY_FILES]
     return [path.read_text(encoding="utf-8", errors="replace") for path in paths]

@@ -35,7 +35,7 @@ from gristmill.pipeline.barriers.deduplicate.reference_units import read_against
 from gristmill.pipeline.barriers.deduplicate.sign import SignedUnit, SignTask, run_sign
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.sink import OutputStem
-from gristmill.pipeline.work_folder import WORK_FOLDER
+from gristmill.pipeline.work_folder import work_path
 from gristmill.steps.deduplicate.candidates import Pairs
 from gristmill.steps.deduplicate.clusters import Removals, SimilarityGraph, merge_removals, verify_removals
 from gristmill.steps.deduplicate.similarity import SimilarPairs
@@ -134,7 +134,7 @@ class Deduplication:
         tasks = []
         for unit in self._units:
             name = fingerprint.of(unit.fingerprint, "sign", parameters)
-            tasks.append(Task(name, SignTask(unit.inputs, f"{WORK_FOLDER}/work/{name}", num_digests, num_keys)))
+            tasks.append(Task(name, SignTask(unit.inputs, work_path(name), num_digests, num_keys)))
         return self._run_tasks(run_sign, self._sign_context, tasks, SignedUnit, "signatures")
 
     def _number_documents(self, signed: Sequence[SignedUnit]) -> Documents:
@@ -217,14 +217,14 @@ class Deduplication:
         for number, start in enumerate(range(0, len(pairs), _PAIRS_PER_TASK)):
             name = fingerprint.of(self._fingerprint, kind, number)
             chunk = pairs.slice(start, start + _PAIRS_PER_TASK)
-            tasks.append(Task(name, CompareTask(chunk, f"{WORK_FOLDER}/work/{name}", by_text)))
+            tasks.append(Task(name, CompareTask(chunk, work_path(name), by_text)))
         return tasks
 
     def _make_partition_tasks(self, kind: str, num_partitions: int) -> list[Task]:
         tasks = []
         for number in range(num_partitions):
             name = fingerprint.of(self._fingerprint, kind, number, num_partitions)
-            tasks.append(Task(name, PartitionTask(number, f"{WORK_FOLDER}/work/{name}")))
+            tasks.append(Task(name, PartitionTask(number, work_path(name))))
         return tasks
 
     def _count_alike(self, compared: Sequence[ComparedPairs]) -> SimilarPairs:
@@ -244,7 +244,7 @@ class Deduplication:
         return SimilarPairs(pairs, records["similarity"].copy(), records["is_exact"].copy())
 
     def _make_stem(self, name: str) -> OutputStem:
-        path = f"{WORK_FOLDER}/work/{fingerprint.of(self._fingerprint, name)}"
+        path = work_path(fingerprint.of(self._fingerprint, name))
         return OutputStem(self._sign_context.root, path, self._sign_context.run_id)
 
     def _run_tasks(
