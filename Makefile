@@ -34,6 +34,14 @@ bench: $(VENV)/.dev ## the engine and the document pipeline beside their peers, 
 golden: $(VENV)/.dev ## rewrite tests/golden; review the diff
 	$(BIN)/pytest tests/golden --rewrite-golden
 
+# TESTS=tests/steps measures a part of the suite. A tracer slows workers down, so times of the fault tests do not hold.
+TESTS ?= tests --ignore tests/faults --ignore tests/soak --deselect tests/public/test_import_time.py
+coverage: $(VENV)/.dev ## branch coverage of src, worker processes included
+	$(BIN)/coverage erase
+	-$(BIN)/coverage run -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(TESTS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
 readme-table: $(VENV)/.dev ## rewrite the README's table of measured numbers from benchmarks/results
 	$(BIN)/python benchmarks/readme_table.py
 
@@ -42,7 +50,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 
 clean: ## remove what make made
-	rm -rf $(VENV) bench-data .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	rm -rf $(VENV) bench-data .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

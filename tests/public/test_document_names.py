@@ -38,7 +38,17 @@ FOREIGN_CLASSES = {
 """Classes of libraries that the documents compare with, or hand data to."""
 
 OTHER_NAMES = {
-    *("DataCollatorWithFlattening", "PR_SET_PDEATHSIG", "deu", "local_dir", "max_map_count", "runpy", "uv", "vm"),
+    *(
+        "DataCollatorWithFlattening",
+        "PR_SET_PDEATHSIG",
+        "deu",
+        "local_dir",
+        "max_map_count",
+        "nolock",
+        "runpy",
+        "uv",
+        "vm",
+    ),
     *("zstdcat", "Unreleased", "dropped_rows", "helpers", "manager"),  # the last three are advice in CONTRIBUTING
     "found_by_tags",  # put together from two words
 }
