@@ -29,7 +29,7 @@ def first(folder, seconds):
     far = min(timed(folder, 10**9) for _ in range(5))
     for row in range(0, 60_000, 1000):
         stream.rows(row, row + 1000)
-    touched = len(stream.table._mapped)
+    touched = len(stream.reader.table._mapped)
     return {
         "first batch of 10,000 shards, numba loaded too (ms)": round(cold * 1e3),
         "the same, numba loaded before (ms)": round(fresh * 1e3),

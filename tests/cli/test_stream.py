@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from gristmill.cli.main import main
 from gristmill.core.errors import UsageError
 from gristmill.stream import Collate, Stream
-from gristmill.stream.prove import prove, simulated
-from gristmill.stream.torch.prove import loader_workers
+from gristmill.stream.prove import prove, simulate_ranks
+from gristmill.stream.torch.prove import run_loader_workers
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_prove(gristmill, inside, out):
     arguments = ["--world", "2,1", "--workers", "0,2", "--mixture", "web=0.7,code=0.3", "--simulate", "--json"]
     proof = json.loads(inside("stream", "prove", out, *arguments).out)
     assert (proof["ok"], proof["workers"]) == (True, "simulated")
-    assert proof["num_rows"] == sum(leg["num_rows"] for leg in proof["legs"])
+    assert proof["num_rows"] == sum(run["num_rows"] for run in proof["runs"])
     assert proof["num_tokens"] == int(
         Stream(out, mixture={"web": 0.7, "code": 0.3}).rows(0, proof["num_rows"]).tokens.sum()
     )
@@ -88,7 +88,7 @@ def later_state(stream, rows, **options):
         (later_state, 16, "state"),
     ],
 )
-@pytest.mark.parametrize("how", [simulated, loader_workers])
+@pytest.mark.parametrize("how", [simulate_ranks, run_loader_workers])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_prove_names_a_row_that_differs(tmp_path, monkeypatch, broken, row, what, how, workers):
     same_length = [[[n + 1] * 12] for n in range(30)]  # so that swapped rows differ in their ids alone
@@ -96,7 +96,7 @@ def test_prove_names_a_row_that_differs(tmp_path, monkeypatch, broken, row, what
     assert prove(stream, [2], [workers], [4], run=how)
     monkeypatch.setattr(Stream, "fast", Stream.take, raising=False)
     monkeypatch.setattr(Stream, "take", broken)
-    if (broken, how, workers) == (later_state, loader_workers, 0):  # the stream itself sees that
+    if (broken, how, workers) == (later_state, run_loader_workers, 0):  # the stream itself sees that
         with pytest.raises(UsageError, match="something else has moved it"):
             prove(stream, [2], [workers], [4], run=how)
         return

@@ -11,28 +11,28 @@ def test_of_a_mixture_with_phases(packed):
     stream = Stream(packed, mixture=phases, rows=60)
     for _ in stream.batches(5, 1, 2):
         pass
-    account = stream.accounting.account()
-    web, code = account.sources
-    assert (account.row, account.rows) == (60, 30)  # all ranks' rows, and this one's
+    report = stream.accounting.report()
+    web, code = report.sources
+    assert (report.row, report.rows) == (60, 30)  # all ranks' rows, and this one's
     assert web.rows + code.rows == 30
     assert web.planned_share == pytest.approx(40 / 60)
     assert code.planned_share == pytest.approx(20 / 60)
     assert web.epochs == pytest.approx(40 / 30)
     assert code.epochs == pytest.approx(20 / 23)
-    assert account.tokens == web.tokens + code.tokens
-    assert account.rows_per_second > 0
+    assert report.tokens == web.tokens + code.tokens
+    assert report.rows_per_second > 0
 
 
 def test_without_weights_shares_are_those_of_rows(packed):
     stream = Stream(packed, epochs=1)
     tokens = sum(int(batch.tokens.sum()) for batch in stream.batches(8))
-    account = stream.accounting.account()
-    web, code = account.sources
+    report = stream.accounting.report()
+    web, code = report.sources
     assert (web.rows, code.rows) == (30, 23)
     assert web.planned_share == pytest.approx(30 / 53)
     assert web.epochs == code.epochs == 1
-    assert account.tokens == tokens
-    assert account.padding_share == pytest.approx(1 - tokens / (56 * 12))  # rows that only fill up are padding
+    assert report.tokens == tokens
+    assert report.padding_share == pytest.approx(1 - tokens / (56 * 12))  # rows that only fill up are padding
 
 
 def test_counts_start_again_with_a_state(packed):
@@ -63,16 +63,16 @@ def test_a_data_loader_is_counted(packed, num_workers, method):
     dataset = TorchDataset(stream, 8, rank=0, world_size=1)
     loader = data.DataLoader(dataset, batch_size=None, num_workers=num_workers, multiprocessing_context=method)
     tokens = sum(int(batch.tokens.sum()) for batch in loader)
-    account = stream.accounting.account()
-    assert (account.row, account.rows, account.tokens) == (53, 53, tokens)
-    assert [source.rows for source in account.sources] == [30, 23]
-    assert account.padding_share == pytest.approx(1 - tokens / (56 * 12))
-    assert account.wait_seconds is None
-    assert account.rows_per_second > 0
+    report = stream.accounting.report()
+    assert (report.row, report.rows, report.tokens) == (53, 53, tokens)
+    assert [source.rows for source in report.sources] == [30, 23]
+    assert report.padding_share == pytest.approx(1 - tokens / (56 * 12))
+    assert report.wait_seconds is None
+    assert report.rows_per_second > 0
     assert "waited" not in stream.accounting.log_line()
     assert "data/wait_seconds" not in stream.accounting.as_dict()
     stream.accounting.restart(0)
-    assert stream.accounting.account().rows == 0
+    assert stream.accounting.report().rows == 0
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -87,7 +87,7 @@ def test_rows_of_a_sampler_are_counted(packed, num_workers):
     )
     for _ in loader:
         pass
-    account = stream.accounting.account()
-    assert (account.row, account.rows) == (53, 53)
-    assert [source.rows for source in account.sources] == [30, 23]
-    assert account.tokens == int(Stream(packed).rows(0, 53).tokens.sum())
+    report = stream.accounting.report()
+    assert (report.row, report.rows) == (53, 53)
+    assert [source.rows for source in report.sources] == [30, 23]
+    assert report.tokens == int(Stream(packed).rows(0, 53).tokens.sum())

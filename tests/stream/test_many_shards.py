@@ -26,9 +26,9 @@ def linked(folder, num_shards):
 def test_only_what_is_read_is_opened(tmp_path):
     stream = Stream(linked(tmp_path / "out", 2000))
     assert stream.batch(0, 4)["input_ids"].shape == (4, 12)
-    assert len(stream.table._mapped) <= 4
+    assert len(stream.reader.table._mapped) <= 4
     stream.rows(0, 16_000)
-    assert len(stream.table._mapped) == 2000
+    assert len(stream.reader.table._mapped) == 2000
 
 
 @pytest.mark.slow

@@ -113,8 +113,8 @@ def test_shares_of_a_mixed_lane_are_reported_by_origin(mixed):
     for batch in stream.batches(7):
         for ids, source in zip(batch["input_ids"], batch.sources, strict=True):
             assert source == -1 or by_row[tuple(ids)] == stream.sources[source]
-    account = stream.accounting.account()
-    found = {of_source.source: of_source for of_source in account.sources}
+    report = stream.accounting.report()
+    found = {of_source.source: of_source for of_source in report.sources}
     assert {name: entry.rows for name, entry in found.items()} == {"web": 120, "code": 40}
     assert found["web"].share == found["web"].planned_share == 0.75
     assert found["code"].epochs == 2
@@ -133,7 +133,7 @@ def test_a_mixed_lane_among_other_datasets(mixed, tmp_path):
     stream = Stream({"m": (mixed, 0.8), "o": (other, 0.2)}, rows=1000)
     for _ in stream.batches(50):
         pass
-    shares = {entry.source: (entry.share, entry.planned_share) for entry in stream.accounting.account().sources}
+    shares = {entry.source: (entry.share, entry.planned_share) for entry in stream.accounting.report().sources}
     assert shares["o"] == pytest.approx((0.2, 0.2), abs=0.01)
     assert shares["m/web"] == pytest.approx((0.6, 0.6), abs=0.01)
     assert shares["m/code"] == pytest.approx((0.2, 0.2), abs=0.01)

@@ -44,7 +44,7 @@ def test_accounts_are_of_all_readers(packed):
     take(stream.batches(4), 2)
     loader = TorchLoader(stream, 4)
     take(iter(loader), 2)
-    assert loader.accounting.account().rows == stream.accounting.account().rows == 16
+    assert loader.accounting.report().rows == stream.accounting.report().rows == 16
 
 
 @pytest.mark.parametrize("num_threads", [0, 2])
@@ -52,7 +52,7 @@ def test_a_reader_that_was_overtaken_is_refused(packed, oracle, num_threads):
     stream = Stream(packed, seed=7, rows=60)
     first, second = iter(TorchLoader(stream, 4, num_threads=num_threads)), stream.batches(5)
     read = take(first, 2) + take(second, 2)
-    with pytest.raises(UsageError, match="stands at row 18, and this iteration is at row 8"):
+    with pytest.raises(UsageError, match="is at row 18, but this iteration is at row 8"):
         next(first)
     assert ids_of([*read, *second]) == oracle[:60]
     later = stream.batches(4)
@@ -159,7 +159,7 @@ def test_forked_workers_open_files_for_themselves(packed, oracle):
     """Also when a thread of the parent was just opening one: its lock would never be released in them."""
     stream = Stream(packed, seed=7, epochs=1)
     rows = TorchRows(stream)
-    with stream.table._opening:
+    with stream.reader.table._opening:
         loader = DataLoader(rows, batch_size=10, num_workers=1, multiprocessing_context="fork", timeout=240)
         read = [row.tolist() for batch in loader for row in batch["input_ids"]]
     assert read == oracle[:53]

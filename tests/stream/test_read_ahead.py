@@ -52,7 +52,7 @@ def test_a_mapping_lives_as_long_as_its_buffer_and_holds_no_descriptor(tmp_path)
 def test_only_shuffled_shards_are_mapped_for_random_access(packed, shuffle):
     stream = Stream(packed, shuffle=shuffle)
     stream.rows(0, 53)
-    for shard in stream.table.shards:
+    for shard in stream.reader.table.shards:
         [flags] = mappings(shard.path)
         assert ("rr" in flags) == shuffle
 
@@ -83,8 +83,8 @@ def test_rows_are_asked_for_before_they_are_read(packed, asked, kind, rank, worl
     for before, batch in zip(known, read[1:], strict=False):
         start = batch.first_row + 2 * rank
         rows = [row for row in (start, start + 1) if row < 53]
-        spots = stream.table.spots(stream.order(rows_array(rows)).places)
-        assert set(spots[:, read_ahead.S_IDS].tolist()) <= before
+        addresses = stream.reader.table.row_addresses(stream.order(rows_array(rows)).indices)
+        assert set(addresses[:, read_ahead.A_IDS].tolist()) <= before
 
 
 def rows_array(rows):

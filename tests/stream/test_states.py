@@ -81,7 +81,7 @@ def test_sources_without_rows_are_left_out_of_the_default_mixture(tmp_path):
     batch = stream.rows(0, 70)
     assert [int((batch.sources == stream.sources.index(name)).sum()) for name in ("web", "code")] == [50, 20]
     assert "without none: no rows in train" in repr(stream)
-    assert stream.accounting.account().left_out == stream.left_out
+    assert stream.accounting.report().left_out == stream.left_out
     assert "none left out (no rows in train)" in stream.accounting.log_line()
     for mixture in (dict(weights, extra=0), [(0, dict(weights, extra=0))]):
         with pytest.raises(UsageError, match="none has a weight, but no rows"):

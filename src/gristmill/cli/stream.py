@@ -16,7 +16,7 @@ from gristmill.cli.tables import print_table
 from gristmill.core.errors import UsageError
 from gristmill.core.quantities import format_count
 from gristmill.stream import Collate, Stream
-from gristmill.stream.prove import Proof, Run, prove
+from gristmill.stream.prove import Proof, RankReader, prove
 from gristmill.stream.where import RowOrigins
 
 
@@ -60,13 +60,13 @@ def bench_command(open_stream: Callable[..., Stream], batch_size: int, seconds: 
         stream.accounting.restart(0)
         while time.perf_counter() - start - first < seconds:
             next(batches)
-        account = stream.accounting.account()
+        report = stream.accounting.report()
         results.append(
             {
                 "fields": list(fields),
                 "first_batch_seconds": round(first, 4),
-                "rows_per_second": round(account.rows_per_second),
-                "tokens_per_second": round(account.tokens_per_second),
+                "rows_per_second": round(report.rows_per_second),
+                "tokens_per_second": round(report.tokens_per_second),
             }
         )
     if as_json:
@@ -110,9 +110,9 @@ def prove_command(
     tokens. Workers are processes of a DataLoader where torch is installed, else streams of their own in this process.
     Several datasets are given by name: web=out/web:0.7 code=out/code:0.3. Exits with 1 if a row differs.
     """
-    run = None if simulate else _loader_workers()
-    proof = prove(open_stream(), world, workers, batch, steps, run)
-    how = "simulated" if run is None else "processes"
+    read_ranks = None if simulate else _find_loader_workers()
+    proof = prove(open_stream(), world, workers, batch, steps, read_ranks)
+    how = "simulated" if read_ranks is None else "processes"
     if as_json:
         click.echo(json.dumps({"ok": bool(proof), "workers": how, **asdict(proof)}, indent=2))
     else:
@@ -121,30 +121,30 @@ def prove_command(
         click.get_current_context().exit(1)
 
 
-def _loader_workers() -> Run | None:
+def _find_loader_workers() -> RankReader | None:
     """Worker processes, if torch is installed."""
     if importlib.util.find_spec("torch") is None:
         return None
-    from gristmill.stream.torch.prove import loader_workers  # noqa: PLC0415  (loads torch)
+    from gristmill.stream.torch.prove import run_loader_workers  # noqa: PLC0415  (loads torch)
 
-    return loader_workers
+    return run_loader_workers
 
 
 def _print_proof(proof: Proof, how: str) -> None:
     if proof.different_row is not None:
-        changes = format_count(len(proof.legs), "change")
+        changes = format_count(len(proof.runs), "change")
         click.echo(f"row {proof.different_row:,} differs in {proof.different_in} after {changes}")
         click.echo("help: run gristmill verify; if all is as written, this is a bug: report it")
         return
-    shown = [leg for number, leg in enumerate(proof.legs) if number < 6 or number == len(proof.legs) - 1]
+    shown = [run for number, run in enumerate(proof.runs) if number < 6 or number == len(proof.runs) - 1]
     rows = [
-        (f"{leg.world_size}", f"{leg.num_workers}", f"{leg.batch_size}", f"{leg.first_row:,}", f"{leg.num_rows:,}")
-        for leg in shown
+        (f"{run.world_size}", f"{run.num_workers}", f"{run.batch_size}", f"{run.first_row:,}", f"{run.num_rows:,}")
+        for run in shown
     ]
     print_table(("ranks", "workers", "batch", "from row", "rows"), rows, num_words=0)
     workers = "worker processes of a DataLoader" if how == "processes" else "workers simulated: torch was not used"
     click.echo(
-        f"proved: {proof.num_rows:,} rows in one order through {format_count(len(proof.legs), 'combination')}, "
+        f"proved: {proof.num_rows:,} rows in one order through {format_count(len(proof.runs), 'combination')}, "
         f"{proof.num_tokens:,} tokens and their labels equal ({workers}); none lost, none twice, none in another place"
     )
 

@@ -15,7 +15,7 @@ from gristmill.stream import Collate, Stream
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Mixture(click.ParamType[dict[str, float]]):
+class MixtureParam(click.ParamType[dict[str, float]]):
     """Weights of sources."""
 
     name = "weights"
@@ -89,7 +89,7 @@ def stream_arguments(function: F) -> F:
             show_default=True,
             help="Of what weights are.",
         ),
-        click.option("--mixture", type=Mixture(), help="Weights, as web=0.7,code=0.3. Default: the dataset's."),
+        click.option("--mixture", type=MixtureParam(), help="Weights, as web=0.7,code=0.3. Default: the dataset's."),
         click.argument("out", nargs=-1, required=True, metavar="OUT…"),
     ):
         command = option(command)

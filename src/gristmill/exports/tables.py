@@ -31,9 +31,10 @@ from gristmill.core.json_text import JSON_TYPE, NAN_AS_NULL, count_not_finite, i
 from gristmill.core.json_values import encode_json
 from gristmill.core.records import ORIGIN, ORIGIN_TYPE, OTHER_FIELDS, RECORD, RECORD_TYPE, TEXT
 from gristmill.exports.layout import ExportFormat, PlannedFile
-from gristmill.exports.tokens import check_shard_batches, make_damage_error, read_shard_batches
+from gristmill.exports.tokens import check_shard_batches, read_shard_batches
 from gristmill.exports.training import STORED, TRAINING, make_training_rows, training_schema
 from gristmill.shards.arrow_stream import ORIGINS_SCHEMA, mapped_batches
+from gristmill.shards.damage import make_damage_error
 from gristmill.shards.formats.jsonl import read_line_chunks
 from gristmill.shards.formats.shard_format import ShardFormat, open_shard, write_shard
 from gristmill.shards.formats.tar import BLOCK, encode_member

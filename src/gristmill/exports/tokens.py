@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gristmill.core.errors import DamagedDatasetError, GristmillError, UsageError
+from gristmill.core.errors import GristmillError, UsageError
 from gristmill.core.records import INPUT_IDS
 from gristmill.shards.arrow_stream import mapped_batches
+from gristmill.shards.damage import make_damage_error
 from gristmill.shards.formats.base import READ_ERRORS
 from gristmill.shards.token_rows import check_rows, document_lengths
 
@@ -104,8 +105,3 @@ def refuse_large_ids(ids: NDArray[np.unsignedinteger], dtype: np.dtype[np.intege
             help=help,
             path=path,
         )
-
-
-def make_damage_error(path: str, message: str) -> DamagedDatasetError:
-    """Make the error for a damaged shard."""
-    return DamagedDatasetError(f"{path} {message}", help="run `gristmill verify` to list all damage")

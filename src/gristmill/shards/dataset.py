@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
-from gristmill.core.errors import CorruptStreamError, DamagedDatasetError, UsageError
+from gristmill.core.errors import CorruptStreamError, UsageError
 from gristmill.core.names import check_choice
 from gristmill.core.records import INPUT_IDS, LOSS_MASK, ORIGIN
 from gristmill.shards.arrow_stream import ORIGINS_SCHEMA
+from gristmill.shards.damage import make_damage_error
 from gristmill.shards.formats.base import READ_ERRORS, ShardRecord, remove_origins
 from gristmill.shards.formats.shard_format import open_shard
 from gristmill.shards.manifest import Manifest, Shard, StoredFile, file_key, load_manifest
@@ -81,7 +82,7 @@ class Dataset:
 
     def __iter__(self) -> Iterator[ShardRecord]:
         for _, _, shard in self._shards:
-            with _naming(shard):
+            with self._naming_damage(shard):
                 num_rows = 0
                 for record in self._reader(shard, self.manifest.format, self.manifest.kind).rows():
                     yield remove_origins(record)
@@ -118,7 +119,7 @@ class Dataset:
             record = self._read(shard, row)
             found = record[ORIGINS] if ORIGINS in record else [record[ORIGIN]]
         else:
-            with _naming(shard):
+            with self._naming_damage(shard):
                 found = [self._reader(shard.origins, "arrow").row(row)[ORIGIN]]
         return [self._origin(origin, shard, row) for origin in found]
 
@@ -161,7 +162,7 @@ class Dataset:
     def quarantine(self) -> Iterator[dict[str, Any]]:
         """What was set aside, one by one: origin, step, reason, the record itself where it was small enough."""
         for file in self.manifest.quarantine.files:
-            with _naming(file):
+            with self._naming_damage(file):
                 yield from open_shard(self._checked_path(file), "jsonl").rows()
 
     def verify(self) -> Verification:
@@ -184,16 +185,16 @@ class Dataset:
         return shard, number - int(self._ends[position]) + shard.rows
 
     def _origin(self, origin: Mapping[str, int], shard: Shard, row: int) -> Origin:
-        file = self.manifest.files.get(file_key(origin["file"]))
+        key = file_key(origin["file"])
+        file = self.manifest.files.get(key)
         if file is None:
-            raise DamagedDatasetError(
-                f"{shard.path}, row {row}: the manifest names no input file {file_key(origin['file'])}",
-                help=f"run: gristmill verify {self.folder}",
+            raise make_damage_error(
+                shard.path, f"names an input file in row {row} that is not in the manifest: {key}", self.folder
             )
         return Origin(file.source, file.path, origin["position"], origin["part"])
 
     def _read(self, shard: Shard, row: int) -> ShardRecord:
-        with _naming(shard):
+        with self._naming_damage(shard):
             return self._reader(shard, self.manifest.format, self.manifest.kind).row(row)
 
     def _reader(self, file: StoredFile, format: str, kind: str = "documents") -> ShardReader:
@@ -212,19 +213,13 @@ class Dataset:
         path = file.below(self.folder)
         num_bytes = path.stat().st_size
         if num_bytes != file.bytes:
-            raise DamagedDatasetError(
-                f"{file.path} has {num_bytes} bytes, but {file.bytes} were written",
-                help=f"run: gristmill verify {self.folder}",
-            )
+            raise make_damage_error(file.path, f"has {num_bytes} bytes, but {file.bytes} were written", self.folder)
         return path
 
-
-@contextmanager
-def _naming(file: StoredFile) -> Iterator[None]:
-    """Say which file is damaged."""
-    try:
-        yield
-    except (*READ_ERRORS, CorruptStreamError) as error:
-        raise DamagedDatasetError(
-            f"{file.path} cannot be read: {error}", help="gristmill verify names everything that is damaged"
-        ) from error
+    @contextmanager
+    def _naming_damage(self, file: StoredFile) -> Iterator[None]:
+        """Turn an error of reading a file into one that names the file."""
+        try:
+            yield
+        except (*READ_ERRORS, CorruptStreamError) as error:
+            raise make_damage_error(file.path, f"cannot be read: {error}", self.folder) from error

@@ -27,7 +27,7 @@ _BATCHES_AT_A_TIME = 64
 
 
 @dataclass(frozen=True, slots=True)
-class SourceAccount:
+class SourceReport:
     """Of one source."""
 
     source: str
@@ -42,7 +42,7 @@ class SourceAccount:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class StreamReport:
     """See the module."""
 
     row: int
@@ -53,7 +53,7 @@ class Account:
     seconds: float
     wait_seconds: float | None
     """None: batches came through a DataLoader, which does not tell."""
-    sources: list[SourceAccount]
+    sources: list[SourceReport]
     left_out: dict[str, str]
     """Sources that the dataset's mixture leaves out, and why."""
 
@@ -106,22 +106,22 @@ class Accounting:
         self._row = batch.next_row if next_row is None else next_row
         if self._wait_seconds is not None:
             self._wait_seconds = None if wait_seconds is None else self._wait_seconds + wait_seconds
-        self._places += batch.num_places
+        self._places += batch.num_positions
         self._noted.append((batch.sources, batch.tokens))
         if len(self._noted) >= _BATCHES_AT_A_TIME:
             self._add_up()
 
-    def account(self) -> Account:
+    def report(self) -> StreamReport:
         """All so far."""
         self._add_up()
         rows, tokens, places, row, started = self._rows, self._tokens, self._places, self._row, self._started
         wait_seconds = self._wait_seconds
-        if self.workers is not None and (made := self.workers.made()).started is not None:
+        if self.workers is not None and (made := self.workers.totals()).started is not None:
             rows, tokens, places = rows + made.rows, tokens + made.tokens, places + made.places
             row, started, wait_seconds = max(row, made.row), min(started or made.started, made.started), None
         rows, tokens = rows[:-1], tokens[:-1]
         total = max(int(rows.sum()), 1)
-        return Account(
+        return StreamReport(
             row=row,
             rows=int(rows.sum()),
             tokens=int(tokens.sum()),
@@ -129,7 +129,7 @@ class Accounting:
             seconds=time.perf_counter() - started if started is not None else 0.0,
             wait_seconds=wait_seconds,
             sources=[
-                SourceAccount(source, int(rows[number]), int(tokens[number]), rows[number] / total, share, epochs)
+                SourceReport(source, int(rows[number]), int(tokens[number]), rows[number] / total, share, epochs)
                 for number, (source, (share, epochs)) in enumerate(self._planned(row).items())
             ],
             left_out=self._left_out,
@@ -137,36 +137,35 @@ class Accounting:
 
     def as_dict(self, prefix: str = "data/") -> dict[str, float]:
         """One flat dict, for TensorBoard, Weights & Biases and the like."""
-        account = self.account()
+        report = self.report()
         values = {
-            "row": account.row,
-            "rows": account.rows,
-            "tokens": account.tokens,
-            "padding_share": account.padding_share,
-            "wait_seconds": account.wait_seconds,
-            "rows_per_second": account.rows_per_second,
-            "tokens_per_second": account.tokens_per_second,
+            "row": report.row,
+            "rows": report.rows,
+            "tokens": report.tokens,
+            "padding_share": report.padding_share,
+            "wait_seconds": report.wait_seconds,
+            "rows_per_second": report.rows_per_second,
+            "tokens_per_second": report.tokens_per_second,
         }
-        for of_source in account.sources:
+        for entry in report.sources:
             for name in ("rows", "tokens", "share", "planned_share", "epochs"):
-                values[f"{of_source.source}/{name}"] = getattr(of_source, name)
+                values[f"{entry.source}/{name}"] = getattr(entry, name)
         return {prefix + name: float(value) for name, value in values.items() if value is not None}
 
     def log_line(self) -> str:
         """One line for a log."""
-        account = self.account()
+        report = self.report()
         sources = ", ".join(
-            f"{of_source.source} {of_source.share:.1%} (plan {of_source.planned_share:.1%}, "
-            f"epoch {of_source.epochs:.2f})"
-            for of_source in account.sources
+            f"{entry.source} {entry.share:.1%} (plan {entry.planned_share:.1%}, epoch {entry.epochs:.2f})"
+            for entry in report.sources
         )
-        sources += "".join(f", {source} left out ({why})" for source, why in account.left_out.items())
+        sources += "".join(f", {source} left out ({why})" for source, why in report.left_out.items())
         waited = ""
-        if account.wait_seconds is not None:
-            waited = f"waited {account.wait_seconds / account.seconds if account.seconds else 0.0:.1%}, "
+        if report.wait_seconds is not None:
+            waited = f"waited {report.wait_seconds / report.seconds if report.seconds else 0.0:.1%}, "
         return (
-            f"row {account.row:,}: {sources}; padding {account.padding_share:.1%}, {waited}"
-            f"{account.rows_per_second:,.0f} rows/s, {account.tokens_per_second:,.0f} tokens/s"
+            f"row {report.row:,}: {sources}; padding {report.padding_share:.1%}, {waited}"
+            f"{report.rows_per_second:,.0f} rows/s, {report.tokens_per_second:,.0f} tokens/s"
         )
 
     def _add_up(self) -> None:

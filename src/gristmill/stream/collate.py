@@ -10,11 +10,13 @@ import numpy as np
 from gristmill.core.errors import UsageError
 from gristmill.core.names import check_choice
 from gristmill.core.numbers import check_bool, check_whole_number
-from gristmill.stream.kernels import S_DOCUMENTS, S_FILLED, S_SHARD, S_STORED, fill
+from gristmill.stream.kernels import A_DOCUMENTS, A_FILLED, A_SHARD, A_STORED, fill
 from gristmill.stream.memory import memory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from gristmill.shards.manifest import TokenizerIdentity
 
 INPUT_IDS = "input_ids"
 MATRICES = (INPUT_IDS, "labels", "position_ids", "document_ids", "attention_mask")
@@ -82,7 +84,7 @@ class Batch(dict[str, Any]):
     """Of each row, as a number in `Stream.sources`; -1 for rows that only fill up the last batch."""
     tokens: NDArray[np.int64]
     """In each row, without padding."""
-    num_places: int
+    num_positions: int
     """For tokens, in all rows together."""
 
     @property
@@ -91,27 +93,29 @@ class Batch(dict[str, Any]):
         return self.sources >= 0
 
 
-def width_of(spots: NDArray[np.int64], options: Collate) -> int:
+def find_width(addresses: NDArray[np.int64], options: Collate) -> int:
     """Of rows that have lengths of their own: the longest, rounded up, and never 0."""
-    longest = int(spots[:, S_STORED].max(initial=1))
+    longest = int(addresses[:, A_STORED].max(initial=1))
     return -(-longest // options.pad_to_multiple) * options.pad_to_multiple
 
 
-def collate(spots: NDArray[np.int64], options: Collate, width: int, pad_id: int, new: Any = np.empty) -> dict[str, Any]:
+def collate(
+    addresses: NDArray[np.int64], options: Collate, width: int, pad_id: int, new: Any = np.empty
+) -> dict[str, Any]:
     """The arrays of a batch; `new` makes them (a trainer may want them in pinned memory)."""
-    num_rows = len(spots)
+    num_rows = len(addresses)
     if options.pad_id is not None:  # also in place of the padding that rows were packed with
-        spots = spots.copy()
-        spots[:, S_STORED] = spots[:, S_FILLED]
+        addresses = addresses.copy()
+        addresses[:, A_STORED] = addresses[:, A_FILLED]
     arrays: dict[str, Any] = {}
     for name in MATRICES:
         if name in options.fields:
             arrays[name] = new((num_rows, width), options.dtype)
     none = _NOTHING[options.dtype]
     wants_ends = "cu_seqlens" in options.fields
-    ends = new((_num_ends(spots, options),), "int32") if wants_ends else _NO_ENDS
+    ends = new((_num_ends(addresses, options),), "int32") if wants_ends else _NO_ENDS
     num_ends, longest = fill(
-        spots,
+        addresses,
         *memory(),
         pad_id,
         1 if options.labels == "shifted" else 0,
@@ -128,17 +132,25 @@ def collate(spots: NDArray[np.int64], options: Collate, width: int, pad_id: int,
         arrays["max_seqlen"] = longest
     if "row_mask" in options.fields:
         arrays["row_mask"] = new((num_rows,), "bool")
-        arrays["row_mask"][:] = spots[:, S_SHARD] >= 0
+        arrays["row_mask"][:] = addresses[:, A_SHARD] >= 0
     return arrays
+
+
+def choose_pad_id(options: Collate, tokenizer: TokenizerIdentity | None) -> int:
+    """Choose the id of padding that is added: as the options say, else as the tokenizer says, else 0."""
+    if options.pad_id is not None:
+        return options.pad_id
+    candidates = (tokenizer.pad_id, tokenizer.eos_id) if tokenizer is not None else ()
+    return next((pad_id for pad_id in candidates if pad_id is not None), 0)
 
 
 _NOTHING = {dtype: np.empty((0, 0), dtype=dtype) for dtype in ("int64", "int32")}
 _NO_ENDS = np.empty(0, dtype=np.int32)
 
 
-def _num_ends(spots: NDArray[np.int64], options: Collate) -> int:
+def _num_ends(addresses: NDArray[np.int64], options: Collate) -> int:
     """Room for a 0, the end of each document and of each row."""
-    room = 1 + len(spots) + int(spots[:, S_DOCUMENTS].sum())
+    room = 1 + len(addresses) + int(addresses[:, A_DOCUMENTS].sum())
     return max(room, options.cu_seqlens_size or 0)
 
 

@@ -1,6 +1,6 @@
 """The loops of streaming: from places to addresses (`find`), from addresses to the arrays of a batch (`fill`).
 
-A block is a batch of a shard, a spot is a row of it; both are lines of numbers whose columns are named here, in the
+A block is a batch of a shard, a address is a row of it; both are lines of numbers whose columns are named here, in the
 module of the kernels that use them. Addresses are used as they are, so every one is checked: blocks when a shard is
 opened (`shard_blocks`), offsets and lengths, which are data, by `find`.
 """
@@ -34,19 +34,19 @@ B_NUM_LENGTHS = 9
 B_MASK = 10
 """A bit a token; 0: all are to be learnt."""
 
-SPOT_COLUMNS = 9
-S_SHARD = 0
+ADDRESS_COLUMNS = 9
+A_SHARD = 0
 """-1: a row without tokens, to fill up a batch."""
-S_STORED = 1
+A_STORED = 1
 """Tokens with padding."""
-S_FILLED = 2
+A_FILLED = 2
 """Tokens without padding."""
-S_DOCUMENTS = 3
-S_IDS = 4
-S_ID_BYTES = 5
-S_LENGTHS = 6
-S_MASK = 7
-S_MASK_BIT = 8
+A_DOCUMENTS = 3
+A_IDS = 4
+A_ID_BYTES = 5
+A_LENGTHS = 6
+A_MASK = 7
+A_MASK_BIT = 8
 """The row's first bit in the mask."""
 
 FINE, UNOPENED, DAMAGED = 0, 1, 2
@@ -84,14 +84,14 @@ def find(
     shard_blocks: NDArray[np.int64],
     blocks: NDArray[np.int64],
     numbers: NDArray[np.int32],
-    spots: NDArray[np.int64],
+    addresses: NDArray[np.int64],
 ) -> tuple[int, int]:
-    """Fill in the spots, or say what is in the way (`UNOPENED`, `DAMAGED`) and in which shard."""
+    """Fill in the addresses, or say what is in the way (`UNOPENED`, `DAMAGED`) and in which shard."""
     for number in range(len(places)):
-        spot, place = spots[number], places[number]
-        spot[:] = 0
+        address, place = addresses[number], places[number]
+        address[:] = 0
         if place < 0:
-            spot[S_SHARD] = -1
+            address[A_SHARD] = -1
             continue
         shard = _first_above(shard_ends, 0, len(shard_ends), place)
         first, count = shard_blocks[shard]
@@ -113,34 +113,34 @@ def find(
         filled = _filled(numbers[lengths + begin : lengths + end])
         if not 0 <= filled <= stop - start:
             return DAMAGED, shard
-        spot[S_SHARD] = shard
-        spot[S_STORED] = stop - start
-        spot[S_FILLED] = filled
-        spot[S_DOCUMENTS] = end - begin
-        spot[S_IDS] = block[B_IDS] + start * block[B_ID_BYTES]
-        spot[S_ID_BYTES] = block[B_ID_BYTES]
-        spot[S_LENGTHS] = block[B_LENGTHS] + 4 * begin
-        spot[S_MASK] = block[B_MASK]
-        spot[S_MASK_BIT] = start
+        address[A_SHARD] = shard
+        address[A_STORED] = stop - start
+        address[A_FILLED] = filled
+        address[A_DOCUMENTS] = end - begin
+        address[A_IDS] = block[B_IDS] + start * block[B_ID_BYTES]
+        address[A_ID_BYTES] = block[B_ID_BYTES]
+        address[A_LENGTHS] = block[B_LENGTHS] + 4 * begin
+        address[A_MASK] = block[B_MASK]
+        address[A_MASK_BIT] = start
     return FINE, 0
 
 
 @kernel
 def _fill_ids(
-    spot: NDArray[np.int64],
+    address: NDArray[np.int64],
     memory_16: NDArray[np.uint16],
     memory_32: NDArray[np.uint32],
     pad_id: int,
     ids: NDArray[np.signedinteger],
 ) -> None:
-    stored = spot[S_STORED]
-    if spot[S_ID_BYTES] == 2:
-        start = (spot[S_IDS] - FLOOR) >> 1
+    stored = address[A_STORED]
+    if address[A_ID_BYTES] == 2:
+        start = (address[A_IDS] - FLOOR) >> 1
         narrow = memory_16[start : start + stored]
         for place in range(stored):
             ids[place] = narrow[place]
     else:
-        start = (spot[S_IDS] - FLOOR) >> 2
+        start = (address[A_IDS] - FLOOR) >> 2
         wide = memory_32[start : start + stored]
         for place in range(stored):
             ids[place] = wide[place]
@@ -150,20 +150,20 @@ def _fill_ids(
 
 @kernel
 def _fill_labels(
-    spot: NDArray[np.int64],
+    address: NDArray[np.int64],
     bits: NDArray[np.uint8],
     shift: int,
     ids: NDArray[np.signedinteger],
     labels: NDArray[np.signedinteger],
 ) -> None:
     """The ids, or those that follow (`shift` 1), without what is not to be learnt."""
-    learnt = max(spot[S_FILLED] - shift, 0)
+    learnt = max(address[A_FILLED] - shift, 0)
     for place in range(learnt):
         labels[place] = ids[place + shift]
     for place in range(learnt, len(labels)):
         labels[place] = IGNORED
-    if spot[S_MASK]:
-        first = ((spot[S_MASK] - FLOOR) << 3) + spot[S_MASK_BIT] + shift
+    if address[A_MASK]:
+        first = ((address[A_MASK] - FLOOR) << 3) + address[A_MASK_BIT] + shift
         for place in range(learnt):
             bit = first + place
             if not (bits[bit >> 3] >> (bit & 7)) & 1:
@@ -210,7 +210,7 @@ def _forget_first_tokens(lengths: NDArray[np.int32], shift: int, labels: NDArray
 
 @kernel
 def fill(
-    spots: NDArray[np.int64],
+    addresses: NDArray[np.int64],
     memory_16: NDArray[np.uint16],
     memory_32: NDArray[np.uint32],
     numbers: NDArray[np.int32],
@@ -230,18 +230,18 @@ def fill(
     has_labels, has_positions, has_documents = len(labels) > 0, len(positions) > 0, len(documents) > 0
     num_ends, longest = min(len(ends), 1), 0
     ends[:num_ends] = 0
-    for row in range(len(spots)):
-        spot = spots[row]
-        _fill_ids(spot, memory_16, memory_32, pad_id, ids[row])
-        first_length = (spot[S_LENGTHS] - FLOOR) >> 2
-        lengths = numbers[first_length : first_length + spot[S_DOCUMENTS]]
+    for row in range(len(addresses)):
+        address = addresses[row]
+        _fill_ids(address, memory_16, memory_32, pad_id, ids[row])
+        first_length = (address[A_LENGTHS] - FLOOR) >> 2
+        lengths = numbers[first_length : first_length + address[A_DOCUMENTS]]
         if has_labels:
-            _fill_labels(spot, bits, shift, ids[row], labels[row])
+            _fill_labels(address, bits, shift, ids[row], labels[row])
             if not learn_first:
                 _forget_first_tokens(lengths, shift, labels[row])
         if len(attention):
-            attention[row, : spot[S_FILLED]] = 1
-            attention[row, spot[S_FILLED] :] = 0
+            attention[row, : address[A_FILLED]] = 1
+            attention[row, address[A_FILLED] :] = 0
         if has_positions or has_documents or len(ends):
             row_positions = positions[row] if has_positions else positions[:0].ravel()
             row_documents = documents[row] if has_documents else documents[:0].ravel()

@@ -59,7 +59,7 @@ def map_file(path: str, num_bytes: int, *, at_random: bool) -> pa.Buffer:
     return pa.foreign_buffer(address, num_bytes, _Mapping(address, num_bytes))
 
 
-def ask_for(address: int, num_bytes: int) -> None:
+def request_pages(address: int, num_bytes: int) -> None:
     """Begin to read these pages of a mapping; does not wait for them."""
     _advise(address, num_bytes, _WILL_NEED)
 

@@ -10,12 +10,12 @@ from gristmill.core.errors import UsageError
 from gristmill.core.names import check_choice
 from gristmill.core.numbers import MAX_COUNT, check_whole_number
 from gristmill.order import Mixture
-from gristmill.stream.sources import fixed_weights
+from gristmill.stream.sources import make_fixed_weights_error
 
 if TYPE_CHECKING:
     from gristmill.stream.arguments import StreamArguments
     from gristmill.stream.row_order import RowOrder
-    from gristmill.stream.sources import Lane, Part
+    from gristmill.stream.sources import Lane, StreamDataset
 
 Weights = Mapping[str, float]
 MixtureLike = Weights | Sequence[tuple[int, Weights] | tuple[int, Weights, str]]
@@ -24,7 +24,7 @@ COUNTS: Literal["counts"] = "counts"
 """Marks a phase of a state: not weights as a user gives them, but rows of each lane in a period."""
 
 
-class GivenPhase(NamedTuple):
+class WeightPhase(NamedTuple):
     """Weights from a row on."""
 
     first_row: int
@@ -32,17 +32,17 @@ class GivenPhase(NamedTuple):
     is_of_state: bool = False
 
 
-def mixture_of(parts: list[Part], given: StreamArguments, row_length: int | None) -> Mixture | None:
+def make_mixture(datasets: list[StreamDataset], arguments: StreamArguments, row_length: int | None) -> Mixture | None:
     """The mixture over all lanes; None where there is one lane only and no weight."""
-    lanes = [lane for part in parts for lane in part.lanes]
-    phases = _phases(parts, given)
+    lanes = [lane for dataset in datasets for lane in dataset.lanes]
+    phases = _phases(datasets, arguments)
     if phases is None:
         return None
     by_lane = []
     for phase in phases:
-        weights = phase.weights if phase.is_of_state else _of_lanes(parts, phase.weights)
-        if given.weights_in == "tokens" and not phase.is_of_state:
-            weights = _in_rows(weights, lanes, row_length)
+        weights = phase.weights if phase.is_of_state else _weigh_lanes(datasets, phase.weights)
+        if arguments.weights_in == "tokens" and not phase.is_of_state:
+            weights = _convert_to_rows(weights, lanes, row_length)
         by_lane.append((phase.first_row, weights))
     empty = {lane.name for lane in lanes if not lane.rows}
     for name in sorted(empty & {name for _, weights in by_lane for name, weight in weights.items() if weight}):
@@ -50,49 +50,50 @@ def mixture_of(parts: list[Part], given: StreamArguments, row_length: int | None
     return Mixture(by_lane)
 
 
-def _phases(parts: list[Part], given: StreamArguments) -> list[GivenPhase] | None:
-    """Weights by part, or by lane where there is one part; None: there are none."""
-    mixture = given.mixture
-    if isinstance(given.data, Mapping):
-        with_weight = {name: entry[1] for name, entry in given.data.items() if isinstance(entry, tuple)}
+def _phases(datasets: list[StreamDataset], arguments: StreamArguments) -> list[WeightPhase] | None:
+    """Weights by dataset, or by lane where there is one dataset; None: there are none."""
+    mixture = arguments.mixture
+    if isinstance(arguments.data, Mapping):
+        with_weight = {name: entry[1] for name, entry in arguments.data.items() if isinstance(entry, tuple)}
         if mixture is None and with_weight:
             mixture = with_weight
         elif with_weight:
             raise UsageError("weights stand beside the folders or in `mixture`, not in both")
     if mixture is None:
-        return _default(parts)
-    known = [part.name for part in parts] if isinstance(given.data, Mapping) else [x.name for x in parts[0].lanes]
+        return _default(datasets)
+    is_by_name = isinstance(arguments.data, Mapping)
+    known = [entry.name for entry in (datasets if is_by_name else datasets[0].lanes)]
     phases = parse_phases(mixture)
     for phase in phases:
-        names = [lane.name for part in parts for lane in part.lanes] if phase.is_of_state else known
+        names = [lane.name for dataset in datasets for lane in dataset.lanes] if phase.is_of_state else known
         for name in phase.weights:
-            for part in parts:
-                if name not in names and name in part.manifest.mixed.get(part.split, {}):
-                    raise fixed_weights(part.name, part.manifest, part.split)
+            for dataset in datasets:
+                if name not in names and name in dataset.manifest.mixed.get(dataset.split, {}):
+                    raise make_fixed_weights_error(dataset.name, dataset.manifest, dataset.split)
             check_choice("a source of the mixture", name, names)
         if not phase.is_of_state and (missing := [name for name in known if name not in phase.weights]):
             raise UsageError(f"the mixture has no weight for {missing[0]}", help="give it the weight 0 to leave it out")
     return phases
 
 
-def _default(parts: list[Part]) -> list[GivenPhase] | None:
+def _default(datasets: list[StreamDataset]) -> list[WeightPhase] | None:
     """The dataset's own mixture."""
-    of_its_own = [part for part in parts if part.shares is not None]
+    of_its_own = [dataset for dataset in datasets if dataset.shares is not None]
     if not of_its_own:
         return None
-    if len(parts) > 1:
+    if len(datasets) > 1:
         raise UsageError(
             f"{of_its_own[0].name} has a mixture of its own, and the datasets have no weights: each row once would be "
             "another mixture",
-            help=f'give every dataset a weight: {{"{parts[0].name}": ("{parts[0].name}", 0.5), …}}',
+            help=f'give every dataset a weight: {{"{datasets[0].name}": ("{datasets[0].name}", 0.5), …}}',
         )
-    return [GivenPhase(0, _shares(parts[0]))]
+    return [WeightPhase(0, _shares(datasets[0]))]
 
 
-def parse_phases(mixture: object) -> list[GivenPhase]:
+def parse_phases(mixture: object) -> list[WeightPhase]:
     """Weights, or phases of them; `state["phases"]` among them stay what they are."""
     if isinstance(mixture, Mapping):
-        return [GivenPhase(0, mixture)]
+        return [WeightPhase(0, mixture)]
     try:
         entries = [tuple(entry) for entry in mixture]  # type: ignore[attr-defined]
     except TypeError:
@@ -104,46 +105,46 @@ def parse_phases(mixture: object) -> list[GivenPhase]:
                 f"a mixture is weights, or a list of phases, not {mixture!r:.80}",
                 help='for example [(0, {"web": 1.0}), (1_000_000, {"web": 0.5, "code": 0.5})]',
             )
-        phases.append(GivenPhase(check_whole_number("the row of a phase", entry[0]), entry[1], len(entry) == 3))
+        phases.append(WeightPhase(check_whole_number("the row of a phase", entry[0]), entry[1], len(entry) == 3))
     return phases
 
 
-def _of_lanes(parts: list[Part], weights: Weights) -> dict[str, float]:
-    """A part's weight, shared out among its lanes by the manifest's mixture."""
+def _weigh_lanes(datasets: list[StreamDataset], weights: Weights) -> dict[str, float]:
+    """A dataset's weight, shared out among its lanes by the manifest's mixture."""
     found: dict[str, float] = {}
-    for part in parts:
-        weight = weights.get(part.name, 0.0) if part.name else 0.0
-        shares = _shares(part) if weight and part.shares is not None else {}
-        for lane in part.lanes:
+    for dataset in datasets:
+        weight = weights.get(dataset.name, 0.0) if dataset.name else 0.0
+        shares = _shares(dataset) if weight and dataset.shares is not None else {}
+        for lane in dataset.lanes:
             share = shares[lane.name] / sum(shares.values()) if shares else 1.0
             found[lane.name] = weights[lane.name] if lane.name in weights else weight * share
     return found
 
 
-def _shares(part: Part) -> dict[str, float]:
+def _shares(dataset: StreamDataset) -> dict[str, float]:
     """Of its lanes, by its manifest; a source that has no rows in this split has no share."""
-    shares = part.shares or {}
+    shares = dataset.shares or {}
     if not any(shares.values()):
         raise UsageError(
-            f"the mixture of {part.name or 'the dataset'} has no weight for a source with rows in {part.split}",
+            f"the mixture of {dataset.name or 'the dataset'} has no weight for a source with rows in {dataset.split}",
             help='give weights: mixture={"web": 0.7, …}',
         )
     return shares
 
 
-def left_out_by(parts: list[Part], given: StreamArguments) -> dict[str, str]:
+def find_left_out(datasets: list[StreamDataset], arguments: StreamArguments) -> dict[str, str]:
     """Sources that are not streamed because a manifest's mixture says so or cannot help it, and why."""
-    if given.mixture is not None and not isinstance(given.data, Mapping):
+    if arguments.mixture is not None and not isinstance(arguments.data, Mapping):
         return {}
     found = {}
-    for part in parts:
-        for lane in part.lanes:
-            if part.shares is not None and not part.shares[lane.name]:
-                found[lane.name] = "no weight in the dataset's mixture" if lane.rows else f"no rows in {part.split}"
+    for dataset in datasets:
+        for lane in dataset.lanes:
+            if dataset.shares is not None and not dataset.shares[lane.name]:
+                found[lane.name] = "no weight in the dataset's mixture" if lane.rows else f"no rows in {dataset.split}"
     return found
 
 
-def _in_rows(weights: Weights, lanes: list[Lane], row_length: int | None) -> dict[str, float]:
+def _convert_to_rows(weights: Weights, lanes: list[Lane], row_length: int | None) -> dict[str, float]:
     """Shares of tokens as shares of rows: a source of half as long rows needs twice as many."""
     found = {}
     for lane in lanes:
@@ -153,30 +154,30 @@ def _in_rows(weights: Weights, lanes: list[Lane], row_length: int | None) -> dic
     return found
 
 
-def horizon(given: StreamArguments, lanes: list[Lane], order: RowOrder, row_length: int | None) -> int | None:
+def find_end_row(arguments: StreamArguments, lanes: list[Lane], order: RowOrder, row_length: int | None) -> int | None:
     """How many rows the stream has; None: it is endless."""
-    if given.rows is not None:
-        return given.rows
-    if given.epochs is not None and given.rows_per_epoch is not None:
+    if arguments.rows is not None:
+        return arguments.rows
+    if arguments.epochs is not None and arguments.rows_per_epoch is not None:
         return check_whole_number(
-            "the number of rows in so many epochs", math.ceil(given.epochs * given.rows_per_epoch)
+            "the number of rows in so many epochs", math.ceil(arguments.epochs * arguments.rows_per_epoch)
         )
-    if given.epochs is not None:
+    if arguments.epochs is not None:
         used = order.mixture.sources if order.mixture is not None else [lane.name for lane in lanes]
-        rows = math.ceil(given.epochs * sum(lane.rows for lane in lanes if lane.name in used))
+        rows = math.ceil(arguments.epochs * sum(lane.rows for lane in lanes if lane.name in used))
         return check_whole_number("the number of rows in so many epochs", rows, least=1)
-    if given.tokens is not None:
-        return _rows_for(given.tokens, lanes, order, row_length)
+    if arguments.tokens is not None:
+        return _rows_for(arguments.tokens, lanes, order, row_length)
     return None
 
 
-def epoch_rows(given: StreamArguments, lanes: list[Lane], order: RowOrder) -> int | None:
+def find_epoch_rows(arguments: StreamArguments, lanes: list[Lane], order: RowOrder) -> int | None:
     """Rows of one epoch, where passes are epochs; None: the stream is one pass.
 
     Sources with weights end at different rows, so only the user can say what an epoch of all of them is.
     """
-    if given.rows_per_epoch is not None or given.epochs is None or order.mixture is not None:
-        return given.rows_per_epoch
+    if arguments.rows_per_epoch is not None or arguments.epochs is None or order.mixture is not None:
+        return arguments.rows_per_epoch
     return sum(lane.rows for lane in lanes)
 
 
@@ -205,18 +206,18 @@ def _rows_for(tokens: int, lanes: list[Lane], order: RowOrder, row_length: int |
 
 
 def check_max_epochs(
-    given: float | Mapping[str, float] | None, lanes: list[Lane], order: RowOrder, num_rows: int | None
+    limits: float | Mapping[str, float] | None, lanes: list[Lane], order: RowOrder, num_rows: int | None
 ) -> None:
     """Refuse an end that reads a source too often, and say which and by how much."""
-    if given is None:
+    if limits is None:
         return
     if num_rows is None:
         raise UsageError("max_epochs needs an end: an endless stream reads everything again", help="give it rows=")
-    if isinstance(given, Mapping):
-        for name in given:
+    if isinstance(limits, Mapping):
+        for name in limits:
             check_choice("a source in max_epochs", name, [lane.name for lane in lanes])
     for lane, draws in zip(lanes, order.draws_before(num_rows), strict=True):
-        limit = given.get(lane.name) if isinstance(given, Mapping) else given
+        limit = limits.get(lane.name) if isinstance(limits, Mapping) else limits
         if limit is not None and draws > limit * lane.rows:
             missing = draws - math.floor(limit * lane.rows)
             raise UsageError(

@@ -30,12 +30,12 @@ class OriginSources:
     """Of the lane's rows, by label."""
 
     @classmethod
-    def of(cls, manifest: Manifest, split: str, part: str) -> OriginSources:
-        """Those of a mixed lane; `part` is the dataset's name in a stream of several."""
+    def of(cls, manifest: Manifest, split: str, dataset: str) -> OriginSources:
+        """Those of a mixed lane; `dataset` is the dataset's name in a stream of several."""
         rows = {source: share.rows for source, share in manifest.mixed[split].items()}
         files = sorted((int(key, 16), file.source) for key, file in manifest.files.items() if file.source in rows)
         names = list(rows)
-        labels = [f"{part}/{name}" if part else name for name in names]
+        labels = [f"{dataset}/{name}" if dataset else name for name in names]
         total = max(sum(rows.values()), 1)
         return cls(
             np.array([number for number, _ in files], dtype=np.uint64),

@@ -7,7 +7,10 @@ a run that is resumed with other batches meets the same epochs. A stream without
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+from gristmill.core.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,28 @@ class Passes:
             return first_row + step * global_size if self.num_rows is None else self.num_rows
         epochs, step = divmod(step - first_steps, steps)
         return (first_row // self.epoch_rows + 1 + epochs) * self.epoch_rows + step * global_size
+
+    def refuse_ended(self, row: int, global_size: int, end_name: str, end: float) -> None:
+        """Raise `UsageError` if no batch is left for a pass that begins at `row`.
+
+        `end_name` and `end` are the argument that ends the stream and its value: `epochs`, 3.
+        """
+        if self.num_rows is None or self.has_batch(row, global_size):
+            return
+        if row < self.num_rows:
+            raise UsageError(
+                f"the stream has ended: its last {self.num_rows - row:,} rows are fewer than a batch of all ranks "
+                f"({global_size:,}), and drop_last leaves out incomplete ones",
+                help="choose a smaller batch_size, a later end of the stream, or drop_last=False",
+            )
+        old_end, later_end = f"{end:,}", f"{2 * int(end)}"
+        if end_name == "epochs":
+            old_end, later_end = f"{end:g}", f"{math.floor(end) + 1}"
+        raise UsageError(
+            f"the stream has ended: its {old_end} {end_name} were read",
+            help=f"set a later end, for example Stream(…, {end_name}={later_end}); to read it again, make a new Stream "
+            "or call load_state_dict",
+        )
 
     def _steps(self, rows: int, global_size: int) -> int:
         rows = max(rows, 0)

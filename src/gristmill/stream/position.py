@@ -61,6 +61,14 @@ class Position:
         self._numbers[_ROW] = row
         self._numbers[_PASS] = _HERE if by_dataset else 0
 
+    def refuse_other_row(self, row: int) -> None:
+        """Raise `UsageError` if an iteration is not where the stream is."""
+        if row != self.row:
+            raise UsageError(
+                f"the stream is at row {self.row:,}, but this iteration is at row {row:,}: something else has moved it",
+                help="iterate again to continue from there, or give each reader its own Stream",
+            )
+
     def share(self) -> None:
         """From now on workers that this process starts see it move."""
         if self._owner != os.getpid():

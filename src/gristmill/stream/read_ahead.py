@@ -9,8 +9,8 @@ from __future__ import annotations
 import resource
 from typing import TYPE_CHECKING
 
-from gristmill.stream.kernels import S_ID_BYTES, S_IDS, S_SHARD, S_STORED
-from gristmill.stream.mapping import ask_for
+from gristmill.stream.kernels import A_ID_BYTES, A_IDS, A_SHARD, A_STORED
+from gristmill.stream.mapping import request_pages
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,10 +55,10 @@ class ReadAhead:
         return max(1, _ROWS_IN_FLIGHT // max(num_rows, 1))
 
     @staticmethod
-    def ask(table: RowTable, places: NDArray[np.int64]) -> None:
-        """Begin to read the rows at these places."""
-        spots = table.spots(places)
-        spots = spots[spots[:, S_SHARD] >= 0]
-        sizes = spots[:, S_STORED] * spots[:, S_ID_BYTES]
-        for address, num_bytes in zip(spots[:, S_IDS].tolist(), sizes.tolist(), strict=True):
-            ask_for(address, num_bytes)
+    def request(table: RowTable, indices: NDArray[np.int64]) -> None:
+        """Begin to read the rows at these indices."""
+        addresses = table.row_addresses(indices)
+        addresses = addresses[addresses[:, A_SHARD] >= 0]
+        sizes = addresses[:, A_STORED] * addresses[:, A_ID_BYTES]
+        for address, num_bytes in zip(addresses[:, A_IDS].tolist(), sizes.tolist(), strict=True):
+            request_pages(address, num_bytes)

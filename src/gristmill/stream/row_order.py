@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from gristmill.stream.sources import Lane
 
 
-class Ordered(NamedTuple):
+class OrderedRows(NamedTuple):
     """What stands at some rows of the stream."""
 
     lanes: NDArray[np.int64]
     draws: NDArray[np.int64]
     """How many rows of the lane came before: epoch = draw div rows of the lane."""
-    places: NDArray[np.int64]
+    indices: NDArray[np.int64]
     """Among the rows of all lanes, one lane after the other."""
 
 
@@ -39,7 +39,7 @@ class RowOrder:
         names = [lane.name for lane in lanes]
         self._lane_numbers = np.array([names.index(name) for name in mixture.sources] if mixture else [0])
 
-    def __call__(self, rows: NDArray[np.int64]) -> Ordered:
+    def __call__(self, rows: NDArray[np.int64]) -> OrderedRows:
         """For any rows in any order; about 0.15 µs each."""
         if self.mixture is None:
             lanes, draws = np.zeros(len(rows), dtype=np.int64), rows
@@ -47,13 +47,13 @@ class RowOrder:
             numbers, draws = self.mixture(rows)
             lanes = self._lane_numbers[numbers]
         if self._shuffle:
-            places = np.empty(len(rows), dtype=np.int64)
-            place_draws(lanes, draws, self.sizes, self._halves, self._keys, places)
+            indices = np.empty(len(rows), dtype=np.int64)
+            place_draws(lanes, draws, self.sizes, self._halves, self._keys, indices)
         else:
-            places = draws % self.sizes[lanes]
+            indices = draws % self.sizes[lanes]
         if len(self._firsts) > 1:
-            places += self._firsts[lanes]
-        return Ordered(lanes, draws, places)
+            indices += self._firsts[lanes]
+        return OrderedRows(lanes, draws, indices)
 
     def draws_before(self, row: int) -> list[int]:
         """How many of the first `row` rows each lane gives."""

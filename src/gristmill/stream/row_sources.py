@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gristmill.shards.arrow_stream import unchecked_batches
+from gristmill.shards.damage import make_damage_error
 from gristmill.shards.formats.base import READ_ERRORS
 from gristmill.shards.token_rows import ORIGINS
-from gristmill.stream.shard_blocks import check_size, damaged
+from gristmill.stream.shard_blocks import check_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,10 +41,10 @@ class RowSources:
         self._of_rows: dict[int, NDArray[np.uint16]] = {}
         """Of the shards of mixed lanes that were touched."""
         self._starts = np.cumsum([0, *(shard.rows for shard in shards)], dtype=np.int64)
-        """Of each shard, among the places of all rows."""
+        """Of each shard, among the indices of all rows."""
         self._has_mixed = _BY_ROW in of_shards
 
-    def __call__(self, shards: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
+    def __call__(self, shards: NDArray[np.int64], indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """For the number of each row's shard, and its place among all rows."""
         found = self._of_shards[shards]
         if not self._has_mixed:
@@ -52,31 +53,33 @@ class RowSources:
             lane = self._shards[number].origin_sources
             assert lane is not None
             if number not in self._of_rows:
-                self._of_rows[number] = _sources_of(self._shards[number], lane)
+                self._of_rows[number] = _find_sources(self._shards[number], lane)
             chosen = shards == number
             of_lane = np.array([self._numbers[label] for label in lane.labels], dtype=np.int64)
-            found[chosen] = of_lane[self._of_rows[number][places[chosen] - self._starts[number]]]
+            found[chosen] = of_lane[self._of_rows[number][indices[chosen] - self._starts[number]]]
         return found
 
 
-def _sources_of(shard: RowShard, lane: OriginSources) -> NDArray[np.uint16]:
+def _find_sources(shard: RowShard, lane: OriginSources) -> NDArray[np.uint16]:
     """The number of the source of each row, in `lane.names`."""
     check_size(shard)
     try:
-        files = np.concatenate([np.empty(0, np.uint64), *_first_files(Path(shard.path))])
+        files = np.concatenate([np.empty(0, np.uint64), *_read_first_files(Path(shard.path))])
     except READ_ERRORS as error:
-        raise damaged(shard, f"cannot be read: {error}") from error
+        raise make_damage_error(shard.path, f"cannot be read: {error}", shard.folder) from error
     if len(files) != shard.rows:
-        raise damaged(shard, f"holds {len(files)} rows, but the manifest says {shard.rows}")
-    places = np.searchsorted(lane.files, files)
-    is_known = places < len(lane.files)
-    is_known[is_known] = lane.files[places[is_known]] == files[is_known]
+        raise make_damage_error(
+            shard.path, f"holds {len(files)} rows, but the manifest says {shard.rows}", shard.folder
+        )
+    indices = np.searchsorted(lane.files, files)
+    is_known = indices < len(lane.files)
+    is_known[is_known] = lane.files[indices[is_known]] == files[is_known]
     if not is_known.all():
-        raise damaged(shard, "has rows of an input file that the manifest does not name")
-    return lane.numbers[places]
+        raise make_damage_error(shard.path, "has rows of an input file that the manifest does not name", shard.folder)
+    return lane.numbers[indices]
 
 
-def _first_files(path: Path) -> Iterator[NDArray[np.uint64]]:
+def _read_first_files(path: Path) -> Iterator[NDArray[np.uint64]]:
     for batch in unchecked_batches(path):
         origins = batch.column(ORIGINS)
         origins.validate(full=True)

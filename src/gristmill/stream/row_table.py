@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gristmill.stream.kernels import BLOCK_COLUMNS, DAMAGED, FINE, SPOT_COLUMNS, find
+from gristmill.shards.damage import make_damage_error
+from gristmill.stream.kernels import ADDRESS_COLUMNS, BLOCK_COLUMNS, DAMAGED, FINE, find
 from gristmill.stream.memory import memory
-from gristmill.stream.shard_blocks import check_size, damaged, open_blocks
+from gristmill.stream.shard_blocks import check_size, open_blocks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,29 +42,30 @@ class RowTable:
         for shard in self.shards:
             check_size(shard)
 
-    def spots(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where the rows at these places are; a place of -1 is a row without tokens."""
-        spots = np.empty((len(places), SPOT_COLUMNS), dtype=np.int64)
+    def row_addresses(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where the rows at these indices are; a place of -1 is a row without tokens."""
+        addresses = np.empty((len(indices), ADDRESS_COLUMNS), dtype=np.int64)
         while True:
-            problem, shard = find(places, self.ends, *self._tables, memory().int32, spots)
+            problem, shard = find(indices, self.ends, *self._tables, memory().int32, addresses)
             if problem == FINE:
-                return spots
+                return addresses
             if problem == DAMAGED:
-                raise damaged(self.shards[shard], "is damaged: a row's lengths do not fit it")
-            self._open(places)
+                damaged = self.shards[shard]
+                raise make_damage_error(damaged.path, "is damaged: a row's lengths do not fit it", damaged.folder)
+            self._open(indices)
 
-    def shards_of(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    def shards_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """The number of each row's shard."""
-        return np.searchsorted(self.ends, places, side="right")
+        return np.searchsorted(self.ends, indices, side="right")
 
-    def _open(self, places: NDArray[np.int64]) -> None:
-        """Map the shards of these places that are not mapped yet."""
+    def _open(self, indices: NDArray[np.int64]) -> None:
+        """Map the shards of these indices that are not mapped yet."""
         with self._opening:
             shard_blocks, blocks = self._tables
             # A copy: a kernel in another thread may be using the present one, together with blocks of its own length.
             shard_blocks = shard_blocks.copy()
             try:
-                for shard in np.unique(self.shards_of(places[places >= 0])).tolist():
+                for shard in np.unique(self.shards_of(indices[indices >= 0])).tolist():
                     if not shard_blocks[shard, 1]:
                         mapped, of_shard = open_blocks(self.shards[shard], at_random=self._at_random)
                         self._mapped.append(mapped)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from gristmill.core.errors import DamagedDatasetError
 from gristmill.core.records import INPUT_IDS, LOSS_MASK
+from gristmill.shards.damage import make_damage_error
 from gristmill.shards.formats.base import READ_ERRORS
 from gristmill.shards.token_rows import LENGTHS
 from gristmill.stream.kernels import (
@@ -27,7 +27,7 @@ from gristmill.stream.kernels import (
     B_ROWS,
     BLOCK_COLUMNS,
 )
-from gristmill.stream.mapping import ask_for, map_file
+from gristmill.stream.mapping import map_file, request_pages
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,27 +45,27 @@ def open_blocks(shard: RowShard, *, at_random: bool) -> tuple[pa.Buffer, NDArray
                 raise ValueError("its columns are not those of the manifest")
             lines = [_line(batch, mapped) for batch in stream]
     except FileNotFoundError as error:
-        raise damaged(shard, "is missing") from error
+        raise make_damage_error(shard.path, "is missing", shard.folder) from error
     except READ_ERRORS as error:
-        raise damaged(shard, f"cannot be read: {error}") from error
+        raise make_damage_error(shard.path, f"cannot be read: {error}", shard.folder) from error
     blocks = np.array(lines, dtype=np.int64).reshape(-1, BLOCK_COLUMNS)
     blocks[:, B_END_ROW] = np.cumsum(blocks[:, B_ROWS])
     num_rows = int(blocks[-1, B_END_ROW]) if len(blocks) else 0
     if num_rows != shard.rows:
-        raise damaged(shard, f"holds {num_rows} rows, but the manifest says {shard.rows}")
+        raise make_damage_error(shard.path, f"holds {num_rows} rows, but the manifest says {shard.rows}", shard.folder)
     if at_random:
-        _ask_for_lengths(blocks)
+        _request_lengths(blocks)
     return mapped, blocks
 
 
-def _ask_for_lengths(blocks: NDArray[np.int64]) -> None:
+def _request_lengths(blocks: NDArray[np.int64]) -> None:
     """Begin to read where rows begin and how long their documents are: a hundredth of a shard, needed for any row."""
     for block in blocks.tolist():
         offsets_bytes = 4 * (block[B_ROWS] + 1)
-        ask_for(block[B_LENGTHS_OFFSETS], offsets_bytes)
-        ask_for(block[B_LENGTHS], 4 * block[B_NUM_LENGTHS])
+        request_pages(block[B_LENGTHS_OFFSETS], offsets_bytes)
+        request_pages(block[B_LENGTHS], 4 * block[B_NUM_LENGTHS])
         if not block[B_ROW_LENGTH]:
-            ask_for(block[B_IDS_OFFSETS], offsets_bytes)
+            request_pages(block[B_IDS_OFFSETS], offsets_bytes)
 
 
 def check_size(shard: RowShard) -> None:
@@ -73,15 +73,9 @@ def check_size(shard: RowShard) -> None:
     try:
         num_bytes = Path(shard.path).stat().st_size
     except FileNotFoundError as error:
-        raise damaged(shard, "is missing") from error
+        raise make_damage_error(shard.path, "is missing", shard.folder) from error
     if num_bytes != shard.bytes:
-        raise damaged(shard, f"has {num_bytes} bytes, but {shard.bytes} were written")
-
-
-def damaged(shard: RowShard, problem: str) -> DamagedDatasetError:
-    return DamagedDatasetError(
-        f"{shard.path} {problem}", help=f"run: gristmill verify {shard.folder}", shard=shard.path
-    )
+        raise make_damage_error(shard.path, f"has {num_bytes} bytes, but {shard.bytes} were written", shard.folder)
 
 
 def _line(batch: pa.RecordBatch, mapped: pa.Buffer) -> list[int]:

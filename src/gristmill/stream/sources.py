@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gristmill.shards.manifest import Manifest
+    from gristmill.stream.arguments import StreamArguments
 
     StreamData = str | os.PathLike[str] | Mapping[str, str | os.PathLike[str] | tuple[str | os.PathLike[str], float]]
 
@@ -72,7 +73,7 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StreamDataset:
     """One dataset of a stream: its lanes, and the default share of each in it."""
 
     name: str
@@ -84,44 +85,50 @@ class Part:
     """Of its lanes, from the manifest's mixture, 0 for one without rows; None: the manifest has none."""
 
 
-def open_parts(data: StreamData, split: str | None, sources: Sequence[str] | None, *, weighted: bool) -> list[Part]:
-    """The datasets of a stream; `weighted`: a single dataset's sources are a lane each whatever its manifest says."""
-    if not isinstance(data, Mapping):
-        parts = [_open("", str(data), split, sources, weighted=weighted)]
+def open_datasets(arguments: StreamArguments) -> list[StreamDataset]:
+    """Open the datasets of a stream. With a mixture, every source of a single dataset has a lane of its own."""
+    split, sources = arguments.split, arguments.sources
+    if isinstance(arguments.data, Mapping):
+        folders = {name: entry[0] if isinstance(entry, tuple) else entry for name, entry in arguments.data.items()}
+        datasets = [_open(name, str(path), split, sources, weighted=False) for name, path in folders.items()]
     else:
-        paths = {name: str(given[0] if isinstance(given, tuple) else given) for name, given in data.items()}
-        parts = [_open(name, path, split, sources, weighted=False) for name, path in paths.items()]
-    if not parts:
+        datasets = [_open("", str(arguments.data), split, sources, weighted=arguments.mixture is not None)]
+    if not datasets:
         raise UsageError("a stream needs a dataset", help='for example Stream("out")')
-    _check_alike(parts)
-    names = [lane.name for part in parts for lane in part.lanes]
+    _check_alike(datasets)
+    names = [lane.name for dataset in datasets for lane in dataset.lanes]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UsageError(f'two sources of the stream are called "{twice}"', help="give the datasets other names")
-    if not any(lane.rows for part in parts for lane in part.lanes):
+    if not any(lane.rows for dataset in datasets for lane in dataset.lanes):
         raise UsageError("there is no row to stream", help="`gristmill inspect` shows what a dataset holds")
-    return parts
+    return datasets
 
 
-def lanes_of(parts: list[Part], *, weighted: bool) -> list[Lane]:
+def arrange_lanes(datasets: list[StreamDataset], *, weighted: bool) -> list[Lane]:
     """All lanes; one for everything where there are no weights."""
-    lanes = [lane for part in parts for lane in part.lanes]
+    lanes = [lane for dataset in datasets for lane in dataset.lanes]
     return lanes if weighted else [Lane("", [shard for lane in lanes for shard in lane.shards])]
 
 
-def row_length_of(manifest: Manifest) -> int | None:
+def list_sources(lanes: Iterable[Lane]) -> list[str]:
+    """List the names of all sources with rows, in the order of the lanes."""
+    return list(dict.fromkeys(source for lane in lanes for shard in lane.shards for source in shard.shares))
+
+
+def find_row_length(manifest: Manifest) -> int | None:
     """Tokens in each row; None where rows have lengths of their own."""
     ids = manifest.schema.to_arrow().field(INPUT_IDS).type
     return int(ids.list_size) if pa.types.is_fixed_size_list(ids) else None
 
 
-def content_hash(parts: Iterable[Part]) -> str:
+def hash_content(datasets: Iterable[StreamDataset]) -> str:
     """Of all that is streamed, in its arrangement."""
-    content = [[part.name, part.manifest.dataset_hash, part.split, part.sources] for part in parts]
+    content = [[dataset.name, dataset.manifest.dataset_hash, dataset.split, dataset.sources] for dataset in datasets]
     return xxhash.xxh3_128_hexdigest(msgspec.json.encode(content))
 
 
-def _open(name: str, path: str, split: str | None, sources: Sequence[str] | None, *, weighted: bool) -> Part:
+def _open(name: str, path: str, split: str | None, sources: Sequence[str] | None, *, weighted: bool) -> StreamDataset:
     if "://" in path:
         raise UsageError(f"a dataset is streamed from a local folder, not from {path}", help="copy it to a disk first")
     manifest = load_manifest(path)
@@ -133,7 +140,7 @@ def _open(name: str, path: str, split: str | None, sources: Sequence[str] | None
     of_split = manifest.splits.get(split, {})
     for source in sources or ():
         if source not in of_split and source in manifest.mixed.get(split, {}):
-            raise fixed_weights(path, manifest, split)
+            raise make_fixed_weights_error(path, manifest, split)
         check_choice("sources", source, of_split)
     chosen = [source for source in of_split if sources is None or source in sources]
     shards = _shards(name, path, manifest, split, chosen)
@@ -144,13 +151,13 @@ def _open(name: str, path: str, split: str | None, sources: Sequence[str] | None
         if default is not None:
             pairs = zip(lanes, chosen, strict=True)
             shares = {lane.name: float(default.get(source, 0.0)) if lane.rows else 0.0 for lane, source in pairs}
-        return Part(name, manifest, split, chosen, lanes, shares)
-    return Part(
+        return StreamDataset(name, manifest, split, chosen, lanes, shares)
+    return StreamDataset(
         name, manifest, split, chosen, [Lane(name, [shard for group in shards.values() for shard in group])], None
     )
 
 
-def fixed_weights(path: str, manifest: Manifest, split: str) -> UsageError:
+def make_fixed_weights_error(path: str, manifest: Manifest, split: str) -> UsageError:
     """Why the sources of a mixed lane can be neither weighed nor left out."""
     rows = {source: share.rows for source, share in manifest.mixed[split].items()}
     listed = ", ".join(f"{source} {count / max(sum(rows.values()), 1):.1%}" for source, count in rows.items())
@@ -197,24 +204,24 @@ def _shards(name: str, folder: str, manifest: Manifest, split: str, sources: lis
     return found
 
 
-def _lane_name(part: str, source: str) -> str:
-    return f"{part}/{source}" if part else source
+def _lane_name(dataset: str, source: str) -> str:
+    return f"{dataset}/{source}" if dataset else source
 
 
-def _check_alike(parts: list[Part]) -> None:
+def _check_alike(datasets: list[StreamDataset]) -> None:
     """Rows of different lengths or tokenizers cannot stand in one batch."""
-    first = parts[0]
-    for part in parts[1:]:
-        lengths = row_length_of(first.manifest), row_length_of(part.manifest)
+    first = datasets[0]
+    for dataset in datasets[1:]:
+        lengths = find_row_length(first.manifest), find_row_length(dataset.manifest)
         if lengths[0] != lengths[1]:
             words = ["rows of different lengths" if length is None else f"rows of {length}" for length in lengths]
             raise UsageError(
-                f"{first.name} has {words[0]} and {part.name} {words[1]}", help="pack them with one row_length"
+                f"{first.name} has {words[0]} and {dataset.name} {words[1]}", help="pack them with one row_length"
             )
-        tokenizers = [one.manifest.tokenizer for one in (first, part)]
+        tokenizers = [one.manifest.tokenizer for one in (first, dataset)]
         if all(tokenizers) and len({tokenizer.content for tokenizer in tokenizers if tokenizer}) > 1:
             raise UsageError(
-                f"{first.name} and {part.name} have different tokenizers", help="tokenize them with the same one"
+                f"{first.name} and {dataset.name} have different tokenizers", help="tokenize them with the same one"
             )
 
 

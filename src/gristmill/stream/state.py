@@ -44,7 +44,7 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     again, whatever the units of its weights are: "counts" says that they are exact."""
 
 
-def state_at(row: int, order: RowOrder, *, seed: int, shuffle: bool, dataset_hash: str) -> StreamState:
+def make_state(row: int, order: RowOrder, *, seed: int, shuffle: bool, dataset_hash: str) -> StreamState:
     """The state before `row`."""
     known = [] if order.mixture is None else order.mixture.phases
     phases: Phases = [(phase.first_row, phase.counts, COUNTS) for phase in known]
@@ -69,7 +69,7 @@ def parse_state(state: Mapping[str, Any]) -> StreamState:
     return parsed
 
 
-def check_same(saved: StreamState, ours: StreamState, ignore: Collection[str]) -> None:
+def check_same_stream(saved: StreamState, ours: StreamState, ignore: Collection[str]) -> None:
     """Refuse a state of another stream; `ours` is this stream's at the same row."""
     for name in ignore:
         if name not in _MEANINGS:

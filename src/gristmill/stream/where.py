@@ -39,15 +39,15 @@ class RowOrigins:
     documents: list[Document]
 
 
-def origins_of(order: RowOrder, table: RowTable, rows: range, first_row: int, batch_size: int) -> list[RowOrigins]:
+def find_origins(order: RowOrder, table: RowTable, rows: range, first_row: int, batch_size: int) -> list[RowOrigins]:
     """Of some rows of the step that begins at `first_row`."""
     ordered = order(np.array(rows, dtype=np.int64))
-    numbers = table.shards_of(ordered.places)
+    numbers = table.shards_of(ordered.indices)
     datasets: dict[str, Dataset] = {}
     found = []
     for index, row in enumerate(rows):
         shard = table.shards[int(numbers[index])]
-        shard_row = int(ordered.places[index] - table.ends[numbers[index]]) + shard.rows
+        shard_row = int(ordered.indices[index] - table.ends[numbers[index]]) + shard.rows
         if shard.folder not in datasets:
             datasets[shard.folder] = open_dataset(shard.folder)
         dataset = datasets[shard.folder]

@@ -26,7 +26,7 @@ _STARTED, _ROW, _PLACES, _COUNTS = range(4)
 of none, then tokens of each."""
 
 
-class MadeSoFar(NamedTuple):
+class WorkerTotals(NamedTuple):
     """By all workers."""
 
     rows: NDArray[np.int64]
@@ -58,17 +58,17 @@ class WorkerCounts:
         line = self._lines()[worker % _NUM_LINES]
         line[_STARTED] = line[_STARTED] or time.perf_counter_ns()
         line[_ROW] = max(int(line[_ROW]), next_row or 0)
-        line[_PLACES] += batch.num_places
+        line[_PLACES] += batch.num_positions
         # Rows that only fill up a batch are of source -1: counted at the end.
         np.add.at(line[_COUNTS : _COUNTS + self._num_sources + 1], batch.sources, 1)
         np.add.at(line[_COUNTS + self._num_sources + 1 :], batch.sources, batch.tokens)
 
-    def made(self) -> MadeSoFar:
+    def totals(self) -> WorkerTotals:
         """All so far."""
         lines = self._lines()
         totals = lines.sum(axis=0)
         started = lines[lines[:, _STARTED] > 0, _STARTED]
-        return MadeSoFar(
+        return WorkerTotals(
             totals[_COUNTS : _COUNTS + self._num_sources + 1],
             totals[_COUNTS + self._num_sources + 1 :],
             int(totals[_PLACES]),

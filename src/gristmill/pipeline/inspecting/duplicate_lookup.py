@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.pipeline.barriers.deduplicate.decision import TABLE_SCHEMA
 from gristmill.pipeline.inspecting.trace import read_original_text
+from gristmill.shards.damage import make_damage_error
 from gristmill.shards.dataset import Origin
 from gristmill.shards.manifest import file_key
 from gristmill.steps.read import Read
@@ -93,11 +94,9 @@ def _read_table(dataset: Dataset, step: Deduplicated) -> Any:
     try:
         table = pq.read_table(step.file.below(dataset.folder))
     except (OSError, ValueError) as error:
-        raise DamagedDatasetError(f"{step.file.path} cannot be read: {error}", help="run gristmill verify") from error
+        raise make_damage_error(step.file.path, f"cannot be read: {error}", dataset.folder) from error
     if not table.schema.equals(TABLE_SCHEMA):
-        raise DamagedDatasetError(
-            f"{step.file.path} has other columns than a table of removed documents", help="rebuild the dataset"
-        )
+        raise make_damage_error(step.file.path, "has other columns than a table of removed documents", dataset.folder)
     return table
 
 

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gristmill.core.errors import DamagedDatasetError, UsageError
+from gristmill.core.errors import UsageError
 from gristmill.core.names import check_choice
 from gristmill.core.numbers import check_positive_number
 from gristmill.core.recipe import check_source_name
 from gristmill.shards.arrow_stream import mapped_batches
+from gristmill.shards.damage import make_damage_error
 from gristmill.shards.formats.base import READ_ERRORS
 from gristmill.shards.manifest import Manifest, Shard, load_manifest
 from gristmill.shards.token_rows import LENGTHS, check_rows
@@ -83,18 +84,14 @@ def _weigh_shard(folder: Path, shard: Shard, by: str, schema: pa.Schema | None) 
     try:
         # First of all: a damaged length would silently change the shares.
         if path.stat().st_size != shard.bytes or file_checksum(str(path)) != shard.xxh3:
-            raise _make_damage_error(folder, shard, "is not as it was written")
+            raise make_damage_error(path, "is not as it was written", folder)
         weights = [_weigh_rows(batch, by) for batch in mapped_batches(path, schema)]
         row_weights = np.concatenate([np.zeros(0, np.int64), *weights])
     except READ_ERRORS as error:
-        raise _make_damage_error(folder, shard, f"cannot be read: {error}") from error
+        raise make_damage_error(path, f"cannot be read: {error}", folder) from error
     if len(row_weights) != shard.rows:
-        raise _make_damage_error(folder, shard, f"holds {len(row_weights)} rows, but the manifest says {shard.rows}")
+        raise make_damage_error(path, f"holds {len(row_weights)} rows, but the manifest says {shard.rows}", folder)
     return row_weights
-
-
-def _make_damage_error(folder: Path, shard: Shard, problem: str) -> DamagedDatasetError:
-    return DamagedDatasetError(f"{folder / shard.path} {problem}", help=f"run: gristmill verify {folder}")
 
 
 def _weigh_rows(batch: pa.RecordBatch, by: str) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from gristmill.core.errors import NoStateError, UsageError
 from gristmill.stream.arguments import check_ranks
 from gristmill.stream.collate import Batch
-from gristmill.stream.torch.epochs import check_epoch, steps_of_epoch, steps_of_pass, warn_of_endless
+from gristmill.stream.torch.epochs import check_epoch, count_epoch_steps, count_pass_steps, warn_of_endless
 from gristmill.stream.torch.ranks import Ranks
 from gristmill.stream.torch.tensors import as_tensors
 from gristmill.stream.torch.wrappers import refuse_batching, refuse_second_sharding
@@ -92,13 +92,13 @@ class TorchDataset(IterableDataset[Batch]):
 
     def __len__(self) -> int:
         """Steps of a whole epoch."""
-        return steps_of_epoch(self.stream, self.batch_size * self.world_size)
+        return count_epoch_steps(self.stream, self.batch_size * self.world_size)
 
     @property
     def steps_left(self) -> int:
         """Steps of the next pass: fewer than `len` after a resume in the midst of an epoch."""
         row = self.stream.position.next_pass(self.stream.passes)
-        return steps_of_pass(self.stream, row, self.batch_size * self.world_size)
+        return count_pass_steps(self.stream, row, self.batch_size * self.world_size)
 
     def state_after(self, batch: Batch) -> dict[str, Any]:
         """The state of a run that has used this batch and all before it; the same on every rank."""
@@ -162,7 +162,7 @@ class Pass(Iterator[Batch]):
             raise StopIteration
         readers = max(self._worker.num_workers, 1)
         batch = stream.batch_at(row, dataset.batch_size, self._rank, self._world_size, num_readers=readers)
-        self._hand_out(batch)
+        self._note_batch(batch)
         self._step += readers
         return as_tensors(batch)
 
@@ -171,11 +171,11 @@ class Pass(Iterator[Batch]):
         end = self._dataset.stream.passes.end_of(self._first_row)
         return float("inf") if end is None else end
 
-    def _hand_out(self, batch: Batch) -> None:
+    def _note_batch(self, batch: Batch) -> None:
         """What a worker makes is handed out later, by another process."""
         stream = self._dataset.stream
         if not self._worker.num_workers:
-            stream.hand_out(batch, None)
+            stream.advance(batch, None)
             stream.position.move_to(batch.next_row, by_dataset=True)
         elif stream.accounting.workers is not None:
             stream.accounting.workers.add(batch, self._worker.number, batch.next_row)

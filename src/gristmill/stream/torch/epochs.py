@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from gristmill.stream.stream import Stream
 
 
-def steps_of_epoch(stream: Stream, global_size: int) -> int:
+def count_epoch_steps(stream: Stream, global_size: int) -> int:
     """Of a whole one; of a stream that is one pass, all steps."""
     if stream.passes.epoch_rows is None:
         len(stream)  # refuses an endless one
-    return steps_of_pass(stream, 0, global_size)
+    return count_pass_steps(stream, 0, global_size)
 
 
-def steps_of_pass(stream: Stream, row: int, global_size: int) -> int:
+def count_pass_steps(stream: Stream, row: int, global_size: int) -> int:
     """Of the pass that begins at a row, to its end; 0 at the end of the stream."""
     row = stream.passes.batch_begin(row, global_size)
     if stream.num_rows is not None and row >= stream.num_rows:

@@ -17,7 +17,7 @@ import torch
 
 from gristmill.core.numbers import check_bool, check_whole_number
 from gristmill.stream.arguments import check_ranks
-from gristmill.stream.torch.epochs import check_epoch, steps_of_epoch, steps_of_pass, warn_of_endless
+from gristmill.stream.torch.epochs import check_epoch, count_epoch_steps, count_pass_steps, warn_of_endless
 from gristmill.stream.torch.ranks import Ranks
 from gristmill.stream.torch.tensors import as_tensors, pinned_array
 
@@ -90,23 +90,23 @@ class TorchLoader:
         return self._pass()
 
     def _pass(self) -> Iterator[Batch]:
-        batches = self._made_ahead() if self._num_threads else map(self._make, self._first_rows())
+        batches = self._make_ahead() if self._num_threads else map(self._make, self._first_rows())
         while True:
             start = time.perf_counter()
             batch = next(batches, None)
             if batch is None:
                 return
-            yield self.stream.hand_out(batch, time.perf_counter() - start)
+            yield self.stream.advance(batch, time.perf_counter() - start)
 
     def __len__(self) -> int:
         """Steps of a whole epoch."""
-        return steps_of_epoch(self.stream, self._global_size)
+        return count_epoch_steps(self.stream, self._global_size)
 
     @property
     def steps_left(self) -> int:
         """Steps from here to the end of the epoch; at its end, of the next one, and 0 at the end of the stream."""
         row = self.stream.position.next_pass(self.stream.passes)
-        return steps_of_pass(self.stream, row, self._global_size)
+        return count_pass_steps(self.stream, row, self._global_size)
 
     def set_epoch(self, epoch: int) -> None:
         """Move to the beginning of an epoch; in the midst of it already, nothing is done."""
@@ -135,7 +135,7 @@ class TorchLoader:
     def _make(self, row: int) -> Batch:
         return as_tensors(self.stream.batch_at(row, self.batch_size, self.rank, self.world_size, new=self._new))
 
-    def _made_ahead(self) -> Iterator[Batch]:
+    def _make_ahead(self) -> Iterator[Batch]:
         pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="gristmill-loader")
         coming: deque[Future[Batch]] = deque()
         is_finalizing = sys.is_finalizing  # at the end of the interpreter modules are emptied before generators are

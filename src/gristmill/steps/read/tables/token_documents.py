@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from gristmill.core.errors import DamagedDatasetError, UsageError
+from gristmill.core.errors import UsageError
 from gristmill.core.records import INPUT_IDS, LOSS_MASK, ORIGIN, ORIGIN_TYPE
+from gristmill.shards.damage import make_damage_error
 from gristmill.shards.token_rows import CHATS, LENGTHS, ORIGINS, TOKENS, misfit, shard_schema
 from gristmill.steps.read.batches import build_batch
 from gristmill.steps.read.read import Read
@@ -73,6 +74,6 @@ class TokenRowMapper:
     ) -> tuple[pa.RecordBatch, list[QuarantinedRecord], Counter[str]]:
         columns = {name: rows.column(name) for name in self.top_level}
         if any(column.null_count or column.values.null_count for column in columns.values()):
-            raise DamagedDatasetError(f"{self._file.path} holds nulls", help="run: gristmill verify, on its dataset")
+            raise make_damage_error(self._file.path, "holds nulls")
         positions = np.arange(first_row, first_row + len(rows))
         return build_batch(self._planned, self._file.id, positions, columns), [], Counter()

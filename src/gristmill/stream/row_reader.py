@@ -1,0 +1,113 @@
+"""Batches of any rows: the order says which stored row each is, the table where that is in memory, a kernel copies it.
+
+Rows that will be needed soon are requested from the disk while a batch is made (`read_ahead`).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gristmill.stream.collate import INPUT_IDS, Batch, collate, find_width
+from gristmill.stream.kernels import A_FILLED, A_SHARD
+from gristmill.stream.read_ahead import ReadAhead
+from gristmill.stream.row_sources import RowSources
+from gristmill.stream.row_table import RowTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from gristmill.stream.collate import Collate
+    from gristmill.stream.row_order import RowOrder
+    from gristmill.stream.sources import Lane
+
+
+class RowReader:
+    """Makes batches of the rows of a stream. Threads may use it together.
+
+    Args:
+        lanes: The rows to read.
+        order: Which stored row each row of the stream is.
+        sources: The names of all sources; batches refer to them by number.
+        collate: What a batch holds.
+        pad_id: The id of padding that is added.
+        row_length: Tokens in each row; None: rows differ in length.
+        num_rows: The end of the stream, after which rows are empty; None: it is endless.
+        shuffle: Whether rows are read in no order on disk.
+    """
+
+    def __init__(
+        self,
+        lanes: list[Lane],
+        order: RowOrder,
+        sources: list[str],
+        collate: Collate,
+        pad_id: int,
+        *,
+        row_length: int | None,
+        num_rows: int | None,
+        shuffle: bool,
+    ) -> None:
+        self._shards = [shard for lane in lanes for shard in lane.shards]
+        self._order = order
+        self._sources = sources
+        self._collate = collate
+        self._pad_id = pad_id
+        self._row_length = row_length
+        self._num_rows = num_rows
+        self._shuffle = shuffle
+        self.close_files()
+
+    def close_files(self) -> None:
+        """Close all shards. Each is opened again when one of its rows is needed."""
+        self._process = os.getpid()
+        self.table = RowTable(self._shards, at_random=self._shuffle)
+        self.read_ahead = ReadAhead()
+        self._row_sources = RowSources(self._shards, self._sources)
+
+    def take(
+        self,
+        rows: NDArray[np.int64],
+        *,
+        first_row: int,
+        next_row: int,
+        end: int | None = None,
+        new: Callable[..., Any] = np.empty,
+    ) -> Batch:
+        """Make a batch of any rows in any order, for the step that ends before `next_row`.
+
+        Rows from `end` on are empty. `new` makes the arrays of the batch.
+        """
+        if self._process != os.getpid():  # a forked process must not share the lock of its parent
+            self.close_files()
+        table = self.table  # held until the rows are copied, even if another thread closes the files
+        indices = self._order(rows).indices
+        end = self._num_rows if end is None else end
+        if end is not None:
+            indices[rows >= end] = -1
+            next_row = min(next_row, end)
+        addresses = table.row_addresses(indices)
+        width = self._row_length
+        if width is None:
+            # A rank without rows is as wide as the global batch: no tensor may have a dimension of 0.
+            is_empty = next_row > first_row and not (indices >= 0).any()
+            # With `drop_last`, `next_row` may be beyond the batch, at the next epoch: such a batch is not empty.
+            whole = table.row_addresses(self._order(np.arange(first_row, next_row)).indices) if is_empty else addresses
+            width = find_width(whole, self._collate)
+        batch = Batch(collate(addresses, self._collate, width, self._pad_id, new))
+        batch.first_row = first_row
+        batch.next_row = next_row
+        batch.sources = self._row_sources(addresses[:, A_SHARD], indices)
+        batch.tokens = addresses[:, A_FILLED].copy()
+        batch.num_positions = batch[INPUT_IDS].size
+        return batch
+
+    def prefetch(self, rows: NDArray[np.int64]) -> None:
+        """Start reading rows of a later batch. At the end of an epoch the rows that follow may be others."""
+        if self._num_rows is not None:
+            rows = rows[rows < self._num_rows]
+        self.read_ahead.request(self.table, self._order(rows).indices)
