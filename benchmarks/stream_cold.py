@@ -84,7 +84,7 @@ def read_rows(folder: Path, side: str, batch_size: int, seed: int) -> dict[str, 
         shard_blocks.map_file = arrow_mapping
     if side != SIDES[-1]:
         read_ahead.ReadAhead.note = lambda *_: False  # type: ignore[method-assign,assignment]
-        shard_blocks.ask_for = lambda *_: None
+        shard_blocks.request_pages = lambda *_: None
     for path in folder.rglob("*.arrow"):
         descriptor = os.open(path, os.O_RDONLY)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

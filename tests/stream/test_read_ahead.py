@@ -62,7 +62,7 @@ def asked(monkeypatch):
     """The addresses of rows that were asked for, on a disk that is always cold."""
     addresses = []
     monkeypatch.setattr(read_ahead.ReadAhead, "num_faults", staticmethod(iter(range(10**9)).__next__))
-    monkeypatch.setattr(read_ahead, "ask_for", lambda address, _: addresses.append(address))
+    monkeypatch.setattr(read_ahead, "request_pages", lambda address, _: addresses.append(address))
     return addresses
 
 
@@ -95,7 +95,7 @@ def rows_array(rows):
 
 def test_rows_in_memory_are_not_asked_for(packed, monkeypatch):
     monkeypatch.setattr(read_ahead.ReadAhead, "num_faults", staticmethod(lambda: 5))
-    monkeypatch.setattr(read_ahead, "ask_for", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr(read_ahead, "request_pages", lambda *_: pytest.fail("asked"))
     assert len(list(Stream(packed, epochs=1).batches(4))) == 14
 
 

@@ -1,4 +1,4 @@
-"""`gristmill clean`: what a dead run left, removed."""
+"""`gristmill clean`: remove what an interrupted run left behind."""
 
 import json
 from dataclasses import asdict
@@ -17,10 +17,10 @@ _MAX_LISTED = 10
 @dataset_argument
 @json_option
 def command(out: str, *, as_json: bool) -> None:
-    """Remove the work folder and temporary files that a stopped run left in OUT.
+    """Remove the work folder and temporary files that an interrupted run left in OUT.
 
-    A run that was stopped cannot be resumed after this. Files of a finished dataset are never removed, and
-    nothing is done while a run is at work in OUT.
+    The run cannot be resumed after this. Files of a finished dataset are never removed, and nothing is done while a
+    run works in OUT.
     """
     found = clean(Path(out))
     if as_json:
@@ -30,5 +30,5 @@ def command(out: str, *, as_json: bool) -> None:
         click.echo(f"removed {path}")
     if len(found.files) > _MAX_LISTED:
         click.echo(f"removed {len(found.files) - _MAX_LISTED:,} others")
-    kept = "; the finished dataset is untouched" if found.is_dataset else ""
-    click.echo(f"{format_count(len(found.files), 'file')}, {format_bytes(found.num_bytes)} removed from {out}{kept}")
+    note = "; the finished dataset is unchanged" if found.is_dataset else ""
+    click.echo(f"{format_count(len(found.files), 'file')}, {format_bytes(found.num_bytes)} removed from {out}{note}")

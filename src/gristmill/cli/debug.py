@@ -1,4 +1,4 @@
-"""`gristmill run --debug`: a few records step by step, and the user's exception where it happened."""
+"""`gristmill run --debug`: show a few records step by step, and the exception of a user's function where it happens."""
 
 import pdb  # noqa: T100
 import sys
@@ -16,7 +16,7 @@ from gristmill.pipeline.debug import FunctionFailedError, run_in_debug_mode
 
 
 def debug_run(recipe: Recipe, *, limit: int | None, use_pdb: bool) -> None:
-    """Run in debug mode; an exception of the user's function ends the command with code 1."""
+    """Run in debug mode. An exception of a user's function ends the command with exit code 1."""
     try:
         result = run_in_debug_mode(recipe, partial(print_lines, breaks_words=True), limit=limit)
     except FunctionFailedError as failed:
@@ -28,8 +28,8 @@ def debug_run(recipe: Recipe, *, limit: int | None, use_pdb: bool) -> None:
             pdb.post_mortem(frames)
         elif use_pdb:
             print_lines(
-                "--pdb: the function ran in a worker process, where the chat template that came with a model runs; "
-                "to debug it, put it into a recipe without the step render",
+                "--pdb: the function ran in a worker process, because chat templates of models run there; to debug it, "
+                "use a recipe without the step render",
                 err=True,
             )
         sys.exit(1)
@@ -39,9 +39,9 @@ def debug_run(recipe: Recipe, *, limit: int | None, use_pdb: bool) -> None:
 
 
 def _user_frames(frames: TracebackType | None) -> TracebackType | None:
-    """The traceback from the user's function on; all of it if it ends in our own code."""
+    """Cut the traceback so that it starts at the user's function; keep all of it if it ends in this package."""
     own_folder = str(Path(gristmill.__file__).parent)
-    theirs = frames
-    while theirs is not None and theirs.tb_frame.f_code.co_filename.startswith(own_folder):
-        theirs = theirs.tb_next
-    return theirs or frames
+    user_frames = frames
+    while user_frames is not None and user_frames.tb_frame.f_code.co_filename.startswith(own_folder):
+        user_frames = user_frames.tb_next
+    return user_frames or frames

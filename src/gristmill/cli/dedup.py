@@ -1,4 +1,4 @@
-"""`gristmill dedup`: documents without their copies, in one command: a recipe of read, deduplicate and write."""
+"""`gristmill dedup`: remove duplicates in one command, as a recipe of read, deduplicate and write."""
 
 import json
 from time import monotonic
@@ -24,27 +24,55 @@ from gristmill.steps.write import Write
 )
 @click.argument("documents")
 @click.argument("out", type=click.Path())
-@click.option("--kind", type=Choice(KINDS), default="near", show_default=True, help="Alike texts, or equal ones.")
-@click.option("--threshold", type=float, default=0.8, show_default=True, help="How alike, as Jaccard similarity.")
-@click.option("--ngram", type=int, default=5, show_default=True, help="Words in a shingle.")
-@click.option("--bands", type=int, default=18, show_default=True, help="Of MinHash values: more find more pairs.")
-@click.option("--rows", type=int, default=6, show_default=True, help="Values in a band: more find fewer pairs.")
-@click.option("--verify", type=Choice(VERIFY), default="text", show_default=True, help="How pairs are verified.")
+@click.option(
+    "--kind",
+    type=Choice(KINDS),
+    default="near",
+    show_default=True,
+    help="Remove near-duplicates, or only exact copies.",
+)
+@click.option(
+    "--threshold", type=float, default=0.8, show_default=True, help="Smallest Jaccard similarity of duplicates."
+)
+@click.option("--ngram", type=int, default=5, show_default=True, help="Words per shingle.")
+@click.option(
+    "--bands", type=int, default=18, show_default=True, help="Number of MinHash bands. More bands find more pairs."
+)
+@click.option(
+    "--rows", type=int, default=6, show_default=True, help="MinHash values per band. More values find fewer pairs."
+)
+@click.option(
+    "--verify", type=Choice(VERIFY), default="text", show_default=True, help="How candidate pairs are verified."
+)
 @click.option(
     "--against",
-    help="Also remove copies of the documents in this dataset or file, which stays as it is. Whole documents are "
-    "compared: this is no decontamination, a test question inside a page is not found.",
+    help="Also remove copies of the documents in this dataset or file, which is not changed. Whole documents are "
+    "compared: this is not decontamination, and a test question inside a page is not found.",
 )
-@click.option("--against-text", metavar="FIELD", help="The field that holds the text there. Default: text.")
-@click.option("--text", default="text", show_default=True, help="The field that holds the text.")
-@click.option("--format", type=Choice(FORMATS), default="jsonl", show_default=True, help="Of the output.")
-@click.option("--columns", help="Fields to keep in parquet and arrow, with commas between them, instead of all.")
-@click.option("--count", is_flag=True, help="Say in duplicate_count how many documents each stands for.")
-@click.option("--max-source-loss", type=float, default=0.5, show_default=True, help="Stop where more would go.")
-@click.option("--max-cluster", type=int, default=100_000, show_default=True, help="Stop where more would be one.")
-@click.option("--workers", type=click.IntRange(min=1), help="How many. Default: as many as this machine allows.")
-@click.option("--update", is_flag=True, help="Make a changed dataset anew from what still fits.")
-@click.option("--overwrite", is_flag=True, help="Make it anew from nothing.")
+@click.option("--against-text", metavar="FIELD", help="Field that holds the text in --against. Default: text.")
+@click.option("--text", default="text", show_default=True, help="Field that holds the text.")
+@click.option("--format", type=Choice(FORMATS), default="jsonl", show_default=True, help="Format of the output.")
+@click.option("--columns", help="Comma-separated fields to keep in parquet and arrow. Default: all.")
+@click.option("--count", is_flag=True, help="Add duplicate_count: the number of documents that each one represents.")
+@click.option(
+    "--max-source-loss",
+    type=float,
+    default=0.5,
+    show_default=True,
+    help="Stop if a source would lose a larger share of its documents.",
+)
+@click.option(
+    "--max-cluster",
+    type=int,
+    default=100_000,
+    show_default=True,
+    help="Stop if a cluster of duplicates would be larger.",
+)
+@click.option(
+    "--workers", type=click.IntRange(min=1), help="Number of workers. Default: as many as this machine allows."
+)
+@click.option("--update", is_flag=True, help="Rebuild a changed dataset, reusing shards that are still valid.")
+@click.option("--overwrite", is_flag=True, help="Rebuild the dataset from scratch.")
 @json_option
 def command(
     documents: str,
@@ -61,18 +89,18 @@ def command(
     as_json: bool,
     **settings: Any,
 ) -> None:
-    """Write the DOCUMENTS (a file, a folder, a pattern, a dataset) into OUT without their copies.
+    """Write DOCUMENTS (a file, a folder, a pattern or a dataset) to OUT without duplicates.
 
-    Of each set of alike documents the longest stays. Which went for which is in OUT/dropped/duplicates.parquet; the
-    same command goes on where a stopped one has ended. For several sources with a preference among them, write a
-    recipe with the step deduplicate.
+    The longest document of each set of duplicates is kept. OUT/dropped/duplicates.parquet lists each removed document
+    and the one kept in its place. Re-running the command resumes an interrupted run. For several sources with a
+    preference among them, write a recipe with the step deduplicate.
     """
     started = monotonic()
     if against_text is not None and against is None:
-        raise UsageError("--against-text names a field of the files of --against, and there are none")
-    others = against if against_text is None else {"read": against, "text": against_text}
+        raise UsageError("--against-text needs --against")
+    reference = against if against_text is None else {"read": against, "text": against_text}
     read = Read(read=documents, text=text, columns=columns.split(",") if columns else [])
-    step = Deduplicate(against=others, **settings)
+    step = Deduplicate(against=reference, **settings)
     recipe = Recipe(sources={"documents": read}, steps=[step, Write(format=format)], output=out)
     options = RunOptions(workers=workers or "auto", update=update, overwrite=overwrite)
     result = run_recipe(recipe, options)

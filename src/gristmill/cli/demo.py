@@ -1,4 +1,4 @@
-"""`gristmill demo`: the whole way, from files that every machine has to packed rows of tokens."""
+"""`gristmill demo`: all stages of the product, from files that every machine has to packed rows of tokens."""
 
 import json
 import time
@@ -26,17 +26,19 @@ _BATCH_SIZE = 8
 
 @click.command(epilog="Example: gristmill demo --workers 2")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=Path("gristmill-demo"))
-@click.option("--workers", type=click.IntRange(min=1), help="How many. Default: as many as this machine allows.")
+@click.option(
+    "--workers", type=click.IntRange(min=1), help="Number of workers. Default: as many as this machine allows."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end instead of text.")
 def command(folder: Path, workers: int | None, *, as_json: bool) -> None:
-    """Turn Python's own library into packed rows of tokens, in FOLDER (default: gristmill-demo).
+    """Turn Python's standard library into packed rows of tokens, in FOLDER (default: gristmill-demo).
 
-    Its code and docstrings are read on all cores while one worker is killed on purpose; a tokenizer is
-    trained; documents are filtered, split, tokenized, packed, verified and opened again. Nothing is
-    downloaded. FOLDER keeps the recipe: change it and run it.
+    The demo reads the library's code and docstrings on all cores, while one worker is killed on purpose. It trains a
+    tokenizer, then filters, splits, tokenizes and packs the documents, verifies the dataset and streams it. Nothing is
+    downloaded. FOLDER keeps the recipe: change it and run it again.
     """
     progress = False if as_json else None
-    _say(as_json, f"1. Python's own library as documents, and a tokenizer trained on it, in {folder}")
+    _say(as_json, f"1. Python's standard library as documents, and a tokenizer trained on it, in {folder}")
     prepared = prepare_demo(folder, workers=workers or "auto", progress=progress)
     _print_prepared(prepared, as_json=as_json)
     _say(as_json, f"2. gristmill run {prepared.recipe}")
@@ -68,13 +70,13 @@ def _say(as_json: bool, line: str) -> None:  # noqa: FBT001
 
 
 def _print_prepared(prepared: DemoFolder, *, as_json: bool) -> None:
-    left_out = f", {prepared.num_unreadable} without a readable encoding left out" if prepared.num_unreadable else ""
+    left_out = f", {prepared.num_unreadable} with an unreadable encoding left out" if prepared.num_unreadable else ""
     found = f"{prepared.num_files:,} files and {prepared.num_docstrings:,} docstrings"
     times = f"in {prepared.extract_seconds:.1f} s{left_out}; the tokenizer took {prepared.train_seconds:.1f} s"
     killed = f"Worker {prepared.killed_pid} was killed (SIGKILL) while it read {prepared.killed_at}"
     _say(as_json, f"   {found} {times}")
     _say(as_json, f"   {killed}; another read it again.")
-    _say(as_json, "   Nothing was lost: files and bytes agree with the file system's own account.")
+    _say(as_json, "   Nothing was lost: the numbers of files and bytes agree with the file system.")
 
 
 def _num_bytes(result: RunResult) -> int:
@@ -90,10 +92,10 @@ def _print_result(result: RunResult, seconds: float) -> None:
 
 
 def _speed(result: RunResult, seconds: float) -> str:
-    """The work apart from planning, start-up and compilation, which do not grow with the text."""
+    """Describe the speed without planning, start-up and compilation, which do not grow with the amount of text."""
     working = result.work_seconds
     rate = _num_bytes(result) / 1e6 / working if working else 0.0
-    return f"{rate:.1f} MB/s at work ({working:.1f} s; planning, start-up and compilation {seconds - working:.1f} s)"
+    return f"{rate:.1f} MB/s ({working:.1f} s; planning, start-up and compilation {seconds - working:.1f} s)"
 
 
 def _print_rows(dataset: Dataset) -> None:
@@ -106,14 +108,14 @@ def _print_rows(dataset: Dataset) -> None:
 
 def _print_batches(dataset: Dataset) -> None:
     with Activity() as activity:
-        activity.show("opening the stream; kernels for this machine are compiled once")
+        activity.show("opening the stream (kernels are compiled once for this machine)")
         stream = Stream(dataset.folder, seed=7)
         stream.batch(0, _BATCH_SIZE)
-    click.echo("5. Streamed in the order of training, from any row on:")
+    click.echo("5. Batches in the order of training, from any step:")
     for step in (0, 1, 1_000_000):
         batch = stream.batch(step, _BATCH_SIZE)
         num_trained = int((batch["labels"] >= 0).sum())
-        print_lines(f"   step {step:,}: input_ids {batch['input_ids'].shape}, {num_trained:,} tokens to learn from")
+        print_lines(f"   step {step:,}: input_ids {batch['input_ids'].shape}, {num_trained:,} trained tokens")
 
 
 def _as_dict(prepared: DemoFolder, result: RunResult, seconds: float) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""`gristmill doctor`: what this machine is and has, as a bug report needs it."""
+"""`gristmill doctor`: the facts about this machine that a bug report needs."""
 
 import json
 import math
@@ -25,7 +25,10 @@ from gristmill.storage.commit import count_free_bytes
 @click.command(epilog="Example: gristmill doctor --json")
 @json_option
 def command(*, as_json: bool) -> None:
-    """Show versions, cores, limits and the cache of compiled kernels. Nothing is changed, nothing is sent."""
+    """Show versions, cores, limits and the cache of compiled kernels.
+
+    Nothing is changed and nothing is sent.
+    """
     facts = collect_facts()
     if as_json:
         click.echo(json.dumps(facts, indent=2))
@@ -38,7 +41,7 @@ def command(*, as_json: bool) -> None:
 
 
 def collect_facts() -> dict[str, dict[str, Any]]:
-    """Everything that the command shows, by heading."""
+    """Collect everything that the command shows, by heading."""
     return {
         "gristmill": {"version": __version__, "python": sys.version.split()[0], "platform": platform.platform()},
         "machine": _machine(),
@@ -51,10 +54,10 @@ def collect_facts() -> dict[str, dict[str, Any]]:
 def _machine() -> dict[str, Any]:
     cpus, cores, quota = len(resources.find_usable_cpus()), resources.count_physical_cores(), resources.read_cpu_quota()
     return {
-        "cpus usable": cpus,
+        "usable CPUs": cpus,
         "cores": cores,
-        "cpu quota": "none" if math.isinf(quota) else f"{quota:g}",
-        "workers by default": resources.choose_num_workers(cpus, cores, quota),
+        "CPU quota": "none" if math.isinf(quota) else f"{quota:g}",
+        "default workers": resources.choose_num_workers(cpus, cores, quota),
         "memory limit": format_bytes(resources.read_memory_limit()),
         "memory available": format_bytes(resources.read_memory_available()),
     }
@@ -72,7 +75,7 @@ def _folders() -> dict[str, Any]:
         sizes = [path.stat().st_size for path in kernels.iterdir()]
         compiled = f"{format_count(len(sizes), 'compiled kernel')}, {format_bytes(sum(sizes))}"
     except OSError:
-        compiled = "nothing compiled yet"
+        compiled = "no compiled kernels yet"
     writable = next(folder for folder in (kernels, *kernels.parents) if folder.exists())
     temporary = Path(tempfile.gettempdir())
     return {
@@ -83,7 +86,7 @@ def _folders() -> dict[str, Any]:
 
 
 def _packages() -> dict[str, str]:
-    """What we depend on, extras for users included, with the versions that are installed."""
+    """List the installed dependencies with their versions, including extras for users."""
     requirements = [line for line in distribution("gristmill").requires or () if "dev" not in line.partition(";")[2]]
     names = sorted({re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in requirements}, key=str.lower)
     return {name: installed for name in names if (installed := _version(name))}

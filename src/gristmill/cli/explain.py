@@ -1,4 +1,4 @@
-"""`gristmill explain`: what a recipe makes of one record, and why."""
+"""`gristmill explain`: show what a recipe does with one record, and why."""
 
 import re
 from pathlib import Path
@@ -19,16 +19,15 @@ from gristmill.recipe.load import load_recipe
 
 @click.command(epilog="Example: gristmill explain recipe.yaml data/web.jsonl:17")
 @recipe_argument
-@click.argument("place", metavar="FILE[:N]|PLACE")
+@click.argument("place", metavar="FILE[:N]|ORIGIN")
 @json_option
 def command(recipe: str, place: str, overrides: tuple[str, ...], *, as_json: bool) -> None:
-    """Send record N of FILE through RECIPE: every score, rule and outcome, and where it would be dropped.
+    """Send record N of FILE through RECIPE and show every score, rule and decision, and which step drops the record.
 
-    Records are numbered from 0; without N it is the first. FILE is one that a source of the recipe reads, or the folder
-    of a finished dataset: then record N is followed back to the input that it came from. PLACE is SOURCE:FILE@POSITION,
-    as the files in dropped/ have it.
+    Records are numbered from 0, and 0 is the default. FILE is an input file of the recipe, or the folder of a finished
+    dataset, whose record N is traced back to its input. ORIGIN is SOURCE:FILE@POSITION, as in the files in dropped/.
     """
-    path, number = _parsed(place)
+    path, number = _parse_place(place)
     found = explain(load_recipe(recipe, overrides), path, number)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found, enc_hook=str), indent=2))
@@ -36,13 +35,13 @@ def command(recipe: str, place: str, overrides: tuple[str, ...], *, as_json: boo
     _print(found)
 
 
-def _parsed(place: str) -> tuple[str, int]:
-    """A path, and the number behind its last colon if there is one."""
+def _parse_place(place: str) -> tuple[str, int]:
+    """Split into a path and the number after its last colon, if there is one."""
     path, colon, number = place.rpartition(":")
     if not colon or Path(place).exists() or number.startswith("//") or re.search(r"@\d+$", place):
         return place, 0
     if not number.isdecimal():
-        raise UsageError(f"{number!r} is not the number of a record", help="write FILE:N, numbers from 0")
+        raise UsageError(f"{number!r} is not the number of a record", help="write FILE:N, with N counted from 0")
     return path, int(number)
 
 
@@ -64,7 +63,7 @@ def _end(found: Explanation) -> str:
         return f"{'' if found.is_certain else 'as far as it is known, '}it leaves the recipe at {found.leaves_at}"
     if found.undecided_at is None:
         return "it stays to the end of the recipe"
-    return f"no step that can be tried alone drops it; {found.undecided_at} decides when all records are there"
+    return f"no local step drops it; {found.undecided_at} decides once all records are known"
 
 
 def _print_findings(outcome: StepOutcome) -> None:
@@ -75,14 +74,14 @@ def _print_findings(outcome: StepOutcome) -> None:
     names = min(names, summary_width() - values - thresholds - 12)
     for word, name, value, threshold in rows:
         line = f"  {word:<5} {name}"
-        if len(name) > names:  # a line of its own
+        if len(name) > names:  # a long name gets its own line
             click.echo(line)
             line = ""
         click.echo(f"{line:<{names + 8}}  {value:>{values}}  {threshold}".rstrip())
 
 
 def _row(finding: Finding) -> tuple[str, str, str, str]:
-    """Whether it passed, the rule (its name says which score it is about), the value and the threshold."""
+    """Return the outcome, the rule (named after its score), the value and the threshold."""
     word = "" if finding.rule is None else "ok" if finding.passed else "FAILS"
     sign = {"min": "≥ ", "max": "≤ "}.get((finding.rule or "")[:3], "") if finding.threshold is not None else ""
     threshold = f"{sign}{short_number(finding.threshold)}"

@@ -1,4 +1,4 @@
-"""`gristmill export`: a dataset in another format."""
+"""`gristmill export`: write a dataset in another format."""
 
 import json
 from pathlib import Path
@@ -15,22 +15,27 @@ from gristmill.pipeline.jobs.export import export
 
 @click.command(epilog="Example: gristmill export out --to megatron --path bin/corpus")
 @dataset_argument
-@click.option("--to", type=Choice([kind.name for kind in export_formats()]), required=True, help="The format.")
+@click.option("--to", type=Choice([kind.name for kind in export_formats()]), required=True, help="Format to write.")
 @click.option(
-    "--path", help="How the files' names begin, such as bin/corpus; for nanogpt a folder. Default: OUT-FORMAT/OUT."
+    "--path", help="Beginning of the files' names, such as bin/corpus; for nanogpt a folder. Default: OUT-FORMAT/OUT."
 )
-@click.option("--split", help="Only this split. Default: each, in files of its own.")
-@click.option("--source", help="Only this source. Default: all, one after the other.")
+@click.option("--split", help="Export only this split. Default: all, each in its own files.")
+@click.option("--source", help="Export only this source. Default: all, one after the other.")
 @click.option(
-    "--vocab-size", type=click.IntRange(min=1), help="With added tokens: decides how wide ids are in token files."
+    "--vocab-size",
+    type=click.IntRange(min=1),
+    help="Vocabulary size with added tokens: it decides how wide ids are in token files.",
 )
 @click.option(
     "--columns",
     type=Choice(COLUMNS),
-    help="Of tokens in parquet, jsonl or webdataset. Default: training for chats in parquet and jsonl, else stored.",
+    help="Columns of tokens in parquet, jsonl and webdataset. Default: training for chats in parquet and jsonl, else "
+    "stored.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace files of these names.")
-@click.option("--workers", type=click.IntRange(min=1), help="How many. Default: as many as this machine allows.")
+@click.option("--overwrite", is_flag=True, help="Replace existing files.")
+@click.option(
+    "--workers", type=click.IntRange(min=1), help="Number of workers. Default: as many as this machine allows."
+)
 @backend_option
 @json_option
 def command(
@@ -49,8 +54,8 @@ def command(
 ) -> None:
     """Write the dataset in OUT in another format.
 
-    megatron, nanogpt and llmc take tokens that were not packed, in the order of the documents; numpy takes
-    packed rows; webdataset, parquet and jsonl take any dataset. Files appear when all of them are whole.
+    megatron, nanogpt and llmc take tokens that are not packed, in the order of the documents; numpy takes packed rows;
+    webdataset, parquet and jsonl take any dataset. The files appear together, when all are complete.
     """
     exported = export(
         out,
@@ -80,15 +85,15 @@ def command(
     rows = ", ".join(f"{split} {count:,}" for split, count in exported.rows.items())
     click.echo(f"done: rows {rows}; {format_count(len(sizes), 'file')}, {format_bytes(sum(sizes.values()))}")
     if exported.nan_as_null:
-        click.echo(f"nan_as_null: {exported.nan_as_null:,} NaN or infinite, which JSON has not, are null")
+        click.echo(f"nan_as_null: {exported.nan_as_null:,} numbers (NaN, infinity) became null: JSON has none")
     for usage in exported.usage:
-        click.echo(f"use it: {usage}")
+        click.echo(f"usage: {usage}")
     for note in exported.notes:
         print_lines(f"note: {note}")
 
 
 def _default_path(out: str, to: str) -> Path:
-    """Beside the dataset: a folder, and in it the beginning of the files' names where they have one."""
+    """Choose a folder beside the dataset and, unless the format takes a folder, the beginning of the files' names."""
     folder = Path(out).absolute()
     exported = Path(out).parent / f"{folder.name}-{to}"
     return exported if find_export_format(to).folder_suffix else exported / folder.name

@@ -1,4 +1,4 @@
-"""`gristmill init`: a recipe to start from, with data that it runs on at once."""
+"""`gristmill init`: write a starter recipe, with sample data to run it on."""
 
 from pathlib import Path
 
@@ -13,14 +13,14 @@ FILES = {"recipe.yaml": STARTER_RECIPE, "sample.jsonl": STARTER_DATA}
 @click.command(epilog="Example: gristmill init corpus")
 @click.argument("folder", type=click.Path(file_okay=False), default=".")
 def command(folder: str) -> None:
-    """Write a commented recipe and a little data into FOLDER (default: here).
+    """Write a commented recipe and sample data into FOLDER (default: the current folder).
 
-    Nothing that is there is overwritten.
+    Existing files are never overwritten.
     """
     root = Path(folder)
     for name in FILES:
         if (root / name).exists():
-            raise UsageError(f"{root / name} is there already", help="choose another folder: gristmill init FOLDER")
+            raise UsageError(f"{root / name} already exists", help="choose another folder: gristmill init FOLDER")
     root.mkdir(parents=True, exist_ok=True)
     for name, content in FILES.items():
         with (root / name).open("x", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""`gristmill inspect`: what a dataset holds."""
+"""`gristmill inspect`: show what a dataset holds."""
 
 import json
 from itertools import islice
@@ -21,16 +21,23 @@ _DOCUMENT_CHARS = 300
 
 @click.command(epilog="Example: gristmill inspect out -n 5 --split validation")
 @dataset_argument
-@click.option("-n", "num_records", type=click.IntRange(min=0), default=3, show_default=True, help="Records to show.")
-@click.option("--split", help="Only the records of one split.")
-@click.option("--details", is_flag=True, help="Show every number of the books, for each step of each source.")
-@click.option("--ids", is_flag=True, help="Show the token ids of rows beside their text.")
-@click.option("--quarantine", "of_quarantine", is_flag=True, help="Show records that were set aside, and why.")
+@click.option(
+    "-n", "num_records", type=click.IntRange(min=0), default=3, show_default=True, help="Number of records to show."
+)
+@click.option("--split", help="Show only this split.")
+@click.option("--details", is_flag=True, help="Show all counts of the books, for each step of each source.")
+@click.option("--ids", is_flag=True, help="Show the token ids of rows, in addition to their text.")
+@click.option(
+    "--quarantine", "of_quarantine", is_flag=True, help="Show quarantined records, and why they were quarantined."
+)
 @json_option
 def command(
     out: str, num_records: int, split: str | None, *, details: bool, ids: bool, of_quarantine: bool, as_json: bool
 ) -> None:
-    """Show the columns, counts, books and first records of the dataset in OUT; rows of tokens as text."""
+    """Show the columns, counts, books and first records of the dataset in OUT.
+
+    Rows of tokens are shown as text.
+    """
     dataset = open_dataset(out)
     if split is not None:
         dataset = dataset.split(split)
@@ -51,11 +58,11 @@ def command(
             _print_row(dataset, number, record)
         else:
             _print_record(f"record {number}", record)
-    click.echo(f"next: gristmill verify {out}, or gristmill trace {out} 0 to see where a record came from")
+    click.echo(f"next: gristmill verify {out}, or gristmill trace {out} 0 to find the input of a record")
 
 
 def _readable(dataset: Dataset, number: int, *, ids: bool) -> dict[str, Any]:
-    """A record as a person reads it: the text of each document in a row of tokens instead of its ids."""
+    """Make a record readable: for a row of tokens, the text of each document instead of its ids."""
     record = dataset[number]
     if not dataset.manifest.holds_rows:
         return record
@@ -66,7 +73,7 @@ def _readable(dataset: Dataset, number: int, *, ids: bool) -> dict[str, Any]:
 
 
 def _counts(dataset: Dataset) -> list[tuple[str, str, int, int, int]]:
-    """Split, source, rows, shards, bytes."""
+    """Count rows, shards and bytes of each split and source."""
     sums: dict[tuple[str, str], list[int]] = {}
     for split, source, shard in dataset.manifest.shards():
         if split in dataset.splits:
@@ -96,7 +103,7 @@ def _facts(dataset: Dataset) -> dict[str, Any]:
 
 
 def _trained(dataset: Dataset) -> dict[str, int]:
-    """Of chats, how many tokens there are and how many of them are trained."""
+    """Count the tokens of chats, and those of them that are trained."""
     if dataset.manifest.kind != CHATS:
         return {}
     shards = [shard for split, _, shard in dataset.manifest.shards() if split in dataset.splits]
@@ -128,11 +135,11 @@ def _print_record(title: str, record: dict[str, Any]) -> None:
 
 
 def _print_row(dataset: Dataset, number: int, record: dict[str, Any]) -> None:
-    """The text of a row, document by document; of chats, what is trained in brackets, and on a terminal in colour."""
+    """Print the text of a row, document by document. In chats, trained text is in brackets, on a terminal in color."""
     lengths = record["lengths"]
     click.echo(f"record {number}: {format_count(len(lengths), 'document')}, {format_count(sum(lengths), 'token')}")
     if dataset.manifest.kind == CHATS:
-        click.echo("  what is trained in ⟦ ⟧:")
+        click.echo("  trained text is in ⟦ ⟧:")
         _print_trained(dataset, number)
     else:
         left = _EXAMPLE_CHARS

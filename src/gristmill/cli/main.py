@@ -1,6 +1,6 @@
 """The `gristmill` command: a table of commands, each imported only when it is run.
 
-`--help` prints the table's own summaries, so it loads click and nothing else, however heavy the commands are.
+`--help` prints the summaries of the table, so it imports click and nothing else, however heavy the commands are.
 Exit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted, 143 terminated.
 """
 
@@ -21,22 +21,22 @@ from gristmill.cli.printing import error_facts, error_text
 from gristmill.core.errors import GristmillError, UsageError
 
 COMMANDS = {
-    "init": ("gristmill.cli.init", "Write a recipe to start from, with data that it runs on."),
+    "init": ("gristmill.cli.init", "Write a starter recipe, with sample data to run it on."),
     "plan": ("gristmill.cli.plan", "Check a recipe and show what a run would do."),
-    "run": ("gristmill.cli.run", "Run a recipe, or go on with a run that was stopped."),
-    "dedup": ("gristmill.cli.dedup", "Write documents without their copies."),
+    "run": ("gristmill.cli.run", "Run a recipe, or resume an interrupted run."),
+    "dedup": ("gristmill.cli.dedup", "Remove duplicates from documents."),
     "inspect": ("gristmill.cli.inspect", "Show what a dataset holds."),
-    "verify": ("gristmill.cli.verify", "Read a whole dataset again and compare it with its manifest."),
+    "verify": ("gristmill.cli.verify", "Check every file of a dataset against its manifest."),
     "trace": ("gristmill.cli.trace", "Follow a record back to its input file."),
-    "explain": ("gristmill.cli.explain", "Show what a recipe makes of one record, and why."),
-    "tokenizer": ("gristmill.cli.tokenizer", "Train a tokenizer, or try one."),
-    "template": ("gristmill.cli.template", "Try a chat template on your chats."),
-    "export": ("gristmill.cli.export", "Write a dataset as Megatron, nanoGPT, NumPy, … files."),
-    "mix": ("gristmill.cli.mix", "Write datasets in given proportions into one."),
-    "stream": ("gristmill.cli.stream", "Measure, prove and explain how a dataset streams into training."),
+    "explain": ("gristmill.cli.explain", "Show what a recipe does with one record, and why."),
+    "tokenizer": ("gristmill.cli.tokenizer", "Train a tokenizer, or check one."),
+    "template": ("gristmill.cli.template", "Check a chat template on your chats."),
+    "export": ("gristmill.cli.export", "Export a dataset to Megatron, nanoGPT, NumPy and other formats."),
+    "mix": ("gristmill.cli.mix", "Mix datasets in given proportions into one."),
+    "stream": ("gristmill.cli.stream", "Measure, prove and trace how a dataset streams into training."),
     "doctor": ("gristmill.cli.doctor", "Show versions, cores, limits and caches, for bug reports."),
-    "clean": ("gristmill.cli.clean", "Remove what a stopped run left behind."),
-    "demo": ("gristmill.cli.demo", "The whole way on Python's own library, to packed rows."),
+    "clean": ("gristmill.cli.clean", "Remove the temporary files of an interrupted run."),
+    "demo": ("gristmill.cli.demo", "Turn Python's standard library into packed rows of tokens."),
 }
 
 _QUIET_SECONDS = 0.3
@@ -77,12 +77,12 @@ class CommandTable(click.Group):
 )
 @click.version_option(__version__, message="gristmill %(version)s")
 def command_line() -> None:
-    """Raw corpora in, GPU-ready training batches out, and proof that nothing was lost on the way."""
+    """Turn raw corpora into GPU-ready training batches, and prove that nothing was lost on the way."""
 
 
 @contextmanager
 def _loading(*, shows: bool) -> Iterator[None]:
-    """While a command's module is loaded, a line on a terminal says so if that takes long."""
+    """Show a line on the terminal while a command's module is imported, if that takes long."""
     if not shows or sys.stderr is None or not sys.stderr.isatty():
         yield
         return
@@ -99,20 +99,20 @@ def _loading(*, shows: bool) -> Iterator[None]:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit with its code."""
-    # The default action would end this process at once: no `finally` would run, no worker would be told.
+    # The default action would end this process immediately: no `finally` would run, and workers would be left behind.
     signal.signal(signal.SIGTERM, _terminate)
     sys.exit(_exit_code(arguments))
 
 
 def _exit_code(arguments: Sequence[str] | None) -> int:
-    given = sys.argv[1:] if arguments is None else arguments
-    # Known before click has looked at the words, whose mistakes are errors, too.
-    report = _report_as_json if "--json" in given else _report
+    words = sys.argv[1:] if arguments is None else arguments
+    # Decided before click parses the words: its usage errors are reported as JSON, too.
+    report = _report_as_json if "--json" in words else _report
     try:
         return command_line.main(arguments, prog_name="gristmill", standalone_mode=False) or 0
     except GristmillError as error:
         return report(error, 2 if isinstance(error, UsageError) else 1)
-    except click.Abort:  # what click makes of KeyboardInterrupt
+    except click.Abort:  # click's form of KeyboardInterrupt
         click.echo("interrupted", err=True)
         return 128 + signal.SIGINT
     except click.exceptions.NoArgsIsHelpError as error:
@@ -120,13 +120,13 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         return error.exit_code
     except click.ClickException as error:
         return report(error, error.exit_code)
-    except BrokenPipeError:  # `gristmill inspect out | head`: the reader has seen enough
+    except BrokenPipeError:  # `gristmill inspect out | head`: the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
         return report(error, 1)
     except MemoryError as error:
-        return report(click.ClickException(f"there is not enough memory: {error}"), 1)
+        return report(click.ClickException(f"out of memory: {error}"), 1)
     except _Terminated:
         click.echo("terminated", err=True)
         return 128 + signal.SIGTERM
@@ -140,13 +140,13 @@ def _report(error: Exception, exit_code: int) -> int:
 
 
 def _report_as_json(error: Exception, exit_code: int) -> int:
-    """On standard output, where the script reads; the text still goes where people look."""
+    """Report an error on standard output, for the script, and also as text on standard error."""
     click.echo(json.dumps(error_facts(error, exit_code), indent=2))
     return _report(error, exit_code)
 
 
 class _Terminated(SystemExit):
-    """SIGTERM arrived. A SystemExit, so that library code lets it pass."""
+    """SIGTERM arrived. It is a SystemExit, so that library code does not catch it."""
 
 
 def _terminate(*_: object) -> NoReturn:
@@ -156,5 +156,5 @@ def _terminate(*_: object) -> NoReturn:
 def _suggestion(name: str) -> str:
     from gristmill.core.names import find_nearest  # noqa: PLC0415  (only a mistyped name needs it)
 
-    meant = find_nearest(name, COMMANDS)
-    return f"did you mean {meant!r}?" if meant else "run 'gristmill --help' for the list of commands"
+    nearest = find_nearest(name, COMMANDS)
+    return f"did you mean {nearest!r}?" if nearest else "run 'gristmill --help' for the list of commands"

@@ -1,4 +1,4 @@
-"""`gristmill mix`: datasets in given proportions, written out as one."""
+"""`gristmill mix`: write several datasets in given proportions as one."""
 
 import json
 import re
@@ -17,7 +17,7 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 
 
 class Count(click.ParamType[int]):
-    """A number, as people write large ones."""
+    """A large number with an optional suffix: 300M, 1.5B."""
 
     name = "count"
 
@@ -25,10 +25,10 @@ class Count(click.ParamType[int]):
         """`1.5B` is 1,500,000,000."""
         if isinstance(value, int):
             return value
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMBGT]?)", str(value).replace("_", "").replace(",", "").upper())
-        if not found:
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMBGT]?)", str(value).replace("_", "").replace(",", "").upper())
+        if not match:
             self.fail(f"{value!r} is not a size: write 5000, 300M or 1.5B", param, ctx)
-        return round(float(found[1]) * _UNITS[found[2]])
+        return round(float(match[1]) * _UNITS[match[2]])
 
 
 class Input(click.ParamType[tuple[str, str, float]]):
@@ -38,21 +38,29 @@ class Input(click.ParamType[tuple[str, str, float]]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str, float]:
         """`web=out/web:0.7`."""
-        found = re.fullmatch(r"([\w.-]+)=(.+):(\d+(?:\.\d*)?|\.\d+)", str(value))
-        if not found:
+        match = re.fullmatch(r"([\w.-]+)=(.+):(\d+(?:\.\d*)?|\.\d+)", str(value))
+        if not match:
             self.fail(f"{value!r} is not an input: write web=out/web:0.7", param, ctx)
-        return found[1], found[2], float(found[3])
+        return match[1], match[2], float(match[3])
 
 
 @click.command(epilog="Example: gristmill mix out/mixed web=out/web:0.7 code=out/code:0.3 --size 1.5B --max-epochs 2")
 @click.argument("out", type=click.Path())
 @click.argument("inputs", nargs=-1, required=True, type=Input())
-@click.option("--size", type=Count(), required=True, help="Of all together: 5000, 300M, 1.5B.")
-@click.option("--by", type=Choice(UNITS), default="tokens", show_default=True, help="What weights and size count.")
-@click.option("--max-epochs", type=float, default=1.0, show_default=True, help="How often a source may be taken.")
-@click.option("--split", default="train", show_default=True, help="Of the inputs.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the choice in an incomplete epoch.")
-@click.option("--no-interleave", "interleave", flag_value=False, default=True, help="A folder for each source.")
+@click.option("--size", type=Count(), required=True, help="Size of the result: 5000, 300M, 1.5B.")
+@click.option("--by", type=Choice(UNITS), default="tokens", show_default=True, help="Unit of weights and size.")
+@click.option("--max-epochs", type=float, default=1.0, show_default=True, help="How often a source may be repeated.")
+@click.option("--split", default="train", show_default=True, help="Split of the inputs.")
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Seed of the random choice in an incomplete epoch."
+)
+@click.option(
+    "--no-interleave",
+    "interleave",
+    flag_value=False,
+    default=True,
+    help="Write a folder for each source instead of one lane.",
+)
 @json_option
 def command(
     out: str,
@@ -66,16 +74,16 @@ def command(
     interleave: bool,
     as_json: bool,
 ) -> None:
-    """Write the datasets INPUTS in the proportions of their weights into the folder OUT.
+    """Write the datasets INPUTS to OUT, in the proportions of their weights.
 
-    They are interleaved in one lane, train/mixed: every beginning of it holds each source in its share. Whole epochs of
-    a source come first; of the rest a part is chosen at random. What is not there is refused, with the size that would
-    be possible. Training with Stream needs no such copy: it mixes while it reads.
+    They are interleaved in one lane, train/mixed, so that every prefix of it holds each source in its share. Whole
+    epochs of a source are taken first, and the rest is a random choice. A size that the inputs cannot fill is refused,
+    and the largest possible size is named. Training with Stream needs no such copy: it mixes while it reads.
     """
-    given = {name: (folder, weight) for name, folder, weight in inputs}
-    if len(given) < len(inputs):
-        raise UsageError("two inputs have the same name", help="each becomes a source of its own: name them apart")
-    shares = mix(given, out, size=size, by=by, max_epochs=max_epochs, split=split, seed=seed, interleave=interleave)
+    datasets = {name: (folder, weight) for name, folder, weight in inputs}
+    if len(datasets) < len(inputs):
+        raise UsageError("two inputs have the same name", help="each input becomes a source: give them different names")
+    shares = mix(datasets, out, size=size, by=by, max_epochs=max_epochs, split=split, seed=seed, interleave=interleave)
     if as_json:
         click.echo(json.dumps([{**asdict(share), "epochs": share.epochs} for share in shares], indent=2))
         return

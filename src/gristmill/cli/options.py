@@ -13,23 +13,23 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Choice(click.Choice[str]):
-    """One of some words: completed by the shell, and with the nearest one in the error."""
+    """A choice between words. The shell completes it, and its error names the nearest word."""
 
     def fail(self, message: str, param: click.Parameter | None = None, ctx: click.Context | None = None) -> NoReturn:
-        given = re.match(r"'([^']*)'", message)
-        meant = find_nearest(given[1], self.choices) if given else None
-        super().fail(f'{message} Did you mean "{meant}"?' if meant else message, param, ctx)
+        word = re.match(r"'([^']*)'", message)
+        nearest = find_nearest(word[1], self.choices) if word else None
+        super().fail(f'{message} Did you mean "{nearest}"?' if nearest else message, param, ctx)
 
 
 def backend_option(function: F) -> F:
-    """Where tasks run."""
+    """Add `--backend`."""
     return click.option(
-        "--backend", type=Choice(BACKENDS), default="processes", show_default=True, help="Where the work is done."
+        "--backend", type=Choice(BACKENDS), default="processes", show_default=True, help="Where tasks run."
     )(function)
 
 
 def recipe_argument(function: F) -> F:
-    """The recipe, and changes to it for this one time."""
+    """Add the argument RECIPE, and `--set` to change it for one run."""
     function = click.option(
         "--set",
         "overrides",
@@ -41,17 +41,17 @@ def recipe_argument(function: F) -> F:
 
 
 def limit_option(function: F) -> F:
-    """A quick look."""
+    """Add `--limit`."""
     return click.option(
-        "--limit", type=click.IntRange(min=0), metavar="N", help="Only the first N records of each source."
+        "--limit", type=click.IntRange(min=0), metavar="N", help="Read only the first N records of each source."
     )(function)
 
 
 def json_option(function: F) -> F:
-    """For scripts."""
+    """Add `--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for scripts.")(function)
 
 
 def dataset_argument(function: F) -> F:
-    """The folder of a dataset."""
+    """Add the argument OUT, the folder of a dataset."""
     return click.argument("out", type=click.Path())(function)

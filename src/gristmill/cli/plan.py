@@ -1,4 +1,4 @@
-"""`gristmill plan`: everything that can be checked before any work."""
+"""`gristmill plan`: check everything that can be checked before a run."""
 
 import json
 from dataclasses import asdict
@@ -18,9 +18,9 @@ from gristmill.recipe.load import load_recipe
 @limit_option
 @json_option
 def command(recipe: str, overrides: tuple[str, ...], limit: int | None, *, as_json: bool) -> None:
-    """Check RECIPE and print what a run would do; nothing is written.
+    """Check RECIPE and print what a run would do. Nothing is written.
 
-    Files are looked up, columns are compared, a few real records go through the steps, the disk is measured.
+    The plan lists the files, compares columns, sends a few real records through the steps and checks the disk space.
     """
     with Activity() as activity:
         outline = make_plan(load_recipe(recipe, overrides), limit=limit, tell=activity.show).outline()

@@ -1,4 +1,4 @@
-"""How the command line says that something went wrong: what, where, what to do."""
+"""Errors on the command line: what happened, where, and what to do; and values of the user's data in one line."""
 
 import errno
 import json
@@ -10,51 +10,51 @@ import click
 
 from gristmill.core.errors import GristmillError, RemoteError, SetupError, WorkerDiedError
 
-_RESUME = "then run the same command again; what a run has finished is kept"
+_RESUME = "then run the same command again; finished work is kept"
 _MAX_LINE = 1000
-"""Characters of a line in an error."""
+"""The longest line of an error, in characters."""
 _HELP = {
-    errno.ENOSPC: f"make room on the disk, {_RESUME}",
-    errno.EDQUOT: f"make room in your quota, {_RESUME}",
-    errno.EACCES: "see to the permissions, or choose another path",
-    errno.EPERM: "see to the permissions, or choose another path",
-    errno.EROFS: "choose an output on a disk that can be written",
-    errno.EIO: f"the disk reports a fault: check it, {_RESUME}",
+    errno.ENOSPC: f"free some disk space, {_RESUME}",
+    errno.EDQUOT: f"free some of your disk quota, {_RESUME}",
+    errno.EACCES: "check the permissions, or choose another path",
+    errno.EPERM: "check the permissions, or choose another path",
+    errno.EROFS: "choose a path on a writable disk",
+    errno.EIO: f"the disk reports an error: check it, {_RESUME}",
     errno.EMFILE: "allow more open files: ulimit -n 65536",
-    errno.ENOENT: "check the path; where it was there, it has been moved or deleted meanwhile",
-    errno.ENOTDIR: "a part of the path is a file; name a folder there",
+    errno.ENOENT: "check the path; the file may have been moved or deleted",
+    errno.ENOTDIR: "a part of the path is a file, not a folder",
     errno.EISDIR: "name a file, not a folder",
 }
 
 
 def error_text(error: Exception) -> str:
-    """An error as the user sees it; notes added on its way up say where it happened.
+    """Format an error for the user. Its notes say where it happened.
 
     >>> print(error_text(GristmillError("no records in 'corpus'", help="check the path")))
     error: no records in 'corpus'
       help: check the path
     """
-    message, advice = _parts(error)
+    message, advice = _split_error(error)
     lines = f"error: {message}".splitlines()
     for note in _notes(error):
         first, *rest = note.splitlines() or [""]
         lines += [f"  note: {first}", *(f"        {line}" for line in rest)]
     if advice:
         lines.append(f"  help: {advice}")
-    return "\n".join(map(_shortened, lines))
+    return "\n".join(map(_shorten, lines))
 
 
 def error_facts(error: Exception, exit_code: int) -> dict[str, object]:
-    """The same for scripts: one JSON object, nothing cut."""
-    message, advice = _parts(error)
+    """Return an error as plain values, for `--json`. Nothing is shortened."""
+    message, advice = _split_error(error)
     facts = {"type": type(error).__name__, "message": message, "help": advice, "notes": list(_notes(error))}
     return {"error": facts, "exit_code": exit_code}
 
 
-def _shortened(line: str) -> str:
-    """Without the middle of a line that would fill the screen: a record, a list of thousands of names.
+def _shorten(line: str) -> str:
+    """Cut the middle out of a line that would fill the screen: a record, a list of thousands of names.
 
-    >>> len(_shortened("x" * 6000))
+    >>> len(_shorten("x" * 6000))
     1000
     """
     if len(line) <= _MAX_LINE:
@@ -65,7 +65,7 @@ def _shortened(line: str) -> str:
 
 
 def one_line(value: object, max_chars: int = 200) -> str:
-    r"""A value of the user's data in one line that cannot steer the terminal.
+    r"""Format a value of the user's data in one line, without characters that control the terminal.
 
     >>> print(one_line("two\nlines"), one_line({"a": [1, None]}))
     two\nlines {"a": [1, null]}
@@ -78,7 +78,7 @@ def one_line(value: object, max_chars: int = 200) -> str:
 
 
 def short_number(value: float | str | None) -> str:
-    """A number as a person writes it: whole ones in full, others to four digits; words as they are.
+    """Format a number for people: whole numbers in full, others to four digits. Words stay as they are.
 
     >>> [short_number(value) for value in (100_000, 100_000.0, 0.33333, 4.6, 123456.7, 0.000012345, "en", None)]
     ['100,000', '100,000', '0.3333', '4.6', '123,457', '0.00001234', 'en', '']
@@ -93,7 +93,7 @@ def short_number(value: float | str | None) -> str:
 
 
 def again(command: str, recipe: str, overrides: Sequence[str] = (), limit: int | None = None) -> str:
-    """A command on a recipe, as it can be typed.
+    """Format a command on a recipe, quoted for the shell.
 
     >>> again("run", "my recipe.yaml", ["seed=3"], 10)
     "gristmill run 'my recipe.yaml' --set seed=3 --limit 10"
@@ -103,16 +103,16 @@ def again(command: str, recipe: str, overrides: Sequence[str] = (), limit: int |
 
 
 def _notes(error: Exception) -> Iterator[str]:
-    """What was noted on the way, without the engine's own numbers and stacks where the message says it all."""
-    says_it_all = isinstance(error, (GristmillError, OSError)) and not isinstance(
+    """Yield the notes of an error, without item numbers and worker tracebacks where the message is sufficient."""
+    is_sufficient = isinstance(error, (GristmillError, OSError)) and not isinstance(
         error, (RemoteError, SetupError, WorkerDiedError)
     )
     for note in getattr(error, "__notes__", ()):
-        if not (says_it_all and note.startswith(("gristmill: ", "in the worker:"))):
+        if not (is_sufficient and note.startswith(("gristmill: ", "in the worker:"))):
             yield note
 
 
-def _parts(error: Exception) -> tuple[str, str | None]:
+def _split_error(error: Exception) -> tuple[str, str | None]:
     if isinstance(error, GristmillError):
         return error.message, error.help
     if isinstance(error, OSError):

@@ -1,4 +1,4 @@
-"""A removed document and the one that stays for it, side by side where the terminal is wide enough for two columns."""
+"""A removed document and the one kept in its place, side by side where the terminal is wide enough."""
 
 import shutil
 import textwrap
@@ -16,7 +16,7 @@ _MIN_WIDTH = 80
 
 
 def print_pair(found: RemovedDocument) -> None:
-    """Places, similarity, and both texts."""
+    """Print the origins, the similarity and both texts."""
     kind = "similarity estimated from signatures:" if found.is_estimate else "similarity"
     click.echo(f"removed as {found.reason}, {kind} {found.similarity:.4f}")
     click.echo(f"removed: {_place(found.origin)}")
@@ -37,4 +37,4 @@ def _place(origin: Origin) -> str:
 
 
 def _shown(text: str | None) -> str:
-    return "the file has changed since, or is not there" if text is None else one_line(text, max_chars=_MAX_CHARS)
+    return "the input file has changed or is missing" if text is None else one_line(text, max_chars=_MAX_CHARS)

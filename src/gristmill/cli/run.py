@@ -1,4 +1,4 @@
-"""`gristmill run`: a recipe carried out, with the books at the end."""
+"""`gristmill run`: run a recipe and print the books."""
 
 import json
 from functools import partial
@@ -26,18 +26,20 @@ from gristmill.shards.manifest import Manifest
 @click.command(epilog="Example: gristmill run recipe.yaml --workers 4 --limit 1000")
 @recipe_argument
 @limit_option
-@click.option("--workers", type=click.IntRange(min=1), help="How many. Default: as many as this machine allows.")
+@click.option(
+    "--workers", type=click.IntRange(min=1), help="Number of workers. Default: as many as this machine allows."
+)
 @backend_option
-@click.option("--timeout", type=float, metavar="SECONDS", help="For one cell of input, about 4 MiB.")
-@click.option("--update", is_flag=True, help="Make a changed dataset anew from what still fits.")
-@click.option("--overwrite", is_flag=True, help="Make it anew from nothing.")
-@click.option("--keep-work", is_flag=True, help="Leave the work folder in the output.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="Longest time for about 4 MiB of input.")
+@click.option("--update", is_flag=True, help="Rebuild a changed dataset, reusing shards that are still valid.")
+@click.option("--overwrite", is_flag=True, help="Rebuild the dataset from scratch.")
+@click.option("--keep-work", is_flag=True, help="Keep the work folder in the output.")
 @click.option("--monitor", is_flag=True, help="Show CPU and memory of each worker.")
-@click.option("-q", "--quiet", is_flag=True, help="Only warnings and what was made.")
-@click.option("-v", "--verbose", is_flag=True, help="Show the plan first, and every number of the books at the end.")
-@click.option("--debug", is_flag=True, help="Run in this process on a few records and show them after each step.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only warnings and the result.")
+@click.option("-v", "--verbose", is_flag=True, help="Print the plan first, and all counts of the books at the end.")
+@click.option("--debug", is_flag=True, help="Run in this process on a few records, and show them after each step.")
 @click.option("--pdb", "use_pdb", is_flag=True, help="With --debug: open a debugger where a function raises.")
-@click.option("--events", type=click.Path(dir_okay=False), help="Write what happens to this file, as JSON lines.")
+@click.option("--events", type=click.Path(dir_okay=False), help="Write a log of events to this file, as JSON lines.")
 @json_option
 def command(
     recipe: str,
@@ -58,20 +60,20 @@ def command(
     use_pdb: bool,
     as_json: bool,
 ) -> None:
-    """Run RECIPE and print where every record went.
+    """Run RECIPE and print what happened to every record.
 
-    The same command goes on where a run that was stopped has ended. What is written does not depend on
-    the number of workers, nor on how often the run was stopped.
+    Re-running the command resumes an interrupted run. The output is the same for any number of workers and any
+    number of interruptions.
 
-    With --debug nothing is written to the output: the first 100 records of each source (or --limit) go
-    through the steps in this process, up to three are shown after each step, and the first exception of
-    a function ends it with its traceback and the record.
+    With --debug nothing is written to the output. The first 100 records of each source (or --limit) pass through the
+    steps in this process, up to three are shown after each step, and the first exception of a function ends the run
+    with its traceback and the record.
     """
     if quiet and verbose:
-        raise UsageError("--quiet and --verbose exclude each other")
+        raise UsageError("--quiet and --verbose contradict each other")
     if (debug or use_pdb) and (quiet or as_json):
         raise UsageError(
-            f"--debug shows records, and {'--quiet' if quiet else '--json'} would not", help="leave one of them out"
+            f"--debug prints records, which {'--quiet' if quiet else '--json'} forbids", help="use only one of them"
         )
     if debug or use_pdb:
         debug_run(load_recipe(recipe, overrides), limit=limit, use_pdb=use_pdb)
@@ -94,8 +96,8 @@ def command(
     try:
         result = run_recipe(loaded, options, limit=limit, show_plan=partial(_show_plan, quiet=quiet, verbose=verbose))
     except (KeyboardInterrupt, SystemExit):  # SIGTERM is a SystemExit: see cli.main
-        click.echo("stopped; what was finished is kept", err=True)
-        click.echo(f"  help: the same command goes on from there: {again('run', recipe, overrides, limit)}", err=True)
+        click.echo("stopped; finished work is kept", err=True)
+        click.echo(f"  help: to resume, run the same command: {again('run', recipe, overrides, limit)}", err=True)
         raise
     if as_json:
         click.echo(json.dumps(result_facts(result, monotonic() - started), indent=2))
@@ -118,7 +120,7 @@ def _warn_of_space(plan: Plan) -> None:
     outline = plan.outline()
     if not outline.fits:
         needed, free = format_bytes(outline.needed_bytes), format_bytes(outline.free_bytes)
-        print_lines(f"warning: this may need up to {needed} of disk, and {free} are free", err=True)
+        print_lines(f"warning: this run may need up to {needed} of disk space, but only {free} are free", err=True)
 
 
 def _num_rows(manifest: Manifest) -> dict[str, int]:
@@ -129,7 +131,7 @@ def _num_rows(manifest: Manifest) -> dict[str, int]:
 
 
 def result_facts(result: RunResult, seconds: float) -> dict[str, object]:
-    """The same for scripts."""
+    """Return the result of a run as plain values, for `--json`."""
     manifest = result.manifest
     return {
         "output": str(result.output),
@@ -151,7 +153,7 @@ def result_facts(result: RunResult, seconds: float) -> dict[str, object]:
 
 
 def print_accounts(result: RunResult, *, details: bool = False) -> None:
-    """Where every record went."""
+    """Print what happened to every record."""
     manifest = result.manifest
     print_books(result.books, details=details, more=f"gristmill inspect {result.output} --details")
     print_tokens(manifest)
@@ -164,17 +166,19 @@ def print_accounts(result: RunResult, *, details: bool = False) -> None:
 
 
 def print_outcome(result: RunResult, seconds: float) -> None:
-    """What was made, and what to be warned of."""
+    """Print the warnings and the size of the dataset."""
     manifest = result.manifest
     for warning in result.warnings:
         print_wrapped(f"warning: {warning}")
     if manifest.environment_dependent:
-        print_wrapped("note: some records were quarantined for reasons of this machine; another run may keep them")
+        print_wrapped(
+            "note: some records were quarantined because of limits of this machine; another run may keep them"
+        )
     rows_by_split = ", ".join(f"{split} {rows:,}" for split, rows in _num_rows(manifest).items())
     num_shards = sum(1 for _ in manifest.shards())
     num_bytes = format_bytes(sum(shard.bytes for _, _, shard in manifest.shards()))
     done = "up to date: nothing to do" if result.was_up_to_date else f"done in {seconds:.1f} s; the books balance"
     print_wrapped(f"{done}: {rows_by_split}; {format_count(num_shards, 'shard')}, {num_bytes}, in {result.output}")
     if not any(_num_rows(manifest).values()):
-        print_wrapped("the dataset is empty: the table says where the records have gone")
+        print_wrapped("the dataset is empty: the table shows which step removed the records")
     click.echo(f"next: gristmill inspect {result.output}")

@@ -1,4 +1,4 @@
-"""`gristmill stream`: how fast a dataset streams, proof that it resumes exactly, and what a step has read."""
+"""`gristmill stream`: measure the speed of a stream, prove exact resume, find the documents of a step."""
 
 import importlib.util
 import json
@@ -21,12 +21,12 @@ from gristmill.stream.where import RowOrigins
 
 
 class Numbers(click.ParamType[list[int]]):
-    """Whole numbers with commas between them."""
+    """A list of whole numbers, as `8,3,5`."""
 
     name = "numbers"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
-        """`8,3,5`."""
+        """Parse the numbers."""
         if isinstance(value, list):
             return value
         try:
@@ -37,18 +37,20 @@ class Numbers(click.ParamType[list[int]]):
 
 @click.group(epilog="Example: gristmill stream bench out")
 def command() -> None:
-    """Measure, prove and explain how a dataset streams into training."""
+    """Measure, prove and trace how a dataset streams into training."""
 
 
 @command.command("bench", epilog="Example: gristmill stream bench out --batch-size 32")
 @stream_arguments
-@click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True, help="Rows in a batch.")
-@click.option("--seconds", type=click.FloatRange(min=0.05), default=3.0, show_default=True, help="For each line.")
+@click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True, help="Rows per batch.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0.05), default=3.0, show_default=True, help="Time for each measurement."
+)
 @json_option
 def bench_command(open_stream: Callable[..., Stream], batch_size: int, seconds: float, *, as_json: bool) -> None:
     """Measure how fast this process makes batches of the dataset in OUT.
 
-    Several datasets are given by name: web=out/web:0.7 code=out/code:0.3.
+    Name several datasets like this: web=out/web:0.7 code=out/code:0.3.
     """
     results: list[dict[str, Any]] = []
     for fields in (("input_ids",), ("input_ids", "labels"), ("input_ids", "labels", "position_ids", "cu_seqlens")):
@@ -82,16 +84,16 @@ def bench_command(open_stream: Callable[..., Stream], batch_size: int, seconds: 
         for result in results
     ]
     print_table(("fields", "first batch", "rows/s", "tokens/s"), rows)
-    click.echo(f"one thread, batches of {batch_size}; compiling, if any was needed, is in the first batch")
+    click.echo(f"one thread, batches of {batch_size} rows; the first batch includes compilation, if it was needed")
 
 
 @command.command("prove", epilog="Example: gristmill stream prove out --world 8,3,5 --workers 0,1,3 --batch 2,6,24")
 @stream_arguments
-@click.option("--world", type=Numbers(), default="8,3,5", show_default=True, help="World sizes to change between.")
-@click.option("--workers", type=Numbers(), default="0,1,3", show_default=True, help="Loader workers of each rank.")
-@click.option("--batch", type=Numbers(), default="2,6", show_default=True, help="Rows for each rank.")
-@click.option("--steps", type=click.IntRange(min=1), default=2, show_default=True, help="Before each change.")
-@click.option("--simulate", is_flag=True, help="No worker processes, even if torch is there.")
+@click.option("--world", type=Numbers(), default="8,3,5", show_default=True, help="World sizes to alternate.")
+@click.option("--workers", type=Numbers(), default="0,1,3", show_default=True, help="Loader workers per rank.")
+@click.option("--batch", type=Numbers(), default="2,6", show_default=True, help="Rows per rank.")
+@click.option("--steps", type=click.IntRange(min=1), default=2, show_default=True, help="Steps before each change.")
+@click.option("--simulate", is_flag=True, help="Do not start worker processes, even if torch is installed.")
 @json_option
 def prove_command(
     open_stream: Callable[..., Stream],
@@ -105,10 +107,10 @@ def prove_command(
 ) -> None:
     """Prove on the dataset in OUT that training resumes exactly when everything changes.
 
-    One run goes through all combinations of world size, workers and batch size, each resumed from the state of the
-    one before it. What it reads is compared, row by row and in order, with a slow reader: ids, labels and the number of
-    tokens. Workers are processes of a DataLoader where torch is installed, else streams of their own in this process.
-    Several datasets are given by name: web=out/web:0.7 code=out/code:0.3. Exits with 1 if a row differs.
+    One training run passes through all combinations of world size, workers and batch size, each resumed from the state
+    of the one before it. Its rows are compared in order with those of a slow reader: ids, labels and the number of
+    tokens. Workers are processes of a DataLoader if torch is installed, else they are simulated in this process. Name
+    several datasets like this: web=out/web:0.7 code=out/code:0.3. Exits with 1 if a row differs.
     """
     read_ranks = None if simulate else _find_loader_workers()
     proof = prove(open_stream(), world, workers, batch, steps, read_ranks)
@@ -122,7 +124,7 @@ def prove_command(
 
 
 def _find_loader_workers() -> RankReader | None:
-    """Worker processes, if torch is installed."""
+    """Find the reader that uses worker processes, if torch is installed."""
     if importlib.util.find_spec("torch") is None:
         return None
     from gristmill.stream.torch.prove import run_loader_workers  # noqa: PLC0415  (loads torch)
@@ -134,7 +136,7 @@ def _print_proof(proof: Proof, how: str) -> None:
     if proof.different_row is not None:
         changes = format_count(len(proof.runs), "change")
         click.echo(f"row {proof.different_row:,} differs in {proof.different_in} after {changes}")
-        click.echo("help: run gristmill verify; if all is as written, this is a bug: report it")
+        click.echo("help: run gristmill verify; if it finds no damage, this is a bug: please report it")
         return
     shown = [run for number, run in enumerate(proof.runs) if number < 6 or number == len(proof.runs) - 1]
     rows = [
@@ -142,20 +144,22 @@ def _print_proof(proof: Proof, how: str) -> None:
         for run in shown
     ]
     print_table(("ranks", "workers", "batch", "from row", "rows"), rows, num_words=0)
-    workers = "worker processes of a DataLoader" if how == "processes" else "workers simulated: torch was not used"
+    workers = "worker processes of a DataLoader" if how == "processes" else "workers simulated, without torch"
     click.echo(
         f"proved: {proof.num_rows:,} rows in one order through {format_count(len(proof.runs), 'combination')}, "
-        f"{proof.num_tokens:,} tokens and their labels equal ({workers}); none lost, none twice, none in another place"
+        f"{proof.num_tokens:,} tokens and their labels are equal ({workers}); no row lost, repeated or moved"
     )
 
 
 @command.command("where", epilog="Example: gristmill stream where out 48213 --batch-size 8 --world 64")
 @stream_arguments
 @click.argument("step", type=click.IntRange(min=0))
-@click.option("--batch-size", type=click.IntRange(min=1), required=True, help="Rows for each rank, as in training.")
-@click.option("--world", type=click.IntRange(min=1), default=1, show_default=True, help="Ranks, as in training.")
-@click.option("--rank", type=click.IntRange(min=0), help="Only this rank's rows.")
-@click.option("--state", type=click.Path(), help="A saved state (JSON), from which steps are counted.")
+@click.option("--batch-size", type=click.IntRange(min=1), required=True, help="Rows per rank, as in training.")
+@click.option(
+    "--world", type=click.IntRange(min=1), default=1, show_default=True, help="Number of ranks, as in training."
+)
+@click.option("--rank", type=click.IntRange(min=0), help="Show only the rows of this rank.")
+@click.option("--state", type=click.Path(), help="Saved state (JSON) from which steps are counted.")
 @json_option
 def where_command(
     open_stream: Callable[..., Stream],
@@ -167,16 +171,16 @@ def where_command(
     *,
     as_json: bool,
 ) -> None:
-    """Show the documents that a training step has read from the dataset in OUT.
+    """Show the documents that a training step reads from the dataset in OUT.
 
-    Several datasets are given by name: web=out/web:0.7 code=out/code:0.3.
+    Name several datasets like this: web=out/web:0.7 code=out/code:0.3.
     """
     stream = open_stream(None if state is None else _read_state(state))
-    found = stream.where(step, batch_size, world, rank)
+    rows = stream.where(step, batch_size, world, rank)
     if as_json:
-        click.echo(json.dumps([asdict(row) for row in found], indent=2))
+        click.echo(json.dumps([asdict(row) for row in rows], indent=2))
         return
-    for row in found:
+    for row in rows:
         _print_row(row)
 
 

@@ -1,4 +1,4 @@
-"""What a command streams: one dataset or several by name, and in which order, as in training."""
+"""The arguments of commands that stream datasets: one or several by name, and their order, as in training."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,12 +16,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class MixtureParam(click.ParamType[dict[str, float]]):
-    """Weights of sources."""
+    """The weights of sources, as `web=0.7,code=0.3`."""
 
     name = "weights"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, float]:
-        """`web=0.7,code=0.3`."""
+        """Parse the weights."""
         if isinstance(value, dict):
             return value
         try:
@@ -35,9 +35,9 @@ class MixtureParam(click.ParamType[dict[str, float]]):
 
 
 def stream_arguments(function: F) -> F:
-    """OUT and the options of a stream; the command gets `open_stream(state, collate)`.
+    """Add OUT and the options of a stream. The command gets `open_stream(state, collate)` as its first argument.
 
-    What the command line leaves open, weights and seed, is taken from the state.
+    If weights or seed are not on the command line, they are taken from the state.
     """
 
     @wraps(function)
@@ -55,8 +55,8 @@ def stream_arguments(function: F) -> F:
         **rest: Any,
     ) -> Any:
         def open_stream(state: Mapping[str, Any] | None = None, collate: Collate | None = None) -> Stream:
-            data, saved = datasets(out), state or {}
-            has_weights = isinstance(data, dict) and any(isinstance(given, tuple) for given in data.values())
+            data, saved = parse_datasets(out), state or {}
+            has_weights = isinstance(data, dict) and any(isinstance(entry, tuple) for entry in data.values())
             stream = Stream(
                 data,
                 mixture=saved.get("phases") if mixture is None and not has_weights else mixture,
@@ -76,37 +76,45 @@ def stream_arguments(function: F) -> F:
         return function(open_stream, **rest)
 
     for option in (
-        click.option("--no-shuffle", "shuffle", flag_value=False, default=True, help="Sources in their own order."),
-        click.option("--rows-per-epoch", type=click.IntRange(min=1), help="Where epochs end, as in training."),
-        click.option("--epochs", type=float, help="As in training. Default: endless."),
-        click.option("--seed", type=int, help="Of the order, as in training. Default: 0."),
-        click.option("--sources", help="Only these, as web,code."),
-        click.option("--split", help="Default: train."),
+        click.option(
+            "--no-shuffle",
+            "shuffle",
+            flag_value=False,
+            default=True,
+            help="Read each source in the order of its records.",
+        ),
+        click.option("--rows-per-epoch", type=click.IntRange(min=1), help="Rows of an epoch, as in training."),
+        click.option("--epochs", type=float, help="Number of epochs, as in training. Default: endless."),
+        click.option("--seed", type=int, help="Seed of the order, as in training. Default: 0."),
+        click.option("--sources", help="Read only these sources: web,code."),
+        click.option("--split", help="Split to read. Default: train."),
         click.option(
             "--weights-in",
             type=Choice(("rows", "tokens")),
             default="rows",
             show_default=True,
-            help="Of what weights are.",
+            help="Unit of the weights.",
         ),
-        click.option("--mixture", type=MixtureParam(), help="Weights, as web=0.7,code=0.3. Default: the dataset's."),
+        click.option(
+            "--mixture", type=MixtureParam(), help="Weights: web=0.7,code=0.3. Default: those of the dataset."
+        ),
         click.argument("out", nargs=-1, required=True, metavar="OUT…"),
     ):
         command = option(command)
     return command  # type: ignore[return-value]
 
 
-def datasets(given: Sequence[str]) -> Any:
-    """What `Stream` takes: a folder, or folders by name, with weights or without."""
-    if len(given) == 1 and ("=" not in given[0] or Path(given[0]).exists()):
-        return given[0]
-    found: dict[str, str | tuple[str, float]] = {}
-    for text in given:
+def parse_datasets(words: Sequence[str]) -> Any:
+    """Parse the datasets as `Stream` takes them: a folder, or folders by name, with weights or without."""
+    if len(words) == 1 and ("=" not in words[0] or Path(words[0]).exists()):
+        return words[0]
+    datasets: dict[str, str | tuple[str, float]] = {}
+    for text in words:
         parts = re.fullmatch(r"([\w.-]+)=(.+?)(?::(\d+(?:\.\d*)?|\.\d+))?", text)
         if not parts:
-            raise UsageError(f"{text!r} is not one of several datasets", help="write web=out/web:0.7 code=out/code:0.3")
+            raise UsageError(f"{text!r} is not a dataset with a name", help="write web=out/web:0.7 code=out/code:0.3")
         name, folder, weight = parts.groups()
-        if name in found:
-            raise UsageError(f"two datasets are called {name}", help="name them apart")
-        found[name] = folder if weight is None else (folder, float(weight))
-    return found
+        if name in datasets:
+            raise UsageError(f"two datasets are called {name}", help="give them different names")
+        datasets[name] = folder if weight is None else (folder, float(weight))
+    return datasets

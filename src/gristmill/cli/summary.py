@@ -1,8 +1,8 @@
-"""Where every record went, in lines that fit a terminal of 80 columns and a phone's of 50.
+"""The books in lines that fit a terminal of 80 columns, or 50 columns on a phone.
 
-One line a step: how many records it left, how many it took away and, where there is room, their share; below it the
-reasons, the largest first. So each line follows from the one above it: records + created - gone = records. All
-reasons, the steps of many sources and what else was counted are for those who ask (`details`).
+One line for each step: how many records are left after it, how many are gone and, where there is room, their share.
+The reasons follow, the most frequent first. So each line follows from the one above it: records + created - gone =
+records. `details` shows all reasons, the steps of many sources and all other counts.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
     from gristmill.shards.manifest import Manifest
 
 MAX_WIDTH = 80
-"""Numbers that stand further apart are harder to read, however wide the terminal is."""
+"""Numbers that are further apart are harder to read, however wide the terminal is."""
 _MIN_WIDTH = 40
 _SHARE_FROM = 60
-"""Columns from which there is room for shares."""
+"""The smallest width with room for shares."""
 _MAX_REASONS = 4
 _MAX_SOURCES = 3
-"""More of them are shown by a line each."""
+"""More sources than this get one line each."""
 _LEFT_OUT = ("truncated_tokens", "dropped_tokens", "shortened_tokens", "cut_tokens")
-"""Measures of tokens that are in no row."""
+"""The counters of tokens that are in no row."""
 
 
 def summary_width() -> int:
-    """How long a line may be: that of the terminal; a file is read in a terminal of 80 columns sooner or later."""
+    """Return the width of a summary: that of the terminal, and for a file 80 columns."""
     return min(max(shutil.get_terminal_size((MAX_WIDTH, 24)).columns, _MIN_WIDTH), MAX_WIDTH)
 
 
 def line_width(stream: TextIO) -> int | None:
-    """How long a line on a stream may be: as long as its terminal is wide, or `COLUMNS` says; None: a file takes any.
+    """Return the width of the stream's terminal, or `COLUMNS`; None: it is a file, whose lines are not wrapped.
 
-    Errors in a file are searched for by their words, so that they are never cut there.
+    People search error messages in log files, so a message must not be broken there.
     """
     is_terminal = stream.isatty()
     if os.environ.get("COLUMNS", "").isdigit() and (is_terminal or stream is sys.stdout):
@@ -56,9 +56,9 @@ def line_width(stream: TextIO) -> int | None:
 
 
 def wrap(text: str, width: int, indent: str = "  ", *, breaks_words: bool = False) -> list[str]:
-    """A sentence in lines of at most `width` columns.
+    """Wrap a sentence into lines of at most `width` columns.
 
-    Paths and commands are never cut, so that they can be copied; `breaks_words` is for what nobody copies.
+    Paths and commands are never cut, so that they can be copied. `breaks_words` is for text that nobody copies.
     """
     lines: list[str] = []
     line = ""
@@ -79,7 +79,7 @@ _SPACE = re.compile(r"\s")
 
 
 def wrap_line(line: str, width: int | None, *, breaks_words: bool = False) -> list[str]:
-    """A line of a list or of a tree, in lines that stay behind its branches.
+    """Wrap a line of a list or a tree so that its continuation stays to the right of the branches.
 
     >>> for line in wrap_line("│   ├── note: these words are too many", 28):
     ...     print(line)
@@ -111,7 +111,7 @@ class _Columns:
         self._label = min(width - sum(self._sizes), longest)
 
     def line(self, label: str, *cells: str) -> str:
-        """Cells are those of the first columns; a label may run on over columns that are empty."""
+        """Format a line. `cells` fill the first columns; a label may extend over empty columns."""
         shown = [*cells, "", "", ""][: len(self._sizes)]
         num_empty = next((index for index, cell in enumerate(shown) if cell), len(shown))
         room = self._label + sum(self._sizes[:num_empty])
@@ -127,13 +127,13 @@ def _num_cells(label: str) -> int:
 
 
 def is_short(books: Mapping[str, Sequence[Account]]) -> bool:
-    """Whether `books_lines` leaves something out: steps of many sources, or reasons of a step."""
+    """Whether `books_lines` leaves something out: the steps of many sources, or reasons of a step."""
     accounts = [account for accounts in books.values() for account in accounts]
     return len(books) > _MAX_SOURCES or any(len(_reasons(account)) > _MAX_REASONS + 1 for account in accounts)
 
 
 def books_lines(books: Mapping[str, Sequence[Account]], width: int, *, details: bool = False) -> Iterator[str]:
-    """The books of all sources, none of the lines longer than `width`."""
+    """Format the books of all sources in lines of at most `width` columns."""
     largest = [account.records_in + account.created for steps in books.values() for account in steps]
     labels = [f"  {account.step}" for steps in books.values() for account in steps]
     reasons = [reason for steps in books.values() for account in steps for _, reason in _reasons(account)]
@@ -159,7 +159,7 @@ def _account_lines(columns: _Columns, account: Account, *, details: bool) -> Ite
     if account.created:
         yield columns.line("    created", f"{account.created:,}")
     reasons = _reasons(account)
-    # One more line would say no less than "1 more reason".
+    # A line "1 more reason" would take the place of the reason itself.
     shown = reasons if details or len(reasons) <= _MAX_REASONS + 1 else reasons[:_MAX_REASONS]
     for count, reason in shown:
         yield columns.line(reason, "", f"{count:,}")
@@ -169,7 +169,7 @@ def _account_lines(columns: _Columns, account: Account, *, details: bool) -> Ite
 
 
 def _reasons(account: Account) -> list[tuple[int, str]]:
-    """Why records are gone, the most frequent first."""
+    """List the reasons why records are gone, the most frequent first."""
     reasons = [(count, f"    {reason}") for reason, count in account.dropped.items()]
     reasons += [(count, f"    {reason} (quarantined)") for reason, count in account.quarantined.items()]
     return sorted(reasons, key=lambda item: (-item[0], item[1]))
@@ -183,7 +183,7 @@ def _step_line(columns: _Columns, label: str, num_came: int, num_left: int) -> s
 
 
 def token_lines(manifest: Manifest, width: int) -> Iterator[str]:
-    """Tokens and rows of each source; nothing for a dataset of documents."""
+    """Format the tokens and rows of each source. A dataset of documents has none."""
     if not manifest.holds_rows:
         return
     for source, accounts in manifest.books.items():
@@ -195,7 +195,7 @@ def token_lines(manifest: Manifest, width: int) -> Iterator[str]:
         if manifest.row_length and num_rows:
             facts[0] += f", {num_tokens / (num_rows * manifest.row_length):.2%} filled"
         if num_encoded:
-            facts.append(f"{count['bytes'] / num_encoded:.2f} bytes a token")
+            facts.append(f"{count['bytes'] / num_encoded:.2f} bytes per token")
         if manifest.kind == CHATS and num_tokens:
             facts.append(f"{(amounts.trained_tokens or 0) / num_tokens:.2%} of them trained")
         facts += _row_facts(count)
@@ -203,7 +203,7 @@ def token_lines(manifest: Manifest, width: int) -> Iterator[str]:
 
 
 def _row_facts(count: Counter[str]) -> Iterator[str]:
-    """What of the documents does not stand in the rows as it came."""
+    """Describe which documents are not complete in the rows, or were changed."""
     if count["split_documents"]:
         yield f"{count['split_documents']:,} documents split over rows"
     left_out = sum(count[name] for name in _LEFT_OUT)
@@ -219,8 +219,8 @@ def _row_facts(count: Counter[str]) -> Iterator[str]:
     if count["truncated_documents"]:
         yield f"{count['truncated_documents']:,} documents truncated by {count['truncated_tokens']:,} tokens"
     if count["encoded_by_reference"]:
-        yield f"{count['encoded_by_reference']:,} texts encoded by tokenizers: fastokens fails on them"
+        yield f"{count['encoded_by_reference']:,} texts encoded by tokenizers because fastokens fails on them"
     if count["tail_rows"]:
-        yield f"{count['tail_rows']:,} rows made of tails of units, which stand last"
+        yield f"{count['tail_rows']:,} rows made of leftovers of units, at the end"
     if count["special_literals"]:
-        yield f"{count['special_literals']:,} special tokens written in texts"
+        yield f"{count['special_literals']:,} special tokens found in texts"

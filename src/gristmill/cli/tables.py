@@ -1,4 +1,4 @@
-"""Numbers in columns: the books, and what else a person compares."""
+"""Tables and sentences on the terminal: the books, and other counts."""
 
 import sys
 from collections import Counter
@@ -16,11 +16,11 @@ from gristmill.core.books import Account
 from gristmill.shards.manifest import Manifest
 
 _WIDTH_OF_FILES = 200
-"""What is not a terminal has no width: lines are not cut there."""
+"""The width of tables that are not printed to a terminal."""
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, num_words: int = 1) -> None:
-    """A table on standard output; the first `num_words` columns are words, the others numbers."""
+    """Print a table. The first `num_words` columns are words, the others are numbers."""
     table = Table(box=SIMPLE, pad_edge=False)
     for number, name in enumerate(columns):
         table.add_column(name, justify="left" if number < num_words else "right", overflow="fold")
@@ -30,23 +30,25 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, num_wo
 
 
 def print_books(books: Mapping[str, Sequence[Account]], *, details: bool = False, more: str | None = None) -> None:
-    """Where every record went; with `details` all that was counted, else `more` is the command that shows it."""
+    """Print what happened to every record. `more` is the command that shows all counts, as `details` does."""
     for line in books_lines(books, summary_width(), details=details):
         click.echo(line)
     if more is not None and not details and is_short(books):
-        print_wrapped(f"every step and reason: {more}")
+        print_wrapped(f"all steps and reasons: {more}")
     for name, accounts in books.items():
         counters = sum((account.counters for account in accounts), Counter[str]())
         if num_blank := counters["blank"]:
-            print_wrapped(f"skipped in {one_line(name)}: {num_blank:,} blank, which are no records")
+            print_wrapped(f"skipped in {one_line(name)}: {num_blank:,} blank lines")
         if num_empty := counters["empty_files"]:
-            print_wrapped(f"skipped in {one_line(name)}: {num_empty:,} files without a byte")
+            print_wrapped(f"skipped in {one_line(name)}: {num_empty:,} empty files")
         if count := counters["nan_as_null"]:
-            print_wrapped(f"nan_as_null in {one_line(name)}: {count:,} NaN or infinite, which JSON has not, are null")
+            print_wrapped(
+                f"nan_as_null in {one_line(name)}: {count:,} numbers (NaN, infinity) became null: JSON has none"
+            )
         if count := counters["literal_quotes"]:
             print_wrapped(
-                f"literal_quotes in {one_line(name)}: {count:,} fields begin with a quote, which stays in them: in "
-                "their file most such quotes are not closed"
+                f"literal_quotes in {one_line(name)}: {count:,} fields begin with a quote that is part of the text, "
+                "because most such quotes in their file are not closed"
             )
         if count := counters["other_fields"]:
             print_wrapped(
@@ -54,25 +56,27 @@ def print_books(books: Mapping[str, Sequence[Account]], *, details: bool = False
             )
         if count := counters["members_too_large"]:
             print_wrapped(
-                f"members_too_large in {one_line(name)}: {count:,} members of tars are left out, larger than "
-                "max_record_bytes"
+                f"members_too_large in {one_line(name)}: {count:,} members of tars were left out, because they are "
+                "larger than max_record_bytes"
             )
 
 
 def print_tokens(manifest: Manifest) -> None:
-    """Tokens and rows of each source; nothing for a dataset of documents."""
+    """Print the tokens and rows of each source. A dataset of documents has none."""
     for line in token_lines(manifest, summary_width()):
         click.echo(line)
 
 
 def print_duplicates(manifest: Manifest, *, num_largest: int = 0) -> None:
-    """How large the clusters of `deduplicate` are, where each removed document is named, and the largest clusters."""
+    """Print the sizes of the clusters of `deduplicate`, the file of removed documents, and the largest clusters."""
     for step in manifest.deduplicated:
         if not step.rows:
             print_wrapped("deduplicate: no duplicates were found")
             continue
         sizes = ", ".join(f"{size}: {count:,}" for size, count in step.cluster_sizes.items())
-        print_wrapped(f"clusters by size: {sizes or 'none'}; each removed document and its survivor: {step.file.path}")
+        print_wrapped(
+            f"clusters by size: {sizes or 'none'}; removed documents and those kept in their place: {step.file.path}"
+        )
         if step.verify == "signature":
             print_wrapped("no texts were compared (verify: signature): similarities of near duplicates are estimates")
         for cluster in step.largest[:num_largest]:
@@ -81,13 +85,13 @@ def print_duplicates(manifest: Manifest, *, num_largest: int = 0) -> None:
 
 
 def print_wrapped(text: str) -> None:
-    """A sentence, in as many lines as the terminal needs."""
+    """Print a sentence, wrapped to the width of the terminal."""
     for line in wrap(text, summary_width()):
         click.echo(line)
 
 
 def print_lines(text: str, *, err: bool = False, breaks_words: bool = False) -> None:
-    """Lines of a list or a tree, each wrapped behind its own indent where a terminal is too narrow for it."""
+    """Print the lines of a list or a tree. A line that is too long is wrapped below its own indent."""
     width = line_width(sys.stderr if err else sys.stdout)
     for line in text.splitlines():
         for part in wrap_line(line, width, breaks_words=breaks_words):

@@ -1,4 +1,4 @@
-"""`gristmill template`: try a chat template on chats before a run depends on it."""
+"""`gristmill template`: check a chat template on chats before a run depends on it."""
 
 import click
 import msgspec
@@ -14,12 +14,12 @@ from gristmill.text.chats import AUTO, LAST_NOT_ASSISTANT, PROMPT, SHAPES, SPLIT
 
 _SHOWN_TOKENS = 600
 _OPEN, _CLOSE = "⟦", "⟧"
-"""Around what is trained on, where there are no colours."""
+"""Brackets around trained tokens, for terminals without colors."""
 
 
 @click.group(epilog="Example: gristmill template check tokenizers/qwen2_5 chats.jsonl")
 def command() -> None:
-    """Try a chat template on your chats."""
+    """Check a chat template on your chats."""
 
 
 @command.command(
@@ -27,32 +27,43 @@ def command() -> None:
 )
 @click.argument("tokenizer")
 @click.argument("files", nargs=-1, required=True)
-@click.option("--template", help="A Jinja file or a built-in name. [default: the tokenizer's own]")
-@click.option("--shape", type=Choice((AUTO, *SHAPES)), default=AUTO, show_default=True, help="How files keep chats.")
-@click.option("--train-on", type=Choice(TRAIN_ON), default="assistant", show_default=True, help="What is trained.")
-@click.option("--train-end-of-turn/--no-train-end-of-turn", default=True, show_default=True, help="With its answer.")
-@click.option("--split-turns", type=Choice(SPLIT_TURNS), default="auto", show_default=True, help="One example a turn.")
+@click.option("--template", help="Jinja file or name of a built-in template. Default: the template of the tokenizer.")
+@click.option("--shape", type=Choice((AUTO, *SHAPES)), default=AUTO, show_default=True, help="Shape of the records.")
+@click.option(
+    "--train-on", type=Choice(TRAIN_ON), default="assistant", show_default=True, help="Which messages are trained."
+)
+@click.option(
+    "--train-end-of-turn/--no-train-end-of-turn",
+    default=True,
+    show_default=True,
+    help="Train the end of turn with its answer.",
+)
+@click.option(
+    "--split-turns", type=Choice(SPLIT_TURNS), default="auto", show_default=True, help="Make one example of each turn."
+)
 @click.option(
     "--last-not-assistant",
     type=Choice(LAST_NOT_ASSISTANT),
     default="drop",
     show_default=True,
-    help="What is done with chats that end without an answer.",
+    help="What to do with chats that do not end with an answer.",
 )
-@click.option("--append-eos", is_flag=True, help="The end token behind last answers that lack it.")
+@click.option("--append-eos", is_flag=True, help="Add the end token to last answers that lack it.")
 @click.option(
     "--prompt",
     type=Choice(PROMPT),
     default="as_rendered",
     show_default=True,
-    help="Where the generation prompt holds more than the rendered turn.",
+    help="What to do if the generation prompt holds more than the rendered turn.",
 )
-@click.option("--date", help="What the template is told when it asks for today's date.")
+@click.option("--date", help="The date that templates see as today's.")
 @click.option(
-    "--tool-arguments", type=Choice(("as_given", "object")), help="object: arguments that are JSON in a string."
+    "--tool-arguments", type=Choice(("as_given", "object")), help="Use object if arguments are JSON in a string."
 )
-@click.option("--format", "format_name", type=Choice(FORMATS), help="The files' format, if their names do not say it.")
-@click.option("--records", type=click.IntRange(min=1), default=1000, show_default=True, help="How many chats to try.")
+@click.option(
+    "--format", "format_name", type=Choice(FORMATS), help="Format of the files, if their names do not show it."
+)
+@click.option("--records", type=click.IntRange(min=1), default=1000, show_default=True, help="Number of chats to try.")
 @click.pass_context
 @json_option
 def check_command(
@@ -74,11 +85,11 @@ def check_command(
     append_eos: bool,
     as_json: bool,
 ) -> None:
-    """Render the first chats in FILES as TOKENIZER's template does, and show what would be trained on.
+    """Render the first chats in FILES with the chat template of TOKENIZER, and show what would be trained.
 
-    Looks for what goes wrong without a word: two begin tokens, an end of turn that is never trained, records without
-    anything to learn, special tokens that users wrote, history that is rewritten, tool arguments quoted twice. Exits
-    with 1 if a run would stop.
+    Finds silent mistakes: two begin tokens, an end of turn that is never trained, records without trained tokens,
+    special tokens in the text of users, history that is rewritten, tool arguments that are quoted twice. Exits with 1
+    if a run would stop.
     """
     render = Render(
         tokenizer=tokenizer,
@@ -107,16 +118,16 @@ def check_command(
 def _print(checked: TemplateTrial) -> None:
     report = checked.report
     if checked.tokens:
-        click.echo(_marked(checked))
+        click.echo(_mark_tokens(checked))
         click.echo()
         trained = sum(checked.trained)
-        click.echo(f"{trained} of {len(checked.trained)} tokens of this example are trained on")
+        click.echo(f"{trained} of {len(checked.trained)} tokens of this example are trained")
     click.echo(f"{format_count(report.num_examples, 'example')} from {format_count(report.num_records, 'record')}")
-    for name, counts in (("dropped", report.dropped), ("would be set aside", report.bad)):
+    for name, counts in (("dropped", report.dropped), ("would be quarantined", report.bad)):
         for reason, count in counts.items():
             click.echo(f"{name}: {reason} {count}")
-    for kind, found in report.answers.items():
-        click.echo(f"answers, {kind}: {found.num_answers}, of which {found.num_lost} would not be trained")
+    for kind, answers in report.answers.items():
+        click.echo(f"answers, {kind}: {answers.num_answers}, of which {answers.num_lost} would not be trained")
     if report.prompt_difference is not None:
         difference = report.prompt_difference
         click.echo(f"prompt:   {difference.prompt!r}")
@@ -130,8 +141,8 @@ def _print(checked: TemplateTrial) -> None:
         click.echo("no problems found")
 
 
-def _marked(checked: TemplateTrial) -> str:
-    """The tokens of an example: trained ones green, their borders to be seen; brackets for who sees no colours."""
+def _mark_tokens(checked: TemplateTrial) -> str:
+    """Mark the tokens of an example: trained ones are green and in brackets, and every second token is dim."""
     parts = []
     is_open = False
     shown = list(zip(checked.tokens, checked.trained, strict=True))[:_SHOWN_TOKENS]

@@ -1,4 +1,4 @@
-"""`gristmill tokenizer`: train a tokenizer on any source, try one before a run depends on it."""
+"""`gristmill tokenizer`: train a tokenizer on any source, or check one before a run depends on it."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ _SHOWN_SPECIALS = 6
 
 
 class Size(click.ParamType[int]):
-    """A number of bytes, as people write it."""
+    """A number of bytes with a unit: 500MB, 2GiB."""
 
     name = "size"
 
@@ -38,7 +38,7 @@ class Size(click.ParamType[int]):
 
 @click.group(epilog="Example: gristmill tokenizer check tokenizers/gpt2")
 def command() -> None:
-    """Train a tokenizer, or try one."""
+    """Train a tokenizer, or check one."""
 
 
 @command.command(
@@ -46,21 +46,29 @@ def command() -> None:
 )
 @click.argument("out", type=click.Path())
 @click.argument("files", nargs=-1, required=True)
-@click.option("--vocab-size", type=click.IntRange(min=257), default=16384, show_default=True, help="Tokens in all.")
-@click.option("--text", default="text", show_default=True, help="The field that holds the text.")
-@click.option("--format", "format_name", type=Choice(FORMATS), help="The files' format, if their names do not say it.")
+@click.option(
+    "--vocab-size", type=click.IntRange(min=257), default=16384, show_default=True, help="Size of the vocabulary."
+)
+@click.option("--text", default="text", show_default=True, help="Field that holds the text.")
+@click.option(
+    "--format", "format_name", type=Choice(FORMATS), help="Format of the files, if their names do not show it."
+)
 @click.option(
     "--special",
     "specials",
     multiple=True,
     default=("<|endoftext|>",),
     show_default=True,
-    help="A special token. May be repeated; the first one ends documents.",
+    help="Special token. May be repeated; the first one marks the end of documents.",
 )
 @click.option(
-    "--max-bytes", type=Size(), default="1GB", show_default=True, help="Of a larger input, a part is taken by hash."
+    "--max-bytes",
+    type=Size(),
+    default="1GB",
+    show_default=True,
+    help="Train on this much of a larger input, chosen by hash.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace a tokenizer that is there.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing tokenizer.")
 @json_option
 def train_command(
     out: str,
@@ -74,7 +82,7 @@ def train_command(
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    """Train a byte-level BPE tokenizer on the texts in FILES and write it into the folder OUT.
+    """Train a byte-level BPE tokenizer on the texts in FILES and write it to the folder OUT.
 
     FILES are paths, folders, patterns or URLs, in any format that recipes read. The same files and options give the
     same tokenizer.
@@ -92,16 +100,18 @@ def train_command(
 @command.command("check", epilog="Example: gristmill tokenizer check tokenizers/gpt2 data/web.jsonl")
 @click.argument("tokenizer")
 @click.argument("files", nargs=-1)
-@click.option("--text", default="text", show_default=True, help="The field that holds the text.")
-@click.option("--format", "format_name", type=Choice(FORMATS), help="The files' format, if their names do not say it.")
+@click.option("--text", default="text", show_default=True, help="Field that holds the text.")
+@click.option(
+    "--format", "format_name", type=Choice(FORMATS), help="Format of the files, if their names do not show it."
+)
 @json_option
 def check_command(tokenizer: str, files: tuple[str, ...], text: str, format_name: str | None, *, as_json: bool) -> None:
-    """Try TOKENIZER on the texts in FILES (default: Python's own library).
+    """Check TOKENIZER on the texts in FILES (default: Python's standard library).
 
     TOKENIZER is a folder with tokenizer.json, such a file, or a name on the Hugging Face Hub.
     """
     if format_name is not None and not files:
-        raise UsageError("--format is for FILES, and there are none")
+        raise UsageError("--format needs FILES")
     read = Read(read=[to_path(file) for file in files], text=text, format=format_name) if files else None
     report = try_tokenizer(tokenizer, read)
     if as_json:
@@ -118,7 +128,7 @@ def _print_trained(trained: TrainingSummary) -> None:
             f"left out {format_count(trained.num_left_out, 'document')}, chosen by hash: the input is over --max-bytes"
         )
     if trained.num_unusable:
-        click.echo(f"{format_count(trained.num_unusable, 'record')} had no text that can be used")
+        click.echo(f"{format_count(trained.num_unusable, 'record')} have no usable text")
     click.echo(f"next: gristmill tokenizer check {trained.folder}")
 
 
@@ -132,9 +142,12 @@ def _print_report(report: TokenizerReport) -> None:
         ("vocabulary", f"{report.vocab_size:,} tokens, ids as {report.id_type}"),
         ("special tokens", f"{report.num_special_tokens:,}: {shown}" if specials else "none"),
         ("roles", ", ".join(f"{role} {'none' if token is None else token}" for role, token in roles.items())),
-        ("round trip", f"{report.num_round_trips} of {report.num_adversarial} adversarial texts come back unchanged"),
         (
-            "bytes a token",
+            "round trip",
+            f"{report.num_round_trips} of {report.num_adversarial} difficult texts are decoded to the same text",
+        ),
+        (
+            "bytes per token",
             (
                 f"{report.bytes_per_token:.2f} on {format_count(report.num_texts, 'text')}, "
                 f"{format_bytes(report.num_bytes)}"

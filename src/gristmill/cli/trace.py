@@ -1,4 +1,4 @@
-"""`gristmill trace`: where a record came from."""
+"""`gristmill trace`: find the input of a record."""
 
 import json
 import re
@@ -18,16 +18,16 @@ from gristmill.shards.dataset import open_dataset
 
 @click.command(epilog="Example: gristmill trace out 17", context_settings={"ignore_unknown_options": True})
 @dataset_argument
-@click.argument("number", metavar="NUMBER|PLACE")
-@click.option("--split", help="Count the records of this split only.")
-@click.option("--removed", is_flag=True, help="Count the documents that deduplicate has removed instead.")
+@click.argument("number", metavar="NUMBER|ORIGIN")
+@click.option("--split", help="Number the records of this split only.")
+@click.option("--removed", is_flag=True, help="Number the documents that deduplicate removed instead.")
 @json_option
 def command(out: str, number: str, split: str | None, *, removed: bool, as_json: bool) -> None:
-    """Follow record NUMBER of the dataset in OUT back to its input file, and read it there again.
+    """Trace record NUMBER of the dataset in OUT back to its input file, and read it there again.
 
-    Records are numbered from 0 in the order of the dataset; -1 is the last one. PLACE is SOURCE:FILE@POSITION, as the
-    files in dropped/ have it: what stands there in the input is read. With --removed, NUMBER is a row of
-    dropped/duplicates.parquet: the document is shown beside the one that has stayed for it.
+    Records are numbered from 0 in the order of the dataset; -1 is the last one. ORIGIN is SOURCE:FILE@POSITION, as in
+    the files in dropped/: the record at that position of the input is read. With --removed, NUMBER is a row of
+    dropped/duplicates.parquet: the removed document is shown beside the one kept in its place.
     """
     dataset = open_dataset(out)
     if not re.fullmatch(r"-?\d+", number):
@@ -65,13 +65,13 @@ def _show_removed(found: RemovedDocument, *, as_json: bool) -> None:
 
 def _print_place(place: TracedOrigin) -> None:
     origin = place.origin
-    click.echo(f"came from source {origin.source}")
+    click.echo(f"from source {origin.source}")
     part = f", part {origin.part}" if origin.part else ""
     click.echo(f"  {origin.path}, {place.position_kind} {origin.position:,}{part}")
     if place.state != "unchanged":
-        gone = "is not there any more" if place.state == "missing" else "has changed since"
-        click.echo(f"  the file {gone}, so the record cannot be read from it again")
+        change = "is missing" if place.state == "missing" else "has changed"
+        click.echo(f"  the input file {change}, so the record cannot be read from it")
     elif place.original is None:
-        click.echo("  there is no record at that place now")
+        click.echo("  there is no record at this position")
     else:
         print_lines(f"was read as\n  {one_line(place.original, max_chars=2000)}", breaks_words=True)

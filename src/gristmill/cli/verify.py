@@ -1,4 +1,4 @@
-"""`gristmill verify`: is everything there, and is it what was written?"""
+"""`gristmill verify`: check that every file of a dataset is there and is what was written."""
 
 import json
 from dataclasses import asdict
@@ -16,27 +16,27 @@ from gristmill.shards.verify import verify
 @dataset_argument
 @json_option
 def command(out: str, *, as_json: bool) -> None:
-    """Read all of the dataset in OUT: every checksum, row count, origin and account.
+    """Check the whole dataset in OUT: every checksum, row count, origin and account.
 
-    Exits with 1 and names each damaged file if anything is not as it was written.
+    Exits with 1 and names each damaged file if something is not as it was written.
     """
     block_pandas_import()
-    found = verify(out)
+    verification = verify(out)
     if as_json:
-        click.echo(json.dumps({"ok": bool(found), **asdict(found)}, indent=2))
+        click.echo(json.dumps({"ok": bool(verification), **asdict(verification)}, indent=2))
     else:
-        for problem in found.problems:
+        for problem in verification.problems:
             print_lines(f"damaged: {problem}")
         checked = ", ".join(
             (
-                format_count(found.num_shards, "shard"),
-                format_count(found.num_rows, "record"),
-                format_bytes(found.num_bytes),
+                format_count(verification.num_shards, "shard"),
+                format_count(verification.num_rows, "record"),
+                format_bytes(verification.num_bytes),
             )
         )
-        verdict = format_count(len(found.problems), "problem") if found.problems else "all as written"
-        print_lines(f"{verdict}: {checked} in {out}")
-        if not found:
-            print_lines("help: put the files back from a copy, or make the dataset again with --overwrite")
-    if not found:
+        outcome = format_count(len(verification.problems), "problem") if verification.problems else "all as written"
+        print_lines(f"{outcome}: {checked} in {out}")
+        if not verification:
+            print_lines("help: restore the files from a copy, or rebuild the dataset with --overwrite")
+    if not verification:
         click.get_current_context().exit(1)

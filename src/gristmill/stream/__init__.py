@@ -1,4 +1,4 @@
-"""Training time: rows, batches, resume. Needs only shards and order."""
+"""Streaming at training time: rows, batches and exact resume. It needs only `shards` and `order`."""
 
 from gristmill.stream.accounting import Accounting
 from gristmill.stream.collate import Batch, Collate

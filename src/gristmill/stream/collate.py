@@ -1,4 +1,4 @@
-"""Rows into a batch: widened, padded, labelled, by one kernel that writes every array of the batch in one pass."""
+"""The arrays of a batch: rows are widened, padded and labeled by one kernel that writes every array in one pass."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ _MAX_WIDTH = 1 << 24
 
 
 class Collate(msgspec.Struct, frozen=True, kw_only=True):
-    """What a batch holds, and how.
+    """What a batch holds, and in which form.
 
-    `labels` are the ids themselves, as `transformers` wants them (the model shifts), or with `labels="shifted"` the ids
-    that follow, as Megatron wants them. Padding and tokens that are not to be learnt are -100.
+    `labels` are the ids themselves, as `transformers` expects them (the model shifts), or with `labels="shifted"` the
+    ids that follow, as Megatron expects them. Padding and tokens that are not trained have the label -100.
     """
 
     fields: tuple[str, ...] = (INPUT_IDS, "labels")
-    """Of input_ids, labels, position_ids, document_ids (-1 on padding), attention_mask, cu_seqlens (with max_seqlen;
-    padding counts as a document), row_mask (False for rows that only fill up the last batch)."""
+    """The arrays: input_ids, labels, position_ids, document_ids (-1 on padding), attention_mask, cu_seqlens (with
+    max_seqlen; padding counts as a document), row_mask (False for rows that only fill up the last batch)."""
     dtype: Literal["int64", "int32"] = "int64"
     labels: Literal["same", "shifted"] = "same"
     learn_first_token: bool = True
-    """Whether the first token of a document is to be predicted, from the end of another document."""
+    """Whether the first token of a document is trained, although it is predicted from the end of another document."""
     pad_to_multiple: int = 1
     """Rows of different lengths are padded to the longest of the batch, rounded up to a multiple of this."""
     pad_id: int | None = None
-    """Of all padding. None: rows keep the padding that they were packed with, and what is added is what the tokenizer
-    says; its end of text, if it says nothing."""
+    """The id of all padding. None: rows keep the padding that they were packed with, and added padding has the id that
+    the tokenizer defines, or else its end-of-text id."""
     cu_seqlens_size: int | None = None
     """Fill `cu_seqlens` up to this many numbers with its last one, so that its shape never changes."""
 
     def __post_init__(self) -> None:
         fields: Any = self.fields
         if isinstance(fields, str):
-            raise UsageError(f'fields is a list: ("{fields}",)')
+            raise UsageError(f'fields must be a list: ("{fields}",)')
         changes: dict[str, Any] = {
             "fields": tuple(fields),
             "pad_to_multiple": check_whole_number("pad_to_multiple", self.pad_to_multiple, least=1, most=_MAX_WIDTH),
@@ -68,24 +68,24 @@ class Collate(msgspec.Struct, frozen=True, kw_only=True):
         check_choice("dtype", self.dtype, ("int64", "int32"))
         check_choice("labels", self.labels, ("same", "shifted"))
         if INPUT_IDS not in self.fields:
-            raise UsageError("a batch holds input_ids at least", help=f'fields=("{INPUT_IDS}", …)')
+            raise UsageError("a batch must hold input_ids", help=f'fields=("{INPUT_IDS}", …)')
 
 
 class Batch(dict[str, Any]):
-    """The arrays of a batch by name, so that `model(**batch)` works, and beside them what it consists of.
+    """The arrays of a batch by name, so that `model(**batch)` works, with the rows that it consists of as attributes.
 
-    `first_row` and `next_row` are of the *global* batch, the same on every rank: `next_row` is where a run goes on that
-    has used this batch.
+    `first_row` and `next_row` are those of the *global* batch, the same on every rank. A run that has used this batch
+    resumes at `next_row`.
     """
 
     first_row: int
     next_row: int
     sources: NDArray[np.int64]
-    """Of each row, as a number in `Stream.sources`; -1 for rows that only fill up the last batch."""
+    """The source of each row, as a number in `Stream.sources`; -1 for rows that only fill up the last batch."""
     tokens: NDArray[np.int64]
-    """In each row, without padding."""
+    """The number of tokens in each row, without padding."""
     num_positions: int
-    """For tokens, in all rows together."""
+    """The number of tokens in all rows together, with padding."""
 
     @property
     def row_mask(self) -> NDArray[np.bool_]:
@@ -94,7 +94,7 @@ class Batch(dict[str, Any]):
 
 
 def find_width(addresses: NDArray[np.int64], options: Collate) -> int:
-    """Of rows that have lengths of their own: the longest, rounded up, and never 0."""
+    """Find the width of a batch of rows that differ in length: the longest, rounded up, and never 0."""
     longest = int(addresses[:, A_STORED].max(initial=1))
     return -(-longest // options.pad_to_multiple) * options.pad_to_multiple
 
@@ -102,18 +102,18 @@ def find_width(addresses: NDArray[np.int64], options: Collate) -> int:
 def collate(
     addresses: NDArray[np.int64], options: Collate, width: int, pad_id: int, new: Any = np.empty
 ) -> dict[str, Any]:
-    """The arrays of a batch; `new` makes them (a trainer may want them in pinned memory)."""
+    """Fill the arrays of a batch; `new` makes them (a trainer may want them in pinned memory)."""
     num_rows = len(addresses)
-    if options.pad_id is not None:  # also in place of the padding that rows were packed with
+    if options.pad_id is not None:  # it also replaces the padding that rows were packed with
         addresses = addresses.copy()
         addresses[:, A_STORED] = addresses[:, A_FILLED]
     arrays: dict[str, Any] = {}
     for name in MATRICES:
         if name in options.fields:
             arrays[name] = new((num_rows, width), options.dtype)
-    none = _NOTHING[options.dtype]
+    empty = _EMPTY_MATRICES[options.dtype]  # a kernel takes arrays only: an empty one stands for None
     wants_ends = "cu_seqlens" in options.fields
-    ends = new((_num_ends(addresses, options),), "int32") if wants_ends else _NO_ENDS
+    ends = new((_count_ends(addresses, options),), "int32") if wants_ends else _NO_ENDS
     num_ends, longest = fill(
         addresses,
         *memory(),
@@ -121,14 +121,14 @@ def collate(
         1 if options.labels == "shifted" else 0,
         1 if options.learn_first_token else 0,
         arrays[INPUT_IDS],
-        arrays.get("labels", none),
-        arrays.get("position_ids", none),
-        arrays.get("document_ids", none),
-        arrays.get("attention_mask", none),
+        arrays.get("labels", empty),
+        arrays.get("position_ids", empty),
+        arrays.get("document_ids", empty),
+        arrays.get("attention_mask", empty),
         ends,
     )
     if wants_ends:
-        arrays["cu_seqlens"] = _checked_ends(ends, num_ends, num_rows * width, options)
+        arrays["cu_seqlens"] = _resize_ends(ends, num_ends, num_rows * width, options)
         arrays["max_seqlen"] = longest
     if "row_mask" in options.fields:
         arrays["row_mask"] = new((num_rows,), "bool")
@@ -144,23 +144,23 @@ def choose_pad_id(options: Collate, tokenizer: TokenizerIdentity | None) -> int:
     return next((pad_id for pad_id in candidates if pad_id is not None), 0)
 
 
-_NOTHING = {dtype: np.empty((0, 0), dtype=dtype) for dtype in ("int64", "int32")}
+_EMPTY_MATRICES = {dtype: np.empty((0, 0), dtype=dtype) for dtype in ("int64", "int32")}
 _NO_ENDS = np.empty(0, dtype=np.int32)
 
 
-def _num_ends(addresses: NDArray[np.int64], options: Collate) -> int:
-    """Room for a 0, the end of each document and of each row."""
+def _count_ends(addresses: NDArray[np.int64], options: Collate) -> int:
+    """Count the numbers in `cu_seqlens`: a 0, the end of each document and of each row, at most."""
     room = 1 + len(addresses) + int(addresses[:, A_DOCUMENTS].sum())
     return max(room, options.cu_seqlens_size or 0)
 
 
-def _checked_ends(ends: Any, num_ends: int, last: int, options: Collate) -> Any:
+def _resize_ends(ends: Any, num_ends: int, last: int, options: Collate) -> Any:
     size = options.cu_seqlens_size
     if size is None:
         return ends[:num_ends]
     if num_ends > size:
         raise UsageError(
-            f"a batch has {num_ends - 1} documents and paddings: cu_seqlens needs {num_ends} numbers, not {size}",
+            f"a batch has {num_ends - 1} documents and paddings, so cu_seqlens needs {num_ends} numbers, not {size}",
             help="raise cu_seqlens_size",
         )
     ends[num_ends:] = last

@@ -1,8 +1,9 @@
-"""The loops of streaming: from places to addresses (`find`), from addresses to the arrays of a batch (`fill`).
+"""The loops of streaming: from row indices to addresses (`find_rows`), and from these to a batch's arrays (`fill`).
 
-A block is a batch of a shard, a address is a row of it; both are lines of numbers whose columns are named here, in the
-module of the kernels that use them. Addresses are used as they are, so every one is checked: blocks when a shard is
-opened (`shard_blocks`), offsets and lengths, which are data, by `find`.
+A block describes a batch of a shard, a row address describes one of its rows. Both are lines of numbers whose columns
+are named here, in the module of the kernels that use them. Kernels read memory at these addresses without a check of
+their own. So every address is checked before: blocks when a shard is opened (`shard_blocks`), and offsets and lengths,
+which are data, by `find_rows`.
 """
 
 from __future__ import annotations
@@ -16,31 +17,31 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FLOOR = 4096
-"""The first address in the arrays that stand for memory (`memory`)."""
+"""The first address in the arrays that represent memory (`memory`)."""
 
 BLOCK_COLUMNS = 11
 B_END_ROW = 0
-"""Where its rows end in the shard."""
+"""The row of the shard at which the block ends."""
 B_ROWS = 1
 B_IDS = 2
 B_ID_BYTES = 3
 B_ROW_LENGTH = 4
-"""0: rows have lengths of their own, and B_IDS_OFFSETS says where each begins."""
+"""0: rows differ in length, and B_IDS_OFFSETS says where each begins."""
 B_IDS_OFFSETS = 5
 B_NUM_IDS = 6
 B_LENGTHS_OFFSETS = 7
 B_LENGTHS = 8
 B_NUM_LENGTHS = 9
 B_MASK = 10
-"""A bit a token; 0: all are to be learnt."""
+"""The loss mask, one bit for each token; 0: all tokens are trained."""
 
 ADDRESS_COLUMNS = 9
 A_SHARD = 0
-"""-1: a row without tokens, to fill up a batch."""
+"""-1: a row without tokens, which fills up a batch."""
 A_STORED = 1
-"""Tokens with padding."""
+"""The number of tokens with padding."""
 A_FILLED = 2
-"""Tokens without padding."""
+"""The number of tokens without padding."""
 A_DOCUMENTS = 3
 A_IDS = 4
 A_ID_BYTES = 5
@@ -52,7 +53,7 @@ A_MASK_BIT = 8
 FINE, UNOPENED, DAMAGED = 0, 1, 2
 
 IGNORED = -100
-"""The label that PyTorch's cross entropy leaves out."""
+"""The label that PyTorch's cross entropy ignores."""
 
 
 @kernel
@@ -67,8 +68,8 @@ def _first_above(ends: NDArray[np.int64], start: int, stop: int, value: int) -> 
 
 
 @kernel
-def _filled(lengths: NDArray[np.int32]) -> int:
-    """Tokens in all documents of a row; -1 if a length cannot be."""
+def _count_tokens(lengths: NDArray[np.int32]) -> int:
+    """Count the tokens in all documents of a row; -1 if a length is negative."""
     total = 0
     for length in lengths:
         if length < 0:
@@ -78,28 +79,29 @@ def _filled(lengths: NDArray[np.int32]) -> int:
 
 
 @kernel
-def find(
-    places: NDArray[np.int64],
+def find_rows(
+    indices: NDArray[np.int64],
     shard_ends: NDArray[np.int64],
     shard_blocks: NDArray[np.int64],
     blocks: NDArray[np.int64],
     numbers: NDArray[np.int32],
     addresses: NDArray[np.int64],
 ) -> tuple[int, int]:
-    """Fill in the addresses, or say what is in the way (`UNOPENED`, `DAMAGED`) and in which shard."""
-    for number in range(len(places)):
-        address, place = addresses[number], places[number]
+    """Fill in the addresses of rows, or return why not (`UNOPENED`, `DAMAGED`) and the shard."""
+    for number in range(len(indices)):
+        address, index = addresses[number], indices[number]
         address[:] = 0
-        if place < 0:
+        if index < 0:
             address[A_SHARD] = -1
             continue
-        shard = _first_above(shard_ends, 0, len(shard_ends), place)
+        shard = _first_above(shard_ends, 0, len(shard_ends), index)
         first, count = shard_blocks[shard]
         if count == 0:
             return UNOPENED, shard
-        row = place - (shard_ends[shard - 1] if shard else 0)
+        row = index - (shard_ends[shard - 1] if shard else 0)
         block = blocks[_first_above(blocks[:, B_END_ROW], first, first + count, row)]
         row -= block[B_END_ROW] - block[B_ROWS]
+        # Packed rows have one length; other rows have Arrow's offsets, row + 1 of them being the end.
         if block[B_ROW_LENGTH] > 0:
             start, stop = row * block[B_ROW_LENGTH], (row + 1) * block[B_ROW_LENGTH]
         else:
@@ -109,8 +111,8 @@ def find(
         begin, end = int(numbers[offset]), int(numbers[offset + 1])
         if not 0 <= start <= stop <= block[B_NUM_IDS] or not 0 <= begin <= end <= block[B_NUM_LENGTHS]:
             return DAMAGED, shard
-        lengths = (block[B_LENGTHS] - FLOOR) >> 2
-        filled = _filled(numbers[lengths + begin : lengths + end])
+        lengths = (block[B_LENGTHS] - FLOOR) >> 2  # from a byte address to an index of int32 values
+        filled = _count_tokens(numbers[lengths + begin : lengths + end])
         if not 0 <= filled <= stop - start:
             return DAMAGED, shard
         address[A_SHARD] = shard
@@ -137,15 +139,15 @@ def _fill_ids(
     if address[A_ID_BYTES] == 2:
         start = (address[A_IDS] - FLOOR) >> 1
         narrow = memory_16[start : start + stored]
-        for place in range(stored):
-            ids[place] = narrow[place]
+        for position in range(stored):
+            ids[position] = narrow[position]
     else:
         start = (address[A_IDS] - FLOOR) >> 2
         wide = memory_32[start : start + stored]
-        for place in range(stored):
-            ids[place] = wide[place]
-    for place in range(stored, len(ids)):
-        ids[place] = pad_id
+        for position in range(stored):
+            ids[position] = wide[position]
+    for position in range(stored, len(ids)):
+        ids[position] = pad_id
 
 
 @kernel
@@ -156,18 +158,19 @@ def _fill_labels(
     ids: NDArray[np.signedinteger],
     labels: NDArray[np.signedinteger],
 ) -> None:
-    """The ids, or those that follow (`shift` 1), without what is not to be learnt."""
-    learnt = max(address[A_FILLED] - shift, 0)
-    for place in range(learnt):
-        labels[place] = ids[place + shift]
-    for place in range(learnt, len(labels)):
-        labels[place] = IGNORED
+    """Write the ids, or those that follow (`shift` 1), and `IGNORED` for tokens that are not trained."""
+    num_trained = max(address[A_FILLED] - shift, 0)
+    for position in range(num_trained):
+        labels[position] = ids[position + shift]
+    for position in range(num_trained, len(labels)):
+        labels[position] = IGNORED
     if address[A_MASK]:
+        # A bit number over the whole memory: masks are packed, so a row may begin inside a byte.
         first = ((address[A_MASK] - FLOOR) << 3) + address[A_MASK_BIT] + shift
-        for place in range(learnt):
-            bit = first + place
+        for position in range(num_trained):
+            bit = first + position
             if not (bits[bit >> 3] >> (bit & 7)) & 1:
-                labels[place] = IGNORED
+                labels[position] = IGNORED
 
 
 @kernel
@@ -180,15 +183,15 @@ def _fill_documents(
     first_end: int,
     width: int,
 ) -> tuple[int, int]:
-    """Positions and numbers of a row's documents, and their ends; what is left of the row is one more."""
+    """Write the positions, numbers and ends of a row's documents. Padding counts as one more document."""
     longest = 0
     begin = 0
     for document in range(len(lengths) + 1):
         is_padding = document == len(lengths)
         end = width if is_padding else begin + int(lengths[document])
         if len(positions):
-            for place in range(end - begin):
-                positions[begin + place] = place
+            for position in range(end - begin):
+                positions[begin + position] = position
         if len(documents):
             documents[begin:end] = -1 if is_padding else document
         if len(ends) and end > begin:
@@ -200,7 +203,7 @@ def _fill_documents(
 
 
 @kernel
-def _forget_first_tokens(lengths: NDArray[np.int32], shift: int, labels: NDArray[np.signedinteger]) -> None:
+def _ignore_first_tokens(lengths: NDArray[np.int32], shift: int, labels: NDArray[np.signedinteger]) -> None:
     begin = 0
     for length in lengths:
         if length and begin >= shift:
@@ -225,7 +228,7 @@ def fill(
     attention: NDArray[np.signedinteger],
     ends: NDArray[np.int32],
 ) -> tuple[int, int]:
-    """Write all arrays of a batch that are not empty. Gives how many ends were written, and the longest document."""
+    """Write all arrays of a batch that are not empty; return the number of ends and the longest document."""
     width = ids.shape[1]
     has_labels, has_positions, has_documents = len(labels) > 0, len(positions) > 0, len(documents) > 0
     num_ends, longest = min(len(ends), 1), 0
@@ -238,7 +241,7 @@ def fill(
         if has_labels:
             _fill_labels(address, bits, shift, ids[row], labels[row])
             if not learn_first:
-                _forget_first_tokens(lengths, shift, labels[row])
+                _ignore_first_tokens(lengths, shift, labels[row])
         if len(attention):
             attention[row, : address[A_FILLED]] = 1
             attention[row, address[A_FILLED] :] = 0

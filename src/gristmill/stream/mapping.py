@@ -1,8 +1,8 @@
-"""Shards mapped into memory, with a word to the kernel on how they are read.
+"""Shards mapped into memory, with advice to the operating system on how they will be read.
 
-Left to itself the kernel takes each page that is touched for the beginning of a scan and reads 128 KiB around it: of
-shuffled rows, a hundred times what is used. Arrow's own mappings ask for whole files when they are opened, and Python's
-hold a file descriptor each; so these are made here, with the three system calls that it takes.
+By default the system takes each page that is touched for the beginning of a scan, and reads 128 KiB around it. For
+shuffled rows that is a hundred times what is used. Arrow's own mappings request whole files when they are opened, and
+Python's hold a file descriptor each. So the mappings are made here, with three system calls.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class _Mapping:
-    """Unmapped when nobody holds it any more."""
+    """A mapping that is removed when the last reference to it is gone."""
 
     def __init__(self, address: int, num_bytes: int) -> None:
         weakref.finalize(self, _system().munmap, address, num_bytes).atexit = False
@@ -40,9 +40,9 @@ def _system() -> Any:
 
 
 def map_file(path: str, num_bytes: int, *, at_random: bool) -> pa.Buffer:
-    """The first bytes of a file, which must have as many; `at_random`: they are touched in no order.
+    """Map the first `num_bytes` of a file, which must be that long; `at_random`: they will be read in no order.
 
-    The mapping lives as long as the buffer; the file descriptor is closed.
+    The mapping lives as long as the buffer. The file descriptor is closed.
     """
     if not num_bytes:
         return pa.py_buffer(b"")
@@ -60,11 +60,13 @@ def map_file(path: str, num_bytes: int, *, at_random: bool) -> pa.Buffer:
 
 
 def request_pages(address: int, num_bytes: int) -> None:
-    """Begin to read these pages of a mapping; does not wait for them."""
+    """Start reading these pages of a mapping from the disk, without waiting for them."""
     _advise(address, num_bytes, _WILL_NEED)
 
 
 def _advise(address: int, num_bytes: int, advice: int | None) -> None:
     if advice is not None and num_bytes:
         start = address // mmap.PAGESIZE * mmap.PAGESIZE
-        _system().madvise(start, address + num_bytes - start, advice)  # advice: if it is not taken, nothing is wrong
+        _system().madvise(
+            start, address + num_bytes - start, advice
+        )  # only advice: a failure changes nothing but the speed

@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OriginSources:
-    """Of one dataset."""
+    """Which input file belongs to which source, in the mixed lane of one dataset."""
 
     files: NDArray[np.uint64]
-    """The ids of input files in order."""
+    """The ids of the input files, sorted."""
     numbers: NDArray[np.uint16]
-    """Of each file's source, in `names`."""
+    """The number of each file's source in `names`."""
     names: list[str]
     labels: list[str]
-    """The names for people: with the dataset's before them where there are several."""
+    """The names that people see: prefixed with the dataset's name if there are several."""
     shares: Mapping[str, float]
-    """Of the lane's rows, by label."""
+    """The share of each label in the rows of the lane."""
 
     @classmethod
     def of(cls, manifest: Manifest, split: str, dataset: str) -> OriginSources:
-        """Those of a mixed lane; `dataset` is the dataset's name in a stream of several."""
+        """Find the sources of a mixed lane; `dataset` is its name in a stream of several, else empty."""
         rows = {source: share.rows for source, share in manifest.mixed[split].items()}
         files = sorted((int(key, 16), file.source) for key, file in manifest.files.items() if file.source in rows)
         names = list(rows)
@@ -46,5 +46,5 @@ class OriginSources:
         )
 
     def label(self, source: str) -> str:
-        """A source's name for people."""
+        """Return the name of a source that people see."""
         return self.labels[self.names.index(source)]

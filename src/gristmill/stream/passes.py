@@ -1,8 +1,8 @@
-"""Where passes over a stream begin and end, and which rows each step of them has: arithmetic, no state.
+"""Where passes over a stream begin and end, and which rows each of their steps has: arithmetic without state.
 
-With epochs of N rows, pass e is rows [eN, (e+1)N). A global batch never reaches into the next one: the last of a pass
-is filled up with empty rows, or with `drop_last` left out, and behind it stands row (e+1)N whatever the batch size. So
-a run that is resumed with other batches meets the same epochs. A stream without epochs is one pass.
+With epochs of N rows, pass e is rows [eN, (e+1)N). A global batch never extends into the next pass: the last batch of a
+pass is filled up with empty rows or, with `drop_last`, left out. After it comes row (e+1)N, whatever the batch size. So
+a run that resumes with other batch sizes sees the same epochs. A stream without epochs is one pass.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gristmill.core.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Of one stream.
+    """The passes of one stream.
 
     >>> passes = Passes(epoch_rows=10, num_rows=25, drop_last=False)
     >>> [passes.batch_end(row, 4) for row in (0, 4, 8, 20, 24)]
@@ -27,18 +27,18 @@ class Passes:
     epoch_rows: int | None
     """None: the stream is one pass."""
     num_rows: int | None
-    """After which it ends; None: never."""
+    """The number of rows until the end; None: the stream is endless."""
     drop_last: bool
 
     def end_of(self, row: int) -> int | None:
-        """Of the pass that a row is in; None: it has none."""
+        """Return the end of the pass that a row is in; None: it is endless."""
         if self.epoch_rows is None:
             return self.num_rows
         end = (row // self.epoch_rows + 1) * self.epoch_rows
         return end if self.num_rows is None else min(end, self.num_rows)
 
     def later_pass(self, row: int, count: int) -> int:
-        """Where the pass begins that is `count` passes behind the one at `row`; the end, where there is none."""
+        """Return the first row of the pass that is `count` passes after the one at `row`, or the end of the stream."""
         if count == 0:
             return row
         end = self.end_of(row)
@@ -48,31 +48,32 @@ class Passes:
         return later if self.num_rows is None else min(later, self.num_rows)
 
     def has_batch(self, row: int, global_size: int) -> bool:
-        """Whether a global batch may begin at a row, in the pass that it is in."""
+        """Whether a global batch can begin at a row, within its pass."""
         if self.num_rows is not None and row >= self.num_rows:
             return False
         end = self.end_of(row)
         return end is None or row + (global_size if self.drop_last else 1) <= end
 
     def batch_end(self, row: int, global_size: int) -> int:
-        """Where the stream stands after the global batch that begins at `row`."""
+        """Return the next row after the global batch that begins at `row`."""
         end = self.end_of(row)
-        # What `drop_last` leaves out of an epoch is passed over; at the end of a stream smaller batches may have it.
+        # With `drop_last` the rest of an epoch is skipped. The rest of the stream is not: a resumed run with smaller
+        # batches may still read it.
         needed = global_size if self.drop_last and self.epoch_rows is not None else 0
         return row + global_size if end is None or row + global_size + needed <= end else end
 
     def batch_begin(self, row: int, global_size: int) -> int:
-        """Where the next global batch begins: at `row`, or behind the rest of a pass that is too short for one."""
+        """Return the row of the next global batch: `row`, or the next pass if the rest of this one is too short."""
         is_short = self.epoch_rows is not None and not self.has_batch(row, global_size)
         return self.later_pass(row, 1) if is_short else row
 
     def steps_in_pass(self, row: int, global_size: int) -> int | None:
-        """From a row to the end of its pass; None: it has none."""
+        """Count the steps from a row to the end of its pass; None: it is endless."""
         end = self.end_of(row)
         return None if end is None else self._steps(end - row, global_size)
 
     def steps_to_end(self, row: int, global_size: int) -> int | None:
-        """From a row to the end of the stream; None: it has none."""
+        """Count the steps from a row to the end of the stream; None: it is endless."""
         if self.num_rows is None:
             return None
         if row >= self.num_rows:
@@ -83,12 +84,12 @@ class Passes:
         return self._steps(end - row, global_size) + whole + self._steps(rest, global_size)
 
     def row_of_step(self, first_row: int, step: int, global_size: int) -> int:
-        """Where a step begins, counted from `first_row`; past the end of the stream if there is none."""
+        """Return the row of a step, counted from `first_row`. It is past the end if there is no such step."""
         first_steps = self.steps_in_pass(first_row, global_size)
         if first_steps is None or step < first_steps or self.epoch_rows is None:
             return first_row + step * global_size
         steps = self._steps(self.epoch_rows, global_size)
-        if not steps:  # no batch is as short as an epoch
+        if not steps:  # an epoch is shorter than a batch, and `drop_last` leaves it out
             return first_row + step * global_size if self.num_rows is None else self.num_rows
         epochs, step = divmod(step - first_steps, steps)
         return (first_row // self.epoch_rows + 1 + epochs) * self.epoch_rows + step * global_size

@@ -1,13 +1,13 @@
-"""Where a stream stands. The stream is the one owner of this number; what reads it in order moves it.
+"""The position of a stream: its next row. The stream owns this number, and whoever reads it in order moves it.
 
-The workers of a DataLoader cannot move it: they read ahead, and of what is handed out they hear nothing. But they must
-know where to begin: the first pass goes on where the stream stands, each one after it at the next epoch. So the
-position is shared with the workers: numbers in memory without a name, written without locks. What is written by several
-at once is the same.
+The workers of a DataLoader cannot move it: they read ahead and do not learn which batches were used. But they must know
+where to begin. The first pass continues at the position of the stream, and each later pass begins at the next epoch. So
+the position is shared with the workers, as numbers in anonymous shared memory, written without locks. If several
+workers write at the same time, they write the same values.
 
-One word says which pass has begun since the stream was moved: how many there were, of how many workers, and the number
-that the DataLoader has given to all workers of this pass. Each worker also notes in which pass it has begun and ended:
-a pass that not all have ended was left, and how much of it was used nobody here knows.
+One word says which pass has begun since the stream was moved: the number of passes, the number of workers, and the seed
+that the DataLoader gave to all workers of this pass. Each worker also notes which pass it has begun and ended. If not
+all workers have ended a pass, it was abandoned, and how much of it was used is not known here.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from gristmill.stream.passes import Passes
 
 _MAX_WORKERS = 255
-"""More of them share places: then a pass that was left may be taken for a whole one."""
+"""More workers share entries: then an abandoned pass may be mistaken for a complete one."""
 _ROW, _PASS, _MOVES, _BEGUN = 0, 1, 2, 3
 _ENDED = _BEGUN + _MAX_WORKERS
 _LENGTH = _ENDED + _MAX_WORKERS
 _READER_BITS, _WORKER_BITS, _COUNT_BITS = 40, 8, 15
 _HERE = 1
-"""In place of a pass: a dataset was read in this process, batch by batch."""
+"""The word for a dataset that is read in this process, batch by batch."""
 
 
 class Position:
@@ -41,9 +41,9 @@ class Position:
     def __init__(self, row: int = 0) -> None:
         self._numbers: MutableSequence[int] = [row, *[0] * (_LENGTH - 1)]
         self._owner: int | None = None
-        """The process that shares it with its workers; None: nobody does."""
+        """The process that shares the position with its workers; None: it is not shared."""
         self._num_moves = 0
-        """As this process knows it: in a worker, when it was started."""
+        """How often the stream was moved, as this process knows it: a worker, from when it was started."""
 
     @property
     def row(self) -> int:
@@ -51,7 +51,7 @@ class Position:
 
     @property
     def is_taken(self) -> bool:
-        """Whether a DataLoader reads from here: then how much of that was used is not known."""
+        """Whether a DataLoader reads from here. Then it is not known how much was used."""
         return bool(self._numbers[_PASS])
 
     def move_to(self, row: int, *, by_dataset: bool = False) -> None:
@@ -70,70 +70,74 @@ class Position:
             )
 
     def share(self) -> None:
-        """From now on workers that this process starts see it move."""
+        """Share the position with the workers that this process starts from now on."""
         if self._owner != os.getpid():
             self._numbers, self._owner = RawArray("q", [*self._numbers[:]]), os.getpid()
 
     def begin_pass(self, reader: int, worker: int, num_workers: int, passes: Passes, *, is_first: bool) -> int:
-        """The first row of a pass of worker processes, all of which name the same `reader`; `is_first` in this one."""
+        """Return the first row of a pass of worker processes, which all have the same `reader`.
+
+        `is_first` says that it is the first pass of this worker.
+        """
         parent = multiprocessing.parent_process()
         self._keep_for(os.getpid() if parent is None or parent.pid is None else parent.pid)
-        if is_first and self._numbers[_MOVES] != self._num_moves:  # of a pass that was given up while it began
+        if is_first and self._numbers[_MOVES] != self._num_moves:  # the pass was abandoned while it began
             raise UsageError("the stream was moved after this worker was started", help="iterate the DataLoader again")
         worker, num_workers = worker % _MAX_WORKERS, min(num_workers, _MAX_WORKERS)
         begun = self._numbers[_PASS]
-        # A generator that is seeded anew gives the same number to the next pass; but no worker begins a pass twice.
-        if _name(begun) != _name(_word(1, num_workers, reader)) or self._numbers[_BEGUN + worker] == begun:
-            self._refuse_left_pass(begun)
+        # A generator that is seeded again gives the next pass the same number. But no worker begins a pass twice, so if
+        # this worker has begun it already, it is a new pass.
+        if _identity(begun) != _identity(_word(1, num_workers, reader)) or self._numbers[_BEGUN + worker] == begun:
+            self._refuse_abandoned_pass(begun)
             begun = self._numbers[_PASS] = _word(_count(begun) + 1, num_workers, reader)
         self._numbers[_BEGUN + worker] = begun
         return passes.later_pass(self.row, _count(begun) - 1)
 
     def end_pass(self, worker: int) -> None:
-        """A worker has made its last batch of the pass that it has begun."""
+        """Note that a worker has made the last batch of its pass."""
         worker %= _MAX_WORKERS
         self._numbers[_ENDED + worker] = self._numbers[_BEGUN + worker]
 
     def resume_pass(self, first_row: int) -> None:
-        """A pass of workers has begun at another row than they thought: that of a state which each of them loads."""
+        """Move the beginning of a pass of workers to the row of a state that each of them loads."""
         begun = self._numbers[_PASS]
         self._numbers[_ROW] = first_row
         self._numbers[_PASS] = _word(1, _num_workers(begun), begun)
 
     def begin_here(self, passes: Passes) -> int:
-        """The first row of a pass in this process."""
+        """Begin a pass in this process and return its first row."""
         begun = self._numbers[_PASS]
         count = _count(begun)
         if count:
-            self._refuse_left_pass(begun)
+            self._refuse_abandoned_pass(begun)
             self.move_to(passes.later_pass(self.row, count))
         return self.row
 
     def next_pass(self, passes: Passes) -> int:
-        """Where a pass would begin, if that of workers was whole."""
+        """Return where the next pass begins, if the pass of the workers was complete."""
         return passes.later_pass(self.row, _count(self._numbers[_PASS]))
 
-    def _refuse_left_pass(self, begun: int) -> None:
+    def _refuse_abandoned_pass(self, begun: int) -> None:
         ended = self._numbers[_ENDED : _ENDED + _num_workers(begun)]
-        is_left = bool(_count(begun)) and any(word != begun for word in ended)
-        # If the pass has changed since it was read, another worker has begun the next one, and has checked this one.
-        # It may have ended the next one too, so its place in `ended` proves nothing.
-        if is_left and self._numbers[_PASS] == begun:
+        is_abandoned = bool(_count(begun)) and any(word != begun for word in ended)
+        # If the pass has changed since it was read, another worker has begun the next one and has checked this one.
+        # That worker may have ended the next pass, too, so its entry in `ended` proves nothing.
+        if is_abandoned and self._numbers[_PASS] == begun:
             raise UsageError(
                 "the last pass of this DataLoader was left before its end, and its workers had read ahead: how much "
                 "of it was used is not known here",
-                help="dataset.load_state_dict(dataset.state_after(batch)) goes on behind the last batch that was used, "
-                "dataset.set_epoch(n) at an epoch; rows_per_epoch= makes shorter passes",
+                help="resume after the last batch with dataset.load_state_dict(dataset.state_after(batch)), or at an "
+                "epoch with dataset.set_epoch(n); rows_per_epoch= makes shorter passes",
             )
 
     def _keep_for(self, process: int) -> None:
-        """A process that was not started as a worker of the owner goes its own way."""
+        """Stop sharing in a process that is not a worker of the owner."""
         if self._owner not in (None, process):
             self._numbers, self._owner, self._num_moves = [self.row, *[0] * (_LENGTH - 1)], None, 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._owner is not None and get_spawning_popen() is not None:
-            return _shared, (self._numbers, self._owner, self._num_moves)
+            return _restore_shared, (self._numbers, self._owner, self._num_moves)
         return Position, (self.row,)
 
 
@@ -150,12 +154,12 @@ def _num_workers(word: int) -> int:
     return word >> _READER_BITS & _MAX_WORKERS
 
 
-def _name(word: int) -> int:
-    """Without the count."""
+def _identity(word: int) -> int:
+    """Return the word without its count of passes."""
     return word % (1 << (_READER_BITS + _WORKER_BITS))
 
 
-def _shared(numbers: MutableSequence[int], owner: int, num_moves: int) -> Position:
+def _restore_shared(numbers: MutableSequence[int], owner: int, num_moves: int) -> Position:
     position = Position()
     position._numbers, position._owner, position._num_moves = numbers, owner, num_moves
     return position

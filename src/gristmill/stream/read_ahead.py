@@ -1,7 +1,8 @@
-"""Rows of batches to come, asked for while the present one is made: many reads from a disk at a time in place of one.
+"""Requests for the rows of later batches while a batch is made: many reads from the disk at a time instead of one.
 
-The order of rows is known beforehand. But asking costs a system call a row, more than copying a row that is in memory.
-So it is done only while rows do come from a disk, which the thread's count of major page faults tells.
+The order of rows is known in advance. But a request costs a system call for each row, more than the copy of a row that
+is in memory. So rows are requested only while they come from the disk, which the thread's count of major page faults
+shows.
 """
 
 from __future__ import annotations
@@ -21,23 +22,24 @@ if TYPE_CHECKING:
 _WHOSE = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
 _ROWS_IN_FLIGHT = 64
 _BATCHES_UNTIL_WARM = 256
-"""Rows that were asked for in time cause no faults. So after this many batches without one, one is made unasked."""
+"""Rows that were requested in time cause no faults. So after this many batches without a fault, one is made without a
+request, to see whether rows still come from the disk."""
 
 
 class ReadAhead:
-    """Decides when to ask for rows to come, and asks. Threads may share it: at worst a batch is asked for twice."""
+    """Decides when to request later rows. Threads may share it: at worst a batch is requested twice."""
 
     def __init__(self) -> None:
         self._batches_left = 0
-        """While rows come from a disk."""
+        """The number of batches for which rows are still requested."""
 
     @staticmethod
     def num_faults() -> int:
-        """Of this thread so far, that had to wait for a disk."""
+        """Count the page faults of this thread so far that had to wait for the disk."""
         return resource.getrusage(_WHOSE).ru_majflt
 
     def note(self, num_faults: int) -> bool:
-        """After a batch, with the faults before it: whether rows have just begun to come from a disk."""
+        """Note a batch, with the faults before it; return whether rows have just begun to come from the disk."""
         if self.num_faults() == num_faults:
             self._batches_left -= self._batches_left > 0
             return False
@@ -51,12 +53,12 @@ class ReadAhead:
 
     @staticmethod
     def batches_ahead(num_rows: int) -> int:
-        """How far ahead batches of so many rows are asked for."""
+        """Return how many batches of this many rows are requested ahead."""
         return max(1, _ROWS_IN_FLIGHT // max(num_rows, 1))
 
     @staticmethod
     def request(table: RowTable, indices: NDArray[np.int64]) -> None:
-        """Begin to read the rows at these indices."""
+        """Start reading the rows with these indices."""
         addresses = table.row_addresses(indices)
         addresses = addresses[addresses[:, A_SHARD] >= 0]
         sizes = addresses[:, A_STORED] * addresses[:, A_ID_BYTES]

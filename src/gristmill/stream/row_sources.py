@@ -1,7 +1,7 @@
-"""Which source each row of a stream is from. In a mixed lane its origins say it, not its file.
+"""The source of each row of a stream. In a mixed lane the origins of a row tell it, not its shard.
 
-When a shard of such a lane is first touched, the input file of each row's first document is looked up: about 20 bytes
-read a document, and 2 bytes kept a row.
+When a row of such a shard is first read, the input file of each row's first document is looked up. This reads about 20
+bytes for each document and keeps 2 bytes for each row.
 """
 
 from __future__ import annotations
@@ -26,42 +26,42 @@ if TYPE_CHECKING:
     from gristmill.stream.sources import RowShard
 
 _BY_ROW = -2
-"""In place of a shard's source: each of its rows has its own."""
+"""The number for a shard whose rows have different sources."""
 
 
 class RowSources:
-    """The source of any rows, as numbers in `Stream.sources`."""
+    """Finds the source of any rows, as numbers in `Stream.sources`."""
 
     def __init__(self, shards: list[RowShard], sources: list[str]) -> None:
         self._shards = shards
         self._numbers = {source: number for number, source in enumerate(sources)}
         of_shards = [_BY_ROW if shard.origin_sources else self._numbers[shard.source] for shard in shards]
-        # One more at the end: shard -1 is that of rows which only fill up a batch.
+        # One more at the end: rows that only fill up a batch have shard -1, which is this entry.
         self._of_shards = np.array([*of_shards, -1], dtype=np.int64)
         self._of_rows: dict[int, NDArray[np.uint16]] = {}
-        """Of the shards of mixed lanes that were touched."""
+        """The sources of rows, for the shards of mixed lanes that were read so far."""
         self._starts = np.cumsum([0, *(shard.rows for shard in shards)], dtype=np.int64)
-        """Of each shard, among the indices of all rows."""
+        """The first index of each shard among all rows."""
         self._has_mixed = _BY_ROW in of_shards
 
     def __call__(self, shards: NDArray[np.int64], indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """For the number of each row's shard, and its place among all rows."""
-        found = self._of_shards[shards]
+        """Find the sources, from the number of each row's shard and its index among all rows."""
+        numbers = self._of_shards[shards]
         if not self._has_mixed:
-            return found
-        for number in np.unique(shards[found == _BY_ROW]).tolist():
+            return numbers
+        for number in np.unique(shards[numbers == _BY_ROW]).tolist():
             lane = self._shards[number].origin_sources
             assert lane is not None
             if number not in self._of_rows:
                 self._of_rows[number] = _find_sources(self._shards[number], lane)
             chosen = shards == number
             of_lane = np.array([self._numbers[label] for label in lane.labels], dtype=np.int64)
-            found[chosen] = of_lane[self._of_rows[number][indices[chosen] - self._starts[number]]]
-        return found
+            numbers[chosen] = of_lane[self._of_rows[number][indices[chosen] - self._starts[number]]]
+        return numbers
 
 
 def _find_sources(shard: RowShard, lane: OriginSources) -> NDArray[np.uint16]:
-    """The number of the source of each row, in `lane.names`."""
+    """Find the source of each row of a shard, as a number in `lane.names`."""
     check_size(shard)
     try:
         files = np.concatenate([np.empty(0, np.uint64), *_read_first_files(Path(shard.path))])
@@ -75,7 +75,7 @@ def _find_sources(shard: RowShard, lane: OriginSources) -> NDArray[np.uint16]:
     is_known = indices < len(lane.files)
     is_known[is_known] = lane.files[indices[is_known]] == files[is_known]
     if not is_known.all():
-        raise make_damage_error(shard.path, "has rows of an input file that the manifest does not name", shard.folder)
+        raise make_damage_error(shard.path, "has rows of an input file that is not in the manifest", shard.folder)
     return lane.numbers[indices]
 
 

@@ -1,8 +1,8 @@
-"""All rows of a stream: from a place among them to addresses in memory.
+"""All stored rows of a stream: from the index of a row to its addresses in memory.
 
-O(1) a row after its shard was first touched, O(log shards) to find the shard. Memory: 640 bytes a shard with all that
-is known of it, and 88 bytes a batch of the shards that were touched. Shards are opened one by one as rows of them come
-up: never all at the start.
+A row costs O(1) once its shard is open, and O(log shards) to find the shard. Memory: 640 bytes for each shard, and 88
+bytes for each batch of the shards that are open. A shard is opened when one of its rows is first read, never at the
+start.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gristmill.shards.damage import make_damage_error
-from gristmill.stream.kernels import ADDRESS_COLUMNS, BLOCK_COLUMNS, DAMAGED, FINE, find
+from gristmill.stream.kernels import ADDRESS_COLUMNS, BLOCK_COLUMNS, DAMAGED, FINE, find_rows
 from gristmill.stream.memory import memory
 from gristmill.stream.shard_blocks import check_size, open_blocks
 
@@ -25,28 +25,29 @@ if TYPE_CHECKING:
 
 
 class RowTable:
-    """See the module. Threads may use it together."""
+    """The addresses of all rows. Threads may use it together."""
 
     def __init__(self, shards: list[RowShard], *, at_random: bool = False) -> None:
         self.shards = shards
         self._at_random = at_random
         self.ends = np.cumsum([shard.rows for shard in shards], dtype=np.int64)
         self._mapped: list[pa.Buffer] = []
-        # First block and number of blocks of each shard (0: not opened yet), and the blocks.
+        # The first block and the number of blocks of each shard (0: not open yet), and all blocks. Both arrays are
+        # replaced together, in one assignment, so that a thread never sees one without the other.
         self._tables = np.zeros((len(shards), 2), dtype=np.int64), np.empty((64, BLOCK_COLUMNS), dtype=np.int64)
         self._num_blocks = 0
         self._opening = threading.Lock()
 
     def check_sizes(self) -> None:
-        """Name the first shard that is missing or cut short."""
+        """Raise an error that names the first shard that is missing or too short."""
         for shard in self.shards:
             check_size(shard)
 
     def row_addresses(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where the rows at these indices are; a place of -1 is a row without tokens."""
+        """Find the rows with these indices. The index -1 is a row without tokens."""
         addresses = np.empty((len(indices), ADDRESS_COLUMNS), dtype=np.int64)
         while True:
-            problem, shard = find(indices, self.ends, *self._tables, memory().int32, addresses)
+            problem, shard = find_rows(indices, self.ends, *self._tables, memory().int32, addresses)
             if problem == FINE:
                 return addresses
             if problem == DAMAGED:
@@ -55,14 +56,14 @@ class RowTable:
             self._open(indices)
 
     def shards_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The number of each row's shard."""
+        """Return the number of each row's shard."""
         return np.searchsorted(self.ends, indices, side="right")
 
     def _open(self, indices: NDArray[np.int64]) -> None:
-        """Map the shards of these indices that are not mapped yet."""
+        """Map the shards of these rows that are not mapped yet."""
         with self._opening:
             shard_blocks, blocks = self._tables
-            # A copy: a kernel in another thread may be using the present one, together with blocks of its own length.
+            # A copy, because a kernel in another thread may be reading the present array.
             shard_blocks = shard_blocks.copy()
             try:
                 for shard in np.unique(self.shards_of(indices[indices >= 0])).tolist():
@@ -70,12 +71,12 @@ class RowTable:
                         mapped, of_shard = open_blocks(self.shards[shard], at_random=self._at_random)
                         self._mapped.append(mapped)
                         shard_blocks[shard] = self._num_blocks, len(of_shard)
-                        blocks = self._with(blocks, of_shard)
-            finally:  # those before one that is damaged stay open, and count
+                        blocks = self._append(blocks, of_shard)
+            finally:  # shards before a damaged one stay open
                 self._tables = shard_blocks, blocks
 
-    def _with(self, blocks: NDArray[np.int64], more: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Blocks with more of them behind: in place where there is room, which nobody reads yet."""
+    def _append(self, blocks: NDArray[np.int64], more: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Append blocks: in place where there is room, because no thread reads beyond the present end."""
         first, end = self._num_blocks, self._num_blocks + len(more)
         if end > len(blocks):
             larger = np.empty((max(end, 2 * len(blocks)), BLOCK_COLUMNS), dtype=np.int64)

@@ -1,8 +1,8 @@
-"""Where the rows of a shard lie in memory: one line of addresses for each of its batches.
+"""Where the rows of a shard are in memory: one line of addresses for each of its batches.
 
-A shard is mapped when its first row is asked for, its batches' headers are read once (about 0.1 ms each), and from then
-on a row is found by arithmetic. No row is read or copied here. The file descriptor is closed again, so the number of
-open files does not grow with the number of shards; the mapping lives as long as the buffer that is returned.
+A shard is mapped when its first row is needed, and the headers of its batches are read once (about 0.1 ms each). After
+that a row is found by arithmetic. No row is read or copied here. The file descriptor is closed, so the number of open
+files does not grow with the number of shards; the mapping lives as long as the buffer that is returned.
 """
 
 from __future__ import annotations
@@ -36,14 +36,17 @@ if TYPE_CHECKING:
 
 
 def open_blocks(shard: RowShard, *, at_random: bool) -> tuple[pa.Buffer, NDArray[np.int64]]:
-    """The mapped file, to be kept, and a line for each batch; `at_random`: rows are read in no order."""
+    """Map a shard; return the mapping, which must be kept, and a line for each batch.
+
+    `at_random` says that rows will be read in no order.
+    """
     try:
         check_size(shard)
         mapped = map_file(shard.path, shard.bytes, at_random=at_random)
         with pa.ipc.open_stream(pa.BufferReader(mapped)) as stream:
             if not stream.schema.equals(shard.schema):
-                raise ValueError("its columns are not those of the manifest")
-            lines = [_line(batch, mapped) for batch in stream]
+                raise ValueError("its columns are not those in the manifest")
+            lines = [_make_line(batch, mapped) for batch in stream]
     except FileNotFoundError as error:
         raise make_damage_error(shard.path, "is missing", shard.folder) from error
     except READ_ERRORS as error:
@@ -59,7 +62,7 @@ def open_blocks(shard: RowShard, *, at_random: bool) -> tuple[pa.Buffer, NDArray
 
 
 def _request_lengths(blocks: NDArray[np.int64]) -> None:
-    """Begin to read where rows begin and how long their documents are: a hundredth of a shard, needed for any row."""
+    """Start reading the offsets of rows and the lengths of documents: 1 % of a shard, needed for any row."""
     for block in blocks.tolist():
         offsets_bytes = 4 * (block[B_ROWS] + 1)
         request_pages(block[B_LENGTHS_OFFSETS], offsets_bytes)
@@ -69,7 +72,7 @@ def _request_lengths(blocks: NDArray[np.int64]) -> None:
 
 
 def check_size(shard: RowShard) -> None:
-    """Refuse a file that is missing or not as long as it was: touching a page behind its end would kill the process."""
+    """Refuse a file that is missing or has another size: reading a page beyond its end would kill the process."""
     try:
         num_bytes = Path(shard.path).stat().st_size
     except FileNotFoundError as error:
@@ -78,9 +81,9 @@ def check_size(shard: RowShard) -> None:
         raise make_damage_error(shard.path, f"has {num_bytes} bytes, but {shard.bytes} were written", shard.folder)
 
 
-def _line(batch: pa.RecordBatch, mapped: pa.Buffer) -> list[int]:
-    """The columns of a block in their order; where its rows end is filled in later."""
-    batch.validate()  # no negative counts, no buffer shorter than its column; what is in them is looked at by `find`
+def _make_line(batch: pa.RecordBatch, mapped: pa.Buffer) -> list[int]:
+    """Make the line of a block. The row at which it ends is filled in later."""
+    batch.validate()  # no negative counts, no buffer shorter than its column; `find_rows` checks the values
     ids, lengths = batch.column(INPUT_IDS), batch.column(LENGTHS)
     fixed = pa.types.is_fixed_size_list(ids.type)
     id_buffers = ids.buffers()
@@ -98,20 +101,20 @@ def _line(batch: pa.RecordBatch, mapped: pa.Buffer) -> list[int]:
     return [
         0,
         batch.num_rows,
-        _address(id_buffers[-1], mapped, num_ids * id_bytes),
+        _find_address(id_buffers[-1], mapped, num_ids * id_bytes),
         id_bytes,
         ids.type.list_size if fixed else 0,
-        0 if fixed else _address(id_buffers[1], mapped, 4 * (batch.num_rows + 1)),
+        0 if fixed else _find_address(id_buffers[1], mapped, 4 * (batch.num_rows + 1)),
         num_ids,
-        _address(lengths_offsets, mapped, 4 * (batch.num_rows + 1)),
-        _address(length_values, mapped, 4 * len(lengths.values)),
+        _find_address(lengths_offsets, mapped, 4 * (batch.num_rows + 1)),
+        _find_address(length_values, mapped, 4 * len(lengths.values)),
         len(lengths.values),
-        0 if masks is None else _address(masks.buffers()[-1], mapped, -(-num_masks // 8)),
+        0 if masks is None else _find_address(masks.buffers()[-1], mapped, -(-num_masks // 8)),
     ]
 
 
-def _address(buffer: pa.Buffer | None, mapped: pa.Buffer, num_bytes: int) -> int:
-    """Where a buffer lies of which a kernel may read so many bytes."""
+def _find_address(buffer: pa.Buffer | None, mapped: pa.Buffer, num_bytes: int) -> int:
+    """Return the address of a buffer from which a kernel may read this many bytes."""
     if num_bytes == 0:  # a column without values: nothing will be read
         return int(mapped.address)
     if buffer is None or buffer.size < num_bytes:

@@ -1,7 +1,7 @@
-"""What a stream reads: datasets opened, splits and sources chosen, and arranged in lanes.
+"""What a stream reads: its datasets, the chosen split and sources, and their lanes.
 
-A lane is what has one order of its own: a permutation of all its rows, another in each epoch. Sources with weights are
-a lane each. Sources without weights among them are one lane together, so that an epoch is each row once, exactly.
+A lane has its own order: a permutation of all its rows, another one in each epoch. With weights each source is a lane.
+Without weights all sources are one lane, so that an epoch is each row exactly once.
 """
 
 from __future__ import annotations
@@ -33,32 +33,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RowShard:
-    """A shard, as a stream needs to know it."""
+    """A shard of token rows, with what a stream needs to know about it."""
 
     path: str
     folder: str
-    """Of its dataset."""
+    """The folder of its dataset."""
     source: str
-    """For people: the source's name, with the dataset's before it where there are several."""
+    """The name of the source that people see: prefixed with the dataset's name if there are several."""
     rows: int
     tokens: int | None
     bytes: int
     first_row: int
-    """Among all records of its dataset."""
+    """The number of its first row among all records of its dataset."""
     schema: pa.Schema
-    """Which every shard of the dataset has."""
+    """The schema of all shards of the dataset."""
     origin_sources: OriginSources | None = None
-    """Of a mixed lane: its rows are from many sources."""
+    """The sources of its rows, if it belongs to a mixed lane."""
 
     @property
     def shares(self) -> Mapping[str, float]:
-        """Of its rows, by source; of a mixed lane, those of the whole lane."""
+        """The share of each source in its rows. For a mixed lane, the shares of the whole lane."""
         return {self.source: 1.0} if self.origin_sources is None else self.origin_sources.shares
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Rows with one order of their own."""
+    """Rows that have an order of their own."""
 
     name: str
     shards: list[RowShard]
@@ -68,13 +68,13 @@ class Lane:
         return sum(shard.rows for shard in self.shards)
 
     def tokens(self, row_length: int | None) -> int:
-        """Without padding, where the manifest has counted them."""
-        return sum(_tokens(shard, row_length) for shard in self.shards)
+        """Count the tokens, without padding if the manifest has counted them."""
+        return sum(_count_tokens(shard, row_length) for shard in self.shards)
 
 
 @dataclass(frozen=True, slots=True)
 class StreamDataset:
-    """One dataset of a stream: its lanes, and the default share of each in it."""
+    """A dataset of a stream, with its lanes and their default shares."""
 
     name: str
     manifest: Manifest
@@ -82,7 +82,7 @@ class StreamDataset:
     sources: list[str]
     lanes: list[Lane]
     shares: dict[str, float] | None
-    """Of its lanes, from the manifest's mixture, 0 for one without rows; None: the manifest has none."""
+    """The shares of its lanes by the manifest's mixture, 0 for a lane without rows; None: there is no mixture."""
 
 
 def open_datasets(arguments: StreamArguments) -> list[StreamDataset]:
@@ -99,14 +99,14 @@ def open_datasets(arguments: StreamArguments) -> list[StreamDataset]:
     names = [lane.name for dataset in datasets for lane in dataset.lanes]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise UsageError(f'two sources of the stream are called "{twice}"', help="give the datasets other names")
+        raise UsageError(f'two sources of the stream are called "{twice}"', help="rename one of the datasets")
     if not any(lane.rows for dataset in datasets for lane in dataset.lanes):
-        raise UsageError("there is no row to stream", help="`gristmill inspect` shows what a dataset holds")
+        raise UsageError("the dataset has no rows to stream", help="run `gristmill inspect` to see what it holds")
     return datasets
 
 
 def arrange_lanes(datasets: list[StreamDataset], *, weighted: bool) -> list[Lane]:
-    """All lanes; one for everything where there are no weights."""
+    """Arrange all rows in lanes: with weights the lanes of all datasets, without weights one lane."""
     lanes = [lane for dataset in datasets for lane in dataset.lanes]
     return lanes if weighted else [Lane("", [shard for lane in lanes for shard in lane.shards])]
 
@@ -117,33 +117,35 @@ def list_sources(lanes: Iterable[Lane]) -> list[str]:
 
 
 def find_row_length(manifest: Manifest) -> int | None:
-    """Tokens in each row; None where rows have lengths of their own."""
+    """Find the number of tokens in each row; None: rows differ in length."""
     ids = manifest.schema.to_arrow().field(INPUT_IDS).type
     return int(ids.list_size) if pa.types.is_fixed_size_list(ids) else None
 
 
 def hash_content(datasets: Iterable[StreamDataset]) -> str:
-    """Of all that is streamed, in its arrangement."""
+    """Hash the content of all datasets, their splits and sources, in their order."""
     content = [[dataset.name, dataset.manifest.dataset_hash, dataset.split, dataset.sources] for dataset in datasets]
     return xxhash.xxh3_128_hexdigest(msgspec.json.encode(content))
 
 
 def _open(name: str, path: str, split: str | None, sources: Sequence[str] | None, *, weighted: bool) -> StreamDataset:
     if "://" in path:
-        raise UsageError(f"a dataset is streamed from a local folder, not from {path}", help="copy it to a disk first")
+        raise UsageError(
+            f"datasets are streamed from a local folder, not from {path}", help="copy it to a local disk first"
+        )
     manifest = load_manifest(path)
     if not manifest.holds_rows or manifest.format != "arrow":
         raise UsageError(
             f"{path} holds {manifest.kind}, not rows of tokens", help="add a `tokenize` step to its recipe, and `pack`"
         )
-    split = _split(path, manifest, split)
+    split = _choose_split(path, manifest, split)
     of_split = manifest.splits.get(split, {})
     for source in sources or ():
         if source not in of_split and source in manifest.mixed.get(split, {}):
             raise make_fixed_weights_error(path, manifest, split)
         check_choice("sources", source, of_split)
     chosen = [source for source in of_split if sources is None or source in sources]
-    shards = _shards(name, path, manifest, split, chosen)
+    shards = _list_shards(name, path, manifest, split, chosen)
     if weighted or (manifest.mixture is not None and len(chosen) > 1):
         lanes = [Lane(_lane_name(name, source), shards[source]) for source in chosen]
         default = manifest.mixture
@@ -158,16 +160,16 @@ def _open(name: str, path: str, split: str | None, sources: Sequence[str] | None
 
 
 def make_fixed_weights_error(path: str, manifest: Manifest, split: str) -> UsageError:
-    """Why the sources of a mixed lane can be neither weighed nor left out."""
+    """Make the error for weights or a choice of sources in a mixed lane, which has fixed weights."""
     rows = {source: share.rows for source, share in manifest.mixed[split].items()}
     listed = ", ".join(f"{source} {count / max(sum(rows.values()), 1):.1%}" for source, count in rows.items())
     return UsageError(
-        f"the sources of {path or 'the dataset'} were mixed when it was written ({listed}): they have no other weights",
+        f"the sources of {path or 'the dataset'} were mixed when it was written ({listed}): their weights are fixed",
         help="stream the datasets that it was made of, or write it with interleave: false",
     )
 
 
-def _split(path: str, manifest: Manifest, split: str | None) -> str:
+def _choose_split(path: str, manifest: Manifest, split: str | None) -> str:
     if split is not None:
         check_choice("split", split, manifest.splits)
         return split
@@ -178,16 +180,18 @@ def _split(path: str, manifest: Manifest, split: str | None) -> str:
     return next(iter(manifest.splits))
 
 
-def _shards(name: str, folder: str, manifest: Manifest, split: str, sources: list[str]) -> dict[str, list[RowShard]]:
-    """The shards of each chosen source that hold rows."""
-    found: dict[str, list[RowShard]] = {source: [] for source in sources}
+def _list_shards(
+    name: str, folder: str, manifest: Manifest, split: str, sources: list[str]
+) -> dict[str, list[RowShard]]:
+    """List the shards with rows of each chosen source."""
+    shards: dict[str, list[RowShard]] = {source: [] for source in sources}
     root, schema = Path(folder).absolute(), manifest.shard_schema()
     mixed = OriginSources.of(manifest, split, name) if split in manifest.mixed else None
     first_row = 0
     for of_split, source, shard in manifest.shards():
-        if of_split == split and source in found and shard.rows:
+        if of_split == split and source in shards and shard.rows:
             label = source if not name else name if len(sources) == 1 else f"{name}/{source}"
-            found[source].append(
+            shards[source].append(
                 RowShard(
                     path=str(shard.below(root)),
                     folder=folder,
@@ -201,7 +205,7 @@ def _shards(name: str, folder: str, manifest: Manifest, split: str, sources: lis
                 )
             )
         first_row += shard.rows
-    return found
+    return shards
 
 
 def _lane_name(dataset: str, source: str) -> str:
@@ -209,7 +213,7 @@ def _lane_name(dataset: str, source: str) -> str:
 
 
 def _check_alike(datasets: list[StreamDataset]) -> None:
-    """Rows of different lengths or tokenizers cannot stand in one batch."""
+    """Refuse datasets whose rows cannot be in one batch: they differ in length or tokenizer."""
     first = datasets[0]
     for dataset in datasets[1:]:
         lengths = find_row_length(first.manifest), find_row_length(dataset.manifest)
@@ -218,14 +222,14 @@ def _check_alike(datasets: list[StreamDataset]) -> None:
             raise UsageError(
                 f"{first.name} has {words[0]} and {dataset.name} {words[1]}", help="pack them with one row_length"
             )
-        tokenizers = [one.manifest.tokenizer for one in (first, dataset)]
+        tokenizers = [entry.manifest.tokenizer for entry in (first, dataset)]
         if all(tokenizers) and len({tokenizer.content for tokenizer in tokenizers if tokenizer}) > 1:
             raise UsageError(
                 f"{first.name} and {dataset.name} have different tokenizers", help="tokenize them with the same one"
             )
 
 
-def _tokens(shard: RowShard, row_length: int | None) -> int:
+def _count_tokens(shard: RowShard, row_length: int | None) -> int:
     if shard.tokens is not None:
         return shard.tokens
     if row_length is not None:

@@ -1,7 +1,7 @@
-"""The state of a stream: the next row, and what guards its meaning.
+"""The state of a stream: the next row, and what protects its meaning.
 
-One number says where a run goes on. All else is there so that the number is not taken for a row of something else: of
-other data, in another order, under other weights in the past.
+One number says where a run resumes. All other fields ensure that the number is not used for something else: other data,
+another order, or other weights in the past.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 Phases = list[tuple[int, dict[str, int], Literal["counts"]]]
 
 _MEANINGS = {
-    "order_version": "the order of rows is another in this version of Gristmill",
-    "dataset_hash": "the data are not those that the state was saved with (or another split, or other sources)",
-    "seed": "the seed is not the one that the state was saved with",
-    "mixture_hash": "the rows so far were drawn with other weights, or with another `shuffle`",
+    "order_version": "this version of Gristmill has another order of rows",
+    "dataset_hash": "the data, the split or the sources differ from those that the state was saved with",
+    "seed": "the seed differs from the one that the state was saved with",
+    "mixture_hash": "earlier rows were drawn with other weights, or with another `shuffle`",
 }
 
 
 class StreamState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What `Stream.state_dict` gives, as a dict of plain numbers and strings."""
+    """The fields of `Stream.state_dict`: plain numbers and strings."""
 
     row: int
     seed: int
@@ -40,26 +40,26 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     mixture_hash: str
     dataset_hash: str
     phases: Phases
-    """Rows of each lane in 65,536, from each row on; empty where there are no weights. `Stream(mixture=…)` takes them
-    again, whatever the units of its weights are: "counts" says that they are exact."""
+    """The rows of each lane among 65,536, from each row on; empty without weights. `Stream(mixture=…)` accepts them,
+    whatever the unit of its weights: "counts" says that they are exact."""
 
 
 def make_state(row: int, order: RowOrder, *, seed: int, shuffle: bool, dataset_hash: str) -> StreamState:
-    """The state before `row`."""
-    known = [] if order.mixture is None else order.mixture.phases
-    phases: Phases = [(phase.first_row, phase.counts, COUNTS) for phase in known]
+    """Make the state before `row`."""
+    mixture_phases = [] if order.mixture is None else order.mixture.phases
+    phases: Phases = [(phase.first_row, phase.counts, COUNTS) for phase in mixture_phases]
     return StreamState(
         row=row,
         seed=seed,
         order_version=ORDER_VERSION,
-        mixture_hash=_past_hash(row, phases, weighted=order.mixture is not None, shuffle=shuffle),
+        mixture_hash=_hash_past(row, phases, weighted=order.mixture is not None, shuffle=shuffle),
         dataset_hash=dataset_hash,
         phases=phases,
     )
 
 
 def parse_state(state: Mapping[str, Any]) -> StreamState:
-    """A state from what was saved, perhaps as JSON."""
+    """Parse a saved state, perhaps from JSON."""
     try:
         parsed = msgspec.convert(dict(state), StreamState)
     except (msgspec.ValidationError, TypeError, ValueError) as error:
@@ -70,29 +70,29 @@ def parse_state(state: Mapping[str, Any]) -> StreamState:
 
 
 def check_same_stream(saved: StreamState, ours: StreamState, ignore: Collection[str]) -> None:
-    """Refuse a state of another stream; `ours` is this stream's at the same row."""
+    """Refuse the state of another stream; `ours` is the state of this stream at the same row."""
     for name in ignore:
         if name not in _MEANINGS:
-            raise UsageError(f"ignore names {', '.join(_MEANINGS)}, not {name!r}")
+            raise UsageError(f"ignore can name {', '.join(_MEANINGS)}, not {name!r}")
     for name, meaning in _MEANINGS.items():
         was, now = getattr(saved, name), getattr(ours, name)
         if was != now and name not in ignore:
             raise UsageError(
                 f"the state does not fit this stream: {meaning} ({name} was {was}, is {now})",
-                help=_advice(name, saved),
+                help=_make_advice(name, saved),
                 field=name,
             )
 
 
-def _advice(name: str, saved: StreamState) -> str:
-    override = f'or go on with other rows on purpose: ignore=["{name}"]'
+def _make_advice(name: str, saved: StreamState) -> str:
+    override = f'or accept other rows on purpose with ignore=["{name}"]'
     if name == "mixture_hash" and saved.phases:
-        change = f"append ({saved.row}, weights) to change them from here on"
+        change = f"append ({saved.row}, weights) to change the weights from here on"
         return f"start with mixture={saved.phases} and {change}, {override}"
     return f"open the stream as it was, {override}"
 
 
-def _past_hash(row: int, phases: Phases, *, weighted: bool, shuffle: bool) -> str:
-    """Of the weights that rows before `row` were drawn with: what comes later may still be changed."""
+def _hash_past(row: int, phases: Phases, *, weighted: bool, shuffle: bool) -> str:
+    """Hash the weights of the rows before `row`. Later weights may still be changed."""
     past = [[first, sorted(counts.items())] for first, counts, _ in phases if first < row]
     return xxhash.xxh3_128_hexdigest(msgspec.json.encode([weighted, shuffle, past]))

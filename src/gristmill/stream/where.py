@@ -1,4 +1,4 @@
-"""From a step back to the documents: which of them a model saw, and where they came from."""
+"""From a training step back to its documents, and to the input files that they came from."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A document, or a piece of one, in a row."""
+    """A document in a row, or a piece of one."""
 
     origin: Origin
     tokens: int
@@ -27,24 +27,24 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class RowOrigins:
-    """A row of the stream, and what it consists of."""
+    """A row of the stream, with its documents."""
 
     row: int
     rank: int
     source: str
     epoch: int
-    """How often the source's rows were all read before."""
+    """How often all rows of the source were read before."""
     shard: str
     shard_row: int
     documents: list[Document]
 
 
 def find_origins(order: RowOrder, table: RowTable, rows: range, first_row: int, batch_size: int) -> list[RowOrigins]:
-    """Of some rows of the step that begins at `first_row`."""
+    """Find the documents of some rows of the step that begins at `first_row`."""
     ordered = order(np.array(rows, dtype=np.int64))
     numbers = table.shards_of(ordered.indices)
     datasets: dict[str, Dataset] = {}
-    found = []
+    origins = []
     for index, row in enumerate(rows):
         shard = table.shards[int(numbers[index])]
         shard_row = int(ordered.indices[index] - table.ends[numbers[index]]) + shard.rows
@@ -54,22 +54,22 @@ def find_origins(order: RowOrder, table: RowTable, rows: range, first_row: int, 
         record = shard.first_row + shard_row
         lengths = dataset[record][LENGTHS].tolist()
         documents = [Document(*pair) for pair in zip(dataset.origins(record), lengths, strict=True)]
-        found.append(
+        origins.append(
             RowOrigins(
                 row=row,
                 rank=(row - first_row) // batch_size,
-                source=_source(shard, documents),
+                source=_find_source(shard, documents),
                 epoch=int(ordered.draws[index] // order.sizes[ordered.lanes[index]]),
                 shard=shard.path,
                 shard_row=shard_row,
                 documents=documents,
             )
         )
-    return found
+    return origins
 
 
-def _source(shard: RowShard, documents: list[Document]) -> str:
-    """For people, as in `Stream.sources`."""
+def _find_source(shard: RowShard, documents: list[Document]) -> str:
+    """Find the name of the row's source, as in `Stream.sources`."""
     if shard.origin_sources is None:
         return shard.source
     return shard.origin_sources.label(documents[0].origin.source)

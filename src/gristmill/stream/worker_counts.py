@@ -1,7 +1,7 @@
-"""What the worker processes of a DataLoader have made, counted where the process that started them can see it.
+"""The batches that worker processes of a DataLoader have made, counted where their parent process can see it.
 
-A line of numbers for each worker in memory without a name, written without locks: each writes its own line only. A
-DataLoader asks ahead, so the counts may be up to `num_workers * prefetch_factor` batches ahead of what was used.
+Each worker has a line of numbers in anonymous shared memory. No locks are needed: a worker writes only its own line. A
+DataLoader prefetches, so the counts may be up to `num_workers * prefetch_factor` batches ahead of what was used.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     from gristmill.stream.collate import Batch
 
 _NUM_LINES = 256
-_STARTED, _ROW, _PLACES, _COUNTS = range(4)
-"""Columns of a line: when its first batch was begun (ns), the next row, places for tokens; then rows of each source and
-of none, then tokens of each."""
+_STARTED, _ROW, _POSITIONS, _COUNTS = range(4)
+"""The columns of a line: the start of its first batch (ns), the next row, tokens with padding; then the rows of each
+source and those of none, then the tokens of each."""
 
 
 class WorkerTotals(NamedTuple):
-    """By all workers."""
+    """The counts of all workers together."""
 
     rows: NDArray[np.int64]
-    """Of each source, and at the end those that only fill up a batch."""
+    """The rows of each source, and at the end those that only fill up a batch."""
     tokens: NDArray[np.int64]
-    places: int
+    positions: int
     row: int
     started: float | None
     """By `time.perf_counter`, which all processes of a machine share."""
 
 
 class WorkerCounts:
-    """See the module."""
+    """The counts of each worker of one DataLoader."""
 
     def __init__(self, num_sources: int, shared: Any = None, owner: int | None = None) -> None:
         self._num_sources = num_sources
@@ -48,9 +48,9 @@ class WorkerCounts:
         self._owner = os.getpid() if owner is None else owner
 
     def add(self, batch: Batch, worker: int, next_row: int | None) -> None:
-        """A batch that this worker has made; of a process that is no worker of the owner, nothing is counted.
+        """Count a batch of a worker. A process that is not a worker of the owner counts nothing.
 
-        `next_row` None: of rows in an order that is not the stream's.
+        `next_row` is None for rows in another order than the stream's.
         """
         parent = multiprocessing.parent_process()
         if parent is None or parent.pid != self._owner:
@@ -58,26 +58,26 @@ class WorkerCounts:
         line = self._lines()[worker % _NUM_LINES]
         line[_STARTED] = line[_STARTED] or time.perf_counter_ns()
         line[_ROW] = max(int(line[_ROW]), next_row or 0)
-        line[_PLACES] += batch.num_positions
-        # Rows that only fill up a batch are of source -1: counted at the end.
+        line[_POSITIONS] += batch.num_positions
+        # Rows that only fill up a batch have source -1, so they are counted in the last place.
         np.add.at(line[_COUNTS : _COUNTS + self._num_sources + 1], batch.sources, 1)
         np.add.at(line[_COUNTS + self._num_sources + 1 :], batch.sources, batch.tokens)
 
     def totals(self) -> WorkerTotals:
-        """All so far."""
+        """Add up the counts of all workers."""
         lines = self._lines()
         totals = lines.sum(axis=0)
         started = lines[lines[:, _STARTED] > 0, _STARTED]
         return WorkerTotals(
             totals[_COUNTS : _COUNTS + self._num_sources + 1],
             totals[_COUNTS + self._num_sources + 1 :],
-            int(totals[_PLACES]),
+            int(totals[_POSITIONS]),
             int(lines[:, _ROW].max()) or int(totals[_COUNTS : _COUNTS + self._num_sources].sum()),
             int(started.min()) / 1e9 if len(started) else None,
         )
 
     def clear(self) -> None:
-        """Count from 0."""
+        """Set all counts to 0."""
         self._lines()[:] = 0
 
     def _lines(self) -> NDArray[np.int64]:

@@ -1,8 +1,8 @@
 """`TorchDataset`: whole batches for `DataLoader(dataset, batch_size=None, num_workers=…)`.
 
-Worker w of W makes the steps w, w + W, w + 2W, …, and a DataLoader takes from its workers in turn: so batches arrive in
-the order of steps, whatever W is. Workers read ahead; therefore the state to save is not that of the dataset but that
-of the last batch which was used, and each batch knows its `next_row`.
+Worker w of W makes the steps w, w + W, w + 2W, …, and a DataLoader takes batches from its workers in turn. So batches
+arrive in the order of steps, for every W. Workers read ahead, so the state to save is not that of the dataset but that
+of the last batch that was used: each batch knows its `next_row`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _WORKER = "worker"
 
 
 class TorchDataset(IterableDataset[Batch]):
-    """The batches of one rank; each pass is an epoch, where the stream has epochs (`Stream(…, epochs=3)`).
+    """The batches of one rank. Each pass is an epoch, if the stream has epochs (`Stream(…, epochs=3)`).
 
-    The first pass goes on where the stream stands, each one after it at the next epoch, in another order; a pass behind
-    the last is refused. A pass that was left goes on where it was left, as with `TorchLoader`; with worker processes,
-    which read ahead, only after `load_state_dict(state_after(batch))`. Make it in the process that iterates it: one
-    that was carried into another knows nothing of the passes there.
+    The first pass continues at the position of the stream. Each later pass begins at the next epoch, which has another
+    order; a pass after the last epoch is refused. An abandoned pass continues where it was left, as with `TorchLoader`;
+    with worker processes, which read ahead, only after `load_state_dict(state_after(batch))`. Create the dataset in the
+    process that iterates it: a copy in another process does not know of the passes there.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class TorchDataset(IterableDataset[Batch]):
         self.stream.position.share()
         self.stream.accounting.share()
         self._num_passes = self._num_worker_passes = 0
-        """In this process: persistent workers begin each with the seed of the first."""
+        """The passes in this process. Persistent workers begin every pass with the seed of the first one."""
 
     @property
     def rank(self) -> int:
@@ -57,18 +57,18 @@ class TorchDataset(IterableDataset[Batch]):
         return self._ranks.world_size
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch with the next pass; in the midst of it already, nothing is done. Trainers call this."""
+        """Begin the next pass at an epoch, unless the stream is inside it already. Trainers call this."""
         refuse_second_sharding(self.world_size)
         self.stream.set_epoch(epoch)
 
     def __iter__(self) -> Pass:
-        worker = _worker()
+        worker = _find_worker()
         try:
             return self._begin_pass(worker)
         except UsageError as error:
             if worker.pass_seed is None:
                 raise
-            # A persistent worker that fails here dies without a word; the first batch is allowed to fail.
+            # A persistent worker that fails here dies without a message, so the error is raised with the first batch.
             return Pass(self, 0, worker, refusal=error)
 
     def _begin_pass(self, worker: _Worker) -> Pass:
@@ -91,31 +91,31 @@ class TorchDataset(IterableDataset[Batch]):
         return Pass(self, first_row, worker)
 
     def __len__(self) -> int:
-        """Steps of a whole epoch."""
+        """The number of steps in a whole epoch."""
         return count_epoch_steps(self.stream, self.batch_size * self.world_size)
 
     @property
     def steps_left(self) -> int:
-        """Steps of the next pass: fewer than `len` after a resume in the midst of an epoch."""
+        """The number of steps in the next pass: fewer than `len` after a resume inside an epoch."""
         row = self.stream.position.next_pass(self.stream.passes)
         return count_pass_steps(self.stream, row, self.batch_size * self.world_size)
 
     def state_after(self, batch: Batch) -> dict[str, Any]:
-        """The state of a run that has used this batch and all before it; the same on every rank."""
+        """Return the state of a run that has used this batch and all before it. It is the same on every rank."""
         return self.stream.state_dict(row=batch.next_row)
 
     def load_state_dict(self, state: Mapping[str, Any], ignore: Collection[str] = ()) -> None:
-        """Go on from `state_after`, with any number of workers and ranks: the next pass does, also of live workers."""
+        """Resume the next pass from `state_after`, with any number of workers and ranks, also in running workers."""
         self.stream.load_state_dict(state, ignore)
 
-    if not TYPE_CHECKING:  # else every name would pass for one of its attributes
+    if not TYPE_CHECKING:  # otherwise type checkers would accept every attribute
 
         def __getattr__(self, name: str) -> Any:
-            # Not a method: torchdata would take the dataset for one that knows its state.
+            # Not a method, because torchdata would then take the dataset for a stateful one.
             if name == "state_dict":
                 raise NoStateError(
                     "a TorchDataset has no state_dict: its DataLoader reads ahead, and only batches know what was used",
-                    help="save dataset.state_after(batch), batch being the last one that was used",
+                    help="save dataset.state_after(batch), where batch is the last one that was used",
                 )
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
@@ -123,18 +123,18 @@ class TorchDataset(IterableDataset[Batch]):
 class _Worker(NamedTuple):
     number: int
     num_workers: int
-    """0: the process itself."""
+    """0: there are no workers, and the process itself reads."""
     pass_seed: int | None
-    """Which all workers of a pass share."""
+    """The seed that all workers of a pass share; None: there are no workers."""
 
 
-def _worker() -> _Worker:
+def _find_worker() -> _Worker:
     info = get_worker_info()
     return _Worker(0, 0, None) if info is None else _Worker(info.id, info.num_workers, info.seed - info.id)
 
 
 class Pass(Iterator[Batch]):
-    """What one worker gives in one pass; its state is for torchdata's StatefulDataLoader."""
+    """The batches of one worker in one pass. Its state is for torchdata's StatefulDataLoader."""
 
     def __init__(
         self, dataset: TorchDataset, first_row: int, worker: _Worker, refusal: UsageError | None = None
@@ -172,7 +172,7 @@ class Pass(Iterator[Batch]):
         return float("inf") if end is None else end
 
     def _note_batch(self, batch: Batch) -> None:
-        """What a worker makes is handed out later, by another process."""
+        """Advance the stream in this process; in a worker, only count the batch, which another process will use."""
         stream = self._dataset.stream
         if not self._worker.num_workers:
             stream.advance(batch, None)
@@ -181,18 +181,18 @@ class Pass(Iterator[Batch]):
             stream.accounting.workers.add(batch, self._worker.number, batch.next_row)
 
     def state_dict(self) -> dict[str, Any]:
-        """Of what this worker has made."""
-        return {**self._dataset.stream.state_dict(row=self._first_row), _WORKER: self._of_loader()}
+        """Return the state after the batches that this worker has made."""
+        return {**self._dataset.stream.state_dict(row=self._first_row), _WORKER: self._loader_settings()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state_dict`, as the same worker of a loader of the same kind."""
-        was = dict(state[_WORKER])
-        step = was.pop("next_step")
-        for name, value in self._of_loader().items():
-            if name != "next_step" and was.get(name) != value:
+        """Resume from `state_dict`, as the same worker of a loader with the same settings."""
+        saved = dict(state[_WORKER])
+        step = saved.pop("next_step")
+        for name, value in self._loader_settings().items():
+            if name != "next_step" and saved.get(name) != value:
                 raise UsageError(
-                    f"this state is of a loader with {name} {was.get(name)}, not {value}",
-                    help="a StatefulDataLoader resumes as it was; to change it, save dataset.state_after(batch)",
+                    f"this state was saved by a loader with {name} {saved.get(name)}, not {value}",
+                    help="a StatefulDataLoader resumes with its own settings; to change them, use dataset.state_after",
                 )
         plain = {name: value for name, value in state.items() if name != _WORKER}
         stream = self._dataset.stream
@@ -204,7 +204,7 @@ class Pass(Iterator[Batch]):
             global_size = self._dataset.batch_size * self._world_size
             stream.position.move_to(int(min(self._first_row + step * global_size, self._end)), by_dataset=True)
 
-    def _of_loader(self) -> dict[str, int]:
+    def _loader_settings(self) -> dict[str, int]:
         return {
             "number": self._worker.number,
             "num_workers": self._worker.num_workers,

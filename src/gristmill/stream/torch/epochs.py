@@ -1,4 +1,4 @@
-"""Epochs as trainers know them: a loop over a loader is one, and the next loop the next."""
+"""Epochs as trainers know them: each loop over a loader is one epoch."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 def count_epoch_steps(stream: Stream, global_size: int) -> int:
-    """Of a whole one; of a stream that is one pass, all steps."""
+    """Count the steps of a whole epoch; for a stream of one pass, all steps."""
     if stream.passes.epoch_rows is None:
-        len(stream)  # refuses an endless one
+        len(stream)  # raises an error for an endless stream
     return count_pass_steps(stream, 0, global_size)
 
 
 def count_pass_steps(stream: Stream, row: int, global_size: int) -> int:
-    """Of the pass that begins at a row, to its end; 0 at the end of the stream."""
+    """Count the steps from a row to the end of its pass; 0 at the end of the stream."""
     row = stream.passes.batch_begin(row, global_size)
     if stream.num_rows is not None and row >= stream.num_rows:
         return 0
@@ -28,7 +28,7 @@ def count_pass_steps(stream: Stream, row: int, global_size: int) -> int:
 
 
 def check_epoch(stream: Stream, global_size: int) -> None:
-    """Refuse batches that are longer than an epoch where incomplete ones are left out: nothing would ever come."""
+    """Refuse batches that are longer than an epoch if incomplete ones are left out: there would be no batch at all."""
     rows = stream.passes.epoch_rows
     if rows is not None and stream.arguments.drop_last and rows < global_size:
         raise UsageError(
@@ -39,10 +39,10 @@ def check_epoch(stream: Stream, global_size: int) -> None:
 
 
 def warn_of_endless(stream: Stream) -> None:
-    """Say that another loop over an endless stream goes on where the last one was left."""
+    """Warn that another loop over an endless stream continues where the last one ended."""
     if stream.passes.end_of(stream.next_row) is None:
         warnings.warn(
-            f"this stream is endless: this loop goes on at row {stream.next_row:,}, where the last one was left; for "
-            "loops that end give it epochs= or rows_per_epoch=",
+            f"this stream is endless: this loop continues at row {stream.next_row:,}, where the last one ended; set "
+            "epochs= or rows_per_epoch= for loops that end",
             stacklevel=3,
         )

@@ -1,7 +1,7 @@
-"""`TorchLoader`: batches as tensors, made ahead by threads of this process.
+"""`TorchLoader`: batches as tensors, made in advance by threads of this process.
 
-Making a batch is one kernel that holds no lock, so threads do it beside the training step, and nothing has to travel
-between processes. The threads end with the iteration; nothing else is started.
+Making a batch is one kernel call that releases the GIL, so threads run beside the training step and nothing is sent
+between processes. The threads end with the iteration.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
     from gristmill.stream.collate import Batch
     from gristmill.stream.stream import Stream
 
-_MOST = 1024
-"""Threads, and batches made ahead."""
+_MAX_AHEAD = 1024
+"""The most threads, and the most batches made in advance."""
 
 
 class TorchLoader:
-    """The batches of one rank, from where the stream stands, which moves with each; iterating again goes on there.
+    """The batches of one rank, from the position of the stream on. Each batch moves the position.
 
     Args:
         stream: What to read.
         batch_size: Rows for each rank.
-        rank: Among the data-parallel ranks; by default from `torch.distributed` or the environment.
-        world_size: How many of them there are.
-        num_threads: That make batches ahead; 0: each batch is made when it is asked for.
-        prefetch: How many batches are made ahead.
-        pin_memory: Whether batches lie in pinned memory; None: if there is a GPU.
+        rank: The data-parallel rank. Default: from `torch.distributed` or the environment.
+        world_size: The number of data-parallel ranks.
+        num_threads: The number of threads that make batches in advance; 0: each batch is made when it is needed.
+        prefetch: The number of batches made in advance.
+        pin_memory: Whether batches are in pinned memory; None: if there is a GPU.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class TorchLoader:
         self.stream = stream
         self.batch_size, _, _ = check_ranks(batch_size, 0, 1)
         self._ranks = Ranks(rank, world_size)
-        self._num_threads = check_whole_number("num_threads", num_threads, most=_MOST)
-        self._prefetch = check_whole_number("prefetch", prefetch, least=1, most=_MOST)
+        self._num_threads = check_whole_number("num_threads", num_threads, most=_MAX_AHEAD)
+        self._prefetch = check_whole_number("prefetch", prefetch, least=1, most=_MAX_AHEAD)
         pins = torch.cuda.is_available() if pin_memory is None else check_bool("pin_memory", pin_memory)
         self._has_begun = False
         self._new: Any = pinned_array if pins else np.empty
@@ -76,11 +76,11 @@ class TorchLoader:
 
     @property
     def accounting(self) -> Accounting:
-        """What was handed out so far, against plan: the stream's."""
+        """What was read so far, compared with the plan."""
         return self.stream.accounting
 
     def __iter__(self) -> Iterator[Batch]:
-        """One pass: the epoch in which the stream stands, from there on."""
+        """Iterate over one pass: the rest of the epoch in which the stream is."""
         check_epoch(self.stream, self._global_size)
         row = self.stream.begin_pass(self._global_size)
         if self._has_begun:
@@ -99,17 +99,17 @@ class TorchLoader:
             yield self.stream.advance(batch, time.perf_counter() - start)
 
     def __len__(self) -> int:
-        """Steps of a whole epoch."""
+        """The number of steps in a whole epoch."""
         return count_epoch_steps(self.stream, self._global_size)
 
     @property
     def steps_left(self) -> int:
-        """Steps from here to the end of the epoch; at its end, of the next one, and 0 at the end of the stream."""
+        """The number of steps to the end of the epoch; at its end, that of the next one; 0 at the end of the stream."""
         row = self.stream.position.next_pass(self.stream.passes)
         return count_pass_steps(self.stream, row, self._global_size)
 
     def set_epoch(self, epoch: int) -> None:
-        """Move to the beginning of an epoch; in the midst of it already, nothing is done."""
+        """Move to the beginning of an epoch, unless the stream is inside it already."""
         self.stream.set_epoch(epoch)
 
     @property
@@ -117,15 +117,15 @@ class TorchLoader:
         return self.batch_size * self.world_size
 
     def state_dict(self) -> dict[str, Any]:
-        """The stream's: after the last batch that was handed out, whatever was made ahead; the same on every rank."""
+        """Return the state after the last batch that was used, whatever was made in advance. Equal on every rank."""
         return self.stream.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any], ignore: Collection[str] = ()) -> None:
-        """Go on from a state; see `Stream.load_state_dict`."""
+        """Resume from a state; see `Stream.load_state_dict`."""
         self.stream.load_state_dict(state, ignore)
 
     def _first_rows(self) -> Iterator[int]:
-        """Of the global batches that follow in this pass."""
+        """Yield the first row of each global batch that is left in this pass."""
         row, global_size = self.stream.next_row, self._global_size
         end = self.stream.passes.end_of(row)
         while (end is None or row < end) and self.stream.has_batch(row, global_size):
@@ -138,7 +138,7 @@ class TorchLoader:
     def _make_ahead(self) -> Iterator[Batch]:
         pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="gristmill-loader")
         coming: deque[Future[Batch]] = deque()
-        is_finalizing = sys.is_finalizing  # at the end of the interpreter modules are emptied before generators are
+        is_finalizing = sys.is_finalizing  # when the interpreter exits, modules are cleared before generators
         try:
             for row in self._first_rows():
                 coming.append(pool.submit(self._make, row))

@@ -1,4 +1,4 @@
-"""`TorchRows`: single rows by number, for trainers that sample, shard and collate by themselves."""
+"""`TorchRows`: single rows by number, for trainers that do their own sampling, sharding and collating."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ Row = dict[str, torch.Tensor]
 class TorchRows(Dataset[Row]):
     """The rows of a stream that has an end, in its order: row i is `self[i]`, whatever the rank.
 
-    For `transformers.Trainer`, accelerate, Lightning and samplers: they give each rank its rows. Rows of different
-    lengths come without padding, as `DataCollatorWithPadding` and the like want them.
+    For `transformers.Trainer`, accelerate, Lightning and samplers, which assign rows to ranks. Rows that differ in
+    length have no padding, as `DataCollatorWithPadding` and similar collators expect.
     """
 
     def __init__(self, stream: Stream) -> None:
         if "cu_seqlens" in stream.collate.fields:
-            raise UsageError("cu_seqlens is of a batch, not of a row", help="use TorchDataset or TorchLoader")
-        len(stream)
+            raise UsageError("cu_seqlens describes a batch, not a row", help="use TorchDataset or TorchLoader")
+        len(stream)  # raises an error for an endless stream
         self.stream = stream
         self.stream.accounting.share()
         self._warned_size = 1
 
     def __len__(self) -> int:
         num_rows, (_, world_size) = len(self.stream), find_ranks()
-        # A sampler asks for the length at the start of each epoch: what shards it is then on the stack.
+        # A sampler reads the length at the start of each epoch. What shards it is then on the stack.
         size = accelerate_global_batch() or world_size
         if num_rows % size and size > self._warned_size:
             self._warned_size = size
             whole = f"batches of {size} rows over all ranks" if size != world_size else f"{world_size} ranks"
             warnings.warn(
-                f"{num_rows} rows do not fill {whole}: samplers repeat or leave out some; "
-                f"Stream(…, rows={num_rows - num_rows % size}) is divisible",
+                f"{num_rows} rows do not fill {whole}: samplers repeat or leave out some rows; "
+                f"Stream(…, rows={num_rows - num_rows % size}) avoids that",
                 stacklevel=2,
             )
         return num_rows
@@ -57,7 +57,7 @@ class TorchRows(Dataset[Row]):
         return self.__getitems__([check_whole_number("row", index, least=-MAX_COUNT)])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Row]:
-        """Several at once, as a DataLoader asks for them: one kernel for all."""
+        """Read several rows with one kernel call, as a DataLoader requests them."""
         rows = np.atleast_1d(check_whole_numbers("rows", indices))
         num_rows = len(self.stream)
         rows = np.where(rows < 0, rows + num_rows, rows)
@@ -78,7 +78,7 @@ class TorchRows(Dataset[Row]):
         return [{name: tensor[number] for name, tensor in tensors.items()} for number in range(len(rows))]
 
     def _count(self, batch: Batch) -> None:
-        """Rows that were read, in whatever order a sampler wants them."""
+        """Count rows that were read in the order of a sampler."""
         accounting, worker = self.stream.accounting, get_worker_info()
         if worker is None:
             accounting.add_rows(batch)

@@ -1,4 +1,4 @@
-"""Arrays as tensors: the same memory, no copy."""
+"""Arrays as tensors of the same memory, without a copy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def as_tensors(batch: Batch) -> Batch:
-    """The batch itself, its arrays replaced."""
+    """Replace the arrays of a batch by tensors, and return the batch."""
     for name, value in batch.items():
         if isinstance(value, np.ndarray):
             batch[name] = torch.from_numpy(value)
@@ -22,5 +22,5 @@ def as_tensors(batch: Batch) -> Batch:
 
 
 def pinned_array(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
-    """An array in memory from which a GPU copies while the processor goes on."""
+    """Make an array in pinned memory, from which a GPU copies while the CPU continues."""
     return torch.empty(shape, dtype=getattr(torch, dtype), pin_memory=True).numpy()
