@@ -93,14 +93,14 @@ def later_state(stream, rows, **options):
 def test_prove_names_a_row_that_differs(tmp_path, monkeypatch, broken, row, what, how, workers):
     same_length = [[[n + 1] * 12] for n in range(30)]  # so that swapped rows differ in their ids alone
     stream = Stream(write_tokens(tmp_path / "out", {("train", "web"): [same_length]}, row_length=12))
-    assert prove(stream, [2], [workers], [4], run=how)
+    assert prove(stream, [2], [workers], [4], read_ranks=how)
     monkeypatch.setattr(Stream, "fast", Stream.take, raising=False)
     monkeypatch.setattr(Stream, "take", broken)
     if (broken, how, workers) == (later_state, run_loader_workers, 0):  # the stream itself sees that
         with pytest.raises(UsageError, match="something else has moved it"):
-            prove(stream, [2], [workers], [4], run=how)
+            prove(stream, [2], [workers], [4], read_ranks=how)
         return
-    proof = prove(stream, [2], [workers], [4], run=how)
+    proof = prove(stream, [2], [workers], [4], read_ranks=how)
     assert not proof
     assert (proof.different_row, proof.different_in) == (row, what)
 
@@ -179,12 +179,12 @@ WRONG = [
     (["bench", "OUT", "--batch-size", "9" * 30], "batch_size must be"),
     (["bench", "a=OUT:1", "b=OUT"], "no weight for b"),
     (["bench", "a=OUT:1", "a=OUT:1"], "called a"),
-    (["bench", "OUT", "OUT"], "not one of several datasets"),
+    (["bench", "OUT", "OUT"], "not a dataset with a name"),
     (["bench", "nowhere"], "nowhere"),
     (["where", "OUT", "9" * 30, "--batch-size", "2"], "step must be"),
     (["where", "OUT", str(2**61), "--batch-size", "8"], "must be at most"),
     (["where", "OUT", "0", "--batch-size", "2", "--world", "2", "--rank", "2"], "rank 2 is not one of 2"),
-    (["where", "OUT", "0", "--batch-size", "16777216", "--world", "16777216"], "at once"),
+    (["where", "OUT", "0", "--batch-size", "16777216", "--world", "16777216"], "in one call"),
     (["where", "OUT", "0", "--batch-size", "2", "--state", "STATE"], "not the state of a stream"),
 ]
 

@@ -21,7 +21,7 @@ def trained(corpus, gristmill):
 
 def test_train_says_what_it_did(trained, corpus):
     assert "300 documents" in trained.out
-    assert "1 record had no text" in trained.out
+    assert "1 record without usable text" in trained.out
     assert {path.name for path in (corpus / "mine").iterdir()} == {"tokenizer.json", "tokenizer_config.json"}
 
 

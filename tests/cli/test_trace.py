@@ -18,7 +18,7 @@ def test_a_record_leads_back_to_its_line(gristmill, project):
     (project / "data.jsonl").write_bytes(data + b'{"text": "one more"}\n')
     assert "has changed" in gristmill("trace", project / "out", 12).out
     (project / "data.jsonl").unlink()
-    assert "not there any more" in gristmill("trace", project / "out", 12).out
+    assert "is missing" in gristmill("trace", project / "out", 12).out
 
 
 def test_number_out_of_range_is_wrong_use(gristmill, dataset):

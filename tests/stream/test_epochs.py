@@ -110,7 +110,7 @@ def test_an_endless_stream_says_that_it_goes_on(packed, oracle):
     for kind in ("loader", "dataset"):
         batches = reader(kind, Stream(packed, seed=7))
         next(iter(batches))
-        with pytest.warns(UserWarning, match="endless: this loop goes on at row 4"):
+        with pytest.warns(UserWarning, match="endless: this loop continues at row 4"):
             iterator = iter(batches)
         assert ids_of([next(iterator)]) == oracle[4:8]
     endless = reader("loader", Stream(packed, seed=7, rows_per_epoch=20))

@@ -48,7 +48,7 @@ def test_several_datasets_without_weights_are_one(tmp_path):
     assert sorted(ids_of(stream.batches(5))) == sorted(everything)
     with pytest.raises(UsageError, match="no weight for code"):
         Stream({"web": (folders["web"], 1), "code": folders["code"]})
-    with pytest.raises(UsageError, match="not in both"):
+    with pytest.raises(UsageError, match="set both beside"):
         Stream({"web": (folders["web"], 1), "code": (folders["code"], 1)}, mixture={"web": 1, "code": 1})
 
 

@@ -84,7 +84,7 @@ def test_sources_without_rows_are_left_out_of_the_default_mixture(tmp_path):
     assert stream.accounting.report().left_out == stream.left_out
     assert "none left out (no rows in train)" in stream.accounting.log_line()
     for mixture in (dict(weights, extra=0), [(0, dict(weights, extra=0))]):
-        with pytest.raises(UsageError, match="none has a weight, but no rows"):
+        with pytest.raises(UsageError, match="none has a weight but no rows"):
             Stream(folder, mixture=mixture)
     assert Stream(folder, mixture={"web": 1, "code": 1, "none": 0, "extra": 1}).left_out == {}
     with pytest.raises(UsageError, match="no weight for a source with rows"):
@@ -96,7 +96,7 @@ def test_sources_without_rows_are_left_out_of_the_default_mixture(tmp_path):
 
 
 def test_mixtures_of_several_datasets_without_weights_are_refused(folders):
-    with pytest.raises(UsageError, match="two has a mixture of its own"):
+    with pytest.raises(UsageError, match="two has its own mixture"):
         Stream({"one": folders["one"], "two": folders["two"]})
     assert len(Stream({"two": folders["two"]}).sources) == 2
     assert Stream({"one": (folders["one"], 1), "two": (folders["two"], 1)}).left_out == {"two/none": "no rows in train"}

@@ -128,7 +128,7 @@ def _print_trained(trained: TrainingSummary) -> None:
             f"left out {format_count(trained.num_left_out, 'document')}, chosen by hash: the input is over --max-bytes"
         )
     if trained.num_unusable:
-        click.echo(f"{format_count(trained.num_unusable, 'record')} have no usable text")
+        click.echo(f"{format_count(trained.num_unusable, 'record')} without usable text")
     click.echo(f"next: gristmill tokenizer check {trained.folder}")
 
 
