@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gristmill.recipe.load import load_recipe
     from gristmill.shards.dataset import open_dataset
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __all__ = [
     "EventLog",
