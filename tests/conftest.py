@@ -10,6 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
+from gristmill_testing.fake_packages import forget_packages
 from gristmill_testing.watching import MARK, Leftovers
 
 
@@ -49,3 +50,14 @@ def project(tmp_path, monkeypatch):
     monkeypatch.chdir(path)
     monkeypatch.setenv("PWD", os.fspath(path))
     return path
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A folder on `sys.path` for `fake_packages.install_package`. Its modules have names that begin with `fake_`."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    forget_packages()
+    yield folder
+    forget_packages()

@@ -1,8 +1,10 @@
 import json
 
 import pyarrow as pa
+from gristmill_testing.fake_packages import install_package
 
 from gristmill import __version__
+from gristmill.cli.doctor import collect_facts
 from gristmill.engine import resources
 
 
@@ -17,5 +19,11 @@ def test_facts_for_a_bug_report(gristmill):
 
 def test_the_same_for_people(gristmill):
     out = gristmill("doctor").out
-    for heading in ("gristmill", "machine", "limits", "folders", "packages"):
+    for heading in ("gristmill", "machine", "limits", "folders", "packages", "plugins"):
         assert heading in out.splitlines()
+
+
+def test_plugins_are_listed_without_being_imported(site):
+    entry_points = {"gristmill.steps": {"shout": "fake_shout:Shout"}, "gristmill.readers": {"recs": "fake_shout:read"}}
+    install_package(site, "fake-shout", entry_points, {"fake_shout.py": "1 / 0"}, version="2.1")
+    assert collect_facts()["plugins"]["fake-shout 2.1"] == "reader recs, step shout"

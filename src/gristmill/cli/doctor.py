@@ -19,13 +19,14 @@ from gristmill.cli.options import json_option
 from gristmill.core.quantities import format_bytes, format_count
 from gristmill.engine import resources
 from gristmill.runtime.kernels import find_cache_folder
+from gristmill.runtime.plugins import list_plugins
 from gristmill.storage.commit import count_free_bytes
 
 
 @click.command(epilog="Example: gristmill doctor --json")
 @json_option
 def command(*, as_json: bool) -> None:
-    """Show versions, cores, limits and the cache of compiled kernels.
+    """Show versions, cores, limits, plugins and the cache of compiled kernels.
 
     Nothing is changed and nothing is sent.
     """
@@ -48,6 +49,7 @@ def collect_facts() -> dict[str, dict[str, Any]]:
         "limits": _limits(),
         "folders": _folders(),
         "packages": _packages(),
+        "plugins": _plugins(),
     }
 
 
@@ -90,6 +92,14 @@ def _packages() -> dict[str, str]:
     requirements = [line for line in distribution("gristmill").requires or () if "dev" not in line.partition(";")[2]]
     names = sorted({re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in requirements}, key=str.lower)
     return {name: installed for name in names if (installed := _version(name))}
+
+
+def _plugins() -> dict[str, str]:
+    """The packages with plugins, by name and version, and what each provides. None of them is imported."""
+    plugins: dict[str, list[str]] = {}
+    for plugin in list_plugins():
+        plugins.setdefault(str(plugin.package), []).append(f"{plugin.kind} {plugin.name}")
+    return {package: ", ".join(sorted(names)) for package, names in plugins.items()}
 
 
 def _version(name: str) -> str | None:

@@ -8,14 +8,14 @@ import click
 from gristmill.cli.options import Choice, backend_option, dataset_argument, json_option
 from gristmill.cli.tables import print_lines
 from gristmill.core.quantities import format_bytes, format_count
-from gristmill.exports.formats import export_formats, find_export_format
+from gristmill.exports.formats import find_export_format, list_format_names
 from gristmill.exports.training import COLUMNS
 from gristmill.pipeline.jobs.export import export
 
 
 @click.command(epilog="Example: gristmill export out --to megatron --path bin/corpus")
 @dataset_argument
-@click.option("--to", type=Choice([kind.name for kind in export_formats()]), required=True, help="Format to write.")
+@click.option("--to", type=Choice(list_format_names()), required=True, help="Format to write.")
 @click.option(
     "--path", help="Beginning of the files' names, such as bin/corpus; for nanogpt a folder. Default: OUT-FORMAT/OUT."
 )

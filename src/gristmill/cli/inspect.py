@@ -99,6 +99,7 @@ def _facts(dataset: Dataset) -> dict[str, Any]:
         "quarantine": manifest.quarantine.counts,
         "deduplicated": [msgspec.to_builtins(step) for step in manifest.deduplicated],
         "versions": manifest.versions,
+        "plugins": manifest.plugins,
     }
 
 

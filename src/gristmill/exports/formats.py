@@ -1,7 +1,7 @@
 """The table of export formats. It is the only place that knows all of them.
 
-To add a format, write an `ExportFormat` with its `Layout` in a file of its own and add it to the table below. A plugin
-calls `add_export_format` instead.
+To add a format, write an `ExportFormat` with its `Layout` in a file of its own and add it to the table below. An
+installed package adds one through an entry point in `gristmill.exports`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 from gristmill.core.errors import UsageError
 from gristmill.core.names import check_choice
 from gristmill.exports.arrays import ArraysFormat
+from gristmill.exports.layout import ExportFormat
 from gristmill.exports.megatron import MegatronFormat
 from gristmill.exports.streams import LlmcFormat, NanogptFormat
 from gristmill.exports.tables import JsonlTables, ParquetTables, WebdatasetTables
+from gristmill.runtime.plugins import EXPORT, find_plugin, list_plugin_names, refuse_shadowed
 
 if TYPE_CHECKING:
-    from gristmill.exports.layout import ExportFormat
+    from gristmill.runtime.plugins import Plugin
 
 _FORMATS: dict[str, ExportFormat] = {
     kind.name: kind
@@ -33,8 +35,13 @@ _FORMATS: dict[str, ExportFormat] = {
 
 
 def export_formats() -> tuple[ExportFormat, ...]:
-    """Return all formats, in the order in which help texts list them."""
+    """Return all built-in formats, in the order in which help texts list them."""
     return tuple(_FORMATS.values())
+
+
+def list_format_names() -> list[str]:
+    """List the names of all formats, those of installed packages last. No package is imported."""
+    return list(dict.fromkeys([*_FORMATS, *list_plugin_names(EXPORT)]))
 
 
 def find_export_format(name: str) -> ExportFormat:
@@ -43,19 +50,26 @@ def find_export_format(name: str) -> ExportFormat:
     >>> find_export_format("numpy").takes_columns
     False
     """
-    check_choice("to", name, _FORMATS)
-    return _FORMATS[name]
+    check_choice("to", name, list_format_names())
+    if name in _FORMATS:
+        refuse_shadowed(EXPORT, name)
+        return _FORMATS[name]
+    plugin = find_plugin(EXPORT, name)
+    assert plugin is not None  # `list_format_names` has its name
+    return _load_format(plugin)
 
 
-def add_export_format(format: ExportFormat) -> None:
-    """Add a format under its name. Adding it again changes nothing; another format of that name is refused."""
-    existing = _FORMATS.setdefault(format.name, format)
-    if type(existing) is not type(format):
+def _load_format(plugin: Plugin) -> ExportFormat:
+    loaded = plugin.load()
+    if not (isinstance(loaded, type) and issubclass(loaded, ExportFormat)):
+        raise plugin.make_type_error(loaded, "a class derived from ExportFormat")
+    try:
+        made = loaded()
+    except TypeError as error:  # an abstract method is missing, or the constructor takes arguments
+        raise plugin.make_type_error(loaded, f"a class that can be called without arguments ({error})") from error
+    if made.name != plugin.name:
         raise UsageError(
-            f"two export formats are called {format.name!r}: {_describe_class(existing)}, {_describe_class(format)}",
-            help="rename the one of your plugin",
+            f"{plugin}: the name of {loaded.__name__} is {made.name!r}",
+            help=f'write name = "{plugin.name}" in the class, or rename the entry point',
         )
-
-
-def _describe_class(format: ExportFormat) -> str:
-    return f"{type(format).__module__}.{type(format).__qualname__}"
+    return made

@@ -97,7 +97,7 @@ class Layout(Protocol):
 
 
 class ExportFormat(ABC):
-    """A format of `gristmill export`. `exports.formats` is the table of all formats; a plugin adds its own there.
+    """A format of `gristmill export`. `exports.formats` is the table of all formats.
 
     The class attributes tell the exporting process what to prepare. It calls `check_dataset` first, then counts tokens
     or samples columns, then calls `make_layout` once for each split that has rows.

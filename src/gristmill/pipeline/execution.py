@@ -19,6 +19,7 @@ from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
 from gristmill.pipeline.barriers.table import make_barrier
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.planning.units import Span
+from gristmill.pipeline.planning.used_plugins import record_plugins
 from gristmill.pipeline.publishing import journal, publish
 from gristmill.pipeline.publishing.mixed_lane import write_mixed_lane
 from gristmill.pipeline.publishing.publish import FinishedSource
@@ -84,6 +85,8 @@ class Execution:
         if options.overwrite:
             work_folder.remove_work_folder(plan.output, kept=_list_spooled_files(plan))
         remove_temporaries(plan.output, None)
+        if plan.plugins:
+            record_plugins(plan.output, plan.plugins, run_id)
         self._receipts = Receipts(plan.output / work_folder.RECEIPTS)
         self._finished_receipts = Receipts(plan.output / work_folder.UNIT_RECEIPTS)
         self._runner = StageRunner(plan, options, self._receipts, self._finished_receipts)

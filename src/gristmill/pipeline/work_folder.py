@@ -20,6 +20,8 @@ WORK_FOLDER = ".gristmill"
 RECEIPTS = f"{WORK_FOLDER}/receipts.jsonl"
 UNIT_RECEIPTS = f"{WORK_FOLDER}/units.jsonl"
 """The receipts of a finished dataset: what `--update` can use again."""
+PLUGINS = f"{WORK_FOLDER}/plugins.json"
+"""The plugins that an unfinished run uses; a finished dataset has them in its manifest."""
 JOURNAL = f"{WORK_FOLDER}/moves.json"
 _WRITTEN_IN_PLACE = (f"{WORK_FOLDER}/work", f"{WORK_FOLDER}/records", RECEIPTS, UNIT_RECEIPTS)
 """What a run writes into or appends to: no link there may lead to files of others."""

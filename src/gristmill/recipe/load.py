@@ -14,6 +14,7 @@ from gristmill.core.errors import UsageError
 from gristmill.core.names import find_nearest
 from gristmill.core.numbers import parse_byte_size
 from gristmill.core.recipe import Recipe, Source
+from gristmill.pipeline.planning.used_plugins import name_missing_packages, read_recorded_plugins
 from gristmill.recipe.catalog import step_class
 from gristmill.recipe.overrides import apply_overrides
 from gristmill.recipe.yaml_tree import parse_yaml
@@ -21,7 +22,7 @@ from gristmill.steps.read import to_path
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gristmill.core.step import Step
     from gristmill.recipe.yaml_tree import Path as TreePath
@@ -86,6 +87,11 @@ class _RecipeReader:
             path = tuple(str(error.context.get("key", "")).split("."))
             raise self._tree.error(path, error.message, help=error.help) from error
 
+    def _read_recorded_plugins(self) -> Mapping[str, str]:
+        """Read which package a missing step came from, where the recipe was run before."""
+        output = self._tree.data.get("output")
+        return read_recorded_plugins(Path(self._folder or ".", output)) if isinstance(output, str) else {}
+
     def _source(self, path: TreePath, data: Any) -> Source:
         if isinstance(data, (str, list)):
             raise self._tree.error(path, f"source {path[-1]} needs a key read", help=f"write {path[-1]}: {{read: …}}")
@@ -129,7 +135,8 @@ class _RecipeReader:
         name, parameters = next(iter(data.items()))
         path = (*path, name)
         try:
-            step_type = step_class(name)
+            with name_missing_packages(self._read_recorded_plugins):
+                step_type = step_class(name)
         except UsageError as error:
             raise self._tree.error(path, error.message, help=error.help) from None
         if parameters is not None and not isinstance(parameters, dict):
@@ -181,6 +188,8 @@ class _RecipeReader:
     def _locate_error(self, path: TreePath, value: Any, error: msgspec.ValidationError) -> UsageError:
         cause = error.__cause__
         if isinstance(cause, UsageError):  # the step's own check, whose message names the key if possible
+            with suppress(UsageError), name_missing_packages(self._read_recorded_plugins):
+                raise cause
             named = [key for key in value if re.search(rf"\b{re.escape(key)}\b", cause.message)]
             return self._tree.error((*path, *named[:1]), f"{path[-1]}: {cause.message}", help=cause.help)
         message = str(error)

@@ -195,6 +195,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Records that steps have dropped, where the recipe keeps them: JSON lines, a file a step and reason."""
     recipe: dict[str, object] = {}
     versions: dict[str, str] = {}
+    """Versions of what shaped the dataset; of packages with plugins also a hash of their files."""
+    plugins: dict[str, str] = {}
+    """`step NAME`, `barrier NAME` or `reader NAME` -> the package that provides it, with its version."""
     row_length: RowLength | None = None
     """Tokens in each row of a packed dataset."""
     tokenizer: TokenizerIdentity | None = None

@@ -16,6 +16,7 @@ from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.core.names import find_nearest
 from gristmill.core.records import INPUT_IDS, ORIGIN, RECORD, TEXT, SourceFile
 from gristmill.pipeline.planning.input_positions import parse_positions
+from gristmill.pipeline.planning.used_plugins import name_missing_packages
 from gristmill.shards.dataset import Origin
 from gristmill.steps.read import CELL_BYTES, Read, file_format, open_reader, plan_schema
 from gristmill.storage.files import read_version
@@ -96,12 +97,12 @@ def _make_engine_loader(dataset: Dataset) -> Callable[[], Engine]:
 
 def _trace_origin(manifest: Manifest, origin: Origin, engine: Callable[[], Engine]) -> TracedOrigin:
     file = _find_input_file(manifest, origin)
-    read = _rebuild_read(manifest, origin.source)
     state = _check_state(file)
-    row = _read_original(read, file, origin.position) if state == "unchanged" else None
-    return TracedOrigin(
-        origin, _position_kind(read, file), state, None if row is None else _describe_original(row, engine)
-    )
+    with name_missing_packages(lambda: manifest.plugins):
+        read = _rebuild_read(manifest, origin.source)
+        kind = _position_kind(read, file)
+        row = _read_original(read, file, origin.position) if state == "unchanged" else None
+    return TracedOrigin(origin, kind, state, None if row is None else _describe_original(row, engine))
 
 
 def read_original_text(manifest: Manifest, file: InputFile, position: int, read: Read | None = None) -> str | None:
@@ -111,7 +112,8 @@ def read_original_text(manifest: Manifest, file: InputFile, position: int, read:
     """
     if _check_state(file) != "unchanged":
         return None
-    row = _read_original(read or _rebuild_read(manifest, file.source), file, position)
+    with name_missing_packages(lambda: manifest.plugins):
+        row = _read_original(read or _rebuild_read(manifest, file.source), file, position)
     return None if row is None or TEXT not in row.schema.names else row.column(TEXT)[0].as_py()
 
 
@@ -130,6 +132,8 @@ def _rebuild_read(manifest: Manifest, source: str) -> Read:
     try:
         return msgspec.convert(read_parameters, Read)
     except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, UsageError) and "unknown_reader" in error.__cause__.context:
+            raise error.__cause__ from None  # the file is fine; a package is missing
         raise DamagedDatasetError(f"the recipe in the manifest cannot be read: {error}") from error
 
 

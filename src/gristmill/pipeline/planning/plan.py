@@ -5,7 +5,7 @@ Costs one listing of the inputs, the metadata of large files, and a few records 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from gristmill.pipeline.planning.outline import Outline
 from gristmill.pipeline.planning.python_records import sample_python_records
 from gristmill.pipeline.planning.source_draft import StepResolver, draft_source, plan_source
 from gristmill.pipeline.planning.unite_sources import unite_sources
+from gristmill.pipeline.planning.used_plugins import describe_packages, find_used_plugins
 from gristmill.pipeline.work_folder import check_writable
 from gristmill.shards.formats.shard_format import open_encoder
 from gristmill.shards.token_rows import is_masked, shard_schema
@@ -56,6 +57,8 @@ class Plan:
     versions: dict[str, str]
     is_limited: bool = False
     """Whether only the first records of each source are read, for a quick look."""
+    plugins: dict[str, str] = field(default_factory=dict)
+    """The packages of steps, barriers and readers that are not built in, as in the manifest."""
 
     @property
     def output_steps(self) -> tuple[Step, ...]:
@@ -195,7 +198,10 @@ def make_plan(
         clear_engine_cache()  # the workers load their own
     output = Path(recipe.path(recipe.output))
     check_writable(output)
-    return Plan(recipe, output, sources, write, pack, fingerprint.find_versions(), is_limited=limit is not None)
+    packages = find_used_plugins(recipe, sources)
+    versions = fingerprint.find_versions() | describe_packages(packages.values())
+    plugins = {name: str(package) for name, package in packages.items()}
+    return Plan(recipe, output, sources, write, pack, versions, is_limited=limit is not None, plugins=plugins)
 
 
 def _take_output_steps(recipe: Recipe) -> tuple[tuple[Step, ...], Pack | None, Write]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -31,6 +33,7 @@ from gristmill.pipeline.planning.split_stages import (
 )
 from gristmill.pipeline.planning.unite_sources import SourceBranch
 from gristmill.pipeline.planning.units import UNIT_BYTES
+from gristmill.pipeline.planning.used_plugins import name_missing_packages, read_recorded_plugins
 from gristmill.shards.formats.shard_format import open_encoder
 from gristmill.steps.limit import FirstRecords
 from gristmill.steps.read import needs_scan, plan_schema, refuse_text_keys, sample_record_types
@@ -101,7 +104,10 @@ def draft_source(
     """Find the files of a source and the columns that are read. `steps` are resolved."""
     source = recipe.sources[name]
     first = () if limit is None else (FirstRecords(max_records=limit),)
-    with _add_source_note(name):
+    with (
+        _add_source_note(name),
+        name_missing_packages(partial(read_recorded_plugins, Path(recipe.path(recipe.output)))),
+    ):
         steps = (*first, *steps)
         refuse_own_output(recipe, {file.path.rpartition("/")[0] for step in steps for file in step.input_files()})
         tell(f"planning: looking for the files of {name}")

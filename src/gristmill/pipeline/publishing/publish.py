@@ -250,6 +250,7 @@ def _make_manifest(
         dropped=dropped,
         recipe=_to_json_data(_describe_recipe(plan)),
         versions=plan.versions,
+        plugins=plan.plugins,
         row_length=plan.pack.row_length if plan.pack is not None else None,
         tokenizer=tokenizer,
         mixture=dict(plan.recipe.mixture) if plan.recipe.mixture else None,

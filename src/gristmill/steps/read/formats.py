@@ -1,12 +1,15 @@
-"""Which format a file has, from its name."""
+"""Which format a file has, from its name.
+
+Formats beyond `FORMATS` come from installed packages (`plugin_files`); there the suffix is the name of the format.
+"""
 
 from __future__ import annotations
 
 import posixpath
 
 from gristmill.core.errors import UsageError
-from gristmill.core.names import check_choice
-from gristmill.steps.read.read import FORMATS
+from gristmill.runtime.plugins import READER, find_plugin, list_plugin_names
+from gristmill.steps.read.read import FORMATS, check_format
 from gristmill.storage.compression import codec_of, strip_codec
 
 _BY_SUFFIX = {
@@ -46,14 +49,18 @@ def file_format(path: str, declared: str | None = None) -> str:
     """
     suffix = posixpath.splitext(strip_codec(path))[1].lower()
     if declared is not None and declared != "gristmill":
-        check_choice("format", declared, FORMATS)
+        check_format(declared)
         found = declared
     elif suffix in _BY_SUFFIX:
         found = _BY_SUFFIX[suffix]
+    elif suffix and find_plugin(READER, suffix[1:]) is not None:
+        found = suffix[1:]
     else:
+        names = ", ".join([*FORMATS, *list_plugin_names(READER)])
         raise UsageError(
             f"{path}: no format is known by this name",
-            help=f"name only the data files, or set format to one of {', '.join(FORMATS)}",
+            help=f"name only the data files, or set format to one of {names}",
+            unknown_reader=suffix[1:],
         )
     if found in _COMPRESSED_INSIDE and codec_of(path):
         raise UsageError(

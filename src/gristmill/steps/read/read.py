@@ -13,6 +13,7 @@ from gristmill.core.names import check_choice
 from gristmill.core.python_records import PythonRecords
 from gristmill.core.records import ORIGIN, RECORD, SPLIT, TEXT
 from gristmill.core.step import Step
+from gristmill.runtime.plugins import READER, find_plugin, list_plugin_names
 
 _DATA_NAME = re.compile(
     r"(?:\.(?:jsonl?|ndjson|parquet|pq|arrow|feather|ipc|txt|text|md|tar|csv|tsv)(?:\.(?:gz|zstd?|bz2|xz|lz4))?|/\**)$",
@@ -76,7 +77,7 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
         if isinstance(self.read, PythonRecords) and (self.format or self.separator):
             raise UsageError("format and separator are of files, not of records from Python", help="leave them out")
         if self.format is not None:
-            check_choice("format", self.format, FORMATS)
+            check_format(self.format)
         if self.field is not None and (not self.field or self.format not in (None, "json")):
             raise UsageError(
                 f"field: names the array of records in a JSON file, not {self.field!r} of {self.format or 'a file'}"
@@ -118,6 +119,17 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
             if name in (ORIGIN, RECORD, SPLIT, TEXT):
                 hint = "the text is always there" if name == TEXT else "rename the field in the files"
                 raise UsageError(f"columns: {name!r} is a name that every source has already", help=hint)
+
+
+def check_format(name: str) -> None:
+    """Raise `UsageError` unless this is a built-in format or one that an installed package can read."""
+    if name in FORMATS or find_plugin(READER, name) is not None:
+        return
+    try:
+        check_choice("format", name, [*FORMATS, *list_plugin_names(READER)])
+    except UsageError as error:
+        error.context["unknown_reader"] = name
+        raise
 
 
 def _paths_or_records(given: Any) -> str | list[str] | PythonRecords:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from gristmill.core.records import (
     TEXT,
     TEXT_TYPE,
 )
+from gristmill.runtime.plugins import READER, refuse_shadowed
 from gristmill.steps.read.cells import CELL_BYTES
 from gristmill.steps.read.csv_files.csv_file import RowDecoder
 from gristmill.steps.read.csv_files.csv_layout import find_csv_layout, read_csv_head
@@ -35,7 +36,10 @@ from gristmill.steps.read.json_files.json_types import (
     infer_column_types,
     missing_field_error,
 )
+from gristmill.steps.read.json_files.python_values import REFUSED_LINE
+from gristmill.steps.read.plugin_files import read_plugin_records
 from gristmill.steps.read.raw_cells.delimited_file import BYTE_ORDER_MARK, read_unpacked_chunks
+from gristmill.steps.read.read import FORMATS
 from gristmill.steps.read.tables.arrow import read_arrow_schema
 from gristmill.steps.read.tables.column_mapper import (
     check_text_column,
@@ -153,6 +157,9 @@ def check_source_format(read: Read, files: Sequence[SourceFile]) -> str:
             raise UsageError(f"{name}: only CSV has this, but {first.path} is {kind}")
     if read.separator is not None and kind != "text":
         raise UsageError(f"separator: only text is cut at a separator, but {first.path} is {kind}")
+    if kind not in FORMATS:
+        return "jsonl"  # the records of a plugin's reader become JSON objects
+    refuse_shadowed(READER, kind)
     return {"hugging_face": "arrow", "json": "jsonl", "csv": "jsonl"}.get(kind, kind)
 
 
@@ -207,12 +214,17 @@ def sample_record_types(
     sees_all = sees_all and all(file.num_bytes <= most and codec_of(file.path) is None for file in files)
     records: list[dict[str, Any]] = []
     for file in sampled:
+        num_bytes = 0
         for content in _sampled_records(read, file, most):
+            num_bytes += len(content)
             record = decode_sample(content)
             if isinstance(record, dict):
                 records.append(record)
             elif content.strip():
                 sees_all = False
+        # A plugin's reader may make more of a file than its size tells.
+        is_cut = num_bytes >= most and file_format(file.path, read.format) not in FORMATS
+        sees_all = sees_all and not is_cut
     types = infer_field_types(records)
     seen = {key for record in records for key in record}
     return types, sees_all and seen <= {*types, *([read.text] if has_text else [])}
@@ -236,12 +248,26 @@ def _sampled_objects(read: Read, file: SourceFile) -> Iterator[dict[str, Any]]:
 
 
 def _sampled_json(read: Read, file: SourceFile, most: int) -> Iterable[bytes]:
-    """The records in the first bytes of a file, whether they are lines, elements of an array or rows of CSV."""
-    if file_format(file.path, read.format) == "csv":
+    """The records in the first bytes of a file: lines, elements of an array, rows of CSV, or what a plugin reads."""
+    kind = file_format(file.path, read.format)
+    if kind not in FORMATS:
+        return _sampled_plugin_records(file, kind, most)
+    if kind == "csv":
         layout = find_csv_layout(read, file.path)
         return RowDecoder(read, layout).sample(read_csv_head(read, file.path, layout, most))
-    elements = find_elements(read, file.path) if file_format(file.path, read.format) == "json" else None
+    elements = find_elements(read, file.path) if kind == "json" else None
     return _sampled_lines(file, most) if elements is None else _sampled_elements(file, elements, most)
+
+
+def _sampled_plugin_records(file: SourceFile, format: str, most: int) -> Iterator[bytes]:
+    num_bytes = 0
+    with closing(read_plugin_records(file.path, format)) as records, suppress(CorruptStreamError):
+        for line in records:
+            if not line.startswith(REFUSED_LINE):
+                yield line
+            num_bytes += len(line)
+            if num_bytes >= most:
+                return
 
 
 def _sampled_lines(file: SourceFile, most: int) -> list[bytes]:

@@ -21,7 +21,9 @@ from gristmill.steps.read.formats import JSON_FORMATS, file_format
 from gristmill.steps.read.json_files.json_array import ElementFile, JsonArrayReader
 from gristmill.steps.read.json_files.json_layout import find_elements
 from gristmill.steps.read.json_files.json_lines import LINE_END, JsonLinesReader
+from gristmill.steps.read.plugin_files import PluginFile, PluginReader
 from gristmill.steps.read.raw_cells.delimited_file import DelimitedFile
+from gristmill.steps.read.read import FORMATS
 from gristmill.steps.read.split_column import WithSplit
 from gristmill.steps.read.tables.arrow import ArrowReader
 from gristmill.steps.read.tables.parquet import ParquetReader
@@ -180,6 +182,8 @@ def open_reader(
         reader = open_reader(read, file, inner, piece=piece, cell_bytes=cell_bytes)
         return WithSplit(reader, schema, {file.id: file.split or TRAIN})
     kind = file_format(file.path, read.format)
+    if kind not in FORMATS:
+        return PluginReader(read, PluginFile(file, kind, cell_bytes), schema)
     elements = _find_json_elements(read, file, piece, kind)
     if elements is not None:
         return JsonArrayReader(read, ElementFile(file, elements, read.max_record_bytes, piece, cell_bytes), schema)

@@ -25,7 +25,7 @@ from gristmill.storage.remote_files import protocol_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gristmill.steps.read.raw_cells.delimited_file import DelimitedFile, RawCell
+    from gristmill.steps.read.raw_cells.delimited_file import RawCell, RawCells
     from gristmill.steps.read.read import Read
 
 LINE_END = b"\n"
@@ -40,7 +40,7 @@ _NUM_NAN = re.compile(rb',"\\u0000nan":([0-9]+)(?=}\r?(?:\n|$))')
 class JsonLinesReader:
     """Reads a file of JSON lines cell by cell."""
 
-    def __init__(self, read: Read, cells: DelimitedFile, schema: pa.Schema) -> None:
+    def __init__(self, read: Read, cells: RawCells, schema: pa.Schema) -> None:
         self.can_cut = cells.can_cut
         self._read = read
         self._cells = cells

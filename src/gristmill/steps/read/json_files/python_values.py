@@ -22,6 +22,8 @@ from gristmill.steps.read.json_files.json_fields import NUM_NAN, REFUSED
 _SHOWN_CHARACTERS = 1000
 _MAX_BITS = 13_000
 """Python refuses to write larger whole numbers: 4,300 digits and more."""
+REFUSED_LINE = msgspec.json.encode({REFUSED: []})[:-3]
+"""The beginning of a line that says why a record cannot be JSON."""
 _TIMES = (dt.date, dt.time)  # a datetime is a date, too
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from gristmill.core.records import QuarantinedRecord
 from gristmill.steps.read.cells import CELL_BYTES, StreamDamage, UnpackedPiece
@@ -41,6 +41,23 @@ class RawCell:
     rest: QuarantinedRecord | None = None
     """On the last cell of a damaged stream: what stands for the part that could not be read. Its raw bytes are the
     beginning of the record in which the stream broke off; they are not in `data`."""
+
+
+class RawCells(Protocol):
+    """A file that is cut into raw cells."""
+
+    @property
+    def file(self) -> SourceFile: ...
+
+    @property
+    def can_cut(self) -> bool:
+        """Whether the cells are known without reading the data."""
+
+    def cell_sizes(self) -> list[int]:
+        """Return the input bytes of each cell, where `can_cut`."""
+
+    def raw_cells(self, first: int = 0, stop: int | None = None) -> Iterator[RawCell]:
+        """Cut the cells `first` to `stop`; None: to the end of the file."""
 
 
 class DelimitedFile:

@@ -1,0 +1,1 @@
+"""Mail for Gristmill: the reader `mbox`, the steps `redact` and `balance`, the export format `lines`."""
