@@ -1,5 +1,6 @@
 """Every guide works when it is followed from top to bottom, and what it says can be seen in what it made."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from gristmill_testing.documents import follow_guide
 import gristmill as gm
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guides"
+pytestmark = pytest.mark.timeout(900)  # a page is a dozen commands
 
 
 def test_settings(tmp_path):
@@ -21,6 +23,18 @@ def test_settings(tmp_path):
     assert datasets["chats"].manifest.kind == "chats"
     # Slices, workers and the size of partitions are settings of a run: the data is the same.
     assert datasets["memory"].manifest.dataset_hash == datasets["cores"].manifest.dataset_hash
+
+
+def test_tutorial(tmp_path):
+    printed = follow_guide(GUIDES / "tutorial.md", tmp_path)
+    assert re.findall(r"rows (\d+) to (\d+): loss", printed) == [
+        *[(str(row), str(row + 8)) for row in range(0, 40, 8)],
+        *[(str(row), str(row + 16)) for row in range(40, 88, 16)],
+    ]
+    dataset = gm.open_dataset(tmp_path / "out")
+    assert set(dataset.manifest.mixed["train"]) == {"manual", "code"}
+    assert "duplicate" in printed
+    assert "gopher_quality" in printed
 
 
 @pytest.mark.parametrize("page", sorted(GUIDES.glob("*.md")), ids=lambda page: page.stem)
