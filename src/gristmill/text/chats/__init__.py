@@ -1,7 +1,6 @@
-"""Chats: the shapes they come in, how a template writes them, and which of the text the assistant wrote."""
+"""Chats: the shapes of their records, how a template renders them, and which of the text the assistant wrote."""
 
-from gristmill.text.chats.check_template import TemplateProblem, TemplateReport, check_template
-from gristmill.text.chats.example_maker import (
+from gristmill.text.chats.chat_options import (
     CUT,
     DROP_CHAT,
     LAST_NOT_ASSISTANT,
@@ -11,11 +10,11 @@ from gristmill.text.chats.example_maker import (
     TOO_LONG,
     TRAIN_ON,
     ChatOptions,
-    Example,
-    ExampleMaker,
-    RenderedRecord,
 )
+from gristmill.text.chats.check_template import TemplateProblem, TemplateReport, check_template
+from gristmill.text.chats.example_maker import ExampleMaker
 from gristmill.text.chats.find_template import FoundTemplate, find_template, find_unknown_tokens
+from gristmill.text.chats.rendered_record import Example, RenderedRecord
 from gristmill.text.chats.shapes import AUTO, RESERVED_VARIABLES, SHAPES, Conversation, NotAChat, parse_conversation
 
 __all__ = [

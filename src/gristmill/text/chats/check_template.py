@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gristmill.text.chats.example_maker import AS_PROMPTED, TRAIN_ALL, TRAIN_MARKED, ExampleMaker
+from gristmill.text.chats.chat_options import AS_PROMPTED, TRAIN_ALL, TRAIN_MARKED
 from gristmill.text.chats.jinja import TemplateError
 from gristmill.text.chats.reasoning import find_open_tag, has_closed_thought, reasoning_of, written_thought
 from gristmill.text.chats.shapes import NotAChat, parse_conversation
@@ -21,7 +21,8 @@ from gristmill.text.chats.tally import AnswerCounts, AnswerTally, PromptDifferen
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from gristmill.text.chats.example_maker import Example, RenderedRecord
+    from gristmill.text.chats.example_maker import ExampleMaker
+    from gristmill.text.chats.rendered_record import Example, RenderedRecord
 
 
 _LAST_TOKEN = re.compile(r"<[^<>\s]{1,40}>$")

@@ -9,16 +9,16 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from gristmill.text.chats.answers.sentinels import written_forms
 from gristmill.text.chats.jinja import TemplateError
 from gristmill.text.chats.reasoning import reasoning_of
-from gristmill.text.chats.sentinels import written_forms
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from gristmill.text.chats.answers.answer import Answer
     from gristmill.text.chats.jinja import ChatTemplate, Message
     from gristmill.text.chats.shapes import Conversation
-    from gristmill.text.chats.turns import Answer
 
 
 def find_lost_call(template: ChatTemplate, conversation: Conversation, text: str, messages: Collection[int]) -> str:

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gristmill.text.chats.example_maker import AS_RENDERED, KINDS, classify_answer
+from gristmill.text.chats.answers.template_facts import REASONING_SWITCHES
+from gristmill.text.chats.chat_options import AS_RENDERED
+from gristmill.text.chats.rendered_record import ANSWER_KINDS, classify_answer
 from gristmill.text.chats.shapes import NotAChat, parse_conversation
-from gristmill.text.chats.turns import REASONING_SWITCHES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from gristmill.text.chats.example_maker import ExampleMaker, RenderedRecord
+    from gristmill.text.chats.example_maker import ExampleMaker
+    from gristmill.text.chats.rendered_record import RenderedRecord
 
 
 class PromptDifference(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +64,7 @@ class AnswerTally:
         for name, count in made.counts if made is not None else ():
             counts[name] += count
         self._answers.update(kinds)
-        lost = Counter({kind: counts[f"lost_{kind}"] for kind in KINDS})
+        lost = Counter({kind: counts[f"lost_{kind}"] for kind in ANSWER_KINDS})
         self._lost.update(lost if made is not None and (made.examples or lost.total()) else Counter(kinds))
         differing = counts["prompt_differs"] + counts["prompted_answers"]
         if made is not None and "prompt_differs" in made.dropped:
@@ -75,7 +77,7 @@ class AnswerTally:
         """By kind."""
         return {
             kind: AnswerCounts(num_answers=self._answers[kind], num_lost=self._lost[kind])
-            for kind in KINDS
+            for kind in ANSWER_KINDS
             if self._answers[kind]
         }
 
@@ -119,6 +121,6 @@ class AnswerTally:
                 f"not how they are rendered: it ends with {difference.prompt!r}, there stands {difference.rendered!r} "
                 f"(prompt: {self._maker.options.prompt}{helps})"
             )
-        lost = [f"{self._lost[kind]} of {self._answers[kind]} ({kind})" for kind in KINDS if self._lost[kind]]
+        lost = [f"{self._lost[kind]} of {self._answers[kind]} ({kind})" for kind in ANSWER_KINDS if self._lost[kind]]
         if lost:
             yield f"template: sample answers that would not be trained: {', '.join(lost)}"

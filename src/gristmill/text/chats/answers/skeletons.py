@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from gristmill.text.chats.answers.answer import Answer, HistoryRewritten, MessageNotRendered
+from gristmill.text.chats.answers.turns import TurnFinder
 from gristmill.text.chats.jinja import TemplateError
 from gristmill.text.chats.shapes import Conversation
-from gristmill.text.chats.turns import Answer, HistoryRewritten, MessageNotRendered, TurnFinder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,15 +107,15 @@ class _LocatedAnswer:
 
     message: int
     start: tuple[int, int]
-    words_end: tuple[int, int]
+    content_end: tuple[int, int]
     end: tuple[int, int]
     missing: str
     header_end: tuple[int, int] | None
 
     def at(self, starts: Sequence[int]) -> Answer:
-        start, words_end, end = (starts[piece] + place for piece, place in (self.start, self.words_end, self.end))
+        start, content_end, end = (starts[piece] + place for piece, place in (self.start, self.content_end, self.end))
         header_end = starts[self.header_end[0]] + self.header_end[1] if self.header_end is not None else -1
-        return Answer(self.message, start, words_end, end, self.missing, header_end=header_end)
+        return Answer(self.message, start, content_end, end, self.missing, header_end=header_end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,7 @@ class _SkeletonPieces:
         return _LocatedAnswer(
             answer.message,
             self._place(answer.start, before),
-            self._place(answer.words_end, behind),
+            self._place(answer.content_end, behind),
             self._place(answer.end, behind),
             answer.missing,
             self._place(answer.header_end, before) if answer.header_end >= 0 else None,
