@@ -70,7 +70,7 @@ def test_reasoning_that_only_the_prompt_of_a_template_knows_stops_the_plan():
 def test_notes_say_why_answers_become_examples_of_their_own():
     record = chat("A.", reasoning_content="R.")
     notes = check_template(maker(OPEN_THOUGHT, prompt="as_prompted"), [record], {}).notes
-    assert any("answers stand behind their prompts, so each" in note for note in notes)
+    assert any("answers are written behind their prompts, so each" in note for note in notes)
     assert not any("rewrites" in note for note in notes)
 
 

@@ -1,7 +1,8 @@
-"""Special tokens that people have written into a conversation: found, so that they can be encoded as the text they are.
+"""Special tokens that somebody has written into a conversation. They are found so that they are encoded as plain text.
 
-The texts are rendered once more with marks around each of them. Without the marks that must be the real rendering, and
-then the marks say where in it they stand: all other special tokens are the template's own.
+A user who writes `<|im_end|>` must not end the turn. The conversation is rendered once more with marks around each such
+token. Without the marks that must be the real rendering, and then the marks show where the tokens are: all others are
+the template's own.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _MARKS = re.compile(f"[{_OPEN}{_CLOSE}{_BORDER}]")
 
 
 class ChatLiterals:
-    """Finds these tokens in conversations."""
+    """Finds literal special tokens in conversations."""
 
     def __init__(self, tokens: Iterable[str], unmarked: Iterable[str] = ()) -> None:
         """`unmarked` are control tokens that are not marked as special: assistants may write them, users may not."""
@@ -32,28 +33,29 @@ class ChatLiterals:
         self._pattern = _compile_tokens([*special, *unmarked])
 
     def find(self, template: ChatTemplate, conversation: Conversation, text: str) -> list[tuple[int, int]]:
-        """Where they stand in the rendered text, in characters."""
+        """Find the tokens in the rendered text; spans are in characters."""
         if self._pattern is None:
             return []
         messages = [self._mark_message(message) for message in conversation.messages]
         tools = self._mark_values(conversation.tools, self._special)
         if messages == conversation.messages and tools == conversation.tools:
             return []
-        found = template.render(messages, tools, conversation.variables)
-        if _MARKS.sub("", found) != text:
+        marked = template.render(messages, tools, conversation.variables)
+        if _MARKS.sub("", marked) != text:
             raise NotAChat("special_token", "the template changes a text that holds a special token of the tokenizer")
-        places = [(mark.group(), mark.start() - number) for number, mark in enumerate(_MARKS.finditer(found))]
-        marks = [place for mark, place in places if mark != _BORDER]
-        literals = list(zip(marks[::2], marks[1::2], strict=True))
-        borders = [place for mark, place in places if mark == _BORDER]
+        # The marks before it are not in the text, so each position moves back by their number.
+        positions = [(mark.group(), mark.start() - number) for number, mark in enumerate(_MARKS.finditer(marked))]
+        ends = [position for mark, position in positions if mark != _BORDER]
+        literals = list(zip(ends[::2], ends[1::2], strict=True))
+        borders = [position for mark, position in positions if mark == _BORDER]
         return sorted([*literals, *self._find_across_parts(text, borders)]) if borders else literals
 
     def spans(self, words: str) -> list[tuple[int, int]]:
-        """Where they stand in words of the assistant."""
-        return [found.span() for found in self._special.finditer(words)] if self._special is not None else []
+        """Find the tokens in words of the assistant."""
+        return [token.span() for token in self._special.finditer(words)] if self._special is not None else []
 
     def _find_across_parts(self, text: str, borders: list[int]) -> Iterator[tuple[int, int]]:
-        """Tokens of which one part of a message has the beginning and another the end."""
+        """Find tokens that begin in one part of a message and end in another."""
         assert self._pattern is not None
         for match in self._pattern.finditer(text):
             start, end = match.span()

@@ -1,6 +1,6 @@
-"""What a template does to real chats that would be trained wrongly without a word: the faults that peers have had.
+"""Checks of a chat template on real chats, for the faults that silently ruin training.
 
-Problems stop a run, each with what to do; notes are told.
+Problems stop a run, and each says what to do. Notes are printed with the plan.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LAST_TOKEN = re.compile(r"<[^<>\s]{1,40}>$")
 
 
 class TemplateProblem(msgspec.Struct, frozen=True):
-    """Something that stops a run."""
+    """A fault that stops a run."""
 
     name: str
     message: str
@@ -37,7 +37,7 @@ class TemplateProblem(msgspec.Struct, frozen=True):
 
 
 class TemplateReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found."""
+    """The result of a check."""
 
     problems: list[TemplateProblem]
     notes: list[str]
@@ -47,12 +47,12 @@ class TemplateReport(msgspec.Struct, frozen=True, kw_only=True):
     bad: dict[str, int]
     end_of_turn: str
     answers: dict[str, AnswerCounts]
-    """By kind: `plain`, `call` or `after_result`."""
+    """Numbers of answers by kind: `plain`, `call` or `after_result`."""
     prompt_difference: PromptDifference | None = None
 
     @property
     def num_lost(self) -> int:
-        """Answers that would not be trained though their record is a conversation."""
+        """Number of answers that would not be trained on though their record is a conversation."""
         return sum(counts.num_lost for counts in self.answers.values())
 
 
@@ -65,27 +65,27 @@ def check_template(
     count_tokens: Callable[[str], int] | None = None,
     accepts_quoted_arguments: bool = False,
 ) -> TemplateReport:
-    """Render some records and look at what came out."""
-    made: list[RenderedRecord] = []
+    """Render some records, and check the examples."""
+    rendered: list[RenderedRecord] = []
     tally = AnswerTally(maker)
     bad: Counter[str] = Counter()
     first_bad = ""
     for record in records:
         try:
-            made.append(maker.make(record))
-            tally.add(record, made[-1])
+            rendered.append(maker.make(record))
+            tally.add(record, rendered[-1])
         except NotAChat as problem:
             tally.add(record, None)
             bad[problem.reason] += 1
             first_bad = first_bad or problem.message
-        except MemoryError:  # of one record, as far as is known; the run sets it aside
+        except MemoryError:  # maybe only this record needs so much; the run quarantines it
             bad["out_of_memory"] += 1
             first_bad = first_bad or "the template takes more memory for it than it may"
-    examples = [example for one in made for example in one.examples]
-    dropped = Counter(reason for one in made for reason in one.dropped)
-    measures: Counter[str] = Counter()
-    for name, count in (counted for one in made for counted in one.counts):
-        measures[name] += count
+    examples = [example for record in rendered for example in record.examples]
+    dropped = Counter(reason for record in rendered for reason in record.dropped)
+    counters: Counter[str] = Counter()
+    for name, count in (pair for record in rendered for pair in record.counts):
+        counters[name] += count
     problems: list[TemplateProblem] = []
     if examples:
         problems += _find_token_problems(maker, examples, variables)
@@ -95,21 +95,21 @@ def check_template(
             problems += _find_quoted_arguments(maker, records)
     elif records:
         reasons = ", ".join(f"{reason} {count}" for reason, count in (bad + dropped).most_common(4))
-        told = f"; the first: {first_bad}" if first_bad else ""
+        first = f"; the first: {first_bad}" if first_bad else ""
         problems.append(
             TemplateProblem(
                 "nothing_trained",
-                f"none of {len(records)} sample records gives anything to train on ({reasons}{told})",
-                "look at a record: `shape` says how chats are kept, `template` how they are written",
+                f"none of {len(records)} sample records gives anything to train on ({reasons}{first})",
+                "look at a record: `shape` is the layout of chats in records, `template` how they are rendered",
             )
         )
     return TemplateReport(
         problems=problems,
         notes=[
-            *_note_findings(maker, measures, count_tokens, records),
-            *_begin_notes(examples, variables),
+            *_list_notes(maker, counters, count_tokens, records),
+            *_list_begin_notes(examples, variables),
             *tally.notes(),
-            *_cost_notes(maker, records, examples),
+            *_list_length_notes(maker, records, examples),
         ],
         num_records=len(records),
         num_examples=len(examples),
@@ -127,11 +127,11 @@ def _find_token_problems(
     bos = variables.get("bos_token")
     # Some models end turns with the token that others begin with.
     ends_turns = bos == maker.usual_finder.turns.ending.token
-    if bos and not ends_turns and any(_num_written(example, bos) > 1 for example in examples):
+    if bos and not ends_turns and any(_count_written(example, bos) > 1 for example in examples):
         yield TemplateProblem(
             "double_bos",
             f"the template writes the begin token {bos} more than once in a conversation",
-            "leave the others out of the template",
+            "remove the others from the template",
         )
     options = maker.options
     has_end = options.append_eos or bool(maker.usual_finder.turns.ending.token)
@@ -143,18 +143,18 @@ def _find_token_problems(
             "that ends turns with a token; or accept it with train_end_of_turn: false",
         )
     elif options.train_end_of_turn and options.train_on != TRAIN_ALL:
-        open_ended = sum(not _ends_with_token(example, maker) for example in examples)
-        if open_ended:
+        num_open = sum(not _ends_with_token(example, maker) for example in examples)
+        if num_open:
             yield TemplateProblem(
                 "end_of_turn_not_trained",
-                f"in {open_ended} of {len(examples)} sample examples an answer is trained without its end of turn, "
+                f"in {num_open} of {len(examples)} sample examples an answer is trained without its end of turn, "
                 f"{maker.usual_finder.turns.ending.token!r}",
                 "put it into the template's generation tags, right behind the answer; or train_end_of_turn: false",
             )
 
 
-def _num_written(example: Example, token: str) -> int:
-    """How often the template itself writes a token."""
+def _count_written(example: Example, token: str) -> int:
+    """Count how often the template itself writes a token."""
     return example.text.count(token) - sum(example.text[start:end] == token for start, end in example.literals)
 
 
@@ -173,7 +173,7 @@ def _find_unknown_tokens(
 
 
 def _find_lost_reasoning(maker: ExampleMaker, records: Sequence[Mapping[str, Any]]) -> Iterator[TemplateProblem]:
-    """The rendering of a last answer without the reasoning that its record has, though the template knows reasoning."""
+    """Find last answers that are rendered without the reasoning of their record, though the prompt asks for it."""
     if maker.options.prompt == AS_PROMPTED:
         return
     num_lost = 0
@@ -195,31 +195,31 @@ def _find_lost_reasoning(maker: ExampleMaker, records: Sequence[Mapping[str, Any
         yield TemplateProblem(
             "reasoning_lost",
             f"the template leaves the reasoning out of the last answer of {num_lost} sample records, though the model "
-            "is to begin with it",
+            "has to begin with it",
             "prompt: as_prompted puts the reasoning where the model will write it",
         )
 
 
 def _ends_with_token(example: Example, maker: ExampleMaker) -> bool:
-    """Whether each trained span ends with what ends turns, or with another token, as of a call."""
+    """Tell whether each trained span ends with the end of turn, or with another token, such as that of a call."""
     usual = maker.usual_finder.turns.ending.last if not maker.options.append_eos else ""
     spans = (example.text[start:end] for start, end in example.trained)
     return all(span.endswith(usual) or _LAST_TOKEN.search(span) for span in spans)
 
 
-def _begin_notes(examples: Sequence[Example], variables: Mapping[str, str]) -> list[str]:
+def _list_begin_notes(examples: Sequence[Example], variables: Mapping[str, str]) -> list[str]:
     bos = variables.get("bos_token")
     if not bos or not examples or any(bos in example.text for example in examples):
         return []
     return [f"template: it writes no begin token ({bos}), and none is added"]
 
 
-def _cost_notes(
+def _list_length_notes(
     maker: ExampleMaker, records: Sequence[Mapping[str, Any]], examples: Sequence[Example]
 ) -> Iterator[str]:
-    """What the longest length costs, in trained tokens of the sample."""
-    most, count = maker.options.max_tokens, maker.count_tokens
-    if most is None or count is None:
+    """Note what the limit on length costs, in trained tokens of the sample."""
+    max_tokens, count = maker.options.max_tokens, maker.count_tokens
+    if max_tokens is None or count is None:
         return
     unlimited = maker.with_options(max_tokens=None)
     num_wanted = 0
@@ -228,53 +228,53 @@ def _cost_notes(
             num_wanted += sum(_count_trained(example, count, None) for example in unlimited.make(record).examples)
         except (NotAChat, MemoryError):
             continue
-    num_kept = sum(_count_trained(example, count, most) for example in examples)
+    num_kept = sum(_count_trained(example, count, max_tokens) for example in examples)
     if num_wanted:
         lost = max(0.0, 1 - num_kept / num_wanted)
         yield (
-            f"template: with at most {most:,} tokens a conversation, {lost:.1%} of the sample's trained tokens are "
+            f"template: with at most {max_tokens:,} tokens per chat, {lost:.1%} of the sample's trained tokens are "
             f"lost (too_long: {maker.options.too_long})"
         )
 
 
-def _count_trained(example: Example, count: Callable[[str], int], most: int | None) -> int:
-    """Trained tokens of an example; `most`: within so many of its first tokens, to which `cut` will cut it."""
+def _count_trained(example: Example, count: Callable[[str], int], max_tokens: int | None) -> int:
+    """Count the trained tokens among the first `max_tokens` of an example, to which `cut` will cut it; None: all."""
     num_trained = 0
     for start, end in example.trained:
-        before = count(example.text[:start]) if most is not None else 0
+        num_before = count(example.text[:start]) if max_tokens is not None else 0
         num_tokens = count(example.text[start:end])
-        num_trained += num_tokens if most is None else max(0, min(num_tokens, most - before))
+        num_trained += num_tokens if max_tokens is None else max(0, min(num_tokens, max_tokens - num_before))
     return num_trained
 
 
 def _find_quoted_arguments(maker: ExampleMaker, records: Sequence[Mapping[str, Any]]) -> Iterator[TemplateProblem]:
-    """Arguments that came as JSON in a string and are written as a JSON string, quotes escaped: no tool takes that."""
+    """Find arguments that are JSON in a string and are written as a JSON string, quotes escaped: no tool reads that."""
     if maker.options.parse_arguments:
         return
     for record in records:
         try:
             conversation = parse_conversation(record, maker.options.shape)
             calls = [call for message in conversation.messages for call in message.get("tool_calls") or ()]
-            given = [call.get("function", call).get("arguments") for call in calls]
-            quoted = [text for text in given if isinstance(text, str) and text.startswith("{") and '"' in text]
+            arguments = [call.get("function", call).get("arguments") for call in calls]
+            quoted = [text for text in arguments if isinstance(text, str) and text.startswith("{") and '"' in text]
             if not quoted:
                 continue
             template = maker.choose_finder(conversation).template
             text = template.render(conversation.messages, conversation.tools, conversation.variables)
         except (NotAChat, TemplateError):
             continue
-        if any(json.dumps(arguments, ensure_ascii=False) in text and arguments not in text for arguments in quoted):
+        if any(json.dumps(string, ensure_ascii=False) in text and string not in text for string in quoted):
             yield TemplateProblem(
                 "quoted_arguments",
                 "arguments of tool calls are JSON in a string, and the template writes them as a quoted string",
-                "tool_arguments: object makes objects of them; as_given leaves them so",
+                "tool_arguments: object turns them into objects; as_given keeps them as they are",
             )
             return
 
 
-def _note_findings(
+def _list_notes(
     maker: ExampleMaker,
-    measures: Counter[str],
+    counters: Counter[str],
     count_tokens: Callable[[str], int] | None,
     records: Sequence[Mapping[str, Any]],
 ) -> Iterator[str]:
@@ -285,23 +285,25 @@ def _note_findings(
         yield f"template: answers end with {token!r} ({'one token' if num_tokens == 1 else f'{num_tokens} tokens'})"
     elif token:
         yield f"template: answers end with {token!r}"
-    found = ["{% generation %} tags" if finder.template.marks_generation else "sentinels"]
-    if measures["found_by_prefixes"]:
-        found.append(f"prefixes for {measures['found_by_prefixes']} of {len(records)} sample records (slower)")
-    yield f"template: answers are found by {', '.join(found)}"
-    if measures["split_turns"]:
-        why = "answers stand behind their prompts" if measures["prompted_answers"] else "it rewrites earlier turns"
+    methods = ["{% generation %} tags" if finder.template.marks_generation else "sentinels"]
+    if counters["found_by_prefixes"]:
+        methods.append(f"prefixes for {counters['found_by_prefixes']} of {len(records)} sample records (slower)")
+    yield f"template: answers are found by {', '.join(methods)}"
+    if counters["split_turns"]:
+        why = (
+            "answers are written behind their prompts" if counters["prompted_answers"] else "it rewrites earlier turns"
+        )
         yield (
             f"template: {why}, so each answer becomes an example of its own: "
-            f"{measures['split_turns']} from the sample's records"
+            f"{counters['split_turns']} from the sample's records"
         )
-    if measures["special_literals"]:
-        yield f"template: {measures['special_literals']} special tokens written in sample records are encoded as text"
-    if measures["ignored_train_marks"] and options.train_on != TRAIN_MARKED:
-        yield "template: records mark messages with `train`; train_on: marked would heed them"
-    if measures["answer_left_out"]:
-        yield f"template: it leaves out words of {measures['answer_left_out']} sample answers, as text beside calls"
-    if measures["reasoning_left_out"]:
-        yield f"template: it leaves out the reasoning of {measures['reasoning_left_out']} sample messages"
+    if counters["special_literals"]:
+        yield f"template: {counters['special_literals']} special tokens written in sample records are encoded as text"
+    if counters["ignored_train_marks"] and options.train_on != TRAIN_MARKED:
+        yield "template: records mark messages with `train`, which is ignored; train_on: marked uses the marks"
+    if counters["answer_left_out"]:
+        yield f"template: it leaves out words of {counters['answer_left_out']} sample answers, as text beside calls"
+    if counters["reasoning_left_out"]:
+        yield f"template: it leaves out the reasoning of {counters['reasoning_left_out']} sample messages"
     if any(record.get("tools") for record in records) and "tools" not in maker.finder_with_tools.template.source:
         yield "template: records define tools, which the template does not write"

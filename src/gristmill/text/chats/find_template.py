@@ -1,4 +1,4 @@
-"""Which chat template is meant: the tokenizer's own, a file, or a built-in one; and the tokens that it may name."""
+"""Finding a chat template: the tokenizer's own, a file, or a built-in one; and the tokens that it may use."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _JSON = "chat_template.json"
 
 
 class FoundTemplate(msgspec.Struct, frozen=True, kw_only=True):
-    """A template's text, by its use, and the variables that it gets besides the conversation."""
+    """The source of a template, by its use, and the variables that it gets besides the conversation."""
 
     name: str
     sources: dict[str, str]
@@ -41,21 +41,21 @@ class FoundTemplate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_built_in(self) -> bool:
-        """Whether it is one of ours, which needs no limits of time and memory."""
+        """Whether it is part of Gristmill, and needs no limits on time and memory."""
         return self.sources == {DEFAULT: BUILT_IN.get(self.name)}
 
     def source(self, *, with_tools: bool) -> str:
-        """The one for conversations with or without tools."""
+        """Return the source for conversations with or without tools."""
         return self.sources.get(TOOL_USE if with_tools else DEFAULT, self.sources[DEFAULT])
 
 
 def find_template(template: str | None, files: TokenizerFiles | None, folder: str = ".") -> FoundTemplate:
-    """The template that is named, or without a name the tokenizer's own.
+    """Find the template of a name; without a name, the tokenizer's own.
 
-    `files` is the tokenizer, whose tokens the template may name (`bos_token`); None where none is given.
+    `files` is the tokenizer, whose tokens the template may use (`bos_token`); None if there is none.
     """
     config = _read_config(files)
-    if files is not None and _SPECIALS in files.files:  # which older tokenizers have beside the config, or instead
+    if files is not None and _SPECIALS in files.files:  # older tokenizers have it beside the config, or instead
         config = _read_json_object(files.location(_SPECIALS)) | config
     variables = {name: token for name in config if name.endswith("_token") and (token := _token_text(config[name]))}
     if template is None:
@@ -69,16 +69,16 @@ def find_template(template: str | None, files: TokenizerFiles | None, folder: st
         return FoundTemplate(name=template, sources={DEFAULT: BUILT_IN[template]}, variables=variables)
     path = Path(folder, Path(template).expanduser())
     if not path.is_file():
-        meant = find_nearest(template, BUILT_IN)
+        nearest = find_nearest(template, BUILT_IN)
         raise UsageError(
             f"template: there is no file {path}",
-            help=f'did you mean "{meant}"?' if meant else f"built in: {', '.join(BUILT_IN)}",
+            help=f'did you mean "{nearest}"?' if nearest else f"built in: {', '.join(BUILT_IN)}",
         )
     return FoundTemplate(name=template, sources={DEFAULT: _read_template_file(path)}, variables=variables)
 
 
 def find_unknown_tokens(files: TokenizerFiles, added_tokens: Collection[str]) -> tuple[str, ...]:
-    """Tokens that only files beside `tokenizer.json` add, which would encode them letter by letter."""
+    """Find tokens that only files beside `tokenizer.json` have: they would be encoded letter by letter."""
     config = _read_config(files)
     named: list[object] = []
     for described in (config, _beside(files, SPECIAL_TOKENS)):
@@ -98,13 +98,13 @@ def _beside(files: TokenizerFiles, name: str) -> dict[str, Any]:
 def _read_own_templates(files: TokenizerFiles, config: dict[str, Any]) -> dict[str, str]:
     if _JINJA in files.files:
         return {DEFAULT: _read_template_file(files.location(_JINJA))}
-    given = config.get("chat_template")
-    if given is None and _JSON in files.files:
-        given = _read_json_object(files.location(_JSON)).get("chat_template")
-    if isinstance(given, str):
-        return {DEFAULT: given}
-    if isinstance(given, list):  # several, by name
-        named = {entry["name"]: entry["template"] for entry in given if isinstance(entry, dict)}
+    own = config.get("chat_template")
+    if own is None and _JSON in files.files:
+        own = _read_json_object(files.location(_JSON)).get("chat_template")
+    if isinstance(own, str):
+        return {DEFAULT: own}
+    if isinstance(own, list):  # several, by name
+        named = {entry["name"]: entry["template"] for entry in own if isinstance(entry, dict)}
         if DEFAULT in named:
             return {use: named[use] for use in (DEFAULT, TOOL_USE) if use in named}
     raise UsageError(
@@ -121,7 +121,7 @@ def _read_json_object(path: Path) -> dict[str, Any]:
     try:
         decoded: dict[str, Any] = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not a JSON object: {error}", help="mend it, or fetch it again") from error
+        raise UsageError(f"{path} is not a JSON object: {error}", help="fix it, or download it again") from error
     return decoded
 
 

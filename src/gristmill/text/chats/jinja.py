@@ -1,7 +1,7 @@
 """Chat templates: the one door to Jinja, with the same settings, filters and globals as transformers.
 
-A template is code that came with a model. It runs in Jinja's immutable sandbox: no attribute that begins with an
-underscore, no file, no network, nothing changed that it is given. About 25 µs a short conversation.
+A template is code that came with a model. It runs in Jinja's immutable sandbox: no attributes that begin with an
+underscore, no files, no network, no changes to its arguments. About 25 µs for a short conversation.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 Message = dict[str, Any]
-"""As OpenAI writes it: `role`, `content`, and what else the template knows."""
+"""A message in OpenAI's form: `role`, `content`, and whatever else the template uses."""
 
 GENERATION_START = "\ufdd0"
 GENERATION_END = "\ufdd1"
-"""Around what a template has in `{% generation %}`, in a marked rendering. Unicode has no such characters."""
+"""Marks around what is inside of `{% generation %}`, in a marked rendering. Unicode will never assign them."""
 
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -47,7 +47,7 @@ class ChatTemplate:
     def __init__(
         self, source: str, variables: Mapping[str, Any], *, today: date | None = None, name: str = "chat template"
     ) -> None:
-        """Compile it; `variables` are the tokens that it may name (`bos_token`), `today` what `strftime_now` says."""
+        """Compile the template; `variables` are tokens that it may use (`bos_token`), `today` is for `strftime_now`."""
         self.source = source
         self.name = name
         self._variables = dict(variables)
@@ -57,31 +57,31 @@ class ChatTemplate:
 
     @property
     def begin_token(self) -> str:
-        """What begins a conversation, if a tokenizer says it."""
+        """The token that begins a conversation, if the tokenizer has one."""
         return str(self._variables.get("bos_token") or "")
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[Any] | None = None, variables: Mapping[str, Any] = _NOTHING
     ) -> str:
-        """The text of a conversation. With `add_generation_prompt` it ends with what begins the next answer."""
+        """Render a conversation. With `add_generation_prompt` the text ends with what begins the next answer."""
         return self._render_with(self._plain, messages, tools, variables)
 
     def render_marked(
         self, messages: Sequence[Message], tools: Sequence[Any] | None = None, variables: Mapping[str, Any] = _NOTHING
     ) -> str:
-        """The same, with marks around what the template says the assistant writes."""
+        """Like `render`, with marks around what the template says the assistant writes."""
         return self._render_with(self._marked, messages, tools, variables)
 
     def _render_with(self, template: Any, messages: Any, tools: Any, variables: Mapping[str, Any]) -> str:
-        given = {"add_generation_prompt": False, "documents": None, **self._variables, **variables}
-        given |= {"messages": messages, "tools": tools or None}
+        arguments = {"add_generation_prompt": False, "documents": None, **self._variables, **variables}
+        arguments |= {"messages": messages, "tools": tools or None}
         try:
-            text: str = template.render(given)
+            text: str = template.render(arguments)
         except RecursionError:
             raise TemplateError("the template calls itself without end") from None
-        except MemoryError:  # says something of the machine, not of the record
+        except MemoryError:  # about the machine, not the record
             raise
-        except Exception as error:  # whatever a foreign program may raise
+        except Exception as error:  # an untrusted program may raise anything
             raise TemplateError(f"{type(error).__name__}: {error}") from None
         return text
 
@@ -94,11 +94,12 @@ class ChatTemplate:
             line = self.source.splitlines()[error.lineno - 1] if self.source else ""
             raise UsageError(
                 f"{self.name}, line {error.lineno}: {error.message}\n    {line.strip():.200}",
-                help="mend the template, or name another one",
+                help="fix the template, or name another one",
             ) from error
         except Exception as error:  # a constant that cannot be computed, an expression too deep
-            raise UsageError(f"{self.name} cannot be compiled: {error}", help="mend the template") from error
-        template.globals = dict(template.globals)  # a chain of dicts takes as long to copy as a chat to render
+            raise UsageError(f"{self.name} cannot be compiled: {error}", help="fix the template") from error
+        # Jinja copies the globals for every rendering. Of a chain of dicts that takes as long as the rendering.
+        template.globals = dict(template.globals)
         return template
 
     def _has_generation(self) -> bool:
@@ -130,7 +131,7 @@ def _make_environment(today: date | None, *, marks: bool) -> ImmutableSandboxedE
     class Generation(Extension):
         """`{% generation %}…{% endgeneration %}`."""
 
-        tags = {"generation"}  # noqa: RUF012  (Jinja's own way)
+        tags = {"generation"}  # noqa: RUF012  (the API of Jinja)
 
         def parse(self, parser: Any) -> Any:
             line = next(parser.stream).lineno
@@ -146,8 +147,8 @@ def _make_environment(today: date | None, *, marks: bool) -> ImmutableSandboxedE
         """`namespace()` without names that begin with an underscore."""
 
         def __init__(*args: Any, **kwargs: Any) -> None:
-            self, *given = args
-            values = dict(*given, **kwargs)
+            self, *positional = args
+            values = dict(*positional, **kwargs)
             for name in values:
                 _refuse_hidden(name)
             Namespace.__init__(self, values)
@@ -178,14 +179,14 @@ def _make_environment(today: date | None, *, marks: bool) -> ImmutableSandboxedE
         return today.strftime(pattern)
 
     class Sandbox(ImmutableSandboxedEnvironment):
-        """With a short way to `message.role`: Jinja first looks for such a method of all dicts, and fails: 1 µs."""
+        """A sandbox with a shortcut for `message.role`: Jinja first tries an attribute of the dict: 1 µs."""
 
         def getattr(self, obj: Any, attribute: str) -> Any:
             if type(obj) is dict and attribute not in _DICT_NAMES:
                 return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
             return super().getattr(obj, attribute)
 
-    # Not optimized: what could be computed beforehand (9**9**9) would be computed by the plan, without a limit of time.
+    # Not optimized: constants (9**9**9) would be computed while the template compiles, without a limit on time.
     environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols], optimized=False)
     environment.filters["tojson"] = _to_json
     environment.globals |= {
@@ -199,10 +200,10 @@ def _make_environment(today: date | None, *, marks: bool) -> ImmutableSandboxedE
 
 def _to_json(
     value: Any,
-    ensure_ascii: bool = False,  # noqa: FBT001, FBT002  (templates pass them so)
+    ensure_ascii: bool = False,  # noqa: FBT001, FBT002  (templates pass them by position)
     indent: int | None = None,
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,  # noqa: FBT001, FBT002
 ) -> str:
-    """JSON as it is: Jinja's own filter escapes what would be markup in HTML."""
+    """Encode JSON as it is: Jinja's own filter escapes what would be markup in HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

@@ -1,6 +1,6 @@
-"""What the assistant said or called and a template does not write: it would be lost without a word.
+"""What the assistant said or called and a template does not write: without a check it would be lost silently.
 
-Calls are looked for by marks: one rendering more, with a mark in place of each name and each argument. A template that
+Calls are searched by marks: one more rendering, with a mark in place of each name and each argument. A template that
 writes only the first of two parallel calls, or a call without its arguments, leaves some of the marks out.
 """
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 def find_lost_call(template: ChatTemplate, conversation: Conversation, text: str, messages: Collection[int]) -> str:
-    """Which call of these messages is not in the text, in words; empty if all are there."""
+    """Find a call of these messages that is not in the text, and describe it; empty if all are there."""
     calling = [message for message in sorted(messages) if conversation.messages[message].get("tool_calls")]
     if not calling:
         return ""
-    for marks_names in (True, False):  # a template may know the names of its tools
+    for marks_names in (True, False):  # a template may refuse names of tools that it does not know
         marked = _MarkedCalls(conversation, calling, marks_names=marks_names)
         try:
             rendered = template.render(marked.messages, conversation.tools, conversation.variables)
@@ -37,7 +37,7 @@ def find_lost_call(template: ChatTemplate, conversation: Conversation, text: str
                 return _describe_call(conversation, message, number)
         if marks_names:
             return ""
-    for message in calling:  # by name alone
+    for message in calling:  # the template refuses marks: names alone must do
         for number, call in enumerate(conversation.messages[message]["tool_calls"]):
             if call.get("function", call)["name"] not in text:
                 return _describe_call(conversation, message, number)
@@ -89,26 +89,26 @@ class _MarkedCalls:
         return self._mark(marks)
 
     def _mark(self, marks: list[str]) -> str:
-        """In letters that no way of writing JSON or code changes, and none of them begins another one."""
+        """Make a mark of letters, which neither JSON nor code escapes; no mark is the beginning of another one."""
         self._num_marks += 1
         marks.append(f"zqmark{self._num_marks}qz")
         return marks[-1]
 
 
 def count_lost_answers(conversation: Conversation, text: str, answers: Sequence[Answer]) -> int:
-    """Messages whose words are not in the spans that would be trained: templates drop text beside calls."""
-    lost = 0
+    """Count messages whose words are not in the spans that are trained on: templates drop text beside calls."""
+    num_lost = 0
     for message in {answer.message for answer in answers}:
         spans = [text[answer.start : answer.end] for answer in answers if answer.message == message]
-        lost += any(
+        num_lost += any(
             not any(form in span for span in spans for form in written_forms(words))
-            for words in _spoken_texts(conversation.messages[message])
+            for words in _list_spoken_texts(conversation.messages[message])
         )
-    return lost
+    return num_lost
 
 
-def _spoken_texts(message: Message) -> list[str]:
-    """The content of an answer without reasoning in it, which is counted apart."""
+def _list_spoken_texts(message: Message) -> list[str]:
+    """List the texts of an answer, without the reasoning in it, which is counted separately."""
     content = message.get("content")
     texts = [part["text"] for part in content] if isinstance(content, list) else [content or ""]
     reasoning = reasoning_of(message)

@@ -16,7 +16,7 @@ _NAMES = (("START", "END"), ("start", "end"), ("BEGIN", "END"), ("begin", "end")
 
 
 def reasoning_of(message: Mapping[str, Any]) -> str:
-    r"""What an answer says before it answers, in a field of its own or in tags at the start of its content.
+    r"""Find the reasoning of an answer, in a field of its own or in tags at the start of its content; empty: none.
 
     >>> reasoning_of({"content": "<think>\nTwo and two.\n</think>\n\n4"})
     'Two and two.'
@@ -31,7 +31,7 @@ def reasoning_of(message: Mapping[str, Any]) -> str:
 
 
 def written_thought(message: Mapping[str, Any]) -> str:
-    r"""Reasoning at the start of the content as it is written there, with its tags and the space behind them.
+    r"""Find reasoning at the start of the content as it is written there, with its tags and the space behind them.
 
     >>> written_thought({"content": "<think>Two and two.</think>\n4"})
     '<think>Two and two.</think>\n'
@@ -50,43 +50,43 @@ def _inline(message: Mapping[str, Any]) -> re.Match[str] | None:
 
 
 def find_open_tag(prompt: str, template_source: str, end_of_turn: str) -> tuple[str, str] | None:
-    r"""The tag that a prompt ends with, so that the model goes on inside of it, and the tag that closes it.
+    r"""Find the tag that a prompt ends with, inside of which the model continues, and the tag that closes it.
 
-    A template need not know the closing tag of a thought: some write `<think>` into the prompt and no more. A tag that
-    is closed by the end of the turn holds the whole answer.
+    A template need not contain the closing tag of a thought: some write `<think>` into the prompt and no more. A tag
+    that is closed by the end of the turn holds the whole answer; it counts as none.
 
     >>> find_open_tag("<|im_start|>assistant\n<think>\n", "… </think> …", "<|im_end|>")
     ('<think>', '</think>')
     >>> find_open_tag("<|im_start|>assistant\n<think>\n\n</think>\n\n", "… </think> …", "<|im_end|>")
     >>> find_open_tag("<assistant>", "… </assistant> …", "</assistant>")
     """
-    found = _TAG.search(prompt, max(0, len(prompt) - 100))
-    if found is None:
+    match = _TAG.search(prompt, max(0, len(prompt) - 100))
+    if match is None:
         return None
-    tag = found.group().rstrip()
-    names = [name for name in _closing_tags(found) if name != tag]
-    known = [name for name in names if name in template_source]
-    if not known and _THOUGHT.search(tag):
-        known = names[:1]
-    return (tag, known[0]) if known and known[0] not in end_of_turn else None
+    tag = match.group().rstrip()
+    names = [name for name in _list_closing_tags(match) if name != tag]
+    closing = [name for name in names if name in template_source]
+    if not closing and _THOUGHT.search(tag):
+        closing = names[:1]
+    return (tag, closing[0]) if closing and closing[0] not in end_of_turn else None
 
 
 def has_closed_thought(prompt: str) -> bool:
-    r"""Whether a prompt ends with a thought that is over, so that the model answers at once.
+    r"""Tell whether a prompt ends with a finished thought, so that the model answers directly.
 
     >>> has_closed_thought("<|im_start|>assistant\n<think>\n\n</think>\n\n"), has_closed_thought("<|assistant|>")
     (True, False)
     """
-    found = _TAG.search(prompt, max(0, len(prompt) - 100))
-    if found is None:
+    match = _TAG.search(prompt, max(0, len(prompt) - 100))
+    if match is None:
         return False
-    _, bar, name, last_bar, _ = found.groups()
+    _, bar, name, last_bar, _ = match.groups()
     is_end = name.startswith(("/", "END", "end")) or (last_bar and not bar)
     return bool(is_end and _THOUGHT.search(prompt, max(0, len(prompt) - 100)))
 
 
-def _closing_tags(tag: re.Match[str]) -> Iterator[str]:
-    """Names that the tag which closes this one may have."""
+def _list_closing_tags(tag: re.Match[str]) -> Iterator[str]:
+    """List what the tag that closes this one may look like."""
     whole = tag.group().rstrip()
     first, bar, name, last_bar, last = tag.groups()
     if name.startswith("/"):  # it closes one itself

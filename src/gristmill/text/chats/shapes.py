@@ -1,7 +1,7 @@
-"""The shapes in which chats are kept, and one shape for all of them: OpenAI's messages.
+"""The shapes of chats in records, and one shape for all of them: OpenAI's messages.
 
-What is not a chat raises `NotAChat` with a word for counting. Nothing is guessed: an unknown role, a message without
-one, content that is no text are said, not repaired.
+A record that is no chat raises `NotAChat`, with a reason for the books. Nothing is guessed: an unknown role, a message
+without one, or content that is not text are reported, not repaired.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _SPEAKERS = {
     "observation": TOOL,
     "function_response": TOOL,
 }
-"""What ShareGPT files call the speakers."""
+"""Roles by the names that ShareGPT files use."""
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 _TRAIN = "train"
 
 
 class NotAChat(Exception):
-    """A record that is no conversation: a word for counting, and what is wrong."""
+    """A record is no conversation: `reason` is counted, `message` says what is wrong."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(reason, message)
@@ -58,7 +58,7 @@ class NotAChat(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages as a template takes them, and what goes with them."""
+    """Messages in the form that templates read, with tools and variables."""
 
     messages: list[Message]
     tools: list[Any] | None = None
@@ -68,22 +68,22 @@ class Conversation:
     """Messages that say themselves whether they are trained on (`train: false`)."""
 
     def first(self, count: int) -> Conversation:
-        """Only so many of its messages."""
+        """Return the conversation with only its first `count` messages."""
         return Conversation(self.messages[:count], self.tools, self.variables, self.marks)
 
-    def remove_messages(self, gone: Collection[int]) -> Conversation:
-        """Without these messages."""
-        kept = [index for index in range(len(self.messages)) if index not in gone]
-        marks = {place: self.marks[index] for place, index in enumerate(kept) if index in self.marks}
-        return Conversation([self.messages[index] for index in kept], self.tools, self.variables, marks)
+    def remove_messages(self, indexes: Collection[int]) -> Conversation:
+        """Return the conversation without some messages."""
+        remaining = [index for index in range(len(self.messages)) if index not in indexes]
+        marks = {new: self.marks[index] for new, index in enumerate(remaining) if index in self.marks}
+        return Conversation([self.messages[index] for index in remaining], self.tools, self.variables, marks)
 
     def answers(self) -> list[int]:
-        """The numbers of the assistant's messages."""
+        """List the indexes of the assistant's messages."""
         return [index for index, message in enumerate(self.messages) if message["role"] == ASSISTANT]
 
 
 def detect_shape(record: Mapping[str, Any]) -> str:
-    """The shape of a record, from its keys."""
+    """Detect the shape of a record from its keys."""
     if record.get(MESSAGES) is not None:
         return MESSAGES
     if record.get("conversations", record.get("conversation")) is not None:
@@ -99,13 +99,12 @@ def detect_shape(record: Mapping[str, Any]) -> str:
 
 
 def parse_conversation(record: Mapping[str, Any], shape: str = AUTO, *, parse_arguments: bool = False) -> Conversation:
-    r"""The conversation of a record; `parse_arguments` makes objects of tool arguments that are JSON in a string.
+    r"""Parse the conversation of a record; `parse_arguments` decodes tool arguments that are JSON in a string.
 
     >>> parse_conversation({"instruction": "2 + 2?", "output": "4"}).messages
     [{'role': 'user', 'content': '2 + 2?'}, {'role': 'assistant', 'content': '4'}]
     """
-    found = detect_shape(record) if shape == AUTO else shape
-    raw = _READERS[found](record)
+    raw = _READERS[detect_shape(record) if shape == AUTO else shape](record)
     tools = record.get("tools")
     if isinstance(tools, str):
         tools = _parse_json(tools, "tools")
@@ -128,18 +127,18 @@ def parse_conversation(record: Mapping[str, Any], shape: str = AUTO, *, parse_ar
 RESERVED_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
 
 
-def _parse_message(given: Any, index: int, marks: dict[int, bool]) -> Message:
-    if not isinstance(given, dict):
-        raise NotAChat("invalid_message", f"message {index} is {type(given).__name__}, not an object")
-    role = given.get("role")
-    if len(given) == 2 and role in ROLES and type(given.get("content")) is str:  # nothing but these
-        return given
+def _parse_message(raw: Any, index: int, marks: dict[int, bool]) -> Message:
+    if not isinstance(raw, dict):
+        raise NotAChat("invalid_message", f"message {index} is {type(raw).__name__}, not an object")
+    role = raw.get("role")
+    if len(raw) == 2 and role in ROLES and type(raw.get("content")) is str:  # most messages: nothing to change
+        return raw
     if role == "function":
         role = TOOL
     if role not in ROLES:
         known = ", ".join(ROLES)
         raise NotAChat("unknown_role", f"message {index} has the role {role!r:.60}; known are {known}")
-    message = dict(given)
+    message = dict(raw)
     message["role"] = role
     _check_content(message, index)
     calls = message.get("tool_calls")
@@ -149,14 +148,14 @@ def _parse_message(given: Any, index: int, marks: dict[int, bool]) -> Message:
         _check_tool_call(call, index)
     mark = message.pop(_TRAIN, None)
     weight = message.pop("weight", None)
-    if mark is None and weight is not None:  # as OpenAI's fine-tuning files say it
+    if mark is None and weight is not None:  # the name in OpenAI's fine-tuning files
         mark = bool(weight)
     if mark is not None:
         if not isinstance(mark, bool):
             raise NotAChat("invalid_mark", f"message {index}: train must be true or false, not {mark!r:.60}")
         marks[index] = mark
     reasoning = next((message[name] for name in _REASONING if message.get(name) is not None), None)
-    if reasoning is not None:  # one text under the names that templates know, as transformers has it
+    if reasoning is not None:  # under both names that templates use, like transformers
         if not isinstance(reasoning, str):
             raise NotAChat("content_not_text", f"message {index}: its reasoning is {type(reasoning).__name__}")
         message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
@@ -190,7 +189,7 @@ def _with_parsed_arguments(call: dict[str, Any]) -> dict[str, Any]:
     try:
         parsed = json.loads(function["arguments"])
     except (KeyError, TypeError, ValueError):
-        return call  # an object already, or not JSON: the model wrote it so
+        return call  # an object already, or not JSON: written so by the model
     if not isinstance(parsed, dict):
         return call
     function = {**function, "arguments": parsed}
@@ -238,13 +237,13 @@ def _from_sharegpt(record: Mapping[str, Any]) -> list[Any]:
 
 
 def _from_alpaca(record: Mapping[str, Any]) -> list[Any]:
-    asked = record.get("instruction")
-    given = record.get("input")
-    if given is not None and not isinstance(given, str):
-        raise NotAChat("content_not_text", f"input is {type(given).__name__}, not text")
-    if isinstance(asked, str) and given:
-        asked = f"{asked}\n\n{given}"
-    messages = [{"role": USER, "content": asked}, {"role": ASSISTANT, "content": record.get("output")}]
+    question = record.get("instruction")
+    details = record.get("input")
+    if details is not None and not isinstance(details, str):
+        raise NotAChat("content_not_text", f"input is {type(details).__name__}, not text")
+    if isinstance(question, str) and details:
+        question = f"{question}\n\n{details}"
+    messages = [{"role": USER, "content": question}, {"role": ASSISTANT, "content": record.get("output")}]
     for turn in reversed(record.get("history") or ()):
         if not isinstance(turn, list) or len(turn) != 2:
             raise NotAChat("invalid_message", f"history must be pairs of question and answer, not {turn!r:.60}")
@@ -256,7 +255,7 @@ def _from_alpaca(record: Mapping[str, Any]) -> list[Any]:
 
 def _from_prompt_completion(record: Mapping[str, Any]) -> list[Any]:
     prompt, completion = record.get("prompt"), record.get("completion")
-    if isinstance(prompt, list) and isinstance(completion, list):  # messages, as TRL has them
+    if isinstance(prompt, list) and isinstance(completion, list):  # messages, as in TRL
         return [*prompt, *completion]
     return [{"role": USER, "content": prompt}, {"role": ASSISTANT, "content": completion}]
 

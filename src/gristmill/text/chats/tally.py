@@ -1,4 +1,4 @@
-"""The answers of a sample: how many are lost, by kind, and for how many the prompt is not how they are rendered."""
+"""A tally of the answers in a sample: how many are lost, by kind, and for how many the prompt differs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 
 
 class PromptDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """How the prompt for an answer differs from the rendering of it."""
+    """A difference between the prompt for an answer and its rendering."""
 
     num_answers: int
-    """In the sample, of which so many differ."""
+    """Number of answers in the sample."""
     num_differing: int
+    """How many of them differ."""
     prompt: str
-    """How the prompt ends, in the first that was found."""
+    """How the prompt ends, for the first answer that differs."""
     rendered: str
     """What the rendering has there."""
     switch: str = ""
@@ -36,14 +37,14 @@ class PromptDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswerCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Answers of one kind in the sample."""
+    """The number of answers of one kind in the sample, and how many of them are lost."""
 
     num_answers: int
     num_lost: int
 
 
 class AnswerTally:
-    """The answers of the sample: how many are lost, of which kind, and for how many the prompt differs."""
+    """Counts the answers of a sample, those that are lost, and those for which the prompt differs."""
 
     def __init__(self, maker: ExampleMaker) -> None:
         self._maker = maker
@@ -52,8 +53,8 @@ class AnswerTally:
         self._num_differing = 0
         self._first_differing: Mapping[str, Any] | None = None
 
-    def add(self, record: Mapping[str, Any], made: RenderedRecord | None) -> None:
-        """What a record came to; None: it was refused."""
+    def add(self, record: Mapping[str, Any], rendered: RenderedRecord | None) -> None:
+        """Count the answers of a record; `rendered` is None if it was refused."""
         options = self._maker.options
         try:
             conversation = parse_conversation(record, options.shape, parse_arguments=options.parse_arguments)
@@ -61,20 +62,21 @@ class AnswerTally:
             return
         kinds = [classify_answer(conversation, message) for message in conversation.answers()]
         counts = Counter[str]()
-        for name, count in made.counts if made is not None else ():
+        for name, count in rendered.counts if rendered is not None else ():
             counts[name] += count
         self._answers.update(kinds)
         lost = Counter({kind: counts[f"lost_{kind}"] for kind in ANSWER_KINDS})
-        self._lost.update(lost if made is not None and (made.examples or lost.total()) else Counter(kinds))
-        differing = counts["prompt_differs"] + counts["prompted_answers"]
-        if made is not None and "prompt_differs" in made.dropped:
-            differing += lost.total()
-        self._num_differing += differing
-        if differing and self._first_differing is None:
+        is_counted = rendered is not None and (rendered.examples or lost.total())
+        self._lost.update(lost if is_counted else Counter(kinds))
+        num_differing = counts["prompt_differs"] + counts["prompted_answers"]
+        if rendered is not None and "prompt_differs" in rendered.dropped:
+            num_differing += lost.total()
+        self._num_differing += num_differing
+        if num_differing and self._first_differing is None:
             self._first_differing = record
 
     def counts(self) -> dict[str, AnswerCounts]:
-        """By kind."""
+        """Return the numbers by kind."""
         return {
             kind: AnswerCounts(num_answers=self._answers[kind], num_lost=self._lost[kind])
             for kind in ANSWER_KINDS
@@ -83,7 +85,7 @@ class AnswerTally:
 
     @cached_property
     def difference(self) -> PromptDifference | None:
-        """With the first record that shows it."""
+        """The difference that the first differing record shows; None if no prompt differs."""
         record = self._first_differing
         shown = self._maker.with_options(prompt=AS_RENDERED).show_difference(record) if record is not None else None
         if record is None or shown is None:
@@ -97,7 +99,7 @@ class AnswerTally:
         )
 
     def _find_switch(self, record: Mapping[str, Any]) -> str:
-        """One of the template's own variables that makes the prompt how the answer is rendered."""
+        """Find a variable of the template with which prompt and rendering agree."""
         known = self._maker.options.template_variables
         source = self._maker.usual_finder.template.source
         for name, value in product(REASONING_SWITCHES, (False, True)):
@@ -105,21 +107,23 @@ class AnswerTally:
                 continue
             other = self._maker.with_options(prompt=AS_RENDERED, template_variables={**known, name: value})
             try:
-                made = other.make(record)
+                rendered = other.make(record)
             except NotAChat:
                 continue
-            if made.examples and not any(count[0] in ("prompt_differs", "reasoning_left_out") for count in made.counts):
+            counted = {name for name, _ in rendered.counts}
+            if rendered.examples and not counted & {"prompt_differs", "reasoning_left_out"}:
                 return f"{name}: {str(value).lower()}"
         return ""
 
     def notes(self) -> Iterator[str]:
+        """List notes for the user."""
         difference = self.difference
         if difference is not None:
             helps = f"; chat_template_kwargs: {{{difference.switch}}} makes them agree" if difference.switch else ""
             yield (
-                f"template: for {difference.num_differing} of {difference.num_answers} sample answers the prompt is "
-                f"not how they are rendered: it ends with {difference.prompt!r}, there stands {difference.rendered!r} "
-                f"(prompt: {self._maker.options.prompt}{helps})"
+                f"template: for {difference.num_differing} of {difference.num_answers} sample answers the prompt "
+                f"differs from the rendering: it ends with {difference.prompt!r}, and the rendering has "
+                f"{difference.rendered!r} (prompt: {self._maker.options.prompt}{helps})"
             )
         lost = [f"{self._lost[kind]} of {self._answers[kind]} ({kind})" for kind in ANSWER_KINDS if self._lost[kind]]
         if lost:

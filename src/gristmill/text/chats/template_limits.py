@@ -1,14 +1,15 @@
-"""Limits for foreign templates: seconds a record, and memory above the size that the process already has.
+"""Limits for untrusted templates: seconds per record, and memory beyond what the process already uses.
 
 A template is a program that came with a model. `{{ 9**(9**9) }}` takes hours, `{{ 'a'|center(10**10) }}` ten
-gigabytes, and Jinja computes both while it compiles. So foreign templates run in worker processes only, and there
-under three limits:
+gigabytes, and Jinja computes both while it compiles. So untrusted templates run in worker processes only, under three
+limits:
 
 * memory: the kernel's limit on data (Linux), so that an allocation fails with `MemoryError`;
-* time: a timer looks once a second and raises `TemplateTimeout` between two bytecodes of the template;
-* time again: one long call into C never comes to the next bytecode, so CPU time without such a look ends the process.
+* time: a timer fires once a second and raises `TemplateTimeout` between two bytecodes of the template;
+* CPU time: one long call into C never reaches the next bytecode, so the timer above cannot act. If it has not run for
+  too much CPU time, the kernel ends the process.
 
-Cost: two system calls a batch, 0.1 µs a record.
+Cost: two system calls per batch, 0.1 µs per record.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class TemplateLimits:
         self._has_timer = False
 
     def restart(self) -> None:
-        """The next record begins."""
+        """Start the clock again, for the next record."""
         self._started = monotonic()
 
     def __enter__(self) -> Self:
@@ -73,27 +74,27 @@ class TemplateLimits:
     def _look(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002
         self._allow_cpu_time()
         if monotonic() - self._started > self.max_seconds:
-            self.restart()  # raised once; who catches it goes on with the next record
+            self.restart()  # raised only once: the caller continues with the next record
             raise TemplateTimeout(f"took longer than {self.max_seconds:g} s")
 
     def _allow_cpu_time(self) -> None:
-        """Let the kernel end this process (SIGVTALRM, by default fatal) if nothing looks again for so long."""
+        """Let the kernel end this process (SIGVTALRM, fatal by default) unless this is called again in time."""
         signal.setitimer(signal.ITIMER_VIRTUAL, self.max_seconds + _GRACE_SECONDS)
 
     def _limit_memory(self) -> None:
-        if sys.platform != "linux":  # macOS has the limit and does not keep it; the parent watches trials there
+        if sys.platform != "linux":  # macOS has the limit but does not enforce it; there the parent watches trials
             return
         import resource  # noqa: PLC0415
 
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
         limit = _data_bytes() + self.max_growth_bytes
         if any(known != resource.RLIM_INFINITY and known <= limit for known in (soft, hard)):
-            return  # there is a narrower one
+            return  # a stricter limit is in force
         self._data_limits = soft, hard
         resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
 
 
 def _data_bytes() -> int:
-    """What the kernel counts as data of this process (`VmData`)."""
+    """Read what the kernel counts as data of this process (`VmData`)."""
     lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmData:")), 0)
