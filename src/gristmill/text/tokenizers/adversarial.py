@@ -1,5 +1,5 @@
 # ruff: noqa: RUF001  (letters that look alike are the point)
-"""Texts on which tokenizers have been seen to disagree. Small, but for one: a mebibyte of spaces."""
+"""Texts on which tokenizers are known to disagree. All are small, except one: a mebibyte of spaces."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _RUN = 4096
 _MAX_SPECIALS = 24
-"""Of a tokenizer's special tokens; hundreds of them differ in a number only."""
+"""How many special tokens are tried; a tokenizer may have hundreds that differ only in a number."""
 
 _TEXTS = (
     "",
@@ -56,7 +56,7 @@ _TEXTS = (
 
 
 def adversarial_texts(special_tokens: Iterable[str]) -> list[str]:
-    """The texts, and some that hold these special tokens: alone, doubled, glued to words, cut short, in capitals."""
+    """List the texts, and more with these special tokens: alone, doubled, glued to words, cut short, in capitals."""
     texts = list(_TEXTS)
     chosen = sorted(special_tokens, key=lambda token: (_shape(token), token))
     seen: set[str] = set()
@@ -76,5 +76,5 @@ def adversarial_texts(special_tokens: Iterable[str]) -> list[str]:
 
 
 def _shape(token: str) -> str:
-    """What is common to `<SPECIAL_14>` and `<SPECIAL_15>`."""
+    """Find the shape that `<SPECIAL_14>` and `<SPECIAL_15>` have in common."""
     return re.sub(r"\d+", "0", token)

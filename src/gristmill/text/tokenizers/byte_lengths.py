@@ -1,12 +1,15 @@
-"""How many bytes of a text each token stands for: with that, ids alone say where they stand.
+"""How many bytes of a text each token stands for. With these lengths, ids alone tell the position of each token.
 
 Byte-level tokenizers write each byte as one printable character, so a token's length in characters is its length in
-bytes. SentencePiece's kind writes a space as `▁` and a byte that it has no token for as `<0xE4>`; some put a `▁` before
-the text and behind each special token, which stands for nothing.
+bytes. Tokenizers like SentencePiece write a space as `▁`, and a byte without a token of its own as `<0xE4>`; some put a
+`▁` before the text and behind each special token, which stands for nothing:
 
-A normaliser, stripped space or a `▁` in the text itself breaks that for a text; who uses the lengths checks their sum,
-and that the text is in the form of Unicode that it is normalised to. In SentencePiece's kind all else makes the sum too
-small, so that no two of them can hide each other.
+    text    "über 3"   7 bytes
+    tokens  ▁über ▁3   "▁über" is 6 bytes less 1 for the mark before the text, "▁3" is 2 bytes
+
+A normaliser, stripped space or a `▁` in the text itself breaks this for a text. Therefore the caller checks that the
+lengths sum up to the size of the text, and that the text is in the normal form of Unicode that the tokenizer uses. All
+other faults of tokenizers like SentencePiece make the sum too small, so no two of them can cancel out.
 """
 
 from __future__ import annotations
@@ -56,14 +59,14 @@ class ByteLengths:
 
     by_id: NDArray[np.int32]
     is_added: NDArray[np.bool_]
-    """Tokens that are looked for before the text between them is normalised."""
+    """Which tokens are searched before the text between them is normalised."""
     prefixed: str
     """Which pieces of text begin with a mark that stands for nothing: `every`, `first` or `none`."""
     unicode_form: str | None
-    """To which texts are normalised. In those that are not in it already, letters may grow and shrink."""
+    """The normal form that texts are brought to. In a text that is not in it already, lengths may change."""
 
     def of(self, ids: NDArray[np.uint32], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The length of each of the ids of some texts."""
+        """Find the length of each id; `offsets` tell where texts begin and end in `ids`."""
         lengths = self.by_id[ids].astype(np.int64)
         if self.prefixed == _NONE or not len(ids):
             return lengths
@@ -77,7 +80,7 @@ class ByteLengths:
 
 
 def read_byte_lengths(files: TokenizerFiles) -> ByteLengths | None:
-    """The lengths of a tokenizer's tokens; None if they do not say where tokens stand."""
+    """Read the lengths of a tokenizer's tokens; None if they do not tell positions."""
     tokenizer = msgspec.json.decode(files.read(), type=_TokenizerPipeline)
     vocab = tokenizer.model.vocab
     added = {token.id: token for token in tokenizer.added_tokens or ()}
@@ -86,39 +89,39 @@ def read_byte_lengths(files: TokenizerFiles) -> ByteLengths | None:
     words = {token: number for token, number in vocab.items() if number not in added}
     lengths_of = {number: len(token.content.encode()) for number, token in added.items()}
     is_bytes = is_byte_level(words)
-    prefixed = _NONE if is_bytes else _prefixed_pieces(tokenizer)
+    prefixed = _NONE if is_bytes else _find_prefixed_pieces(tokenizer)
     if prefixed is None:
         return None
     if is_bytes:
         lengths_of |= {number: len(token) for token, number in words.items()}
     else:
-        # Gemma also adds runs of marks, which come from runs of spaces.
+        # Gemma also has added tokens of several marks, which stand for runs of spaces.
         plain = {token.content: number for number, token in added.items() if not token.special}
         lengths_of |= {number: _spelled_length(token) for token, number in (words | plain).items()}
     by_id = np.zeros(max(lengths_of, default=-1) + 1, dtype=np.int32)
     by_id[list(lengths_of)] = list(lengths_of.values())
     is_added = np.zeros(len(by_id), dtype=bool)
     is_added[list(added)] = True
-    return ByteLengths(by_id, is_added, prefixed, _unicode_form(tokenizer.normalizer))
+    return ByteLengths(by_id, is_added, prefixed, _find_unicode_form(tokenizer.normalizer))
 
 
-def _unicode_form(normalizer: dict[str, Any] | None) -> str | None:
-    """The form of Unicode that a normaliser brings a text to."""
+def _find_unicode_form(normalizer: dict[str, Any] | None) -> str | None:
+    """Find the normal form of Unicode that a normaliser brings a text to."""
     if normalizer is None:
         return None
     if normalizer["type"] == "Sequence":
-        return next(filter(None, map(_unicode_form, normalizer["normalizers"])), None)
+        return next(filter(None, map(_find_unicode_form, normalizer["normalizers"])), None)
     return normalizer["type"] if normalizer["type"] in ("NFC", "NFD", "NFKC", "NFKD") else None
 
 
 def is_byte_level(tokens: Iterable[str]) -> bool:
-    """Whether all of them are made of the characters that stand for bytes."""
+    """Tell whether all tokens consist of the characters that stand for bytes."""
     alphabet = _byte_alphabet()
     return all(alphabet.issuperset(token) for token in tokens)
 
 
 def _spelled_length(token: str) -> int:
-    """Of a token of SentencePiece's kind.
+    """Find the length of a token of a tokenizer like SentencePiece.
 
     >>> _spelled_length("▁über"), _spelled_length("<0x0A>")
     (6, 1)
@@ -126,8 +129,8 @@ def _spelled_length(token: str) -> int:
     return 1 if _BYTE.fullmatch(token) else len(token.replace(_SPACE_MARK, " ").encode())
 
 
-def _prefixed_pieces(tokenizer: _TokenizerPipeline) -> str | None:
-    """Where SentencePiece's kind puts a mark of its own; None for any other kind, and if it has not a token a byte."""
+def _find_prefixed_pieces(tokenizer: _TokenizerPipeline) -> str | None:
+    """Find where a tokenizer like SentencePiece adds a mark; None for other ones, and without a token per byte."""
     num_bytes = sum(_BYTE.fullmatch(token) is not None for token in tokenizer.model.vocab)
     if not tokenizer.model.byte_fallback or num_bytes != _NUM_BYTES:
         return None
@@ -145,12 +148,12 @@ def _prefixed_pieces(tokenizer: _TokenizerPipeline) -> str | None:
 
 
 def _keeps_lengths(pre_tokenizer: dict[str, Any] | None) -> bool:
-    """Gemma's file cuts a text at spaces of which none are left."""
+    """Tell whether no text is removed here. Gemma splits at spaces, all of which the normaliser has replaced."""
     return pre_tokenizer is None or (pre_tokenizer["type"] == "Split" and pre_tokenizer["behavior"] != "Removed")
 
 
 @lru_cache(maxsize=1)
 def _byte_alphabet() -> frozenset[str]:
-    """The characters that stand for the 256 bytes: printable ones for themselves, the others from U+0100 on."""
+    """List the characters that stand for the 256 bytes: printable ones for themselves, the others from U+0100 on."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     return frozenset(map(chr, [*printable, *range(0x100, 0x100 + 256 - len(printable))]))

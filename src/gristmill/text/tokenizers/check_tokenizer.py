@@ -1,4 +1,4 @@
-"""A tokenizer on trial: its vocabulary, the way to ids and back, whether the engines agree, how fast each is."""
+"""A check of a tokenizer: its vocabulary, round trips, whether the engines agree, and how fast each is."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from gristmill.text.tokenizers.files import TokenizerFiles
 
 _REFERENCE_BYTES = 1 << 20
-"""The reference is timed, and compared with, on no more than this."""
+"""The reference is timed and compared on at most this much text."""
 MAX_UINT16_VOCAB = 1 << 16
 
 
 class EngineReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine on the texts."""
+    """The speed of one engine."""
 
     version: str
     megabytes_per_second: float
-    """On one core, texts seen for the first time."""
+    """Speed on one core, on texts that it sees for the first time."""
 
 
 class TokenizerReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What `gristmill tokenizer check` says."""
+    """The result of `gristmill tokenizer check`."""
 
     path: str
     content: str
@@ -49,7 +49,7 @@ class TokenizerReport(msgspec.Struct, frozen=True, kw_only=True):
     num_tokens: int
     bytes_per_token: float
     num_round_trips: int
-    """Adversarial texts that come back as they were."""
+    """Number of adversarial texts that decode to what they were."""
     num_adversarial: int
     engine: str
     """What `engine: auto` chooses."""
@@ -61,21 +61,21 @@ def check_tokenizer(files: TokenizerFiles, texts: Sequence[str]) -> TokenizerRep
     """Try a tokenizer on texts."""
     reference = load_engine(files, REFERENCE)
     choice = choose_engine(files, AUTO, specials_as_text=True)
-    few = list(_take_first(texts, _REFERENCE_BYTES))
+    first_texts = list(_take_first(texts, _REFERENCE_BYTES))
     engines: dict[str, EngineReport] = {}
     if choice.engine == FAST:
         fast = load_engine(files, FAST)
         num_tokens, engines[FAST] = _time_engine(fast, texts)
-        mismatch = compare_engines(fast, reference, few)
+        mismatch = compare_engines(fast, reference, first_texts)
         if mismatch is not None:
             choice = choose_reference(f"{FAST} {fast.version} gives other ids than {REFERENCE}: {mismatch}")
         reference = load_engine(files, REFERENCE)  # one that has not seen the texts yet
-        _, engines[REFERENCE] = _time_engine(reference, few)
+        _, engines[REFERENCE] = _time_engine(reference, first_texts)
     else:
-        texts = few
+        texts = first_texts
         num_tokens, engines[REFERENCE] = _time_engine(reference, texts)
     hard = adversarial_texts(reference.special_tokens)
-    num_bytes = _num_bytes(texts)
+    num_bytes = _count_bytes(texts)
     facts: dict[str, Any] = msgspec.structs.asdict(reference.facts)
     for name in ("added_tokens", "eos_by_name"):
         del facts[name]
@@ -98,7 +98,7 @@ def check_tokenizer(files: TokenizerFiles, texts: Sequence[str]) -> TokenizerRep
 
 
 def id_type(vocab_size: int) -> str:
-    """The smallest type that holds every id.
+    """Find the smallest type that holds every id.
 
     >>> id_type(65536), id_type(65537)
     ('uint16', 'uint32')
@@ -111,19 +111,19 @@ def _time_engine(engine: Engine, texts: Sequence[str]) -> tuple[int, EngineRepor
     start = perf_counter()
     ids, _ = engine.encode(texts)
     seconds = perf_counter() - start
-    speed = round(_num_bytes(texts) / 1e6 / max(seconds, 1e-9), 2)
+    speed = round(_count_bytes(texts) / 1e6 / max(seconds, 1e-9), 2)
     return len(ids), EngineReport(version=engine.version, megabytes_per_second=speed)
 
 
 def _take_first(texts: Sequence[str], num_bytes: int) -> Iterator[str]:
-    taken = 0
+    total = 0
     for text in texts:
         size = len(text.encode())
-        if taken and taken + size > num_bytes:
+        if total and total + size > num_bytes:
             return
-        taken += size
+        total += size
         yield text
 
 
-def _num_bytes(texts: Sequence[str]) -> int:
+def _count_bytes(texts: Sequence[str]) -> int:
     return sum(len(text.encode()) for text in texts)

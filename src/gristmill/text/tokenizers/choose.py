@@ -1,6 +1,6 @@
-"""Which engine runs a tokenizer, proved before any output is written: the fast one only where it equals the reference.
+"""The choice of an engine, proved before any output is written: the fast one only if its ids equal the reference's.
 
-The proof takes 1 to 3 seconds, most of them for a mebibyte of spaces and for loading both engines.
+The proof takes 1 to 3 seconds, most of it for one mebibyte of spaces and for loading both engines.
 """
 
 from __future__ import annotations
@@ -21,55 +21,57 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 _MAX_FAILED_TEXTS = 4
-"""Adversarial texts that the fast engine may fail to encode: most fail on none, some on a mebibyte of spaces."""
+"""Number of adversarial texts that the fast engine may fail to encode. With most tokenizers it fails on none, with
+some on the mebibyte of spaces."""
 _MAX_FAILED_RECORDS = 0.01
 _SAMPLE_CHARS = 1 << 19
-"""Of the user's records, for the proof: a third of a second for the reference."""
+"""How much of the user's records the proof reads: a third of a second for the reference."""
 
 
 class EngineChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine, and what it was chosen for."""
+    """An engine, and why it was chosen."""
 
     engine: str
     version: str
     why: str
     num_texts: int = 0
-    """Adversarial texts on which it was compared with the reference."""
+    """Number of adversarial texts on which it was compared with the reference."""
     num_records: int = 0
-    """Records of the user on which it was."""
+    """Number of the user's records on which it was compared."""
 
 
 def choose_engine(files: TokenizerFiles, asked: str, *, specials_as_text: bool) -> EngineChoice:
-    """`auto`: the fast engine if it can load the tokenizer and equals the reference, else the reference.
+    """Choose an engine. `auto` is the fast one if it can load the tokenizer and equals the reference.
 
     Raises:
-        UsageError: The fast engine was asked for by name and cannot be had.
+        UsageError: The recipe names the fast engine, and it cannot be used.
     """
     if asked == REFERENCE:
         load_engine(files, REFERENCE).check_ids()
         return choose_reference("the recipe asks for it")
     choice = _prove_fast_engine(msgspec.json.encode(files), specials_as_text)
     if asked == FAST and choice.engine != FAST:
-        raise UsageError(f"{files.path}: {choice.why}", help="use engine: auto, which takes the reference then")
+        raise UsageError(f"{files.path}: {choice.why}", help="use engine: auto, which then uses the reference")
     return choice
 
 
 def choose_reference(why: str) -> EngineChoice:
+    """Choose the reference, for a reason."""
     return EngineChoice(engine=REFERENCE, version=engine_version(REFERENCE), why=why)
 
 
 def confirm_on_sample(
     files: TokenizerFiles, choice: EngineChoice, texts: Sequence[str], *, specials_as_text: bool
 ) -> EngineChoice:
-    """The choice after a look at some of the user's own records: the reference, if the fast engine fails on them."""
+    """Confirm a choice on the user's own records; returns the reference if the fast engine fails on them."""
     if choice.engine != FAST:
         return choice
     fast, reference = _load_both(files, specials_as_text=specials_as_text)
-    taken = list(_take_sample(texts))
-    problem = _find_problem(fast, reference, taken, max_failures=_MAX_FAILED_RECORDS * len(taken))
+    sample = list(_take_sample(texts))
+    problem = _find_problem(fast, reference, sample, max_failures=_MAX_FAILED_RECORDS * len(sample))
     if problem is not None:
         return choose_reference(problem)
-    return msgspec.structs.replace(choice, num_records=len(taken))
+    return msgspec.structs.replace(choice, num_records=len(sample))
 
 
 # A plan with several sources asks for the same proof again.
@@ -79,7 +81,7 @@ def _prove_fast_engine(encoded_files: bytes, specials_as_text: bool) -> EngineCh
     try:
         fast, reference = _load_both(files, specials_as_text=specials_as_text)
     except UsageError as error:
-        if "reason" not in error.context:  # not even the reference can
+        if "reason" not in error.context:  # the reference cannot load it either
             raise
         return choose_reference(f"{FAST} {engine_version(FAST)} cannot load it ({error.context['reason']})")
     texts = adversarial_texts(reference.special_tokens)
@@ -100,7 +102,7 @@ def _load_both(files: TokenizerFiles, *, specials_as_text: bool) -> tuple[Engine
 
 
 def _find_problem(fast: Engine, reference: Engine, texts: Sequence[str], *, max_failures: float) -> str | None:
-    """What speaks against the fast engine, in words."""
+    """Describe why the fast engine cannot be used; None if it can."""
     num_before = fast.num_by_reference
     mismatch = compare_engines(fast, reference, texts)
     if mismatch is not None:
@@ -112,8 +114,8 @@ def _find_problem(fast: Engine, reference: Engine, texts: Sequence[str], *, max_
 
 
 def _take_sample(texts: Sequence[str]) -> Iterator[str]:
-    taken = 0
+    num_chars = 0
     for text in texts:
-        if taken + len(text) <= _SAMPLE_CHARS:
-            taken += len(text)
+        if num_chars + len(text) <= _SAMPLE_CHARS:
+            num_chars += len(text)
             yield text

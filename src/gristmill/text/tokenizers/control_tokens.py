@@ -1,7 +1,7 @@
 """Control tokens that a tokenizer does not mark as special: `<tool_call>`, `</think>`.
 
-They are tokens wherever they stand in a text, and no engine can be told otherwise. So where somebody has written one,
-its text is encoded by a copy of the tokenizer that marks them: then they can be taken for the letters they are.
+Engines encode them as tokens wherever they occur in a text, with no option against it. So a text in which somebody has
+written one is encoded by a copy of the tokenizer that marks them as special: then they can be encoded as plain letters.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _LOOKS_LIKE_CONTROL = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
 
 
 def is_unmarked_control(token: str, *, special: bool) -> bool:
-    """Whether an added token is one. Runs of spaces and words that are added are none."""
+    """Tell whether an added token is such a control token. Added runs of spaces and words are not."""
     return not special and _LOOKS_LIKE_CONTROL.fullmatch(token) is not None
 
 
 def find_unmarked_controls(facts: TokenizerFacts) -> dict[str, int]:
-    """All of a tokenizer, with their ids."""
+    """Find all such tokens of a tokenizer, with their ids."""
     return {
         token: number
         for token, number in facts.added_tokens.items()
@@ -35,7 +35,7 @@ def find_unmarked_controls(facts: TokenizerFacts) -> dict[str, int]:
 
 
 class PlainTextEngine(ReferenceEngine):
-    """The reference, to which no control token in a text is one, marked or not."""
+    """The reference engine with all control tokens encoded as plain text, marked as special or not."""
 
     def __init__(self, files: TokenizerFiles) -> None:
         import tokenizers  # noqa: PLC0415

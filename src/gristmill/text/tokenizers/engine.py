@@ -1,8 +1,8 @@
 """One interface to both engines: texts in, flat ids and offsets out.
 
-The reference makes a Python list of ids a document; the fast engine two buffers for all, and takes `list[str]` only
-(not bytes, not Arrow). Neither runs the tokenizer's post-processor: which tokens begin and end a document is decided by
-the step, once.
+The reference makes a Python list of ids for each document. The fast engine makes two buffers for all, and reads only
+`list[str]` (not bytes, not Arrow). Neither runs the tokenizer's post-processor: the step `tokenize` alone decides which
+tokens begin and end a document.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Engine:
         self._files = files
         self._specials_as_text = specials_as_text
         self.num_by_reference = 0
-        """Texts that the engine could not encode and the reference has."""
+        """Number of texts that the engine could not encode, so that the reference did."""
 
     def encode(self, texts: Sequence[str] | pa.Array) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """The ids of all texts, one after the other, and where each text begins and ends among them.
+        """Encode texts; returns the ids of all texts, one after the other, and where each text begins and ends in them.
 
         >>> ids, offsets = engine.encode(["one", "two"])   # doctest: +SKIP
         >>> ids[offsets[1] : offsets[2]]                   # doctest: +SKIP
@@ -54,11 +54,11 @@ class Engine:
         return self._encode(texts.to_pylist() if isinstance(texts, pa.Array) else list(texts))
 
     def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
-        """The text of some ids; special tokens are shown."""
+        """Decode ids to text; special tokens are shown."""
         raise NotImplementedError
 
     def check_ids(self) -> None:
-        """Refuse files that say other ids than the engine gives."""
+        """Refuse files that name other ids than the engine returns."""
 
     def _encode(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         raise NotImplementedError
@@ -94,14 +94,13 @@ def load_engine(files: TokenizerFiles, engine: str = REFERENCE, *, specials_as_t
     Args:
         files: From `find_tokenizer`.
         engine: `tokenizers` or `fastokens`.
-        specials_as_text: A special token that is written in a text is taken for the characters that it is written with,
-            not for the token.
+        specials_as_text: Encode a special token that is written in a text as its characters, not as the token.
 
     Raises:
-        UsageError: The files are no tokenizer, or not one that this engine knows.
+        UsageError: The files are no tokenizer, or not one that this engine can run.
     """
     check_choice("engine", engine, ENGINES)
-    # A tokenizer of 150,000 tokens takes a second to load, and a plan needs it several times. Not shared by threads:
+    # A tokenizer of 150,000 tokens takes a second to load, and a plan needs it several times. Threads do not share one:
     # they would wait for each other.
     return _load_cached(msgspec.json.encode(files), engine, specials_as_text, get_ident())
 
@@ -115,12 +114,12 @@ def _load_cached(encoded_files: bytes, engine: str, specials_as_text: bool, _thr
 
 
 def clear_engine_cache() -> None:
-    """Give back the memory of those that are kept for the next to load them."""
+    """Free the memory of cached engines."""
     _load_cached.cache_clear()
 
 
 def engine_version(engine: str) -> str:
-    """The version of an engine's library, without importing it."""
+    """Find the version of an engine's library, without importing it."""
     from importlib.metadata import version  # noqa: PLC0415
 
     return version(engine)

@@ -1,4 +1,4 @@
-"""What a tokenizer's files say of its vocabulary, without loading an engine. About 50 ms for 150,000 tokens."""
+"""Facts about a vocabulary, read from a tokenizer's files without an engine. About 50 ms for 150,000 tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TokenizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     vocab_size: int
     """The largest id + 1, added tokens included."""
     added_tokens: dict[str, int]
-    """Those that are looked for before the text is cut into words."""
+    """Tokens that are searched before the text is cut into words."""
     special_tokens: dict[str, int]
     """The control tokens: those that `tokenizer.json` marks as special."""
     eos_id: int | None = None
@@ -29,7 +29,7 @@ class TokenizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     pad_id: int | None = None
     eos_token: str | None = None
     eos_by_name: bool = False
-    """The end token is not named by `tokenizer_config.json`: it is the only one with a usual name."""
+    """Whether `tokenizer_config.json` names no end token, and this is the only one with a usual name."""
 
 
 class _AddedToken(msgspec.Struct):
@@ -49,7 +49,7 @@ class _Tokenizer(msgspec.Struct):
 
 
 def read_facts(files: TokenizerFiles) -> TokenizerFacts:
-    """Look into `tokenizer.json`."""
+    """Read the facts from `tokenizer.json`."""
     try:
         tokenizer = msgspec.json.decode(files.read(), type=_Tokenizer)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -62,12 +62,12 @@ def read_facts(files: TokenizerFiles) -> TokenizerFacts:
     added = {token.content: token.id for token in tokenizer.added_tokens or ()}
     special = {token.content: token.id for token in tokenizer.added_tokens or () if token.special}
     vocab = tokenizer.model.vocab
-    if isinstance(vocab, list):  # Unigram: pairs of piece and score, numbered by their place
+    if isinstance(vocab, list):  # Unigram: pairs of piece and score, in the order of their ids
         largest = len(vocab) - 1
         vocab = {entry[0]: index for index, entry in enumerate(vocab) if isinstance(entry, list) and entry}
     else:
         largest = max(vocab.values(), default=-1)
-    ids = {role: _id_of(files, role, token, added, vocab) for role, token in files.roles.items()}
+    ids = {role: _find_id(files, role, token, added, vocab) for role, token in files.roles.items()}
     eos_token, by_name = files.roles.get("eos_token"), False
     usual = [name for name in _USUAL_ENDS if name in special]
     if eos_token is None and len(usual) == 1:
@@ -86,18 +86,18 @@ def read_facts(files: TokenizerFiles) -> TokenizerFacts:
 
 
 def not_a_tokenizer_error(files: TokenizerFiles, error: Exception) -> UsageError:
-    """What to say of a file that is damaged, or is something else."""
+    """Make the error for a file that is damaged, or no tokenizer."""
     return UsageError(
         f"{files.path} cannot be read as a tokenizer: {error}",
-        help="it may be cut short or be another kind of file: fetch it again, or name another",
+        help="it may be cut short or be another kind of file: download it again, or name another",
     )
 
 
-def _id_of(files: TokenizerFiles, role: str, token: str, added: dict[str, int], vocab: dict[str, int]) -> int:
-    found = added.get(token, vocab.get(token))
-    if found is None:
+def _find_id(files: TokenizerFiles, role: str, token: str, added: dict[str, int], vocab: dict[str, int]) -> int:
+    token_id = added.get(token, vocab.get(token))
+    if token_id is None:
         raise UsageError(
             f"{files.location(CONFIG)} names {token!r} as {role}, but {files.path} has no such token",
             help="name a token of the vocabulary, or remove the line",
         )
-    return found
+    return token_id

@@ -1,7 +1,7 @@
-"""The fast engine: `fastokens`, 100 to 180 MB/s on one core. Knows byte-level BPE and its kin, not every model.
+"""The fast engine: `fastokens`, 100 to 180 MB/s on one core. Runs byte-level BPE and similar models, not every one.
 
 A text on which it fails (its regular expressions run out of stack on a mebibyte of spaces) is encoded by the reference
-and counted: a failure says nothing of other texts.
+and counted: other texts are not affected.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class FastEngine(Engine):
-    """`fastokens`."""
+    """The engine `fastokens`."""
 
     name: ClassVar[str] = FAST
 
@@ -47,7 +47,7 @@ class FastEngine(Engine):
         except ValueError as error:
             raise UsageError(
                 f"{FAST} {self.version} cannot load {self._files.path}: {error}",
-                help=f"use engine: auto, which takes the reference then, or engine: {REFERENCE}",
+                help=f"use engine: auto, which then uses the reference, or engine: {REFERENCE}",
                 reason=str(error),
             ) from error
         tokenizer.no_truncation()
@@ -62,7 +62,7 @@ class FastEngine(Engine):
         try:
             ids, offsets = self._tokenizer.encode_batch_flat(texts, split_special_tokens=self._specials_as_text)
         except BaseException as error:
-            if type(error).__name__ == "PanicException":  # which is Rust's, and may leave locks that nobody opens
+            if type(error).__name__ == "PanicException":  # a panic of Rust, which may leave locks closed forever
                 self._tokenizer = self._load()
             elif not isinstance(error, Exception):
                 raise
@@ -70,7 +70,7 @@ class FastEngine(Engine):
         return np.frombuffer(ids, dtype="<u4"), np.frombuffer(offsets, dtype="<u8").astype(np.int64)
 
     def _encode_without_failing(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Halves of the texts, down to the one that the engine cannot encode: that one by the reference."""
+        """Encode halves of the texts, down to the one that the engine cannot encode, which the reference encodes."""
         if len(texts) == 1:
             self.num_by_reference += 1
             reference = load_engine(self._files, REFERENCE, specials_as_text=self._specials_as_text)

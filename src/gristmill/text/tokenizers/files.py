@@ -1,4 +1,4 @@
-"""Where a tokenizer's files are: a folder, a file, or a name on the Hugging Face Hub; and what identifies them.
+"""Finding a tokenizer's files, in a folder, as a file, or by a name on the Hugging Face Hub; and their identity.
 
 A tokenizer is its `tokenizer.json`. `tokenizer_config.json` beside it says which tokens begin, end and pad a document.
 """
@@ -19,7 +19,7 @@ CONFIG = "tokenizer_config.json"
 SPECIAL_TOKENS = "special_tokens_map.json"
 ADDED_TOKENS = "added_tokens.json"
 _CARRIED = (TOKENIZER, CONFIG, SPECIAL_TOKENS, ADDED_TOKENS, "chat_template.jinja", "chat_template.json")
-"""What belongs to a tokenizer and goes along with a dataset."""
+"""The files of a tokenizer that are copied into a dataset."""
 _ROLES = ("bos_token", "eos_token", "pad_token")
 _OTHER_KINDS = ("vocab.json", "vocab.txt", "tokenizer.model", "tiktoken.model", "spiece.model")
 _HUB_SECONDS = 10
@@ -27,51 +27,51 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
 class TokenizerFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """A tokenizer that was found."""
+    """The files of a tokenizer, with their checksums."""
 
     path: str
-    """Of `tokenizer.json`, whatever the file is called; the others lie beside it."""
+    """The path of `tokenizer.json`, whatever its name is; the other files are beside it."""
     files: dict[str, str]
     """The xxh3 of each file, by its usual name."""
     roles: dict[str, str]
     """`bos_token`, `eos_token` and `pad_token`, as far as `tokenizer_config.json` names them."""
     content: str
-    """One hash over all that shapes ids: `tokenizer.json` and the roles."""
+    """A hash over all that ids depend on: `tokenizer.json` and the roles."""
 
     def location(self, name: str) -> Path:
-        """Where one of its `files` is."""
+        """Return the path of one of its `files`."""
         return Path(self.path) if name == TOKENIZER else Path(self.path).parent / name
 
     def read(self) -> bytes:
-        """The content of `tokenizer.json`, if it still is what was found."""
+        """Read `tokenizer.json`, and check that it has not changed since it was found."""
         data = Path(self.path).read_bytes()
         if xxhash.xxh3_64_hexdigest(data) != self.files[TOKENIZER]:
             raise GristmillError(
                 f"{self.path} has changed since the run was planned",
-                help="run the same command again: it plans anew, and what has not changed is kept",
+                help="run the same command again: it plans again, and reuses what has not changed",
             )
         return data
 
 
 def find_tokenizer(name: str, folder: str = ".") -> TokenizerFiles:
-    """The tokenizer that is meant by a name: a path (relative ones start at `folder`), else a name on the Hub.
+    """Find a tokenizer by its path (relative ones start at `folder`), else by its name on the Hub.
 
     The Hub is asked only for what the local Hugging Face cache does not hold.
     """
     path = Path(folder, Path(name).expanduser())
     if path.is_dir():
-        found = path / TOKENIZER
-        if not found.is_file():
+        file = path / TOKENIZER
+        if not file.is_file():
             raise _missing_tokenizer_error(path)
     elif path.is_file():
-        found = path
+        file = path
     elif _HUB_NAME.fullmatch(name) and not name.endswith(".json"):
-        found = _download_from_hub(name, path)
+        file = _download_from_hub(name, path)
     else:
         raise UsageError(
             f"there is no tokenizer {name}: looked for {path}", help=f"name a folder that holds {TOKENIZER}"
         )
-    return _describe_files(found.absolute())
+    return _describe_files(file.absolute())
 
 
 def _describe_files(path: Path) -> TokenizerFiles:
@@ -89,7 +89,7 @@ def _read_roles(config: Path) -> dict[str, str]:
     try:
         values = msgspec.json.decode(config.read_bytes(), type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{config} is not a JSON object: {error}", help="mend it, or fetch it again") from error
+        raise UsageError(f"{config} is not a JSON object: {error}", help="fix it, or download it again") from error
     roles = {}
     for role in _ROLES:
         value = values.get(role)
@@ -119,7 +119,7 @@ def _download_from_hub(name: str, path: Path) -> Path:
         try:
             return Path(hf_hub_download(name, TOKENIZER, local_files_only=True))
         except LocalEntryNotFoundError:
-            # A download tries for half a minute before it gives up; this one fails at once.
+            # A download retries for half a minute before it fails; this request fails immediately.
             get_hf_file_metadata(hf_hub_url(name, TOKENIZER), timeout=_HUB_SECONDS)
         for other in _CARRIED[1:]:
             try:
@@ -127,10 +127,10 @@ def _download_from_hub(name: str, path: Path) -> Path:
             except EntryNotFoundError:
                 continue
         return Path(hf_hub_download(name, TOKENIZER))
-    except Exception as error:  # of the name, the network, the server, the disk: a dozen types of three libraries
+    except Exception as error:  # wrong name, network, server, disk: a dozen types from three libraries
         raise UsageError(
             f"there is no tokenizer {name}: {path} does not exist, the local Hugging Face cache does not hold it, "
-            f"and it cannot be fetched from the Hub ({_first_line(error)})",
+            f"and it cannot be downloaded from the Hub ({_first_line(error)})",
             help=f"download it elsewhere and name its folder: tokenizer: path/to/folder (it must hold {TOKENIZER})",
         ) from error
 

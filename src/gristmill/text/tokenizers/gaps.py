@@ -1,8 +1,8 @@
-"""Vocabularies whose ids have gaps (cl100k, o200k), for an engine that wants ids without any.
+"""Vocabularies whose ids have gaps (cl100k, o200k), for an engine that needs ids without gaps.
 
-Each gap gets a token that no text can give. It holds a space, which byte-level tokenizers write as another character;
-in others no merge leads to it. Where whole words are looked up before they are merged (`ignore_merges`) only the first
-holds.
+Each gap is filled with a token that no text can produce. It holds a space, which byte-level tokenizers write as another
+character; in other tokenizers no merge leads to it. If whole words are looked up before they are merged
+(`ignore_merges`), only the first argument holds, so only byte-level tokenizers are filled then.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from gristmill.text.tokenizers.byte_lengths import is_byte_level
 
 
 def fill_gaps(data: bytes) -> bytes | None:
-    """A `tokenizer.json` whose gaps are filled; None if it has none, or if they cannot be filled safely."""
+    """Fill the gaps of a `tokenizer.json`; None if it has none, or if they cannot be filled safely."""
     tokenizer: dict[str, Any] = msgspec.json.decode(data)
     model = tokenizer["model"]
     vocab = model.get("vocab")
     if model.get("type", "BPE") != "BPE" or not isinstance(vocab, dict) or not vocab:
         return None
-    taken = set(vocab.values())
-    num_gaps = max(taken) + 1 - len(taken)
+    ids = set(vocab.values())
+    num_gaps = max(ids) + 1 - len(ids)
     # A hostile file may name an id of 2^32.
-    if not 0 < num_gaps <= len(vocab) or min(taken) < 0:
+    if not 0 < num_gaps <= len(vocab) or min(ids) < 0:
         return None
     added = {token["content"] for token in tokenizer.get("added_tokens") or ()}
     if model.get("ignore_merges") and not is_byte_level(token for token in vocab if token not in added):
         return None
-    for number in range(max(taken)):
-        if number not in taken:
+    for number in range(max(ids)):
+        if number not in ids:
             vocab[f"\ue000 {number} is no token \ue000"] = number
     return msgspec.json.encode(tokenizer)

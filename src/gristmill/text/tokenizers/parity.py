@@ -1,4 +1,4 @@
-"""Whether two engines give the same ids, and where they do not."""
+"""A comparison of two engines: whether they give the same ids, and where they do not."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Mismatch:
     """The first text on which two engines differ."""
 
     index: int
-    """Of the text."""
+    """Index of the text."""
     token: int
-    """Of the first token that differs."""
+    """Index of the first token that differs."""
     ids: list[int]
-    """Around that place, by the engine under test."""
+    """Ids around that token, by the engine under test."""
     expected: list[int]
-    """The same by the reference."""
+    """Ids around that token, by the reference."""
     text: str
-    """Around that place."""
+    """The text around that token."""
 
     def __str__(self) -> str:
         return f"from token {self.token} on: {self.ids}, not {self.expected}, at {self.text!r}"
@@ -39,10 +39,10 @@ def compare_engines(engine: Engine, reference: Engine, texts: Sequence[str]) -> 
     """Encode all texts with both; None if all ids are equal."""
     ids, offsets = engine.encode(texts)
     for index, text in enumerate(texts):
-        found = ids[offsets[index] : offsets[index + 1]]
+        text_ids = ids[offsets[index] : offsets[index + 1]]
         expected, _ = reference.encode([text])
-        if not np.array_equal(found, expected):
-            return _describe_mismatch(reference, index, text, found, expected)
+        if not np.array_equal(text_ids, expected):
+            return _describe_mismatch(reference, index, text, text_ids, expected)
     return None
 
 
@@ -53,7 +53,7 @@ def _describe_mismatch(
     different = np.flatnonzero(ids[:common] != expected[:common])
     token = int(different[0]) if len(different) else common
     first, stop = max(0, token - _IDS_AROUND), token + _IDS_AROUND
-    # Where in the text that is: as far as the tokens before it reach.
-    place = min(len(reference.decode(expected[:token])), len(text))
-    around = text[max(0, place - _CHARS_AROUND) : place + _CHARS_AROUND]
+    # The tokens before it, decoded, reach up to its position in the text.
+    position = min(len(reference.decode(expected[:token])), len(text))
+    around = text[max(0, position - _CHARS_AROUND) : position + _CHARS_AROUND]
     return Mismatch(index, token, ids[first:stop].tolist(), expected[first:stop].tolist(), around)

@@ -1,9 +1,9 @@
-"""A long text in pieces that give the same ids as the whole.
+"""A long text, cut into pieces that give the same ids as the whole.
 
-A tokenizer that first cuts a text into words goes from left to right, so what stands before a border of words does not
-change what comes after it. A place between words (behind a line's end, before a space) is taken as such a border if the
-text around it gives the same ids in one as in two. A tokenizer that knows no words, or marks the start of a text,
-fails that test everywhere, and then the text is encoded whole.
+A tokenizer that first cuts a text into words works from left to right, so what is before a border of words does not
+change what follows it. A position between words (behind a line end, before a space) counts as such a border if the text
+around it gives the same ids in one piece as in two. A tokenizer without words, or one that marks the start of a text,
+fails that test everywhere, and then the text is encoded as a whole.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 PIECE_CHARS = 1 << 18
 _CONTEXT_CHARS = 2048
 _MAX_TRIALS = 16
-# A run of spaces or of line ends is no good place: it is one word or two, by what follows.
+# Not inside a run of spaces or line ends: what follows decides whether it is one word or two.
 _BORDER = re.compile(r"(?<=\S\n)(?=\S)|(?<=\w)(?= \w)")
 
 
 def encode_in_pieces(encode: Callable[[str], NDArray[np.uint32]], text: str) -> list[NDArray[np.uint32]]:
-    """The ids of a text, in as many arrays as it took."""
+    """Encode a text in pieces; returns the ids of each."""
     ids = []
     start = 0
     while len(text) - start > PIECE_CHARS:
@@ -41,9 +41,9 @@ def encode_in_pieces(encode: Callable[[str], NDArray[np.uint32]], text: str) -> 
 
 
 def _find_border(encode: Callable[[str], NDArray[np.uint32]], text: str, start: int) -> int | None:
-    for found in islice(_BORDER.finditer(text, start), _MAX_TRIALS):
-        place = found.start()
-        before, after = text[place - _CONTEXT_CHARS : place], text[place : place + _CONTEXT_CHARS]
+    for match in islice(_BORDER.finditer(text, start), _MAX_TRIALS):
+        border = match.start()
+        before, after = text[border - _CONTEXT_CHARS : border], text[border : border + _CONTEXT_CHARS]
         if np.array_equal(encode(before + after), np.concatenate([encode(before), encode(after)])):
-            return place
+            return border
     return None

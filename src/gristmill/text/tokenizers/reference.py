@@ -1,4 +1,4 @@
-"""The reference: Hugging Face's `tokenizers`. Always there, loads every `tokenizer.json`, 1 to 2 MB/s.
+"""The reference engine: Hugging Face's `tokenizers`. Always installed, loads every `tokenizer.json`, 1 to 2 MB/s.
 
 It needs about 150 bytes of memory for each byte of a text. So it gets one text at a time, and a long one in pieces.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ReferenceEngine(Engine):
-    """`tokenizers`."""
+    """The engine `tokenizers`."""
 
     name: ClassVar[str] = REFERENCE
 
@@ -41,13 +41,13 @@ class ReferenceEngine(Engine):
         self._tokenizer.encode_special_tokens = specials_as_text
 
     def check_ids(self) -> None:
-        """Refuse a file whose added tokens have ids that they do not get: no engine takes an id that leaves a gap."""
+        """Refuse a file whose added tokens are loaded with other ids: engines number them without gaps."""
         loaded = {token.content: number for number, token in self._tokenizer.get_added_tokens_decoder().items()}
         for token, number in self.facts.added_tokens.items():
             if loaded.get(token) != number:
                 raise UsageError(
                     f"{self._files.path} says that {token!r} is {number}, but it is loaded as {loaded.get(token)}",
-                    help="number the added tokens without a gap after the vocabulary, or save the file anew",
+                    help="number the added tokens without a gap after the vocabulary, or save the tokenizer again",
                 )
 
     def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
@@ -65,21 +65,21 @@ class ReferenceEngine(Engine):
         return ids, np.cumsum(offsets)
 
     def _encode_one(self, text: str) -> NDArray[np.uint32]:
-        # The batch form with one text: the other one also works out the offsets of all tokens.
+        # A batch of one text, because the other method also computes the offsets of all tokens.
         try:
             [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
         except Exception as error:  # the library raises nothing more exact
             raise UsageError(
                 f"{self._files.path}: {REFERENCE} {self.version} cannot encode {text[:60]!r}: {error}",
-                help="give the tokenizer a token for what it does not know (unk_token), or use another one",
+                help="add a token for unknown text (unk_token) to the tokenizer, or use another one",
             ) from error
         return np.array(encoding.ids, dtype=np.uint32)
 
     def token_spans(self, text: str) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """The ids of a text, and for each the bytes of the text that it stands for, from and to. Slow."""
+        """Encode a text; returns the ids, and for each the bytes of the text that it stands for, from and to. Slow."""
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
-        places = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
+        spans = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
         if not text.isascii():
             sizes = np.array([len(char.encode()) for char in text], dtype=np.int64)
-            places = np.concatenate([[0], np.cumsum(sizes)])[places]
-        return np.array(encoding.ids, dtype=np.uint32), places
+            spans = np.concatenate([[0], np.cumsum(sizes)])[spans]
+        return np.array(encoding.ids, dtype=np.uint32), spans

@@ -1,4 +1,4 @@
-"""Where a tokenizer finds its special tokens in a text, with the space that some of them take along."""
+"""A pattern for the special tokens of a tokenizer in a text, with the space that some of them include."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class _AddedTokens(msgspec.Struct):
 
 
 def compile_special_pattern(files: TokenizerFiles) -> re.Pattern[str] | None:
-    """Matches a special token, in a group of its own, and space before or behind it if the token takes that.
+    """Compile a pattern that matches a special token, in a group of its own, with the space that it strips.
 
-    Control tokens that are not marked as special are matched, too. Of two that begin at the same place the longer one
-    is taken, as a tokenizer does.
+    It also matches control tokens that are not marked as special. Of two that begin at the same position it matches the
+    longer one, as tokenizers do.
     """
     added = msgspec.json.decode(files.read(), type=_AddedTokens).added_tokens or ()
     tokens = [token for token in added if token.special or is_unmarked_control(token.content, special=False)]

@@ -1,7 +1,7 @@
 """Training a tokenizer: byte-level BPE, the same result for the same texts in the same order.
 
 Memory grows with the number of distinct words, not with the length of the input: 450 MiB for 50 MB of text, 520 MiB for
-200 MB. The texts are taken from an iterator, one at a time.
+200 MB. Texts are read from an iterator, one at a time.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 END_OF_TEXT = "<|endoftext|>"
 _NUM_BYTES = 256
-# Words as most current models cut them: contractions, letters with one sign before them, up to three digits, signs,
-# line ends, spaces.
+# Cuts a text into words as most current models do: contractions, letters with one sign before them, up to three digits,
+# signs, line ends, spaces.
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
@@ -32,7 +32,7 @@ _WORDS = (
 def train_bpe(
     texts: Iterable[str], *, vocab_size: int = 16384, special_tokens: Sequence[str] = (END_OF_TEXT,)
 ) -> dict[str, bytes]:
-    """The files of a new tokenizer, by name. The first special token ends documents.
+    """Train a tokenizer; returns its files by name. The first special token ends documents.
 
     >>> files = train_bpe(["one fish two fish"], vocab_size=260)
     >>> sorted(files)
@@ -81,7 +81,7 @@ def check_free(folder: str | os.PathLike[str], *, overwrite: bool = False) -> No
     if path.exists() and not path.is_dir():
         raise UsageError(f"{path} is a file", help="name a folder")
     if (path / TOKENIZER).exists() and not overwrite:
-        raise UsageError(f"{path / TOKENIZER} is there already", help="choose another folder, or use --overwrite")
+        raise UsageError(f"{path / TOKENIZER} exists already", help="choose another folder, or use --overwrite")
 
 
 def _check_options(vocab_size: int, special_tokens: Sequence[str]) -> None:
