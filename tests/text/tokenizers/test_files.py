@@ -132,6 +132,6 @@ def test_name_in_the_local_cache(tmp_path, hub):
 
 @pytest.mark.parametrize("name", ["some/model", "model"])
 def test_offline_the_folder_form_is_named(tmp_path, hub, name):
-    with pytest.raises(UsageError, match="cannot be fetched") as caught:
+    with pytest.raises(UsageError, match="cannot be downloaded") as caught:
         find_tokenizer(name, str(tmp_path))
     assert "path/to/folder" in caught.value.help
