@@ -97,7 +97,7 @@ def memory_contest(options):
 
 
 def long_chats(options, mib):
-    """Chats of about 120 KB, of words of the real ones in new orders: no text comes twice."""
+    """Write chats of about 120 KB, made of the words of real ones in new orders: no text occurs twice."""
     path = options.folder / f"long-{mib}.jsonl"
     if path.exists():
         return path

@@ -1,11 +1,11 @@
 """How well `code_ratio` tells source code from prose: `benchmarks/code_ratio.py KIND:NAME=PATH[:SUFFIX]…`.
 
-KIND is code, prose or markdown. PATH is a folder, of which files with the suffix are taken, or JSON lines with `text`
-(and `id`, for the suffix). Documents below 200 characters are left out, at most 300 of each name are taken, by the hash
-of their text. `--half 1` takes the half that the points of lines were not fitted to.
+KIND is code, prose or markdown. PATH is a folder, whose files with the suffix are read, or JSON lines with `text`
+(and `id`, for the suffix). Documents below 200 characters are skipped, at most 300 of each name are used, chosen by the
+hash of their text. `--half 1` uses the half that the points of lines were not fitted to.
 
-Of code: the share of files at or above 0.5. Of prose: the share of documents at or below 0.2. Of Markdown: how far the
-score is from the share of characters on lines of closed fences, in the mean.
+Code: the share of files at or above 0.5. Prose: the share of documents at or below 0.2. Markdown: the mean distance
+between the score and the share of characters on lines of closed fences.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def chosen_documents(paths, half):
 
 
 def fenced_share(text):
-    """Characters of the lines of fences and between them / characters of all lines."""
+    """Divide the characters on lines of fences and between them by those of all lines."""
     total = fenced = 0
     mark = None
     for line in filter(None, map(str.strip, text.split("\n"))):

@@ -1,14 +1,14 @@
 """Near-duplicates beside what people use, in one run: see `--help`.
 
 Every side is a fresh process on one core. It gets the same documents in memory, real ones and edited copies of them
-planted among them, and gives the numbers of those it would remove; the clock (that of the processor) runs from the
-texts to that list. Slow peers get the first part of the documents (`--peer-mib`): speeds are compared, not times.
-Recall is the share of planted pairs, as alike as `--threshold` and `--clear` say by the plain definition, of which one
-was removed. Kernels are compiled before the clock starts, as they are kept between runs. Fast sides take the best of
-three rounds in a process.
+planted among them, and returns the numbers of those it would remove; CPU time is measured from the texts to that
+list. Slow peers get the first part of the documents (`--peer-mib`): speeds are compared, not times.
+Recall is the share of planted pairs, at least as similar as `--threshold` and `--clear` by the exact definition, of
+which one was removed. Kernels are compiled before the clock starts, because they are kept between runs. For fast
+sides the best of three rounds in a process counts.
 
-Peers live in environments of their own: `python -m venv peers && peers/bin/pip install datasketch rensa`, and
-for datatrove as `documents_datatrove.py` says, with spacy and `xxhash<4` besides. `--scale` runs the whole pipeline
+Peers need environments of their own: `python -m venv peers && peers/bin/pip install datasketch rensa`, and
+for datatrove as `documents_datatrove.py` says, and also spacy and `xxhash<4`. `--scale` runs the whole pipeline
 instead, on ten thousand to a million documents of 300 words.
 """
 

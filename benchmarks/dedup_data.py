@@ -1,4 +1,4 @@
-"""Documents with copies planted among them, and how alike each pair is by the plain definition."""
+"""Documents with copies planted among them, and the exact similarity of each pair."""
 
 import itertools
 import json
@@ -24,7 +24,7 @@ class Planted:
 
 
 def planted(corpus, path, num_bytes):
-    """As much of the corpus as makes so many bytes with an edited copy behind every tenth document."""
+    """Take that many bytes of the corpus, with an edited copy after every tenth document."""
     lines = itertools.chain.from_iterable(file.open("rb") for file in corpus) if corpus else python_sources(num_bytes)
     rng = random.Random(1)
     pairs, texts, waiting = [], [], []

@@ -50,7 +50,7 @@ def scale(folder):
 
 
 def watched(command):
-    """Seconds, CPU seconds of all processes, and the most that a worker held."""
+    """Measure seconds, CPU seconds of all processes, and the peak memory of a worker."""
     start = time.perf_counter()
     before = os.times()
     run = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -69,7 +69,7 @@ def watched(command):
 
 
 def documents(folder: Path, count: int) -> Path:
-    """One in ten is a copy of an earlier one with up to three words changed."""
+    """Yield documents; one in ten is a copy of an earlier one with up to three words changed."""
     path = folder / f"documents-{count}.jsonl"
     if path.exists():
         return path

@@ -1,6 +1,6 @@
 """One side, run by an interpreter that has it: `dedup_sides.py SIDE DOCUMENTS.jsonl` prints what it removes.
 
-Time is that of the processor, all threads together: other programs on the machine do not show in it.
+Time is CPU time of all threads together: other programs on the machine do not count.
 """
 
 import json
@@ -64,7 +64,7 @@ def rensa(texts):
 
 
 def rensa_hashes(texts):
-    """The same from hashes of shingles that are there already: its fastest way, without words and shingles."""
+    """Like `rensa`, from hashes of shingles that exist already: its fastest way, without cutting words and shingles."""
     import numpy as np
     from rensa import RMinHash, RMinHashLSH
 

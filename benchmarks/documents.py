@@ -1,4 +1,4 @@
-"""Documents beside their peers, in one run: `python benchmarks/documents.py --help`; what there is to read is in
+"""Documents beside their peers, in one run: `python benchmarks/documents.py --help`; the code is in
 `documents_contests.py`.
 """
 

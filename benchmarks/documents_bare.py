@@ -1,7 +1,7 @@
-"""The least that must be done, without a library around it: `documents_bare.py OUTPUT FILE...`.
+"""The minimum of work, without a library around it: `documents_bare.py OUTPUT FILE...`.
 
 Unpack, cut into lines, decode the one field that the filter needs, pack again. A whole file is held in memory, no line
-is judged, nothing is counted.
+is checked, nothing is counted.
 """
 
 import sys

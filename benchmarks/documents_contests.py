@@ -1,6 +1,6 @@
-"""One function a contest; every run is a fresh process, so that each side sees the text once and pays for its start.
+"""One function for each contest. Every run is a fresh process, so each side sees the text once and pays for its start.
 
-Repeats are interleaved. Verdicts compare the bests, as in `engine_contests`, whose tables these are.
+Repeats are interleaved. The best runs are compared, as in `engine_contests`, which also prints the tables.
 """
 
 import argparse
@@ -32,14 +32,14 @@ class Setting:
 
     @property
     def output(self):
-        """A new folder each time it is asked for."""
+        """An empty folder, each time it is read."""
         path = self.folder / "out"
         shutil.rmtree(path, ignore_errors=True)
         return path
 
 
 def timed(*commands):
-    """Seconds from the start of all to the end of the last."""
+    """Run all commands at the same time; return the seconds until the last one has ended."""
     began = time.perf_counter()
     processes = [
         subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for command in commands
@@ -100,7 +100,7 @@ def two_workers(setting):
 
 
 def memory(setting):
-    """The peak of any worker, on inputs that are as large as they come."""
+    """The peak memory of any worker, on very large inputs."""
     contest = Contest("peak memory of a worker, records of up to 1 MiB", unit="MiB")
     shapes = {
         "2 GiB JSONL": corpora.large_jsonl,
@@ -116,7 +116,7 @@ def memory(setting):
 
 
 def up_to_date(setting):
-    """A finished run of 10,000 tasks, asked again."""
+    """A finished run of 10,000 tasks, run again."""
     contest = Contest("is a run of 10,000 tasks up to date?")
     files, output = corpora.tiny_files(setting.folder, 10_000), setting.output
     command = ours(f"{files}/**/*.jsonl", output, unit_a_file=True)

@@ -1,4 +1,4 @@
-"""What the contests read, written once into the folder given: real text, or shapes that are hard on memory."""
+"""The inputs of the contests, written once into a folder: real text, or files that are hard on memory."""
 
 import itertools
 import json
@@ -31,7 +31,7 @@ def packed_parts(corpus, folder):
 
 
 def python_sources(num_bytes=256 * MIB):
-    """Python's own library in new orders, each time with other numbers in it: no text comes twice."""
+    """Python's own library in new orders, each time with other numbers in it: no text occurs twice."""
     found = Path(sysconfig.get_path("stdlib")).rglob("*.py")
     pool = [line for path in sorted(found) for line in path.read_text(errors="replace").split("\n") if line.strip()]
     rng = random.Random(1)
@@ -97,7 +97,7 @@ def large_row_group(folder):
 
 
 def tiny_files(folder, count):
-    """Files of 30 bytes to 2 KB, a thousand a folder."""
+    """Files of 30 bytes to 2 KB, a thousand in each folder."""
     root = folder / f"tiny-{count}"
     if root.exists():
         return root

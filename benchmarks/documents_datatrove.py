@@ -1,6 +1,6 @@
 """The peer, run by an interpreter that has it: `documents_datatrove.py INPUT_FOLDER OUTPUT NUM_TASKS`.
 
-Its pins are not ours, so it lives in an environment of its own:
+It pins other versions, so it needs an environment of its own:
 `python -m venv peer && peer/bin/pip install "datatrove[io]" orjson zstandard regex numpy nltk`.
 """
 

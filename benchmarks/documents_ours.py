@@ -1,4 +1,4 @@
-"""One run of ours in a fresh process: `documents_ours.py INPUTS OUTPUT [--workers N] ...` prints JSON."""
+"""One run of Gristmill in a fresh process: `documents_ours.py INPUTS OUTPUT [--workers N] ...` prints JSON."""
 
 import argparse
 import json
@@ -33,7 +33,7 @@ class PeakOfChildren:
 
 
 def peak_mib(pid="self"):
-    """Linux keeps the peak itself, so that looking now and then is enough."""
+    """Linux keeps the peak itself, so polling is enough."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

@@ -1,7 +1,7 @@
 """The engine beside its peers, in one run: `python benchmarks/engine.py [--repeats N] [--only NAME] [--json]`.
 
-A peer's spawned workers import this file again, and that is part of the time they need. So it holds nothing; what there
-is to read is in `engine_contests.py`.
+A peer's spawned workers import this file again, and that is part of the time they need. So it holds nothing; the
+code is in `engine_contests.py`.
 """
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""One function a contest. Repeats are interleaved, so that a busy moment of the machine hits all sides alike.
+"""One function for each contest. Repeats are interleaved, so that a busy moment of the machine hits all sides alike.
 
-Times are given as best and median. Verdicts compare the bests: on a shared machine the best of several is what the code
-needs, the rest is what the neighbours took.
+Times are given as best and median. The best runs are compared: on a shared machine the best of several is what the code
+needs, the rest is what other programs took.
 """
 
 import argparse
@@ -32,14 +32,14 @@ NUM_WORKERS = peers.NUM_WORKERS
 
 @dataclass
 class Contest:
-    """Measurements of one question, and what follows from them."""
+    """The measurements of one question, and what follows from them."""
 
     title: str
     unit: str = "s"
     values: dict[str, list[float]] = field(default_factory=dict)
     claims: list["Claim"] = field(default_factory=list)
     outside_load: float = 0.0
-    """Share of the machine that others used just before."""
+    """The share of the machine that other programs used just before."""
 
     def add(self, name, value):
         self.values.setdefault(name, []).append(value)
@@ -51,16 +51,16 @@ class Contest:
         return statistics.median(self.values[name])
 
     def fastest(self, names):
-        """By median: the best of many names' bests would be the luckiest one's."""
+        """Return the fastest by median: the best of many bests would be the luckiest one."""
         return min(names, key=self.median)
 
     def compare(self, name, other, **bounds):
         self.judge(f"{name} / {other}", lambda of: of(name) / of(other), **bounds)
 
     def judge(self, what, number_from, *, at_most=None, at_least=None):
-        """The number that follows from the bests decides, that from the medians is shown beside it.
+        """Add a claim. The number from the best runs decides; the one from the medians is shown beside it.
 
-        Without a bound there is no verdict.
+        Without a bound there is no outcome.
         """
         self.claims.append(Claim(what, number_from(self.best), number_from(self.median), at_most, at_least))
 
@@ -80,7 +80,7 @@ class Claim:
         return "" if self.at_least is None else f">= {self.at_least}"
 
     @property
-    def verdict(self):
+    def outcome(self):
         too_high = self.at_most is not None and self.by_best > self.at_most
         too_low = self.at_least is not None and self.by_best < self.at_least
         if too_high or too_low:
@@ -272,7 +272,7 @@ def first_result(repeats):
 
 
 def start_of_worker(repeats):
-    """What a worker's start is made of: bare interpreters that load more and more. No target."""
+    """The parts of a worker's start: bare interpreters that load more and more. No target."""
     commands = {
         "python -I -S (no site)": ["-I", "-S", "-c", ""],
         "python": ["-c", ""],
@@ -372,19 +372,19 @@ def show(contest):
 
 
 def show_claims(contests):
-    print(f"\n{'ratios':70}{'best':>8}{'median':>8}  {'target':9}verdict")
+    print(f"\n{'ratios':70}{'best':>8}{'median':>8}  {'target':9}outcome")
     for contest in contests:
         if contest.claims:
             print(contest.title)
         for claim in contest.claims:
-            print(f"  {claim.what:68}{claim.by_best:8.2f}{claim.by_median:8.2f}  {claim.target:9}{claim.verdict}")
+            print(f"  {claim.what:68}{claim.by_best:8.2f}{claim.by_median:8.2f}  {claim.target:9}{claim.outcome}")
 
 
 def as_json(contests):
     results = {name: asdict(contest) for name, contest in contests.items()}
     for name, contest in contests.items():
         for result, claim in zip(results[name]["claims"], contest.claims, strict=True):
-            result["verdict"] = claim.verdict
+            result["outcome"] = claim.outcome
     return json.dumps({"versions": versions(), "contests": results}, indent=2)
 
 

@@ -11,24 +11,24 @@ def double(number):
 
 
 def array_of_pid(_):
-    """A fresh array of 1 MiB, every number in it the worker's process."""
+    """Return a new array of 1 MiB filled with the worker's process id."""
     import numpy as np
 
     return np.full(MIB // 8, os.getpid())
 
 
 def bytes_of_pid(_):
-    """The same as bytes."""
+    """Like `array_of_pid`, as bytes."""
     return os.getpid().to_bytes(8, "little") * (MIB // 8)
 
 
 def pid_for(_):
-    """A small answer to an argument of any size."""
+    """Return a small answer to an argument of any size."""
     return os.getpid()
 
 
 def spin(num_steps):
-    """Keep the CPU busy; gives when that began and ended, on a clock that all processes share."""
+    """Keep the CPU busy; return when that began and ended, on a clock that all processes share."""
     began = time.monotonic()
     total = 0
     for step in range(num_steps):

@@ -1,8 +1,8 @@
 """The same job on each engine, timed with its workers already running, plus the plain ways to start and stop them.
 
 Every function here takes `function` and `items`, runs them on two workers, hands each result to `take` as it comes, and
-gives the seconds from the first item to the last result. Each answer names its worker, so that warming up can go on
-until both have answered.
+returns the seconds from the first item to the last result. Each answer names its worker, so that warming up can
+continue until both have answered.
 """
 
 import multiprocessing

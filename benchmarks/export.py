@@ -1,7 +1,7 @@
 """Export beside a plain copy of the same ids, in one run: `python benchmarks/export.py [--shards N] [--workers N]`.
 
-The copy is one process that reads each shard's bytes and writes them to one file, and syncs it: what no export can
-beat by much on one disk. Memory is the greatest anonymous memory of a process that exports alone (mapped input is the
+The copy is one process that reads each shard's bytes and writes them to one file, and syncs it: no export can be
+much faster on one disk. Memory is the peak of anonymous memory of a process that exports alone (mapped input is the
 system's to drop, and is not counted).
 """
 

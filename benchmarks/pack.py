@@ -1,6 +1,6 @@
 """Packing beside TRL's `pack_dataset(strategy="bfd")`, one thread each, the same documents in memory.
 
-    python -m venv trl-only && trl-only/bin/pip install --no-deps trl      # not in our environment: it may pin others
+    python -m venv trl-only && trl-only/bin/pip install --no-deps trl   # apart: it may pin other versions
     python benchmarks/pack.py --trl trl-only/lib/python3.11/site-packages [--documents N] [--row-length L]
 
 TRL packs windows of 1000 documents by default; it is also given one window of all documents, its best utilisation.
@@ -65,7 +65,7 @@ def main():
 
 
 def tokens(num_documents):
-    """Lengths as on the web: the middle one about 400 tokens, some of many thousands."""
+    """Make documents with lengths as on the web: a median of about 400 tokens, some of many thousands."""
     generator = np.random.default_rng(7)
     lengths = np.maximum(1, generator.lognormal(6, 1.2, num_documents)).astype(np.int32)
     ids = generator.integers(0, 50_000, lengths.sum()).astype(np.uint16)

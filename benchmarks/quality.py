@@ -1,7 +1,7 @@
 """Quality filters and language id beside their peers: `benchmarks/quality.py CORPUS.jsonl… [--datatrove PYTHON]`.
 
 The corpora are JSON lines with `text` and `lang`; English ones are used for the filters. Every line of the result is a
-ratio of runs that were interleaved; whole runs are fresh processes, start included.
+ratio of interleaved runs; whole runs are fresh processes, start included.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def english_texts(paths):
 
 
 def write_corpus(paths, folder, size):
-    """English documents in equal files, as large as `size`; each text once."""
+    """Write English documents into files of equal size, `size` bytes in all; each text once."""
     folder.mkdir(parents=True)
     files = [(folder / f"part-{number}.jsonl").open("w", encoding="utf-8") for number in range(NUM_FILES)]
     written = 0
@@ -109,8 +109,8 @@ def against_split(setting):
     batches = list(batches_of(setting.folder / "corpus"))
     kernels = [step().load() for step in FILTERS]
     ours = split = size = num_kept = 0
-    is_ready = False
-    for texts, batch in [batches[0], *batches]:  # the first one makes ready
+    is_warm = False
+    for texts, batch in [batches[0], *batches]:  # the first batch loads what is needed
         began = time.process_time()
         left = batch
         for kernel in kernels:
@@ -118,12 +118,12 @@ def against_split(setting):
         middle = time.process_time()
         for text in texts:
             text.split()
-        if is_ready:
+        if is_warm:
             ours += middle - began
             split += time.process_time() - middle
             size += batch.column(TEXT).nbytes
             num_kept += left.num_rows
-        is_ready = True
+        is_warm = True
     print(
         f"filters on one core: {size / ours / 1e6:.1f} MB/s of CPU time; str.split {size / split / 1e6:.1f} MB/s: "
         f"{split / ours:.2f} of its speed (target 0.25); {num_kept} documents kept"

@@ -3,7 +3,7 @@
     python benchmarks/stream.py [--seconds 4] [--repeats 3] [--only WORD] [--json]
 
 Every line is a fresh process. Peers that are not installed are left out (litdata, mosaicml-streaming). The best of the
-repeats counts, for all alike: what else the machine does can only take away.
+repeats counts for every side: other programs on the machine can only slow it down.
 """
 
 import argparse
@@ -111,7 +111,7 @@ def measure(what, folder, seconds):
 
 
 def rate(batches, seconds):
-    """Rows a second, after all files were touched once."""
+    """Measure rows a second, after all files were touched once."""
     for _ in range(600):
         assert next(batches).shape == (BATCH, ROW_LENGTH)
     count, start = 0, time.perf_counter()

@@ -1,9 +1,9 @@
-"""Shuffled rows from a cold disk: rows a second and bytes read, for each way to map and ask.
+"""Shuffled rows from a cold disk: rows a second and bytes read, for each way to map and request them.
 
     python benchmarks/stream_cold.py /path/on/the/disk [--gigabytes 2.7]
 
-Makes a dataset of rows of 2,048 uint16 there, lets the page cache forget it before each side, and reads 4,000 shuffled
-rows in a fresh process. Sides: Arrow's mapping as it is, ours for random access, ours with rows asked for ahead.
+Makes a dataset of rows of 2,048 uint16 there, drops it from the page cache before each side, and reads 4,000 shuffled
+rows in a fresh process. Sides: Arrow's mapping as it is, ours for random access, ours with rows requested ahead.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def make_dataset(folder: Path, num_shards: int) -> None:
 
 
 def read_rows(folder: Path, side: str, batch_size: int, seed: int) -> dict[str, float]:
-    """In this process, from a page cache that has forgotten the dataset."""
+    """Read rows in this process, with the dataset dropped from the page cache."""
     from gristmill.stream import Stream, read_ahead, shard_blocks
 
     def arrow_mapping(path: str, num_bytes: int, *, at_random: bool) -> pa.Buffer:

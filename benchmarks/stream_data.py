@@ -14,7 +14,7 @@ DOCUMENTS_A_ROW = 4
 
 
 def write_dataset(folder, *, num_shards, rows_a_shard, row_length, rows_a_batch=256, same_content=False):
-    """Random ids below 50,000, four documents a row. `same_content`: all shards are links to the first."""
+    """Random ids below 50,000, four documents in each row. `same_content`: all shards are links to the first."""
     schema = canonical_schema(rows_schema(pa.uint16(), row_length))
     shards = []
     for number in range(num_shards):

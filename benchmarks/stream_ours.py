@@ -1,4 +1,4 @@
-"""What is measured of Gristmill's streaming, and the bare loops that bound it: iterators of tensors of 32 rows."""
+"""The measured loaders of Gristmill, and the bare loops that bound them: iterators of tensors of 32 rows."""
 
 import numba
 import numpy as np
@@ -38,7 +38,7 @@ def dataset(folder, num_workers):
 
 
 def numpy_gather(folder):
-    """Rows at random places of one mapped array, widened: the least that a loader has to do."""
+    """Rows at random places of one mapped array, widened: the minimum that a loader has to do."""
     path = folder.parent / "rows.npy"
     if not path.exists():
         np.save(path, stored_rows(folder))
@@ -60,7 +60,7 @@ def _three(rows, places, document, ids, labels, positions):
 
 
 def bare_numba(folder):
-    """The same with labels and positions, in the plainest loop."""
+    """Like `numpy_gather` with labels and positions, in the plainest loop."""
     path = folder.parent / "rows.npy"
     if not path.exists():
         np.save(path, stored_rows(folder))

@@ -3,8 +3,8 @@
 Every side is a fresh process and sees its text once. The slow peers get the first part of the corpus (`--peer-mib`),
 the others all of it: speeds are compared, not times. Ours counts from the start of the process to the finished dataset,
 planning and proof of parity included; the bare engine is two processes over text that is already in memory, timed
-without their start. datatrove lives in an environment of its own (`documents_datatrove.py` says how), with `tokenizers`
-and `humanize` besides.
+without their start. datatrove needs an environment of its own (`documents_datatrove.py` says how), with `tokenizers`
+and `humanize` as well.
 """
 
 import argparse
@@ -124,7 +124,7 @@ def gristmill_side(options, *, backend="processes", workers=2):
 
 
 def halves(options):
-    """The corpus in two files of whole lines."""
+    """Cut the corpus into two files of whole lines."""
     paths = [options.folder / f"half-{number}.jsonl" for number in range(2)]
     if sum(path.stat().st_size for path in paths if path.exists()) != options.corpus.stat().st_size:
         with options.corpus.open("rb") as lines:
@@ -134,7 +134,7 @@ def halves(options):
 
 
 def in_two_processes(options, side):
-    """Seconds that each half takes in a process of its own, both at once; the longer counts."""
+    """Run each half in a process of its own, both at the same time; the slower one counts."""
     command = [sys.executable, __file__, "--side", side, "--folder"]
     processes = [
         subprocess.Popen(
@@ -164,7 +164,7 @@ def bare_half(options):
 
 
 def stage_half(options):
-    """The same stage as ours without an engine: one process, no workers."""
+    """Run the same stage without an engine: one process, no workers."""
     began = perf_counter()
     gristmill_side(options, backend="serial", workers=1)
     return {"seconds": perf_counter() - began}
