@@ -6,7 +6,7 @@ import pyarrow as pa
 from gristmill.core.records import ORIGIN_TYPE
 from gristmill.shards.arrow_stream import STREAM_END, stream_block, stream_header
 from gristmill.shards.canonical import canonical_schema
-from gristmill.shards.hugging_face import side_files
+from gristmill.shards.hugging_face import make_side_files
 from gristmill.shards.manifest import Manifest, Schema, Shard, dump_manifest
 from gristmill.shards.token_rows import rows_schema
 
@@ -41,7 +41,7 @@ def write_dataset(folder, *, num_shards, rows_a_shard, row_length, rows_a_batch=
         splits={"train": {"web": shards}},
         row_length=row_length,
     ).sealed()
-    for path, content in side_files(manifest).items():
+    for path, content in make_side_files(manifest).items():
         (folder / path).write_bytes(content)
     (folder / "manifest.json").write_bytes(b"".join(dump_manifest(manifest)))
     return folder

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gristmill.shards.hugging_face import side_files
+from gristmill.shards.hugging_face import make_side_files
 from gristmill.shards.manifest import load_manifest
 from gristmill.shards.verify import verify
 from gristmill.steps.write import Write
@@ -37,7 +37,7 @@ def test_datasets_opens_the_folder(arrow, records):
 def test_a_split_without_shards_does_not_keep_the_others_from_opening(arrow):
     manifest = load_manifest(arrow)
     manifest.splits["validation"]["web"].clear()
-    for path, content in side_files(manifest).items():
+    for path, content in make_side_files(manifest).items():
         (arrow / path).write_bytes(content)
     assert list(datasets.load_from_disk(str(arrow))) == ["train"]
 

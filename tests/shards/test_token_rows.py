@@ -11,10 +11,10 @@ from gristmill.core.sample_batches import documents
 from gristmill.shards.canonical import canonical_batch, canonical_schema
 from gristmill.shards.manifest import dump_manifest, load_manifest
 from gristmill.shards.token_rows import (
+    find_row_problem,
     is_masked,
+    make_document_rows,
     num_trained_tokens,
-    one_document_a_row,
-    rows_problem,
     rows_schema,
 )
 from gristmill.shards.verify import verify
@@ -41,19 +41,19 @@ def packed(masks, lengths, row_length=4):
 
 
 def test_one_chat_a_row():
-    rows = one_document_a_row(chats([[1, 2, 3], [], [4]], [[False, True, True], [], [True]]))
+    rows = make_document_rows(chats([[1, 2, 3], [], [4]], [[False, True, True], [], [True]]))
     assert rows.schema == rows_schema(pa.uint16(), None, masked=True)
     assert rows.column("loss_mask").to_pylist() == [[False, True, True], [], [True]]
     assert rows.column("lengths").to_pylist() == [[3], [0], [1]]
     assert num_trained_tokens(rows) == 3
     assert num_trained_tokens(rows.slice(1)) == 1
-    assert rows_problem(rows, vocab_size=5) is None
+    assert find_row_problem(rows, vocab_size=5) is None
 
 
 def test_a_mask_of_another_length_is_refused():
     for mask in ([[True], [True]], [[True, True], [None]], [None, [True]]):
         with pytest.raises(UsageError, match="loss_mask"):
-            one_document_a_row(chats([[1, 2], [3]], mask))
+            make_document_rows(chats([[1, 2], [3]], mask))
 
 
 def test_documents_may_have_a_column_of_that_name():
@@ -63,13 +63,13 @@ def test_documents_may_have_a_column_of_that_name():
 
 
 def test_what_is_wrong_with_masks_is_said():
-    assert rows_problem(packed([[True, False, True, False]], [[2, 1]]), 10) is None
+    assert find_row_problem(packed([[True, False, True, False]], [[2, 1]]), 10) is None
     padding = packed([[True] * 4, [True, True, True, False]], [[4], [2]])
-    assert "row 1 of a batch trains its padding" in rows_problem(padding, 10)
-    rows = one_document_a_row(chats([[1, 2], [3]], [[True, True], [True]]))
+    assert "row 1 of a batch trains its padding" in find_row_problem(padding, 10)
+    rows = make_document_rows(chats([[1, 2], [3]], [[True, True], [True]]))
     other = pa.array([[True, True], [True, False]], BITS)
     wrong = rows.set_column(rows.schema.get_field_index("loss_mask"), "loss_mask", other)
-    assert "row 1 of a batch does not say" in rows_problem(wrong, 10)
+    assert "row 1 of a batch does not have" in find_row_problem(wrong, 10)
 
 
 @pytest.mark.parametrize("row_length", [3, 5, 8, 11])

@@ -1,1 +1,1 @@
-"""The dataset on disk: manifest, canonical writer, reader, verification."""
+"""The dataset on disk: its manifest, its shard formats, reading and verification."""

@@ -1,8 +1,8 @@
-"""Arrow IPC streams made of independent blocks: header + one message a batch + end mark.
+"""Arrow IPC streams made of independent blocks: a header, one message for each batch, and an end mark.
 
-A message depends on its batch alone, so the blocks of a stream can be encoded anywhere and joined in any grouping.
-Streams are memory-mapped for reading: opening one of k batches reads k small message headers, and rows are only touched
-when asked for.
+A message depends on its batch alone, so blocks can be encoded anywhere and joined in any grouping. Streams are
+memory-mapped for reading: opening a stream of k batches reads k small message headers, and a row is read from the disk
+when it is used.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ ORIGINS_SCHEMA = pa.schema([(ORIGIN, ORIGIN_TYPE)])
 
 
 def stream_header(schema: pa.Schema) -> bytes:
-    """The start of a stream of a canonical schema."""
+    """Encode the header of a stream with a canonical schema."""
     return bytes(schema.serialize())
 
 
 def stream_block(batch: pa.RecordBatch, schema: pa.Schema) -> bytes:
-    """One batch as a message; nothing for no rows."""
+    """Encode a batch as one message; a batch without rows as nothing."""
     return bytes(canonical_batch(batch, schema).serialize()) if batch.num_rows else b""
 
 
 def origins_header() -> bytes:
-    """The start of a file that holds only origins, for shards in formats that cannot hold them."""
+    """Encode the header of a side file of origins, for shards in formats that cannot hold them."""
     return stream_header(ORIGINS_SCHEMA)
 
 
 def origins_block(batch: pa.RecordBatch) -> bytes:
-    """The origins of the records in a batch."""
+    """Encode the origins of the records in a batch."""
     return stream_block(batch, ORIGINS_SCHEMA)
 
 
@@ -48,15 +48,14 @@ def origins_footer() -> bytes:
 
 
 def mapped_batches(path: Path, schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
-    """The batches of a stream on disk, as views of the mapped file: nothing is copied.
+    """Read the batches of a stream on disk, as views of the mapped file: nothing is copied.
 
-    Each is checked whole before it is given out (1 GB/s for texts, far more for numbers). Arrow itself looks at no
-    buffer when it reads a stream: one that is shorter than its rows, or offsets that lead out of it, would be read
-    beyond its end.
+    Each batch is checked completely before it is yielded (1 GB/s for texts, far more for numbers). Arrow itself checks
+    no buffer when it reads a stream: a buffer that is too short, or offsets beyond its end, would be read past the end.
 
     Raises:
         ArrowInvalid: A batch is damaged.
-        ValueError: The columns are not those of `schema`.
+        ValueError: The columns differ from `schema`.
     """
     for batch in unchecked_batches(path, schema):
         batch.validate(full=True)
@@ -64,10 +63,10 @@ def mapped_batches(path: Path, schema: pa.Schema | None = None) -> Iterator[pa.R
 
 
 def unchecked_batches(path: Path, schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
-    """The same, where the sizes of buffers are checked and what they hold is not: no row is read."""
+    """Like `mapped_batches`, but only the sizes of buffers are checked, not their values: no row is read."""
     with pa.memory_map(str(path)) as mapped, pa.ipc.open_stream(mapped) as stream:
         if schema is not None and not stream.schema.equals(schema):
-            raise ValueError("its columns are not those of the manifest")
+            raise ValueError("its columns are not those in the manifest")
         for batch in stream:
             batch.validate()
             yield batch

@@ -1,9 +1,9 @@
 """Canonical batches: equal records give equal bytes.
 
-Two equal Arrow arrays may differ in memory: slices start at an offset, null slots hold leftovers, bitmaps end in stray
-bits, a dictionary has its own order. Here each array is rebuilt in the one form that its values allow: offset 0, exact
-buffers, zeros under nulls, no bitmap where nothing is null, no dictionaries, views, runs or extension types, sorted
-metadata.
+Two equal Arrow arrays may differ in memory: slices start at an offset, null slots hold arbitrary values, bitmaps end in
+arbitrary bits, a dictionary has its own order. Here each array is rebuilt in the one form that its values define:
+offset 0, exact buffers, zeros under nulls, no bitmap if nothing is null, no dictionaries, views, runs or extension
+types, and sorted metadata.
 
 Cost: without nulls the value buffers are only sliced; a column with nulls is copied once.
 """
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-# They describe the table as some other program wrote it, before any step; readers would believe them.
+# Metadata of the program that wrote the input. It does not describe the output, but readers would rely on it.
 _STALE_METADATA = (b"ARROW:extension:", b"PARQUET:", b"huggingface", b"pandas")
 
 
 def canonical_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema with plain types only and sorted metadata.
+    """Return the schema with plain types and sorted metadata.
 
-    All fields may be null: that nothing is shows in the data.
+    All fields are nullable, so that the schema does not depend on whether the data holds nulls.
 
     >>> canonical_schema(pa.schema([pa.field("tag", pa.dictionary(pa.int8(), pa.string()), nullable=False)]))
     tag: string
@@ -39,28 +39,28 @@ def canonical_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def canonical_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of a canonical `schema`, each rebuilt; other columns of the batch are left out."""
+    """Rebuild the columns of a canonical `schema`; other columns of the batch are left out."""
     arrays = []
     for field in schema:
         index = batch.schema.get_field_index(field.name)
         if index < 0:
             raise UsageError(
                 f"column {field.name!r} was planned but is not in the batch",
-                help="every step must give the columns that it announced",
+                help="every step must return the columns that it declared",
                 columns=batch.schema.names,
             )
         array = canonical_array(batch.column(index))
         if not array.type.equals(field.type):
             raise UsageError(
                 f"column {field.name!r} has type {array.type}, but {field.type} was planned",
-                help="a function must give each column the same type in every batch",
+                help="a function must return each column with the same type in every batch",
             )
         arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def canonical_type(kind: pa.DataType) -> pa.DataType:
-    """The type in which values of `kind` are stored."""
+    """Return the type in which values of `kind` are stored."""
     if isinstance(kind, pa.BaseExtensionType):
         return canonical_type(kind.storage_type)
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
@@ -85,8 +85,8 @@ def canonical_type(kind: pa.DataType) -> pa.DataType:
 
 
 def canonical_array(array: pa.Array) -> pa.Array:
-    """An equal array of `canonical_type`, in the one form there is for its values."""
-    array = _plain(array)
+    """Rebuild an array with its `canonical_type`, in the one form that its values define."""
+    array = _to_plain(array)
     kind = canonical_type(array.type)
     if pa.types.is_null(kind):
         return pa.nulls(len(array))
@@ -94,7 +94,7 @@ def canonical_array(array: pa.Array) -> pa.Array:
     if array.null_count:
         valid = array.is_valid().to_numpy(zero_copy_only=False)
         if pa.types.is_nested(kind) or _is_binary(kind):
-            array = _emptied(array, valid)
+            array = _clear_nulls(array, valid)
     buffers, children = _storage(array, kind, valid)
     validity = None if valid is None else _pack(valid)
     num_nulls = 0 if valid is None else int(len(valid) - np.count_nonzero(valid))
@@ -104,13 +104,13 @@ def canonical_array(array: pa.Array) -> pa.Array:
 def _storage(
     array: pa.Array, kind: pa.DataType, valid: NDArray[np.bool_] | None
 ) -> tuple[list[pa.Buffer], list[pa.Array] | None]:
-    """Buffers after the validity bitmap, and children."""
+    """Return the buffers after the validity bitmap, and the children."""
     if pa.types.is_struct(kind):
         return [], [canonical_array(array.field(index)) for index in range(kind.num_fields)]
     if pa.types.is_fixed_size_list(kind):
         items = array.values.slice(array.offset * kind.list_size, len(array) * kind.list_size)
-        if valid is not None:  # here `take` leaves the items of a null as they happen to be
-            items = _emptied(items, np.repeat(valid, kind.list_size))
+        if valid is not None:  # for fixed-size lists `take` does not clear the items of a null
+            items = _clear_nulls(items, np.repeat(valid, kind.list_size))
         return [], [canonical_array(items)]
     if pa.types.is_map(kind):
         offsets, start, stop = _offsets(array, np.dtype(np.int32))
@@ -129,8 +129,8 @@ def _storage(
     return [_fixed_width(array, kind.bit_width // 8, valid)], None
 
 
-def _emptied(array: pa.Array, valid: NDArray[np.bool_]) -> pa.Array:
-    """Null where not valid, without what lay there: taking "nothing" empties a slot, in its children too."""
+def _clear_nulls(array: pa.Array, valid: NDArray[np.bool_]) -> pa.Array:
+    """Clear the slots that are not valid, in children, too: `take` of a null index makes an empty slot."""
     return array.take(pa.array(np.arange(len(array)), mask=~valid))
 
 
@@ -147,7 +147,7 @@ def _fixed_width(array: pa.Array, width: int, valid: NDArray[np.bool_] | None) -
 
 
 def _offsets(array: pa.Array, dtype: np.dtype[np.signedinteger]) -> tuple[pa.Buffer, int, int]:
-    """Offsets that start at 0, and the range of the values that the old ones pointed at."""
+    """Return offsets that start at 0, and the range of values that the old ones covered."""
     data = array.buffers()[1]
     if data is None or not len(array):
         return pa.py_buffer(np.zeros(1, dtype=dtype)), 0, 0
@@ -171,19 +171,19 @@ def _is_binary(kind: pa.DataType) -> bool:
 
 
 def _pack(bits: NDArray[np.bool_]) -> pa.Buffer:
-    """A bitmap whose last byte is filled up with zeros."""
+    """Pack bits into a bitmap whose last byte is filled up with zeros."""
     return pa.py_buffer(np.packbits(bits, bitorder="little"))
 
 
-def _plain(array: pa.Array) -> pa.Array:
-    """Without extension, dictionary, runs or views at its outermost level."""
+def _to_plain(array: pa.Array) -> pa.Array:
+    """Remove extension, dictionary, runs or views at the outermost level."""
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
-        return _plain(array.storage)
+        return _to_plain(array.storage)
     if pa.types.is_dictionary(kind):
-        return _plain(array.dictionary_decode())
+        return _to_plain(array.dictionary_decode())
     if pa.types.is_run_end_encoded(kind):
-        return _plain(pc.run_end_decode(array))
+        return _to_plain(pc.run_end_decode(array))
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
         return array.cast(canonical_type(kind))
     if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
@@ -196,5 +196,5 @@ def _canonical_field(field: pa.Field) -> pa.Field:
 
 
 def _sorted_metadata(metadata: Mapping[bytes, bytes] | None) -> dict[bytes, bytes] | None:
-    kept = {key: value for key, value in sorted((metadata or {}).items()) if not key.startswith(_STALE_METADATA)}
-    return kept or None
+    remaining = {key: value for key, value in sorted((metadata or {}).items()) if not key.startswith(_STALE_METADATA)}
+    return remaining or None

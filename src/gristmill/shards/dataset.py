@@ -1,7 +1,7 @@
 """A finished dataset, for reading: `open_dataset("out")`.
 
-Only the manifest, an index of 8 bytes a shard and a few open shards are held. See `readers` for what a row costs in
-each format; Arrow is the one made for random access.
+Memory: the manifest, an index of 8 bytes for each shard, and a few open shards. `formats.shard_format` lists what a row
+costs in each format; Arrow is the one for random access.
 """
 
 from __future__ import annotations
@@ -42,21 +42,23 @@ _MAX_OPEN_SHARDS = 8
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a record came from."""
+    """The input file and position of a record."""
 
     source: str
     path: str
-    """The input file, as it was read."""
+    """The path of the input file."""
     position: int
-    """Byte offset in the decompressed file, row number or member number, depending on its format."""
+    """The byte offset in the decompressed file, the row number or the member number, depending on the format."""
     part: int
-    """Which of the records that were made out of one."""
+    """The number of the record among those that were made from one input record."""
 
 
 def open_dataset(path: str | Path) -> Dataset:
-    """Open the output folder of a finished run; reads the manifest only."""
+    """Open the output folder of a finished run. Only the manifest is read."""
     if "://" in str(path):
-        raise UsageError(f"a dataset is read from a local folder, not from {path}", help="copy it to a disk first")
+        raise UsageError(
+            f"datasets are read from a local folder, not from {path}", help="copy it to a local disk first"
+        )
     folder = Path(path)
     return Dataset(folder, load_manifest(folder))
 
@@ -76,7 +78,7 @@ class Dataset:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def __getitem__(self, index: SupportsIndex) -> ShardRecord:
-        """A record by its number; negative ones count from the end."""
+        """Return a record by its number. Negative numbers count from the end."""
         shard, row = self._find(index)
         return remove_origins(self._read(shard, row))
 
@@ -104,48 +106,49 @@ class Dataset:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns that every record has; records kept as they were read may have more fields."""
+        """The columns that every record has. JSON records that are stored as they were read may have more fields."""
         return self.manifest.schema.to_arrow()
 
     def split(self, name: str) -> Dataset:
-        """The records of one split."""
+        """Return the records of one split."""
         check_choice("split", name, self.splits)
         return Dataset(self.folder, self.manifest, split=name)
 
     def origins(self, index: SupportsIndex) -> list[Origin]:
-        """Where the record came from; of a row of tokens, each of its documents."""
+        """Return the origin of a record, or those of all documents in a row of tokens."""
         shard, row = self._find(index)
         if shard.origins is None:
             record = self._read(shard, row)
-            found = record[ORIGINS] if ORIGINS in record else [record[ORIGIN]]
+            origins = record[ORIGINS] if ORIGINS in record else [record[ORIGIN]]
         else:
             with self._naming_damage(shard):
-                found = [self._reader(shard.origins, "arrow").row(row)[ORIGIN]]
-        return [self._origin(origin, shard, row) for origin in found]
+                origins = [self._reader(shard.origins, "arrow").row(row)[ORIGIN]]
+        return [self._origin(origin, shard, row) for origin in origins]
 
     def decode(self, index: SupportsIndex) -> str:
-        """The text of a row of tokens, without padding; special tokens are shown."""
+        """Decode a row of tokens, without padding and with special tokens."""
         return self._tokenizer.decode(self._tokens(index)[0])
 
     def documents(self, index: SupportsIndex) -> list[str]:
-        """The texts of the documents, or pieces of them, in a row of tokens; special tokens are shown."""
+        """Decode the documents, or pieces of documents, in a row of tokens, with special tokens."""
         ids, _ = self._tokens(index)
         ends = np.cumsum(self[index][LENGTHS])
         return [self._tokenizer.decode(piece) for piece in np.split(ids, ends[:-1])] if len(ends) else []
 
     def spans(self, index: SupportsIndex) -> list[tuple[str, bool]]:
-        """The text of a row of tokens in pieces, and whether each is trained."""
+        """Decode a row of tokens in spans, and tell whether each is trained."""
         ids, trained = self._tokens(index)
         borders = np.flatnonzero(np.diff(trained)) + 1
         pieces = zip(np.split(ids, borders), np.split(trained, borders), strict=True)
         return [(self._tokenizer.decode(piece), bool(marks[0])) for piece, marks in pieces if len(piece)]
 
     def _tokens(self, index: SupportsIndex) -> tuple[NDArray[np.unsignedinteger], NDArray[np.bool_]]:
-        """The ids of a row without padding, and which are trained."""
+        """Return the ids of a row without padding, and which of them are trained."""
         record = self[index]
         if not self.manifest.holds_rows:
             raise UsageError(
-                f"{self.folder} holds {self.manifest.kind}, not tokens", help='their text is ds[i]["text"]'
+                f"{self.folder} holds {self.manifest.kind}, not tokens",
+                help='read the text of a record with ds[i]["text"]',
             )
         num_tokens = int(record[LENGTHS].sum())
         trained = record.get(LOSS_MASK, np.ones(num_tokens, dtype=np.bool_))
@@ -160,13 +163,13 @@ class Dataset:
         return load_engine(find_tokenizer(str(self.manifest.tokenizer_folder(self.folder))))
 
     def quarantine(self) -> Iterator[dict[str, Any]]:
-        """What was set aside, one by one: origin, step, reason, the record itself where it was small enough."""
+        """Iterate over quarantined records: origin, step, reason, and the record itself if it was small enough."""
         for file in self.manifest.quarantine.files:
             with self._naming_damage(file):
-                yield from open_shard(self._checked_path(file), "jsonl").rows()
+                yield from open_shard(self._check_size(file), "jsonl").rows()
 
     def verify(self) -> Verification:
-        """Read everything and compare it with the manifest."""
+        """Read the whole dataset and compare it with the manifest."""
         return verify(self.folder)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -175,11 +178,11 @@ class Dataset:
         return state
 
     def _find(self, index: SupportsIndex) -> tuple[Shard, int]:
-        wanted = number = operator.index(index)
+        number = original = operator.index(index)
         if number < 0:
             number += len(self)
         if not 0 <= number < len(self):
-            raise IndexError(f"record {wanted} of {len(self)}")
+            raise IndexError(f"there is no record {original}: the dataset has {len(self)}")
         position = int(np.searchsorted(self._ends, number, side="right"))
         shard = self._shards[position][2]
         return shard, number - int(self._ends[position]) + shard.rows
@@ -198,18 +201,18 @@ class Dataset:
             return self._reader(shard, self.manifest.format, self.manifest.kind).row(row)
 
     def _reader(self, file: StoredFile, format: str, kind: str = "documents") -> ShardReader:
-        """The open reader of a file; the ones used last stay open."""
+        """Return the open reader of a file. The readers used last stay open."""
         reader = self._open.pop(file.path, None)
         if reader is None:
             schema = self._shard_schema if isinstance(file, Shard) else ORIGINS_SCHEMA
-            reader = open_shard(self._checked_path(file), format, kind, schema)
+            reader = open_shard(self._check_size(file), format, kind, schema)
         self._open[file.path] = reader
         if len(self._open) > _MAX_OPEN_SHARDS:
             self._open.popitem(last=False)
         return reader
 
-    def _checked_path(self, file: StoredFile) -> Path:
-        """A file of the right size: touching a mapped page behind the end of a file would kill the process."""
+    def _check_size(self, file: StoredFile) -> Path:
+        """Check the size of a file and return its path: reading a page past the end would kill the process."""
         path = file.below(self.folder)
         num_bytes = path.stat().st_size
         if num_bytes != file.bytes:

@@ -1,6 +1,6 @@
 """The small files that make `datasets.load_from_disk(folder)` work on Arrow shards as they are.
 
-`dataset_info.json` names no features: `datasets` then takes them from the Arrow schema, whatever its version.
+`dataset_info.json` names no features: every version of `datasets` then takes them from the Arrow schema.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from gristmill.shards.manifest import Manifest, Shard
 
 
-def side_files(manifest: Manifest) -> dict[str, bytes]:
-    """Path in the dataset's folder -> content; none unless the shards are Arrow.
+def make_side_files(manifest: Manifest) -> dict[str, bytes]:
+    """Make the files: their paths in the dataset's folder and their contents. Only Arrow shards have any.
 
-    A split without shards is left out: `datasets` would refuse the whole folder for it.
+    A split without shards is left out, because `datasets` would refuse the whole folder.
     """
     if manifest.format != "arrow":
         return {}

@@ -17,7 +17,7 @@ import xxhash
 
 from gristmill.core.books import Account  # noqa: TC001  (msgspec looks at the types of fields)
 from gristmill.core.errors import DamagedDatasetError, UsageError
-from gristmill.shards.token_rows import KINDS, misfit
+from gristmill.shards.token_rows import KINDS, find_schema_problem
 from gristmill.storage.stored_paths import Count, StoredName, StoredPath, decode_stored, path_below
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             raise DamagedDatasetError(f"the {MANIFEST} names a format {self.format!r}, which there is not", help=_AGAIN)
         if not self.holds_rows and self.format in _JSON_FORMATS:
             return None
-        if problem := misfit(self.kind, schema):
+        if problem := find_schema_problem(self.kind, schema):
             raise DamagedDatasetError(f"the {MANIFEST} cannot be right: {problem}", help=_AGAIN)
         return schema
 

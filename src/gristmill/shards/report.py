@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gristmill.shards.hugging_face import side_files
+from gristmill.shards.hugging_face import make_side_files
 
 if TYPE_CHECKING:
     from gristmill.core.books import Account
@@ -20,7 +20,7 @@ _FAILED = "failed:"
 def make_derived_files(manifest: Manifest) -> dict[str, bytes]:
     """All small files that follow from the manifest: path in the dataset's folder -> content."""
     content = msgspec.json.format(msgspec.json.encode(make_report(manifest)), indent=2) + b"\n"
-    return {**side_files(manifest), REPORT: content}
+    return {**make_side_files(manifest), REPORT: content}
 
 
 def make_report(manifest: Manifest) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Training rows on disk: token ids, the lengths of the documents in them, and where each of these came from.
+"""Training rows on disk: token ids, the lengths of the documents in a row, and the origin of each document.
 
-Rows of chats also say which of their tokens are trained, a bit a token. What trainers want besides (labels, positions,
-document numbers) follows from these when batches are made.
+Rows of chats also say which of their tokens are trained, with one bit for each token. All that trainers need besides
+(labels, positions, document numbers) is computed from these when batches are made.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LENGTHS = "lengths"
-"""Of the documents in the row, in their order; what they leave of a row of fixed length is padding."""
+"""The column of the lengths of the documents in a row, in their order. The rest of a row of fixed length is padding."""
 ORIGINS = "origins"
-"""Of the documents in the row."""
+"""The column of the origins of the documents in a row."""
 TOKENS = "tokens"
 CHATS = "chats"
 KINDS = (TOKENS, CHATS)
-"""Kinds of datasets that hold rows: without and with a loss mask."""
+"""The kinds of datasets that hold rows: without and with a loss mask."""
 
 
 def rows_schema(id_type: pa.DataType, row_length: int | None, *, masked: bool = False) -> pa.Schema:
-    """Rows of one length, or (None) of one document each."""
+    """Return the schema of rows of one length, or (None) of rows of one document each."""
     size = -1 if row_length is None else row_length
     mask = [(LOSS_MASK, pa.list_(pa.bool_(), size))] if masked else []
     fields = [(INPUT_IDS, pa.list_(id_type, size)), (LENGTHS, pa.list_(pa.int32())), *mask]
@@ -36,14 +36,14 @@ def rows_schema(id_type: pa.DataType, row_length: int | None, *, masked: bool = 
 
 
 def shard_schema(schema: pa.Schema, row_length: int | None) -> pa.Schema:
-    """The columns in which records of this schema are written: tokenized documents as rows, others as they are."""
+    """Return the schema in which records are written: tokenized documents as rows, others unchanged."""
     if INPUT_IDS not in schema.names:
         return schema
-    return rows_schema(id_type_of(schema), row_length, masked=is_masked(schema))
+    return rows_schema(find_id_type(schema), row_length, masked=is_masked(schema))
 
 
-def id_type_of(schema: pa.Schema) -> pa.DataType:
-    """Of the token ids in documents or rows."""
+def find_id_type(schema: pa.Schema) -> pa.DataType:
+    """Return the type of the token ids in documents or rows."""
     return schema.field(INPUT_IDS).type.value_type
 
 
@@ -53,17 +53,15 @@ def is_masked(schema: pa.Schema) -> bool:
         return False
     kind = schema.field(LOSS_MASK).type
     if not (pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind)) or kind.value_type != pa.bool_():
-        raise UsageError(
-            f'column "{LOSS_MASK}" is {kind}', help="it says for each token whether it is trained: list<bool>"
-        )
+        raise UsageError(f'column "{LOSS_MASK}" is {kind}', help="it must be list<bool>: whether each token is trained")
     return True
 
 
-def misfit(kind: str, schema: pa.Schema) -> str | None:
-    """Why shards of this kind cannot have these columns in Arrow or Parquet, in words."""
+def find_schema_problem(kind: str, schema: pa.Schema) -> str | None:
+    """Describe why Arrow or Parquet shards of this kind cannot have these columns; None: they can."""
     if kind not in KINDS:
         has_origin = ORIGIN in schema.names and schema.field(ORIGIN).type == ORIGIN_TYPE
-        return None if has_origin else f"a dataset of {kind} has a column {ORIGIN} of {ORIGIN_TYPE}"
+        return None if has_origin else f"a dataset of {kind} must have a column {ORIGIN} of type {ORIGIN_TYPE}"
     described = ", ".join(f"{field.name} {field.type}" for field in schema)
     problem = f"a dataset of {kind} has other columns than {described}"
     if set(schema.names) != {INPUT_IDS, LENGTHS, ORIGINS} | ({LOSS_MASK} if kind == CHATS else set()):
@@ -78,8 +76,8 @@ def misfit(kind: str, schema: pa.Schema) -> str | None:
     return None if all(schema.field(field.name).type == field.type for field in fitting) else problem
 
 
-def one_document_a_row(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Tokenized documents (`origin`, `input_ids`, of chats `loss_mask`) as rows."""
+def make_document_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Make rows of one document each from tokenized documents (`origin`, `input_ids`, for chats `loss_mask`)."""
     ids = batch.column(INPUT_IDS)
     ends = np.arange(batch.num_rows + 1, dtype=np.int32)
     sizes = document_lengths(ids)
@@ -90,39 +88,39 @@ def one_document_a_row(batch: pa.RecordBatch) -> pa.RecordBatch:
         ORIGINS: pa.ListArray.from_arrays(pa.array(ends), batch.column(ORIGIN)),
     }
     if LOSS_MASK in schema.names:
-        columns[LOSS_MASK] = checked_mask(batch, sizes)
+        columns[LOSS_MASK] = check_mask(batch, sizes)
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
-def checked_mask(documents: pa.RecordBatch, sizes: NDArray[np.int64]) -> pa.ListArray:
-    """The loss masks of documents of these lengths; a step of the user's may have changed one and not the other."""
+def check_mask(documents: pa.RecordBatch, sizes: NDArray[np.int64]) -> pa.ListArray:
+    """Return the loss masks of documents of these lengths, checked: a user's function may have changed only the ids."""
     masks = documents.column(LOSS_MASK)
     if masks.null_count or masks.values.null_count or not np.array_equal(document_lengths(masks), sizes):
         raise UsageError(
-            f'a document has not one entry in "{LOSS_MASK}" for each of its "{INPUT_IDS}"',
+            f'a document does not have one entry in "{LOSS_MASK}" for each of its "{INPUT_IDS}"',
             help="a function that changes the ids of chats must change their masks, too",
         )
     return masks
 
 
 def document_lengths(ids: pa.ListArray) -> NDArray[np.int64]:
-    """How many tokens each document has."""
+    """Count the tokens of each document."""
     offsets: NDArray[np.int32] = ids.offsets.to_numpy()
     return np.diff(offsets).astype(np.int64)
 
 
 def num_tokens(rows: pa.RecordBatch) -> int:
-    """Tokens in rows, without padding."""
+    """Count the tokens of all rows, without padding."""
     return int(rows.column(LENGTHS).flatten().to_numpy().sum(dtype=np.int64))
 
 
 def num_trained_tokens(rows: pa.RecordBatch) -> int:
-    """Of those, the trained ones, in rows of chats."""
+    """Count the trained tokens of all rows of chats."""
     return int(rows.column(LOSS_MASK).flatten().true_count)
 
 
 def tokens_in_rows(rows: pa.RecordBatch) -> NDArray[np.int64]:
-    """Tokens in each row, without padding."""
+    """Count the tokens of each row, without padding."""
     lengths = rows.column(LENGTHS)
     totals = np.concatenate([[0], np.cumsum(lengths.values.to_numpy(), dtype=np.int64)])
     filled: NDArray[np.int64] = np.diff(totals[lengths.offsets.to_numpy()])
@@ -130,24 +128,24 @@ def tokens_in_rows(rows: pa.RecordBatch) -> NDArray[np.int64]:
 
 
 def check_rows(rows: pa.RecordBatch) -> None:
-    """Refuse rows whose columns do not fit each other.
+    """Refuse rows whose columns contradict each other.
 
     Raises:
-        ValueError: What is wrong, in words.
+        ValueError: The message says what is wrong.
     """
-    if problem := rows_problem(rows, None):
+    if problem := find_row_problem(rows, None):
         raise ValueError(problem)
 
 
-def rows_problem(rows: pa.RecordBatch, vocab_size: int | None) -> str | None:
-    """What is wrong with rows of whole columns (`mapped_batches`), in words."""
+def find_row_problem(rows: pa.RecordBatch, vocab_size: int | None) -> str | None:
+    """Describe what is wrong with rows whose buffers are valid (`mapped_batches`); None: nothing."""
     names = (INPUT_IDS, LENGTHS, ORIGINS, *((LOSS_MASK,) if is_masked(rows.schema) else ()))
     columns = [rows.column(name) for name in names]
     if any(column.null_count or column.values.null_count for column in columns):
         return "holds nulls"
     lengths = rows.column(LENGTHS)
     if len(lengths.values) and int(lengths.values.to_numpy().min()) < 0:
-        return "holds a document of a negative length"
+        return "holds a document with a negative length"
     if not np.array_equal(document_lengths(lengths), document_lengths(rows.column(ORIGINS))):
         return "does not hold the origin of each document"
     filled = tokens_in_rows(rows)
@@ -161,15 +159,15 @@ def rows_problem(rows: pa.RecordBatch, vocab_size: int | None) -> str | None:
     flat = ids.flatten().to_numpy()
     if vocab_size is not None and len(flat) and int(flat.max()) >= vocab_size:
         return f"holds the id {int(flat.max())}, but the vocabulary ends at {vocab_size}"
-    return _mask_problem(rows, filled) if is_masked(rows.schema) else None
+    return _find_mask_problem(rows, filled) if is_masked(rows.schema) else None
 
 
-def _mask_problem(rows: pa.RecordBatch, filled: NDArray[np.int64]) -> str | None:
+def _find_mask_problem(rows: pa.RecordBatch, filled: NDArray[np.int64]) -> str | None:
     masks = rows.column(LOSS_MASK)
     if not pa.types.is_fixed_size_list(masks.type):
         wrong = filled != document_lengths(masks)
         return (
-            f"row {int(np.argmax(wrong))} of a batch does not say of each token whether it is trained"
+            f"row {int(np.argmax(wrong))} of a batch does not have one loss mask entry for each token"
             if wrong.any()
             else None
         )

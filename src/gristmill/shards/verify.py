@@ -1,4 +1,4 @@
-"""Is everything there, and is it what was written? Every byte is read again: checksums, row counts, origins, books.
+"""Verification of a dataset: every byte is read again, for checksums, row counts, origins and books.
 
 Cost: one pass over the dataset at the speed of the disk and the decompressor, in constant memory. `check_shard` works
 on one shard and needs nothing else, so shards can be checked in parallel.
@@ -19,7 +19,7 @@ from gristmill.core.errors import CorruptStreamError, DamagedDatasetError
 from gristmill.shards.arrow_stream import ORIGINS_SCHEMA, mapped_batches
 from gristmill.shards.formats.base import READ_ERRORS
 from gristmill.shards.formats.shard_format import open_origins, open_shard
-from gristmill.shards.hugging_face import side_files
+from gristmill.shards.hugging_face import make_side_files
 from gristmill.shards.manifest import (
     MANIFEST,
     MIXED,
@@ -31,7 +31,7 @@ from gristmill.shards.manifest import (
     load_manifest,
 )
 from gristmill.shards.report import make_derived_files
-from gristmill.shards.token_rows import CHATS, ORIGINS, num_tokens, num_trained_tokens, rows_problem
+from gristmill.shards.token_rows import CHATS, ORIGINS, find_row_problem, num_tokens, num_trained_tokens
 from gristmill.storage.checksums import file_checksum
 from gristmill.storage.stored_paths import Count, path_below
 
@@ -49,7 +49,7 @@ _SIDE_FOLDERS = {"dropped", "quarantine"}
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is not as it was written."""
+    """A difference between the dataset and what was written."""
 
     path: str
     """The damaged file, relative to the dataset's folder."""
@@ -64,7 +64,7 @@ class Problem:
 
 @dataclass(slots=True)
 class Verification:
-    """What was checked and what was found; true if nothing is wrong."""
+    """What was checked, and the problems. It is true if there are none."""
 
     num_shards: int = 0
     num_rows: int = 0
@@ -80,25 +80,25 @@ def verify(folder: str | Path) -> Verification:
     folder = Path(folder)
     manifest = load_manifest(folder)
     result = Verification(problems=check_manifest(folder, manifest))
-    known = known_files(manifest)
+    known = list_known_files(manifest)
     damage = []
     for _, _, shard in manifest.shards():
         damage += check_shard(folder, shard, manifest, known)
         result.num_shards += 1
         result.num_rows += shard.rows
         result.num_bytes += shard.bytes
-    # Shards that are damaged are not looked at more closely.
+    # The sources of rows are not counted in damaged shards.
     result.problems += damage or _lane_problems(folder, manifest)
     return result
 
 
 def check_manifest(folder: Path, manifest: Manifest) -> list[Problem]:
-    """What is wrong apart from the shards themselves."""
+    """Find what is wrong apart from the shards."""
     problems = []
     if not manifest.is_sealed:
         problems.append(Problem(MANIFEST, "edited", "was changed after the run"))
     if manifest.dataset_hash != dataset_hash(manifest):
-        problems.append(Problem(MANIFEST, "edited", "its dataset_hash is not that of the shards it names"))
+        problems.append(Problem(MANIFEST, "edited", "its dataset_hash is not that of its shards"))
     if wrong := _schema_problem(manifest):
         problems.append(Problem(MANIFEST, "kind", wrong))
     problems += [Problem(MANIFEST, "books", message) for message in _book_problems(manifest)]
@@ -111,30 +111,30 @@ def check_manifest(folder: Path, manifest: Manifest) -> list[Problem]:
         problems += _quarantine_problems(folder, manifest)
     try:
         derived = make_derived_files(manifest)
-    except DamagedDatasetError:  # the books cannot be read, which was said above
-        derived = side_files(manifest)
+    except DamagedDatasetError:  # the books cannot be read, which is reported above
+        derived = make_side_files(manifest)
     problems += [problem for path, content in derived.items() if (problem := _content_problem(folder, path, content))]
     problems += _unexpected_files(folder, manifest)
     return problems
 
 
-def known_files(manifest: Manifest) -> NDArray[np.uint64]:
-    """The ids of the input files in order, for `check_shard`."""
+def list_known_files(manifest: Manifest) -> NDArray[np.uint64]:
+    """Return the sorted ids of the input files, for `check_shard`."""
     return np.sort(np.array([int(key, 16) for key in manifest.files], dtype=np.uint64))
 
 
 def check_shard(folder: Path, shard: Shard, manifest: Manifest, known: NDArray[np.uint64]) -> list[Problem]:
-    """What is wrong with one shard and its origins."""
+    """Find what is wrong with one shard and its origins."""
     problem = _file_problem(folder, shard)
-    if _schema_problem(manifest):  # said once, of the manifest; nobody knows how to read on
+    if _schema_problem(manifest):  # reported once, for the manifest; without a schema rows cannot be read
         return [problem] if problem else []
-    problem = problem or _content(shard.path, lambda: _shard_problem(folder, shard, manifest, known))
+    problem = problem or _check_content(shard.path, lambda: _shard_problem(folder, shard, manifest, known))
     side = shard.origins
     if side is None:
         return [problem] if problem else []
     side_problem = _file_problem(folder, side)
-    side_problem = side_problem or _content(side.path, lambda: _side_problem(folder, side, shard.rows, known))
-    return [found for found in (problem, side_problem) if found]
+    side_problem = side_problem or _check_content(side.path, lambda: _side_problem(folder, side, shard.rows, known))
+    return [entry for entry in (problem, side_problem) if entry]
 
 
 def _shard_problem(folder: Path, shard: Shard, manifest: Manifest, known: NDArray[np.uint64]) -> Problem | None:
@@ -152,7 +152,7 @@ def _side_problem(folder: Path, side: StoredFile, rows: int, known: NDArray[np.u
 
 
 def _schema_problem(manifest: Manifest) -> str | None:
-    """Does the manifest describe columns that a dataset of its kind can have?"""
+    """Check that the manifest describes columns that a dataset of its kind can have."""
     try:
         manifest.shard_schema()
     except DamagedDatasetError as error:
@@ -160,8 +160,8 @@ def _schema_problem(manifest: Manifest) -> str | None:
     return None
 
 
-def _content(path: str, find_problem: Callable[[], Problem | None]) -> Problem | None:
-    """The problem that a look at the content of a file finds; that it cannot be read is one, too."""
+def _check_content(path: str, find_problem: Callable[[], Problem | None]) -> Problem | None:
+    """Call a check that reads a file. A file that cannot be read is a problem, too."""
     try:
         return find_problem()
     except (*READ_ERRORS, CorruptStreamError) as error:
@@ -169,7 +169,7 @@ def _content(path: str, find_problem: Callable[[], Problem | None]) -> Problem |
 
 
 def _file_problem(folder: Path, file: StoredFile) -> Problem | None:
-    """Is it there, whole, and unchanged?"""
+    """Check that a file exists, is complete and has not changed."""
     try:
         path = file.below(folder)
         num_bytes = path.stat().st_size
@@ -183,7 +183,7 @@ def _file_problem(folder: Path, file: StoredFile) -> Problem | None:
 
 
 def _content_problem(folder: Path, path: str, content: bytes) -> Problem | None:
-    """Is a small file that follows from the manifest there, and as it was written?"""
+    """Check that a small file that is derived from the manifest exists and is as it was written."""
     try:
         if path_below(folder, path).read_bytes() != content:
             return Problem(path, "edited", "is not as it was written")
@@ -201,7 +201,7 @@ def _unreadable(path: str, error: OSError | DamagedDatasetError) -> Problem:
 
 
 def _row_problem(folder: Path, file: StoredFile, rows: int, format: str, schema: pa.Schema | None) -> Problem | None:
-    """Are all records there, and can they be decoded?"""
+    """Check that all records are there and can be decoded."""
     num_rows = open_shard(file.below(folder), format, schema=schema).count_rows()
     if num_rows != rows:
         return Problem(file.path, "rows", f"holds {num_rows} records, but the manifest says {rows}")
@@ -209,10 +209,10 @@ def _row_problem(folder: Path, file: StoredFile, rows: int, format: str, schema:
 
 
 def _token_problem(folder: Path, shard: Shard, manifest: Manifest) -> Problem | None:
-    """Do rows hold as many tokens as they say, trained and in all, and only tokens of the vocabulary?"""
+    """Check the numbers of tokens and trained tokens, and that all ids are in the vocabulary."""
     total = trained = 0
     for rows in mapped_batches(shard.below(folder)):
-        message = rows_problem(rows, manifest.tokenizer.vocab_size if manifest.tokenizer is not None else None)
+        message = find_row_problem(rows, manifest.tokenizer.vocab_size if manifest.tokenizer is not None else None)
         if message:
             return Problem(shard.path, "tokens", message)
         total += num_tokens(rows)
@@ -228,44 +228,44 @@ def _token_problem(folder: Path, shard: Shard, manifest: Manifest) -> Problem | 
 def _origin_problem(
     folder: Path, file: StoredFile, format: str, known: NDArray[np.uint64], kind: str = "documents"
 ) -> Problem | None:
-    """Does every record come from an input file that the manifest names?"""
+    """Check that every record comes from an input file in the manifest."""
     for origins in open_origins(file.below(folder), format, kind):
         if origins.null_count or origins.field("file").null_count:
             return Problem(file.path, "origins", "has records without an origin")
         unknown = _first_unknown(np.unique(origins.field("file").to_numpy(zero_copy_only=False)), known)
         if unknown is not None:
-            message = f"has records of the input file {file_key(unknown)}, which the manifest does not name"
+            message = f"has records of the input file {file_key(unknown)}, which is not in the manifest"
             return Problem(file.path, "origins", message)
     return None
 
 
-def _first_unknown(found: NDArray[np.uint64], known: NDArray[np.uint64]) -> int | None:
-    """Looked up in the sorted ids: nothing is done for each of those, of which a hundred thousand may be known."""
-    places = np.searchsorted(known, found)
-    is_known = places < len(known)
-    is_known[is_known] = known[places[is_known]] == found[is_known]
-    return None if is_known.all() else int(found[~is_known][0])
+def _first_unknown(files: NDArray[np.uint64], known: NDArray[np.uint64]) -> int | None:
+    """Find a file that is not known, by bisection: there may be a hundred thousand known files."""
+    indices = np.searchsorted(known, files)
+    is_known = indices < len(known)
+    is_known[is_known] = known[indices[is_known]] == files[is_known]
+    return None if is_known.all() else int(files[~is_known][0])
 
 
 def _book_problems(manifest: Manifest) -> Iterator[str]:
-    """Does every account balance, and do the books end with the records and the quarantine that there are?"""
+    """Check that every account balances, and that the books agree with the shards and the quarantine."""
     num_rows = Counter({source: amount.rows for source, amount in manifest.amounts().items()})
     for source in sorted({*manifest.books, *num_rows, *manifest.quarantine.counts}):
         accounts = manifest.books.get(source, [])
         for message in find_imbalances(accounts):
             yield f"source {source}: {message}"
-        given = _num_rows(accounts[-1]) if accounts else 0
-        if given != num_rows[source]:
-            yield f"source {source}: the books end with {given} records, but its shards hold {num_rows[source]}"
+        num_booked = _num_rows(accounts[-1]) if accounts else 0
+        if num_booked != num_rows[source]:
+            yield f"source {source}: the books end with {num_booked} records, but its shards hold {num_rows[source]}"
         quarantined: Counter[str] = Counter()
         for account in accounts:
             quarantined.update(account.quarantined)
         if quarantined != Counter(manifest.quarantine.counts.get(source, {})):
-            yield f"source {source}: the books and the quarantine do not agree on what was set aside"
+            yield f"source {source}: the books and the quarantine disagree on the quarantined records"
 
 
 def _lane_problems(folder: Path, manifest: Manifest) -> Iterator[Problem]:
-    """Does a lane of several sources hold as many rows of each as the manifest says? The origins tell."""
+    """Check by the origins that a mixed lane holds as many rows of each source as the manifest says."""
     for split, shares in manifest.mixed.items():
         num_rows: Counter[str] = Counter()
         for shard in manifest.splits.get(split, {}).get(MIXED, []):
@@ -280,7 +280,7 @@ def _lane_problems(folder: Path, manifest: Manifest) -> Iterator[Problem]:
 
 
 def _first_files(folder: Path, shard: Shard, manifest: Manifest) -> Iterator[NDArray[np.uint64]]:
-    """For each record the input file that it is from; for a row of tokens, that of its first document."""
+    """Yield the input file of each record; for a row of tokens, that of its first document."""
     if manifest.holds_rows:
         for rows in mapped_batches(shard.below(folder)):
             origins = rows.column(ORIGINS)
@@ -293,42 +293,42 @@ def _first_files(folder: Path, shard: Shard, manifest: Manifest) -> Iterator[NDA
 
 
 def _num_rows(account: Account) -> int:
-    """What the last step has left: records, or the rows that it laid them into."""
+    """Count what the last step returned: records, or the rows that it packed them into."""
     return account.counters.get("rows", account.records_out)
 
 
 def _quarantine_problems(folder: Path, manifest: Manifest) -> Iterator[Problem]:
-    """Does the quarantine, whose files are as they were written, hold what was counted?"""
+    """Check that the quarantine holds as many records as were counted. Its files are checked before."""
     quarantine = manifest.quarantine
-    num_kept = 0
+    num_stored = 0
     for file in quarantine.files:
         try:
             entries = open_shard(file.below(folder), "jsonl").rows()
-            num_kept += sum(msgspec.convert(entry.get("records", 1), Count) for entry in entries)
+            num_stored += sum(msgspec.convert(entry.get("records", 1), Count) for entry in entries)
         except (*READ_ERRORS, CorruptStreamError) as error:
             yield Problem(file.path, "unreadable", f"cannot be read: {error}")
             return
     num_counted = sum(sum(counts.values()) for counts in quarantine.counts.values())
-    if num_kept != num_counted:
+    if num_stored != num_counted:
         path = quarantine.files[0].path if quarantine.files else MANIFEST
-        message = f"the quarantine holds {num_kept} records, but {num_counted} were counted"
+        message = f"the quarantine holds {num_stored} records, but {num_counted} were counted"
         yield Problem(path, "rows", message)
 
 
 def _unexpected_files(folder: Path, manifest: Manifest) -> Iterator[Problem]:
-    """Files that a tool would take for shards (`train/*/*.arrow`), for dropped records or a part of the tokenizer.
+    """Find files that a tool would read as shards (`train/*/*.arrow`), dropped records or files of the tokenizer.
 
-    `datasets` keeps its `cache-*` beside shards: they are left alone.
+    `datasets` keeps its `cache-*` files beside shards; they are ignored.
     """
     known = {file.path for file in manifest.stored_files()}
     suffixes = {Path(shard.path).suffix for _, _, shard in manifest.shards()}
-    # Folders of which every file counts, whatever its name.
+    # Folders in which every file counts, whatever its name.
     whole = {Path(file.path).parent.as_posix() for file in manifest.tokenizer.files} if manifest.tokenizer else set()
     whole |= _SIDE_FOLDERS
     for name in [*manifest.splits, *sorted(whole)]:
         try:
             files = sorted(path_below(folder, name).rglob("*"))
-        except DamagedDatasetError:  # a link that leaves the folder: said of each file behind it
+        except DamagedDatasetError:  # a link out of the folder, which is reported for each of its files
             continue
         for file in files:
             path = file.relative_to(folder).as_posix()

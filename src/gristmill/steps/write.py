@@ -1,4 +1,4 @@
-"""The step that says how documents are written."""
+"""The step that sets the format in which documents are written."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _NAME_FIELD = re.compile(r"\{(split|source|number(:0?\d{0,2}[dx]?)?)\}")
-_NAME_HELP = 'write it as in "web-{number:06d}"; {split} and {source} may stand in it, too'
+_NAME_HELP = 'write it as in "web-{number:06d}"; {split} and {source} are allowed, too'
 
 
 class Write(Step, tag="write", frozen=True, kw_only=True):
-    """Write documents as they are now; the last step of a recipe that makes no tokens.
+    """Write documents as they are now. It is the last step of a recipe that makes no tokens.
 
     | format | what a shard is | origins are in |
     |---|---|---|
@@ -29,7 +29,7 @@ class Write(Step, tag="write", frozen=True, kw_only=True):
     | `webdataset` | a tar of `.txt` (the text), a member for each column of bytes under its name, and `.json` (the
     record, or its other columns); `__key__` names the samples, if there is such a column | a side file |
 
-    In JSON, bytes become base64, times text, and numbers that JSON has not (NaN, infinity) null.
+    In JSON, bytes become base64, times become text, and numbers that JSON does not have (NaN, infinity) become null.
 
     >>> Write(format="jsonl", compression="zstd").suffix
     '.jsonl.zst'
@@ -38,13 +38,13 @@ class Write(Step, tag="write", frozen=True, kw_only=True):
     format: str = "arrow"
     compression: str | None = None
     """gzip, zstd, bz2, xz, lz4 for jsonl; zstd (the default), snappy, gzip, lz4 for parquet. None for arrow, which is
-    mapped, and for webdataset: `tarfile` stops without a word after the first of several gzip members."""
+    mapped, and for webdataset: `tarfile` silently stops after the first of several gzip members."""
     max_shard_bytes: int = 1 << 30
     """A shard ends with the block of records that brings it to this size."""
     max_shard_samples: int | None = None
-    """Of webdataset: a shard holds this many samples; the last one of a unit (64 MiB of input) what is left."""
+    """For webdataset: the number of samples in a shard. The last shard of a unit (64 MiB of input) holds the rest."""
     shard_name: str = "shard-{number:05d}"
-    """How shards are called, without their ending; `{split}` and `{source}` may stand in it, too."""
+    """The pattern of the shards' names, without their suffix. `{split}` and `{source}` are allowed, too."""
 
     def __post_init__(self) -> None:
         check_choice("format", self.format, FORMATS)
@@ -55,7 +55,7 @@ class Write(Step, tag="write", frozen=True, kw_only=True):
         if self.max_shard_samples is not None:
             if self.format != "webdataset":
                 raise UsageError(
-                    f"max_shard_samples is of webdataset, not of {self.format}", help="write max_shard_bytes instead"
+                    f"max_shard_samples is for webdataset, not for {self.format}", help="use max_shard_bytes instead"
                 )
             if self.max_shard_samples < 1:
                 raise UsageError(f"max_shard_samples must be at least 1, not {self.max_shard_samples}")
@@ -63,7 +63,7 @@ class Write(Step, tag="write", frozen=True, kw_only=True):
 
     def _check_shard_name(self) -> None:
         if set("{}") & set(_NAME_FIELD.sub("", self.shard_name)):
-            raise UsageError(f"shard_name: {self.shard_name!r:.100} is no pattern", help=_NAME_HELP)
+            raise UsageError(f"shard_name: {self.shard_name!r:.100} is not a valid pattern", help=_NAME_HELP)
         names = [self.name_shard("train", "web", number) for number in (0, 1, 123_456)]
         is_safe = all(name.isprintable() and name[:1] not in ("", ".", "_") and len(name) <= 100 for name in names)
         if len(set(names)) < len(names) or not is_safe or any(mark in name for mark in "/\\" for name in names):
@@ -79,27 +79,27 @@ class Write(Step, tag="write", frozen=True, kw_only=True):
             raise UsageError(f"{position.key}: write must be the last of the common steps")
 
     def name_shard(self, split: str, source: str, number: int) -> str:
-        """The name of a shard, without its ending."""
+        """Return the name of a shard, without its suffix."""
         return self.shard_name.format(split=split, source=source, number=number)
 
     @property
     def shard_format(self) -> ShardFormat:
-        """The format of the shards, with the compression in force."""
+        """The format of the shards, with its compression."""
         return ShardFormat.of(self.format, self.compression)
 
     @property
     def codec(self) -> str | None:
-        """The compression in force; None: not compressed."""
+        """The compression of the shards; None: not compressed."""
         return self.shard_format.codec
 
     @property
     def suffix(self) -> str:
-        """The end of the shards' file names."""
+        """The suffix of the shards' file names."""
         return self.shard_format.suffix
 
     @property
     def keeps_record(self) -> bool:
-        """Whether records read from JSON are written as they were; if not, their columns are."""
+        """Whether records from JSON are written as they were read; if not, their columns are written."""
         return self.shard_format.keeps_record
 
     def needs_sequence(self, schema: pa.Schema) -> bool:

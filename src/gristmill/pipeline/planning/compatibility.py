@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gristmill.core.recipe import Recipe
     from gristmill.core.records import SourceFile
     from gristmill.core.step import Step
-    from gristmill.shards.carried_tokenizer import CarriedTokenizer
+    from gristmill.shards.tokenizer_snapshot import TokenizerSnapshot
     from gristmill.steps.pack.pack import Pack
     from gristmill.steps.write import Write
 
@@ -34,7 +34,7 @@ class PlannedSource(Protocol):
     def output_schema(self) -> pa.Schema: ...
 
     @property
-    def tokenizer(self) -> CarriedTokenizer | None: ...
+    def tokenizer(self) -> TokenizerSnapshot | None: ...
 
 
 def check_sources(sources: Sequence[PlannedSource], pack: Pack | None, write: Write) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from gristmill.core.recipe import Recipe
     from gristmill.core.records import SourceFile
-    from gristmill.shards.carried_tokenizer import CarriedTokenizer
+    from gristmill.shards.tokenizer_snapshot import TokenizerSnapshot
     from gristmill.steps.read import Read
     from gristmill.storage.paths import FileListing, ListedFile
 
@@ -40,7 +40,7 @@ class Inputs:
     read: Read
     """The step as the recipe has it; for the folder of a dataset, with its format."""
     files: tuple[SourceFile, ...]
-    tokenizer: CarriedTokenizer | None = None
+    tokenizer: TokenizerSnapshot | None = None
     """The tokenizer of the ids, where the source is a dataset of tokens."""
     notes: tuple[str, ...] = ()
     """Notes on files that match and are not read."""

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from gristmill.core.recipe import Recipe
     from gristmill.core.step import Step
     from gristmill.pipeline.planning.source_plan import SourcePlan
-    from gristmill.shards.carried_tokenizer import CarriedTokenizer
+    from gristmill.shards.tokenizer_snapshot import TokenizerSnapshot
     from gristmill.steps.read import Read
 
 
@@ -71,7 +71,7 @@ class Plan:
         return has_joining_step(self.recipe.steps)
 
     @property
-    def tokenizer(self) -> CarriedTokenizer | None:
+    def tokenizer(self) -> TokenizerSnapshot | None:
         """The tokenizer of all sources, if they have tokens."""
         return self.sources[0].tokenizer
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from gristmill.core.records import SourceFile
     from gristmill.pipeline.planning.split_stages import Stage
-    from gristmill.shards.carried_tokenizer import CarriedTokenizer
+    from gristmill.shards.tokenizer_snapshot import TokenizerSnapshot
     from gristmill.steps.read import Read
 
 # A compressed file from this size on is unpacked first, so that all workers can share it.
@@ -33,7 +33,7 @@ UNPACK_BYTES = 16 << 20
 class TokenizingStep(Protocol):
     """A step that makes token ids. The dataset carries its tokenizer."""
 
-    def make_snapshot(self) -> CarriedTokenizer:
+    def make_snapshot(self) -> TokenizerSnapshot:
         """Make the copy of the tokenizer that goes into the dataset."""
 
 
@@ -54,7 +54,7 @@ class SourcePlan:
     """Notes for the user before the run."""
     is_sample: bool = False
     """Whether only the first records of a Python object were read."""
-    dataset_tokenizer: CarriedTokenizer | None = None
+    dataset_tokenizer: TokenizerSnapshot | None = None
     """The tokenizer of the ids, where the source is a dataset of tokens."""
     record_bytes: float = 0.0
     """Mean size of a record in the files, from a sample; 0: not known."""
@@ -83,7 +83,7 @@ class SourcePlan:
         return self.stage_schemas[-1]
 
     @property
-    def tokenizer(self) -> CarriedTokenizer | None:
+    def tokenizer(self) -> TokenizerSnapshot | None:
         """The tokenizer that makes or made its tokens, if it has any."""
         steps = (step for stage in self.stages for step in stage.steps)
         return next(

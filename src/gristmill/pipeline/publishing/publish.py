@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.publishing.mixed_lane import MixedLane
     from gristmill.pipeline.stages.runner import StageUnit
     from gristmill.pipeline.stages.slice_task import SliceResult
-    from gristmill.shards.carried_tokenizer import CarriedTokenizer
+    from gristmill.shards.tokenizer_snapshot import TokenizerSnapshot
 
 _NOT_FINGERPRINTED = ("slice_bytes", "max_quarantine", "allow_empty")
 
@@ -259,7 +259,7 @@ def _make_manifest(
     ).sealed()
 
 
-def _copy_tokenizer(carried: CarriedTokenizer, root: Path, names: _ShardPlacer, run_id: str) -> TokenizerIdentity:
+def _copy_tokenizer(carried: TokenizerSnapshot, root: Path, names: _ShardPlacer, run_id: str) -> TokenizerIdentity:
     """What made the ids, with a copy of its files."""
     files = {}
     for name, file in carried.files.items():

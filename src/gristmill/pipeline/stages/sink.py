@@ -27,9 +27,9 @@ from gristmill.shards.token_rows import (
     LENGTHS,
     ORIGINS,
     is_masked,
+    make_document_rows,
     num_tokens,
     num_trained_tokens,
-    one_document_a_row,
     shard_schema,
 )
 from gristmill.storage.commit import PendingFile
@@ -104,7 +104,7 @@ class RecordSink:
         """The records of one cell."""
         for split, records in group_by_split(batch, keep_column=not self._separates):
             writer = self._held if self._held is not None and split == TRAIN else self._parts
-            writer.add(split, one_document_a_row(records) if self._makes_rows else records)
+            writer.add(split, make_document_rows(records) if self._makes_rows else records)
 
     def commit(self) -> SinkResult:
         """Sync and name all files."""

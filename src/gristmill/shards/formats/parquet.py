@@ -119,7 +119,7 @@ class ParquetShard:
     def __init__(self, path: Path, schema: pa.Schema | None) -> None:
         self._file = pq.ParquetFile(str(path), buffer_size=1 << 20)
         if schema is not None and not self._file.schema_arrow.equals(schema):
-            raise ValueError("its columns are not those of the manifest")
+            raise ValueError("its columns are not those in the manifest")
         metadata = self._file.metadata
         groups = range(metadata.num_row_groups)
         self._ends = list(itertools.accumulate(metadata.row_group(group).num_rows for group in groups))

@@ -66,14 +66,14 @@ class ShardFormat:
 
     @property
     def suffix(self) -> str:
-        """The end of the files' names."""
+        """The suffix of the files' names."""
         if self.name == "jsonl":
             return ".jsonl" + _CODEC_SUFFIXES[self.codec]
         return ".tar" if self.name == "webdataset" else f".{self.name}"
 
     @property
     def keeps_record(self) -> bool:
-        """Whether records read from JSON are written as they were; if not, their columns are."""
+        """Whether records from JSON are written as they were read; if not, their columns are written."""
         return self.name in {"jsonl", "webdataset"}
 
 

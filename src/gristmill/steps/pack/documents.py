@@ -16,7 +16,7 @@ from gristmill.core.records import INPUT_IDS, LOSS_MASK, ORIGIN, ORIGIN_TYPE
 from gristmill.shards.token_rows import (
     LENGTHS,
     ORIGINS,
-    checked_mask,
+    check_mask,
     document_lengths,
     is_masked,
     rows_schema,
@@ -130,7 +130,7 @@ def _concatenate(arrays: Sequence[NDArray[Values]]) -> NDArray[Values]:
 
 def _concatenate_masks(batches: Sequence[pa.RecordBatch]) -> NDArray[np.bool_]:
     """A byte a token."""
-    masks = [checked_mask(batch, document_lengths(batch.column(INPUT_IDS))) for batch in batches]
+    masks = [check_mask(batch, document_lengths(batch.column(INPUT_IDS))) for batch in batches]
     return _concatenate([mask.flatten().to_numpy(zero_copy_only=False) for mask in masks])
 
 

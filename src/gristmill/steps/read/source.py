@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from gristmill.shards.carried_tokenizer import CarriedTokenizer
+    from gristmill.shards.tokenizer_snapshot import TokenizerSnapshot
     from gristmill.steps.read.read import Read
     from gristmill.storage.paths import ListedFile
 
@@ -155,7 +155,7 @@ def _look_alike_notes(found: Sequence[ListedFile]) -> list[str]:
     ]
 
 
-def find_source_tokenizer(read: Read, found: Sequence[ListedFile]) -> CarriedTokenizer | None:
+def find_source_tokenizer(read: Read, found: Sequence[ListedFile]) -> TokenizerSnapshot | None:
     """What made the ids of a source that holds tokens already."""
     return find_datasets_tokenizer(found) if read.format == "gristmill" else None
 

@@ -9,8 +9,8 @@ import msgspec
 from gristmill.core.errors import UsageError
 from gristmill.core.records import TEXT, TEXT_TYPE
 from gristmill.core.step import LocalStep
-from gristmill.shards.carried_tokenizer import CarriedFile, CarriedTokenizer
 from gristmill.shards.manifest import TokenizerIdentity
+from gristmill.shards.tokenizer_snapshot import SnapshotFile, TokenizerSnapshot
 from gristmill.steps.tokenize.kernel import AS_TOKEN, TokenizeKernel, token_schema
 from gristmill.text.tokenizers import EngineChoice, TokenizerFiles, confirm_on_sample, id_type
 
@@ -111,7 +111,7 @@ class ResolvedTokenize(LocalStep, tag="tokenize", frozen=True, kw_only=True):
             f"engine {choice.engine} {choice.version}: {choice.why}{proof}",
         ]
 
-    def make_snapshot(self) -> CarriedTokenizer:
+    def make_snapshot(self) -> TokenizerSnapshot:
         """The tokenizer and the engine, for the dataset."""
         choice = self.choice
         identity = TokenizerIdentity(
@@ -127,5 +127,5 @@ class ResolvedTokenize(LocalStep, tag="tokenize", frozen=True, kw_only=True):
             why=choice.why,
             parity={"adversarial_texts": choice.num_texts, "records": choice.num_records},
         )
-        files = {name: CarriedFile(str(self.files.location(name)), xxh3) for name, xxh3 in self.files.files.items()}
-        return CarriedTokenizer(identity, files)
+        files = {name: SnapshotFile(str(self.files.location(name)), xxh3) for name, xxh3 in self.files.files.items()}
+        return TokenizerSnapshot(identity, files)

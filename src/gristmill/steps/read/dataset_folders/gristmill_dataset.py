@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gristmill.core.errors import DamagedDatasetError, UsageError
-from gristmill.shards.carried_tokenizer import CarriedFile, CarriedTokenizer
 from gristmill.shards.manifest import MANIFEST, Manifest, StoredFile, load_manifest, parse_manifest
 from gristmill.shards.token_rows import KINDS
+from gristmill.shards.tokenizer_snapshot import SnapshotFile, TokenizerSnapshot
 from gristmill.storage.checksums import file_checksum
 from gristmill.storage.files import open_input
 from gristmill.storage.remote_files import local_path, protocol_of
@@ -84,7 +84,7 @@ def find_shards(found: Sequence[ListedFile]) -> dict[str, list[ListedFile]]:
     return shards
 
 
-def find_datasets_tokenizer(found: Sequence[ListedFile]) -> CarriedTokenizer | None:
+def find_datasets_tokenizer(found: Sequence[ListedFile]) -> TokenizerSnapshot | None:
     """What made the ids in a listing of datasets of tokens; None if they hold documents."""
     first, *others = _list_datasets(found)
     identity = first.manifest.tokenizer
@@ -103,8 +103,8 @@ def find_datasets_tokenizer(found: Sequence[ListedFile]) -> CarriedTokenizer | N
         path = first.file(stored, "file").path
         if file_checksum(path) != stored.xxh3:
             raise first.damage_error(f"file {stored.path} is not what was written")
-        files[posixpath.basename(stored.path)] = CarriedFile(path, stored.xxh3)
-    return CarriedTokenizer(msgspec.structs.replace(identity, files=[]), files)
+        files[posixpath.basename(stored.path)] = SnapshotFile(path, stored.xxh3)
+    return TokenizerSnapshot(msgspec.structs.replace(identity, files=[]), files)
 
 
 def _list_datasets(found: Sequence[ListedFile]) -> list[_ListedDataset]:

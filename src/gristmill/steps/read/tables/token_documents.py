@@ -14,7 +14,7 @@ import pyarrow as pa
 from gristmill.core.errors import UsageError
 from gristmill.core.records import INPUT_IDS, LOSS_MASK, ORIGIN, ORIGIN_TYPE
 from gristmill.shards.damage import make_damage_error
-from gristmill.shards.token_rows import CHATS, LENGTHS, ORIGINS, TOKENS, misfit, shard_schema
+from gristmill.shards.token_rows import CHATS, LENGTHS, ORIGINS, TOKENS, find_schema_problem, shard_schema
 from gristmill.steps.read.batches import build_batch
 from gristmill.steps.read.read import Read
 
@@ -43,7 +43,7 @@ def holds_token_rows(stored: pa.Schema) -> bool:
 def documents_schema(stored: pa.Schema, path: str) -> pa.Schema:
     """The columns of the documents in a shard of rows."""
     kind = CHATS if LOSS_MASK in stored.names else TOKENS
-    if misfit(kind, stored) is not None or not stored.equals(shard_schema(stored, None)):
+    if find_schema_problem(kind, stored) is not None or not stored.equals(shard_schema(stored, None)):
         raise UsageError(
             f"{path} holds {', '.join(f'{field.name} {field.type}' for field in stored)}: only rows of one document "
             "each, with nothing but its ids, can be read again",
