@@ -1,4 +1,4 @@
-"""A small GPT on Python's own library, on the CPU, that can be killed at any moment and goes on with other ranks.
+"""A small GPT on Python's own library, on the CPU, that can be killed at any moment and resumes with other ranks.
 
     python examples/train_tiny.py --folder tiny --steps 60
     torchrun --nproc-per-node 2 examples/train_tiny.py --folder tiny --steps 60 --workers 3

@@ -29,7 +29,7 @@ def chats() -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    """Write both."""
+    """Write the chats and train their tokenizer."""
     lines = [json.dumps(chat) for chat in chats()]
     (HERE / "sharegpt.jsonl").write_text("\n".join(lines) + "\n")
     texts = [turn["value"] for chat in chats() for turn in chat["conversations"]]

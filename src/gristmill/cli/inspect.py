@@ -93,7 +93,7 @@ def _facts(dataset: Dataset) -> dict[str, Any]:
         "dataset_hash": manifest.dataset_hash,
         "num_rows": len(dataset),
         "columns": manifest.schema.columns,
-        **_trained(dataset),
+        **_count_trained_tokens(dataset),
         "counts": [dict(zip(names, row, strict=True)) for row in _counts(dataset)],
         "books": msgspec.to_builtins(manifest.books),
         "quarantine": manifest.quarantine.counts,
@@ -103,7 +103,7 @@ def _facts(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def _trained(dataset: Dataset) -> dict[str, int]:
+def _count_trained_tokens(dataset: Dataset) -> dict[str, int]:
     """Count the tokens of chats, and those of them that are trained."""
     if dataset.manifest.kind != CHATS:
         return {}
@@ -141,7 +141,7 @@ def _print_row(dataset: Dataset, number: int, record: dict[str, Any]) -> None:
     click.echo(f"record {number}: {format_count(len(lengths), 'document')}, {format_count(sum(lengths), 'token')}")
     if dataset.manifest.kind == CHATS:
         click.echo("  trained text is in ⟦ ⟧:")
-        _print_trained(dataset, number)
+        _print_count_trained_tokens(dataset, number)
     else:
         left = _EXAMPLE_CHARS
         for text, length in zip(record["documents"], lengths, strict=True):
@@ -156,7 +156,7 @@ def _print_row(dataset: Dataset, number: int, record: dict[str, Any]) -> None:
             print_lines(f"  {name}: {record[name]}")
 
 
-def _print_trained(dataset: Dataset, number: int) -> None:
+def _print_count_trained_tokens(dataset: Dataset, number: int) -> None:
     left = _EXAMPLE_CHARS
     for text, trained in dataset.spans(number):
         shown = "\n".join(one_line(line, left) for line in text[:left].split("\n"))

@@ -22,7 +22,7 @@ class Count(click.ParamType[int]):
     name = "count"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """`1.5B` is 1,500,000,000."""
+        """Parse a number of rows or tokens: `1.5B` is 1,500,000,000."""
         if isinstance(value, int):
             return value
         match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMBGT]?)", str(value).replace("_", "").replace(",", "").upper())
@@ -37,7 +37,7 @@ class Input(click.ParamType[tuple[str, str, float]]):
     name = "name=folder:weight"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str, float]:
-        """`web=out/web:0.7`."""
+        """Parse an input such as `web=out/web:0.7`."""
         match = re.fullmatch(r"([\w.-]+)=(.+):(\d+(?:\.\d*)?|\.\d+)", str(value))
         if not match:
             self.fail(f"{value!r} is not an input: write web=out/web:0.7", param, ctx)

@@ -22,7 +22,7 @@ class Choice(click.Choice[str]):
 
 
 def backend_option(function: F) -> F:
-    """Add `--backend`."""
+    """Add the option `--backend`."""
     return click.option(
         "--backend", type=Choice(BACKENDS), default="processes", show_default=True, help="Where tasks run."
     )(function)
@@ -41,14 +41,14 @@ def recipe_argument(function: F) -> F:
 
 
 def limit_option(function: F) -> F:
-    """Add `--limit`."""
+    """Add the option `--limit`."""
     return click.option(
         "--limit", type=click.IntRange(min=0), metavar="N", help="Read only the first N records of each source."
     )(function)
 
 
 def json_option(function: F) -> F:
-    """Add `--json`."""
+    """Add the option `--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for scripts.")(function)
 
 

@@ -24,10 +24,10 @@ def print_pair(found: RemovedDocument) -> None:
     width = shutil.get_terminal_size().columns
     if width < _MIN_WIDTH or found.text is None or found.survivor_text is None:
         for text in (found.text, found.survivor_text):
-            click.echo(f"  {_shown(text)}")
+            click.echo(f"  {_format_text(text)}")
         return
     column = (width - 3) // 2
-    columns = [textwrap.wrap(_shown(text), column) for text in (found.text, found.survivor_text)]
+    columns = [textwrap.wrap(_format_text(text), column) for text in (found.text, found.survivor_text)]
     for left, right in islice(zip_longest(*columns, fillvalue=""), _MAX_LINES):
         click.echo(f"{left:<{column}} {'|' if left == right else '≠'} {right}")
 
@@ -36,5 +36,5 @@ def _place(origin: Origin) -> str:
     return f"source {origin.source}, {origin.path}, position {origin.position:,}"
 
 
-def _shown(text: str | None) -> str:
+def _format_text(text: str | None) -> str:
     return "the input file has changed or is missing" if text is None else one_line(text, max_chars=_MAX_CHARS)

@@ -26,7 +26,7 @@ class Numbers(click.ParamType[list[int]]):
     name = "numbers"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
-        """Parse the numbers."""
+        """Parse numbers such as `8,3,5`."""
         if isinstance(value, list):
             return value
         try:

@@ -21,7 +21,7 @@ class MixtureParam(click.ParamType[dict[str, float]]):
     name = "weights"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, float]:
-        """Parse the weights."""
+        """Parse weights such as `web=0.7,code=0.3`."""
         if isinstance(value, dict):
             return value
         try:

@@ -24,7 +24,7 @@ class Size(click.ParamType[int]):
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """`1GB` is 10^9."""
+        """Parse a size: `1GB` is 10^9 bytes."""
         if isinstance(value, int):
             return value
         try:

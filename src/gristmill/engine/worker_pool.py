@@ -106,7 +106,7 @@ class WorkerPool:
         return [self.start() for _ in range(min(self.target, num_workers) - num_staying)]
 
     def start(self, *, isolated: bool = False) -> PooledWorker:
-        """Start one worker."""
+        """Start one more worker."""
         slot = min(set(range(len(self) + 1)) - {worker.slot for worker in self})
         cpu = self._cpus[slot % len(self._cpus)] if self._cpus else None
         handle = self._backend.start(self._spec, cpu)

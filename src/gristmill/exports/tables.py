@@ -60,7 +60,7 @@ class TableFormat(ExportFormat):
     """The default columns for chats: what trainers expect."""
 
     def check_dataset(self, manifest: Manifest, folder: Path) -> None:
-        """Accept every dataset."""
+        """Accept every dataset: tables hold any columns."""
 
     def default_columns(self, manifest: Manifest) -> str:
         return self.chat_columns if manifest.kind == CHATS else STORED

@@ -130,7 +130,7 @@ class Accounting:
             wait_seconds=wait_seconds,
             sources=[
                 SourceReport(source, int(rows[number]), int(tokens[number]), rows[number] / total, share, epochs)
-                for number, (source, (share, epochs)) in enumerate(self._planned(row).items())
+                for number, (source, (share, epochs)) in enumerate(self._plan_shares(row).items())
             ],
             left_out=self._left_out,
         )
@@ -178,7 +178,7 @@ class Accounting:
         np.add.at(self._tokens, sources, tokens)
         self._pending.clear()
 
-    def _planned(self, row: int) -> dict[str, tuple[float, float]]:
+    def _plan_shares(self, row: int) -> dict[str, tuple[float, float]]:
         """Return for each source its share of the rows from the start to `row`, and its epochs."""
         before, now = self._order.draws_before(self._first_row), self._order.draws_before(row)
         total = max(row - self._first_row, 1)

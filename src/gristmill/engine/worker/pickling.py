@@ -70,7 +70,7 @@ def _encode_with(pickler: Callable[..., pickle.Pickler], obj: object) -> tuple[l
 
 
 def decode(body: Buffer, buffers: Sequence[Buffer] = ()) -> Any:
-    """Unpickle an object."""
+    """Unpickle an object that `encode` has pickled."""
     return pickle.loads(body, buffers=buffers)
 
 

@@ -69,7 +69,7 @@ class Recorder:
         return self._memory[_NOTE.size :].rstrip(b"\0").decode(errors="replace")
 
     def close(self) -> None:
-        """Unmap the recording."""
+        """Unmap the file of the recording."""
         self._memory.close()
 
 
