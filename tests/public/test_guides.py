@@ -37,6 +37,13 @@ def test_tutorial(tmp_path):
     assert "gopher_quality" in printed
 
 
+@pytest.mark.parametrize("name", ["datasets-map", "multiprocessing-pool", "megatron", "webdataset"])
+def test_from_another_tool(name, tmp_path):
+    printed = follow_guide(GUIDES / f"from-{name}.md", tmp_path)
+    if name == "multiprocessing-pool":
+        assert printed.split() == ["500", "500"]
+
+
 @pytest.mark.parametrize("page", sorted(GUIDES.glob("*.md")), ids=lambda page: page.stem)
 def test_guides_import_only_public_names(page):
     for line in page.read_text().splitlines():
