@@ -52,7 +52,7 @@ def exit_code(*arguments):
 
 def write_sealed(folder, manifest):
     """As an attacker does: with checksums that fit."""
-    (folder / "manifest.json").write_bytes(b"".join(dump_manifest(manifest.sealed())))
+    (folder / "manifest.json").write_bytes(b"".join(dump_manifest(manifest.seal())))
 
 
 @pytest.mark.parametrize("path", OUTSIDE)

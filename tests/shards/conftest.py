@@ -59,7 +59,7 @@ def make_dataset(tmp_path):
             recipe={"output": "out"},
             versions={"gristmill": "0"},
             files={file_key(_file(source)): _input_file(source) for source in num_rows},
-        ).sealed()
+        ).seal()
         for path, content in make_derived_files(manifest).items():
             write_file(folder / path, content, "test")
         write_file(folder / "manifest.json", b"".join(dump_manifest(manifest)), "test")

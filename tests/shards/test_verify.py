@@ -79,7 +79,7 @@ def _reseal(folder, change):
     """Edit the manifest as one would who knows about its checksums, so that only the data can tell."""
     plain = json.loads((folder / "manifest.json").read_bytes())
     change(plain)
-    manifest = msgspec.convert(plain, type(load_manifest(folder))).sealed()
+    manifest = msgspec.convert(plain, type(load_manifest(folder))).seal()
     (folder / "manifest.json").write_bytes(b"".join(dump_manifest(manifest)))
     for path in folder.glob("*/state.json"):
         state = json.loads(path.read_bytes())

@@ -106,7 +106,7 @@ class InputFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Quarantine(msgspec.Struct, frozen=True, kw_only=True):
-    """What was set aside."""
+    """The quarantined records of a dataset: their number by source and reason, and the files that hold them."""
 
     counts: dict[str, dict[str, Count]] = {}
     """By source and reason."""
@@ -169,7 +169,7 @@ class TokenizerIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """See the module."""
+    """The content of `manifest.json`: what a dataset holds, and how it was made."""
 
     format_version: int = FORMAT_VERSION
     kind: str
@@ -254,18 +254,18 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def holds_rows(self) -> bool:
-        """Of tokens, with a loss mask or without."""
+        """Whether it holds rows of tokens, with a loss mask or without."""
         return self.kind in KINDS
 
     def tokenizer_folder(self, folder: str | Path) -> Path:
-        """Where the tokenizer is, in a dataset of this folder."""
+        """Return the folder of the tokenizer, in a dataset of this folder."""
         if self.tokenizer is None or not self.tokenizer.files:
             raise UsageError("the dataset has no tokenizer: it holds no tokens")
         first, *_ = [file.below(folder) for file in self.tokenizer.files]
         return first.parent
 
     def stored_files(self) -> Iterator[StoredFile]:
-        """Every file that the manifest names: shards, their origins, what was set aside or removed, the tokenizer."""
+        """List every file that the manifest names: shards, origins, quarantined and removed records, the tokenizer."""
         for _, _, shard in self.shards():
             yield shard
             if shard.origins is not None:
@@ -276,24 +276,24 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         if self.tokenizer is not None:
             yield from self.tokenizer.files
 
-    def sealed(self) -> Manifest:
-        """With its hash and checksum filled in: call last."""
+    def seal(self) -> Manifest:
+        """Return the manifest with its hash and checksum filled in. Call it last."""
         hashed = msgspec.structs.replace(self, dataset_hash=dataset_hash(self), checksum="")
         return msgspec.structs.replace(hashed, checksum=_checksum(hashed))
 
     @property
     def is_sealed(self) -> bool:
-        """Whether nothing was changed since `sealed`."""
+        """Whether nothing was changed since `seal`."""
         return self.checksum == _checksum(msgspec.structs.replace(self, checksum=""))
 
 
 def file_key(id: int) -> str:
-    """How an input file's id is written in `Manifest.files`: JSON readers round numbers of 64 bits."""
+    """Format the id of an input file for `Manifest.files`: JSON readers round numbers of 64 bits."""
     return f"{id:016x}"
 
 
 def dataset_hash(manifest: Manifest) -> str:
-    """Of the splits, sources, columns and shards' content in order; not of times, paths or versions."""
+    """Hash the splits, sources, columns and shards' content in order; times, paths and versions do not count."""
     splits = [
         [split, [[source, [shard.xxh3 for shard in shards]] for source, shards in sources.items()]]
         for split, sources in manifest.splits.items()
@@ -366,7 +366,7 @@ def _not_a_dataset(folder: Path) -> UsageError:
     if any(folder.glob(".gristmill*")):
         return UsageError(
             f"{folder} holds an unfinished run: it has no {MANIFEST} yet",
-            help="run the same recipe again: it goes on where it stopped",
+            help="run the same recipe again: it resumes where it stopped",
         )
     if (folder / "dataset_dict.json").exists() or (folder / "state.json").exists():
         return UsageError(

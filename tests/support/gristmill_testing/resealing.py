@@ -92,7 +92,7 @@ def reseal(folder, path):
 
 
 def seal(folder, plain):
-    manifest = msgspec.convert(plain, type(load_manifest(folder))).sealed()
+    manifest = msgspec.convert(plain, type(load_manifest(folder))).seal()
     (folder / MANIFEST).write_bytes(b"".join(dump_manifest(manifest)))
     for name, content in make_derived_files(manifest).items():
         (folder / name).write_bytes(content)

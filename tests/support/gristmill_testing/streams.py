@@ -39,7 +39,7 @@ def write_packed(folder, shards, *, mixture=None, seed=0, **options):
 
 def with_manifest(folder, **changes):
     """The dataset with some fields of its manifest changed."""
-    manifest = msgspec.structs.replace(load_manifest(folder), **changes).sealed()
+    manifest = msgspec.structs.replace(load_manifest(folder), **changes).seal()
     (folder / "manifest.json").write_bytes(b"".join(dump_manifest(manifest)))
     return folder
 

@@ -46,7 +46,7 @@ def write_tokens(
         splits=splits,
         books={source: [Account("read", records_in=rows, records_out=rows)] for source, rows in num_rows.items()},
         files={file_key(_file(source)): _input_file(source) for source in num_rows},
-    ).sealed()
+    ).seal()
     for path, content in make_derived_files(manifest).items():
         write_file(folder / path, content, "test")
     write_file(folder / "manifest.json", b"".join(dump_manifest(manifest)), "test")

@@ -257,7 +257,7 @@ def _publish(
         row_length=first.row_length,
         tokenizer=tokenizer,
         files=written.files,
-    ).sealed()
+    ).seal()
     moves = [(work_path(file.path), file.path) for file in (*written.shards(), *tokenizer_files)]
     replace_dataset(target, manifest, moves, (), run_id)  # no receipts: a mix has nothing that an update could reuse
     remove_work_folder(target)

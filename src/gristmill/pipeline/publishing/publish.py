@@ -116,7 +116,7 @@ def publish(
     removed = [msgspec.structs.replace(step, file=names.place_duplicates(step.file)) for step in deduplicated]
     manifest = _make_manifest(plan, finished, _order_splits(splits), quarantined, dropped, tokenizer, removed)
     if lane is not None and lane.shares:
-        manifest = msgspec.structs.replace(manifest, mixed={TRAIN: lane.shares}).sealed()
+        manifest = msgspec.structs.replace(manifest, mixed={TRAIN: lane.shares}).seal()
     replace_dataset(plan.output, manifest, names.moves, names.encode_receipts(plan, finished), run_id)
     return manifest
 
@@ -256,7 +256,7 @@ def _make_manifest(
         mixture=dict(plan.recipe.mixture) if plan.recipe.mixture else None,
         deduplicated=deduplicated,
         files=files,
-    ).sealed()
+    ).seal()
 
 
 def _copy_tokenizer(carried: TokenizerSnapshot, root: Path, names: _ShardPlacer, run_id: str) -> TokenizerIdentity:

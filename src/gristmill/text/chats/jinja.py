@@ -105,12 +105,12 @@ class ChatTemplate:
     def _has_generation(self) -> bool:
         environment = _make_environment(None, marks=True)
         return any(
-            getattr(node, "name", None) == _MARKED
+            getattr(node, "name", None) == _MARK_METHOD
             for node in environment.parse(self.source).find_all(_attribute_node())
         )
 
 
-_MARKED = "_generated"
+_MARK_METHOD = "_mark_generated"
 _DICT_NAMES = frozenset(dir(dict))
 
 
@@ -138,9 +138,9 @@ def _make_environment(today: date | None, *, marks: bool) -> ImmutableSandboxedE
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
             if not marks:
                 return nodes.Scope(body).set_lineno(line)
-            return nodes.CallBlock(self.call_method(_MARKED), [], [], body).set_lineno(line)
+            return nodes.CallBlock(self.call_method(_MARK_METHOD), [], [], body).set_lineno(line)
 
-        def _generated(self, caller: Any) -> str:
+        def _mark_generated(self, caller: Any) -> str:
             return f"{GENERATION_START}{caller()}{GENERATION_END}"
 
     class PlainNamespace(Namespace):

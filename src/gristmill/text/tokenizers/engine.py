@@ -34,7 +34,7 @@ ENGINES = {
 
 
 class Engine:
-    """A loaded tokenizer."""
+    """A loaded tokenizer that encodes and decodes texts."""
 
     name: ClassVar[str]
     version: str
