@@ -1,4 +1,4 @@
-"""The order of training as pure functions of integers: which sample comes at row p, for any p at once."""
+"""The order of training as pure functions of integers: which sample is at row p, computed for any p directly."""
 
 from gristmill.order.mixture import Mixture
 from gristmill.order.permutation import Permutation

@@ -43,7 +43,7 @@ class Interleaving:
             )
 
     def borders(self, step: int) -> NDArray[np.int64]:
-        """How many records of each source come before record 0, `step`, 2 `step`, …, and before the end."""
+        """Count the records of each source that come before record 0, `step`, 2 `step`, …, and before the end."""
         drawn = np.zeros(len(self.counts), dtype=np.int64)
         borders = [drawn.copy()]
         for first in range(0, self.num_records, step):
@@ -52,7 +52,7 @@ class Interleaving:
         return np.array(borders)
 
     def sources(self, first: int, drawn: Sequence[int] | NDArray[np.int64], num_records: int) -> NDArray[np.int32]:
-        """The source number of each record from `first` on; `drawn` of each source come before it."""
+        """Return the source number of each record from `first` on; `drawn` of each source come before it."""
         return self._advance(first, np.array(drawn, dtype=np.int64), num_records)
 
     def _advance(self, first: int, drawn: NDArray[np.int64], num_records: int) -> NDArray[np.int32]:

@@ -79,7 +79,7 @@ class Mixture:
             schedule(self._counts[number], 0, drawn, self._slot_sources[number], self._slot_draws[number])
 
     def __call__(self, rows: Sequence[int] | range | NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """For each row the number of its source (in `sources`), and the number of earlier draws of that source."""
+        """Return for each row the number of its source (in `sources`), and which draw of that source it is."""
         numbers = np.atleast_1d(check_whole_numbers("rows", rows))
         if numbers.size and int(numbers.min()) < 0:
             raise OutOfRangeError(f"row {int(numbers.min())}: rows are counted from 0")
@@ -89,7 +89,7 @@ class Mixture:
         return sources, draws
 
     def draws_before(self, row: int) -> dict[str, int]:
-        """The number of the first `row` rows that come from each source."""
+        """Count how many of the first `row` rows come from each source."""
         row = check_whole_number("row", row)
         number = max(int(np.searchsorted(self._starts, row, side="left")) - 1, 0)
         return dict(zip(self.sources, self._count_draws(number, row).tolist(), strict=True))
@@ -152,9 +152,8 @@ def largest_remainders(shares: Mapping[str, Fraction], least: int = 0) -> dict[s
     missing = int(sum(shares.values())) - sum(counts.values())
     for name in sorted(counts, key=lambda name: (counts[name] - shares[name], name))[: max(missing, 0)]:
         counts[name] += 1
-    for _ in range(
-        -missing
-    ):  # shares below `least` were rounded up: the largest count loses the smallest part of its share
+    # Shares below `least` were rounded up. The largest count pays for them: it loses the smallest part of its share.
+    for _ in range(-missing):
         counts[max(counts, key=lambda name: (counts[name], name))] -= 1
     return counts
 

@@ -53,15 +53,15 @@ class Permutation:
     @overload
     def __call__(self, indices: ArrayLike) -> NDArray[np.int64]: ...
     def __call__(self, indices: SupportsIndex | ArrayLike) -> int | NDArray[np.int64]:
-        """The position of each index in the shuffle; a number for a number, an array for an array."""
+        """Return the position of each index in the shuffle; a number for a number, an array for an array."""
         array = check_whole_numbers("indices", indices)
         if array.size and not 0 <= int(array.min()) <= int(array.max()) < self.n:
             raise OutOfRangeError(f"indices of a permutation of {self.n} numbers are from 0 to {self.n - 1}")
-        places = np.empty(array.size, dtype=np.int64)
+        positions = np.empty(array.size, dtype=np.int64)
         _permute(
-            array.ravel().astype(np.uint64), np.uint64(self.n), count_half_bits(self.n), np.uint64(self.key), places
+            array.ravel().astype(np.uint64), np.uint64(self.n), count_half_bits(self.n), np.uint64(self.key), positions
         )
-        return places.reshape(array.shape) if array.ndim else int(places[0])
+        return positions.reshape(array.shape) if array.ndim else int(positions[0])
 
 
 def count_half_bits(n: int) -> np.uint64:
@@ -109,10 +109,10 @@ def _place(value: np.uint64, size: np.uint64, half: np.uint64, key: np.uint64) -
 
 @kernel
 def _permute(
-    indices: NDArray[np.uint64], size: np.uint64, half: np.uint64, key: np.uint64, places: NDArray[np.int64]
+    indices: NDArray[np.uint64], size: np.uint64, half: np.uint64, key: np.uint64, positions: NDArray[np.int64]
 ) -> None:
     for number in range(len(indices)):
-        places[number] = np.int64(_place(indices[number], size, half, key))
+        positions[number] = np.int64(_place(indices[number], size, half, key))
 
 
 @kernel
@@ -122,7 +122,7 @@ def place_draws(
     sizes: NDArray[np.int64],
     halves: NDArray[np.uint64],
     keys: NDArray[np.uint64],
-    places: NDArray[np.int64],
+    positions: NDArray[np.int64],
 ) -> None:
     """Find the row of each draw in its source. Draw k belongs to epoch k // size, which is shuffled by its own key."""
     for number in range(len(sources)):
@@ -131,4 +131,4 @@ def place_draws(
         epoch = draws[number] // size
         index = draws[number] - epoch * size
         key = _mix(keys[source] + np.uint64(epoch) * _GOLDEN)
-        places[number] = np.int64(_place(np.uint64(index), np.uint64(size), halves[source], key))
+        positions[number] = np.int64(_place(np.uint64(index), np.uint64(size), halves[source], key))

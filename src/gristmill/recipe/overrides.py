@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 def apply_overrides(tree: Tree, overrides: Iterable[str]) -> None:
     """Set each `key=value` in the tree: `seed=3`, `steps.0.length.min_chars=5`, `sources.web.read=[a.jsonl]`."""
     for override in overrides:
-        key, equals, written = override.partition("=")
+        key, equals, text = override.partition("=")
         if not equals or not key.strip():
             raise UsageError(
                 f"--set {override}: not key=value", help="write --set seed=3 or --set steps.0.length.min_chars=5"
             )
         place = f"--set {override}"
-        value = parse_value(written, place)
+        value = parse_value(text, place)
         path = _set_value(tree, key.strip().split("."), value, place)
         for old_path in [old_path for old_path in tree.places if old_path[: len(path)] == path]:
             del tree.places[old_path]
@@ -35,7 +35,7 @@ def _set_value(tree: Tree, keys: list[str], value: Any, place: str) -> Path:
     holder: Any = tree.data
     path: list[str | int] = []
     for index, key in enumerate(keys):
-        position = _position(holder, key, place)
+        position = _find_position(holder, key, place)
         path.append(position)
         if index == len(keys) - 1:
             holder[position] = value
@@ -50,11 +50,11 @@ def _set_value(tree: Tree, keys: list[str], value: Any, place: str) -> Path:
     return tuple(path)
 
 
-def _position(holder: Any, key: str, place: str) -> str | int:
+def _find_position(holder: Any, key: str, place: str) -> str | int:
     if isinstance(holder, dict):
         return key
     if not isinstance(holder, list):
-        raise UsageError(f'{place}: there is nothing to set under "{key}", the value before it is {holder!r}')
+        raise UsageError(f'{place}: cannot set "{key}", the value before it is {holder!r}')
     if not key.isdecimal() or int(key) >= len(holder):
         raise UsageError(f'{place}: "{key}" is not one of the {len(holder)} items', help=_describe_items(holder))
     return int(key)

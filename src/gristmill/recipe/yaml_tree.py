@@ -31,6 +31,8 @@ _SCALARS = (
 
 
 class _Loader(yaml.SafeLoader):
+    """PyYAML's loader, without its rules for plain words, which are those of YAML 1.1."""
+
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  (PyYAML's own way)
 
 
@@ -69,7 +71,7 @@ def parse_yaml(text: str, name: str) -> Tree:
     try:
         node = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
-        raise _syntax_error(error, text, name) from error
+        raise _make_syntax_error(error, text, name) from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise UsageError(f"{name}, line {line}: not YAML: the character {text[error.position]!r}", line=line) from error
@@ -85,15 +87,17 @@ def parse_value(text: str, name: str) -> Any:
     return parse_yaml(text, name).data
 
 
-def _syntax_error(error: yaml.MarkedYAMLError, text: str, name: str) -> UsageError:
+def _make_syntax_error(error: yaml.MarkedYAMLError, text: str, name: str) -> UsageError:
     mark = error.problem_mark or error.context_mark
     line = mark.line if mark else 0
     lines = text.splitlines()
-    written = lines[line] if line < len(lines) else ""
-    if "\t" in written[: len(written) - len(written.lstrip())]:
+    source_line = lines[line] if line < len(lines) else ""
+    if "\t" in source_line[: len(source_line) - len(source_line.lstrip())]:
         return UsageError(f"{name}, line {line + 1}: a tab", help="YAML is indented with spaces only", line=line + 1)
     problem = ", ".join(part for part in (error.context, error.problem) if part)
-    return UsageError(f"{name}, line {line + 1}: not YAML: {problem}", help=f"the line is {written!r}", line=line + 1)
+    return UsageError(
+        f"{name}, line {line + 1}: not YAML: {problem}", help=f"the line is {source_line!r}", line=line + 1
+    )
 
 
 class _Builder:
@@ -105,34 +109,37 @@ class _Builder:
         self.places: dict[Path, str] = {}
 
     def build(self, node: yaml.Node, path: Path) -> Any:
+        """Convert a node and all nodes below it."""
         self._num_nodes += 1
-        place = self._place(node)
+        place = self._describe_place(node)
         if self._num_nodes > _MAX_NODES or len(path) > _MAX_DEPTH:
             raise UsageError(f"{place}: nested too deeply or too large for a recipe")
-        self.places.setdefault(path, place)  # a key's line was noted before its value's
+        self.places.setdefault(path, place)  # a key was noted before its value: its line is the better one
         if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, path)
+            return self._build_mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
             return [self.build(item, (*path, index)) for index, item in enumerate(node.value)]
-        return self._scalar(node)
+        return self._build_scalar(node)
 
-    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+    def _build_mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
         data: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            key = self._key(key_node)
+            key = self._read_key(key_node)
             if key in data:
                 first = self.places[(*path, key)]
-                raise UsageError(f'{self._place(key_node)}: "{key}" is set twice', help=f"the first one is in {first}")
-            self.places[(*path, key)] = self._place(key_node)
+                raise UsageError(
+                    f'{self._describe_place(key_node)}: "{key}" is set twice', help=f"the first one is in {first}"
+                )
+            self.places[(*path, key)] = self._describe_place(key_node)
             data[key] = self.build(value_node, (*path, key))
         return data
 
-    def _key(self, node: yaml.Node) -> str:
+    def _read_key(self, node: yaml.Node) -> str:
         if not isinstance(node, yaml.ScalarNode):
-            raise UsageError(f"{self._place(node)}: a key must be a word")
+            raise UsageError(f"{self._describe_place(node)}: a key must be a word")
         return str(node.value)
 
-    def _scalar(self, node: yaml.Node) -> Any:
+    def _build_scalar(self, node: yaml.Node) -> Any:
         tag = node.tag.removeprefix("tag:yaml.org,2002:")
         if tag == "int":
             digits = node.value.lower()
@@ -145,7 +152,7 @@ class _Builder:
             return None
         if tag == "str":
             return node.value
-        raise UsageError(f"{self._place(node)}: {node.tag} is not used in recipes")
+        raise UsageError(f"{self._describe_place(node)}: {node.tag} is not used in recipes")
 
-    def _place(self, node: yaml.Node) -> str:
+    def _describe_place(self, node: yaml.Node) -> str:
         return f"{self._name}, line {node.start_mark.line + 1}"

@@ -1,7 +1,7 @@
 """A user's function as data: written `file.py:function` in a recipe, or any callable in Python.
 
-A function that is named by its file is imported where it is used, so it pickles as two strings. A callable travels as
-it is and cannot be written to a recipe file. `runtime.source_code` fingerprints its code.
+A function that is named by its file is imported where it is used, so it pickles as two strings. A callable is pickled
+itself and cannot be written to a recipe file. `runtime.source_code` fingerprints its code.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ class Function(UserCode):
         self._called = called
 
     @classmethod
-    def of(cls, given: object) -> Function:
+    def of(cls, value: object) -> Function:
         """Create a Function from `file.py:function`, a callable, or a Function."""
-        if isinstance(given, cls):
-            return given
-        if isinstance(given, str):
-            path, _, name = given.rpartition(":")
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, str):
+            path, _, name = value.rpartition(":")
             if not path.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
                 raise UsageError(
-                    f"call must name a function as file.py:function, not {given!r}",
+                    f"call must name a function as file.py:function, not {value!r}",
                     help="put the function in a Python file beside the recipe and write call: functions.py:my_function",
                 )
             return cls(path, name)
-        if callable(given):
-            return cls(None, getattr(given, "__qualname__", type(given).__qualname__), given)
-        raise UsageError(f"call must be a function or file.py:function, not {given!r}")
+        if callable(value):
+            return cls(None, getattr(value, "__qualname__", type(value).__qualname__), value)
+        raise UsageError(f"call must be a function or file.py:function, not {value!r}")
 
     def in_folder(self, folder: str) -> Function:
         """Return the function with its file in this folder, as an absolute path."""
@@ -75,26 +75,26 @@ class Function(UserCode):
         return self._look_up() if self._called is None else self._called
 
     def fingerprint(self) -> str | None:
-        """Hash the code that it may run; None if that cannot be known, and then no earlier work may be reused."""
+        """Hash the code that it may run; None if that cannot be determined. Then no earlier work may be reused."""
         if self.path is not None:
             return source_code.fingerprint_file(self.path, self.name)
         return source_code.fingerprint_callable(self.resolve())
 
     def _look_up(self) -> Callable[..., Any]:
         path = os.path.abspath(self.path or "")  # noqa: PTH100  (Path.resolve would follow links)
-        found: Any = _import_current(path)
+        target: Any = _import_current(path)
         for part in self.name.split("."):
-            if not hasattr(found, part):
-                known = [name for name, value in vars(found).items() if callable(value)]
-                meant = find_nearest(part, known)
-                own = [name for name in known if getattr(vars(found)[name], "__module__", None) == found.__name__]
-                hint = f'did you mean "{meant}"?' if meant else f"it defines {', '.join(own) or 'no function'}"
+            if not hasattr(target, part):
+                callables = [name for name, value in vars(target).items() if callable(value)]
+                nearest = find_nearest(part, callables)
+                own = [name for name in callables if getattr(vars(target)[name], "__module__", None) == target.__name__]
+                hint = f'did you mean "{nearest}"?' if nearest else f"it defines {', '.join(own) or 'no function'}"
                 raise UsageError(f'{self.path} has no function "{self.name}"', help=hint, path=path)
-            found = getattr(found, part)
-        if not callable(found):
-            raise UsageError(f"{self} is not a function but {type(found).__name__}: {found!r}", path=path)
-        called: Callable[..., Any] = found
-        return called
+            target = getattr(target, part)
+        if not callable(target):
+            raise UsageError(f"{self} is not a function but {type(target).__name__}: {target!r}", path=path)
+        function: Callable[..., Any] = target
+        return function
 
     def __str__(self) -> str:
         return self.name if self.path is None else f"{self.path}:{self.name}"
@@ -136,7 +136,7 @@ class _SourceLoader(SourceFileLoader):
 
 @functools.cache
 def _import_file(path: str, mtime_ns: int, num_bytes: int) -> ModuleType:  # noqa: ARG001  (they are the cache's key)
-    # As for a script: the file can import the modules beside it.
+    # As for a script, so that the file can import the modules beside it.
     folder = str(Path(path).parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)

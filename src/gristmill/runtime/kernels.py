@@ -1,12 +1,12 @@
 """Loops over numbers, compiled to machine code at their first call and cached in the user's cache folder.
 
 `@kernel` is the one door to numba. Importing a module of kernels loads nothing. The first call loads numba (0.3 s) and
-reads the machine code from a file (some ms), or compiles it if there is no such file yet (about a second).
+reads the machine code from a file (a few ms), or compiles it if there is no such file yet (about a second).
 
 One compiled function is one file. Its name is a hash of everything that determines the code: the content of the
 kernel's module, the types of its arguments, the processor, the versions of Python and numba. Therefore
 
-* a changed source never meets old code, and equal sources share it wherever they are installed;
+* old code is never used for a changed source, and equal sources share code wherever they are installed;
 * processes that compile at the same time need no lock: each writes its own temporary file and renames it, and files of
   the same name are interchangeable (numba's own cache keeps an index, which can end up naming another process's code);
 * a file that is truncated or damaged fails its checksum and is replaced;
@@ -102,18 +102,18 @@ def are_compiled(modules: Iterable[str]) -> bool:
 
 def mark_compiled(modules: Iterable[str]) -> None:
     """Remember that the kernels of these modules are cached, unless the folder cannot be written."""
-    note = _find_marker(modules)
+    marker = _find_marker(modules)
     with contextlib.suppress(OSError):
-        note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        note.touch()
+        marker.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        marker.touch()
 
 
 def _find_marker(modules: Iterable[str]) -> Path:
-    """Return the marker file. Its name needs no numba, since loading numba takes as long as a small job."""
+    """Return the path of the marker file. Loads no numba, which takes as long as a small job."""
     sources = [Path(spec.origin).read_bytes() for name in modules if (spec := find_spec(name)) and spec.origin]
     shape = (version("numba"), sys.implementation.cache_tag, platform.machine())
-    chosen = os.environ.get("NUMBA_CACHE_DIR")  # noqa: TID251  (numba's own, asked without loading it)
-    folder = Path(chosen, "gristmill") if chosen else _default_folder()
+    numba_folder = os.environ.get("NUMBA_CACHE_DIR")  # noqa: TID251  (numba's own setting, without loading numba)
+    folder = Path(numba_folder, "gristmill") if numba_folder else _default_folder()
     return folder / f"compiled-{_digest(b''.join([*sources, repr(shape).encode()])).hex()}"
 
 
@@ -140,7 +140,7 @@ class _CodeFiles:
         try:
             self._source = Path(function.__code__.co_filename).read_bytes()
             self.cache_path = str(find_cache_folder())
-        except (OSError, RuntimeError):  # typed at a prompt; or there is no home folder
+        except (OSError, RuntimeError):  # the function was typed at a prompt, or there is no home folder
             pass
 
     def load_overload(self, signature: object, target_context: Any) -> Any:
@@ -155,7 +155,7 @@ class _CodeFiles:
         try:
             stored = self._file(signature, target_context.codegen()).read_bytes()
         except OSError:
-            _warn_once("compiling kernels for this machine: some seconds, and only this once")
+            _warn_once("compiling kernels for this machine; this takes some seconds and happens only once")
             return None
         digest, code = stored[:_DIGEST_BYTES], stored[_DIGEST_BYTES:]
         if digest != _digest(code):

@@ -1,7 +1,7 @@
-"""Keeps pandas out of processes that do not need it.
+"""Blocks the import of pandas in processes that do not need it.
 
 At its first conversion from or to Python objects pyarrow imports pandas if it is installed: half a second and 30 MiB
-for each worker of each stage. If that import fails once, pyarrow does not try again, except where it needs pandas
+in each worker of each stage. If that import fails once, pyarrow does not try again, except where it needs pandas
 (`to_pandas`), which still works. `pyarrow.array` would treat a pandas series like any other sequence, so this is only
 for processes that run no user code.
 """
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 
 class _NoPandas:
+    """A finder of modules that refuses pandas and leaves all others to the finders after it."""
+
     @staticmethod
     def find_spec(name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
         if name == "pandas":

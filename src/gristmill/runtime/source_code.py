@@ -50,7 +50,7 @@ def fingerprint_file(path: str, name: str) -> str:
 def fingerprint_callable(called: object) -> str | None:
     """Fingerprint the code and values of a callable; None if that is impossible (typed at a prompt, not picklable)."""
     try:
-        return _hash(["callable", *_ValueDescriber().of(called)])
+        return _hash(["callable", *_ValueDescriber().describe(called)])
     except _UnknownCode:
         return None
 
@@ -64,13 +64,14 @@ def _hash(parts: list[str]) -> str:
 
 
 class _ValueDescriber:
-    """Describes a value in words that are the same in every process."""
+    """Describes values in words that are the same in every process."""
 
     def __init__(self) -> None:
         self._open: set[int] = set()
         self._files: dict[str, list[str]] = {}
 
-    def of(self, value: object) -> Iterator[str]:
+    def describe(self, value: object) -> Iterator[str]:
+        """Yield the words that describe a value and everything that it holds."""
         if isinstance(value, _PLAIN):
             yield f"{type(value).__name__} {value!r}"
             return
@@ -78,103 +79,103 @@ class _ValueDescriber:
             yield "again"
             return
         self._open.add(id(value))
-        yield from self._of_object(value)
+        yield from self._describe_object(value)
         self._open.remove(id(value))
 
-    def _of_object(self, value: Any) -> Iterator[str]:
+    def _describe_object(self, value: Any) -> Iterator[str]:
         yield type(value).__name__
         match value:
             case FunctionType():
-                yield from self._of_function(value)
+                yield from self._describe_function(value)
             case MethodType():
-                yield from self._of_all([value.__func__, value.__self__])
+                yield from self._describe_all([value.__func__, value.__self__])
             case functools.partial():
-                yield from self._of_all([value.func, value.args, value.keywords])
+                yield from self._describe_all([value.func, value.args, value.keywords])
             case ModuleType():
                 yield value.__name__
             case type():
-                yield from self._of_class(value)
+                yield from self._describe_class(value)
             case list() | tuple():
-                yield from self._of_all(value)
+                yield from self._describe_all(value)
             case dict():
-                yield from self._of_all(value.items())
+                yield from self._describe_all(value.items())
             case set() | frozenset():
-                yield from sorted(_hash(list(self.of(item))) for item in value)
+                yield from sorted(_hash(list(self.describe(item))) for item in value)
             case BuiltinFunctionType() | MethodDescriptorType() | WrapperDescriptorType():
                 yield f"{getattr(value, '__module__', None)}.{value.__qualname__}"
-                yield from self.of(getattr(value, "__self__", None))
+                yield from self.describe(getattr(value, "__self__", None))
             case _:
-                yield from self._of_instance(value)
+                yield from self._describe_instance(value)
 
-    def _of_all(self, values: Collection[object]) -> Iterator[str]:
+    def _describe_all(self, values: Collection[object]) -> Iterator[str]:
         yield str(len(values))
         for value in values:
-            yield from self.of(value)
+            yield from self.describe(value)
 
-    def _of_function(self, function: FunctionType) -> Iterator[str]:
+    def _describe_function(self, function: FunctionType) -> Iterator[str]:
         code = function.__code__
         yield function.__qualname__
         if not Path(code.co_filename).is_file():  # typed at a prompt or in a notebook, made by exec
             raise _UnknownCode
-        yield from self._of_file(code.co_filename)
-        yield from self._of_code(code)
-        yield from self._of_all([function.__defaults__, function.__kwdefaults__])
+        yield from self._describe_file(code.co_filename)
+        yield from self._describe_code(code)
+        yield from self._describe_all([function.__defaults__, function.__kwdefaults__])
         for cell in function.__closure__ or ():
             try:
                 content = cell.cell_contents
             except ValueError:  # not bound yet
                 raise _UnknownCode from None
-            yield from self.of(content)
+            yield from self.describe(content)
         for name in code.co_names:
             value = function.__globals__.get(name)
             if isinstance(value, _PLAIN):
                 yield f"{name} = {type(value).__name__} {value!r}"
 
-    def _of_code(self, code: CodeType) -> Iterator[str]:
+    def _describe_code(self, code: CodeType) -> Iterator[str]:
         """Describe which of the file's functions it is. The line is not enough: it may hold two lambdas."""
         yield f"line {code.co_firstlineno} {code.co_code.hex()} {code.co_names}"
         for constant in code.co_consts:
-            yield from self._of_code(constant) if isinstance(constant, CodeType) else self.of(constant)
+            yield from self._describe_code(constant) if isinstance(constant, CodeType) else self.describe(constant)
 
-    def _of_class(self, value: type) -> Iterator[str]:
+    def _describe_class(self, value: type) -> Iterator[str]:
         yield f"{value.__module__}.{value.__qualname__}"
         path = getattr(sys.modules.get(value.__module__), "__file__", None)
         if path is not None and path.endswith(".py"):
-            yield from self._of_file(path)
+            yield from self._describe_file(path)
         elif value.__module__ == "__main__":
             raise _UnknownCode
 
-    def _of_instance(self, value: object) -> Iterator[str]:
+    def _describe_instance(self, value: object) -> Iterator[str]:
         if hasattr(value, "__wrapped__"):  # a decorator's object around a function
-            yield from self.of(value.__wrapped__)
-        yield from self._of_class(type(value))
+            yield from self.describe(value.__wrapped__)
+        yield from self._describe_class(type(value))
         try:
             yield pickle.dumps(value, protocol=5).hex()
         except Exception:
             raise _UnknownCode from None
 
-    def _of_file(self, path: str) -> list[str]:
+    def _describe_file(self, path: str) -> list[str]:
         if path not in self._files:
             self._files[path] = _read_project_files(path)
         return self._files[path]
 
 
 def _read_project_files(path: str) -> list[str]:
-    """Return name and content of the file and of the project's own modules that it imports, in a fixed order."""
+    """Read the file and the project's own modules that it imports; return names and contents in a fixed order."""
     first = Path(path).absolute()
     if _is_versioned(first):
         return [f"{first.name}\n{_read(first)}"]
-    roots = [first.parent, *_project_roots()]
-    found: dict[Path, str] = {first: first.name}
+    roots = [first.parent, *_find_project_roots()]
+    names: dict[Path, str] = {first: first.name}
     waiting = [first]
     contents: list[str] = []
     while waiting:
         file = waiting.pop()
         content = _read(file)
-        contents.append(f"{found[file]}\n{content}")
-        for name, module in _imported_files(file, content, roots):
-            if module not in found:
-                found[module] = name
+        contents.append(f"{names[file]}\n{content}")
+        for name, module in _find_imported_files(file, content, roots):
+            if module not in names:
+                names[module] = name
                 waiting.append(module)
     return sorted(contents)
 
@@ -186,7 +187,7 @@ def _read(path: Path) -> str:
         raise UsageError(f"cannot read {path}: {error.strerror}", path=str(path)) from error
 
 
-def _imported_files(path: Path, content: str, roots: list[Path]) -> Iterator[tuple[str, Path]]:
+def _find_imported_files(path: Path, content: str, roots: list[Path]) -> Iterator[tuple[str, Path]]:
     try:
         tree = ast.parse(content, str(path))
     except (SyntaxError, ValueError) as error:
@@ -195,16 +196,16 @@ def _imported_files(path: Path, content: str, roots: list[Path]) -> Iterator[tup
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield from _module_files(alias.name, roots)
+                yield from _find_module_files(alias.name, roots)
         elif isinstance(node, ast.ImportFrom):
             start = [path.parents[node.level - 1]] if 0 < node.level <= len(path.parents) else roots
             module = node.module or ""
-            yield from _module_files(module, start)
+            yield from _find_module_files(module, start)
             for alias in node.names:
-                yield from _module_files(f"{module}.{alias.name}".lstrip("."), start)
+                yield from _find_module_files(f"{module}.{alias.name}".lstrip("."), start)
 
 
-def _module_files(name: str, roots: list[Path]) -> Iterator[tuple[str, Path]]:
+def _find_module_files(name: str, roots: list[Path]) -> Iterator[tuple[str, Path]]:
     """Find the files of a dotted module and of the packages around it, if it belongs to the project."""
     parts = [part for part in name.split(".") if part]
     for root in roots:
@@ -222,14 +223,14 @@ def _module_files(name: str, roots: list[Path]) -> Iterator[tuple[str, Path]]:
             return
 
 
-def _project_roots() -> list[Path]:
+def _find_project_roots() -> list[Path]:
     """Find the folders that modules are imported from, without the standard library and installed packages."""
     roots = [Path(entry or ".").resolve() for entry in sys.path]
     return [root for root in roots if root.is_dir() and not _is_versioned(root)]
 
 
 @functools.cache
-def _versioned_folders() -> tuple[Path, ...]:
+def _find_versioned_folders() -> tuple[Path, ...]:
     """Find the standard library, installed packages and this package: their versions represent their code."""
     paths = sysconfig.get_paths()
     libraries = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
@@ -239,4 +240,4 @@ def _versioned_folders() -> tuple[Path, ...]:
 
 def _is_versioned(path: Path) -> bool:
     resolved = path.resolve()
-    return any(folder == resolved or folder in resolved.parents for folder in _versioned_folders())
+    return any(folder == resolved or folder in resolved.parents for folder in _find_versioned_folders())

@@ -1,1 +1,1 @@
-"""Files anywhere: atomic commit, compression, hashing."""
+"""Files, local and remote: finding and reading them, compression, checksums, locks, and commits that are atomic."""

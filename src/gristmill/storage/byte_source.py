@@ -1,4 +1,4 @@
-"""Reading exact amounts from a stream, however it delivers its bytes."""
+"""Reads exact numbers of bytes from a stream, however it delivers them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FETCH_BYTES = 2**20
 
 
 class ByteSource:
-    """Takes exact numbers of bytes from a stream that may return fewer at a time (a pipe, a remote store)."""
+    """A buffered stream that returns exact numbers of bytes; its source may return fewer (a pipe, a remote store)."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream

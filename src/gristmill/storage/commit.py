@@ -1,8 +1,8 @@
-"""Files that appear whole or not at all.
+"""Files that appear complete or not at all.
 
 The protocol: write under a temporary name in the same folder, sync the file, rename it, sync the folder. The order
 matters. Without the first sync a power cut can leave the final name with half of the content, because a file system may
-write the rename before the data. Without the second the rename itself can be lost after `commit` has returned.
+write the rename before the data. Without the second, the rename itself can be lost after `commit` has returned.
 
 A temporary name holds the run's id, so that the leftovers of a dead run can be recognized and removed.
 """
@@ -75,7 +75,7 @@ class PendingFile:
         return self._digest.hexdigest()
 
     def write(self, data: Buffer) -> None:
-        """Append data."""
+        """Append data. Small pieces are buffered, so that a record is not a system call."""
         view = memoryview(data).cast("B")
         self._digest.update(view)
         self.num_bytes += len(view)
@@ -123,7 +123,7 @@ class PendingFile:
 
 
 def write_file(path: str | os.PathLike[str], data: Buffer, run_id: str) -> str:
-    """Write a whole file or nothing; return its checksum."""
+    """Write a complete file or nothing; return its checksum."""
     with PendingFile(path, run_id) as file:
         file.write(data)
         file.commit()
@@ -133,7 +133,7 @@ def write_file(path: str | os.PathLike[str], data: Buffer, run_id: str) -> str:
 def remove_temporaries(folder: str | os.PathLike[str], run_id: str | None) -> list[str]:
     """Remove the temporary files of a killed run (None: of any run) below a folder; return the removed paths.
 
-    Only files with our own temporary names are removed. Links are not followed.
+    Only files with the temporary names of this module are removed. Links are not followed.
     """
     removed = []
     for parent, _, names in os.walk(folder, onerror=_raise):

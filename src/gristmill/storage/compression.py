@@ -2,7 +2,7 @@
 
 Bounded: whatever the ratio, one call expands to a limited size, so a decompression bomb costs time but no memory.
 Complete: consecutive members and frames are read as one stream. Exact: a truncated or damaged stream first yields all
-that was readable, then raises. The chunks depend only on the stream's bytes, not on how they arrive.
+that is readable, then raises. The chunks depend only on the stream's bytes, not on how they arrive.
 
 Damage other than truncation can lose up to 64 KiB before it, and can be noticed late: gzip checks its content only at
 the end of a member, so wrong bytes may come before the error.
@@ -102,25 +102,25 @@ def compress_frame(data: Buffer, codec: Codec, level: int | None = None) -> byte
     if codec not in get_args(Codec):
         raise UsageError(f"compression must be one of {', '.join(get_args(Codec))}, not {codec!r}")
     least, default, most = _LEVELS[codec]
-    chosen = default if level is None else level
-    if not least <= chosen <= most:
+    used_level = default if level is None else level
+    if not least <= used_level <= most:
         raise UsageError(f"the level of {codec} must be from {least} to {most}, not {level}")
     match codec:
         case "gzip":
-            return _gzip_member(data, chosen)
+            return _compress_gzip_member(data, used_level)
         case "zstd":
-            return _zstd_compressor(chosen).compress(memoryview(data))
+            return _reuse_zstd_compressor(used_level).compress(memoryview(data))
         case "bz2":
-            return bz2.compress(data, chosen)
+            return bz2.compress(data, used_level)
         case "xz":
-            return lzma.compress(data, lzma.FORMAT_XZ, lzma.CHECK_CRC64, chosen)
+            return lzma.compress(data, lzma.FORMAT_XZ, lzma.CHECK_CRC64, used_level)
         case "lz4":
             import lz4.frame  # noqa: PLC0415  (rarely used)
 
-            return bytes(lz4.frame.compress(data, chosen, content_checksum=True))
+            return bytes(lz4.frame.compress(data, used_level, content_checksum=True))
 
 
-def _zstd_compressor(level: int) -> zstandard.ZstdCompressor:
+def _reuse_zstd_compressor(level: int) -> zstandard.ZstdCompressor:
     """Return this thread's compressor. A new one costs megabytes of fresh pages: a sixth of a frame's time."""
     name = f"level_{level}"
     if not hasattr(_compressors, name):
@@ -129,7 +129,7 @@ def _zstd_compressor(level: int) -> zstandard.ZstdCompressor:
     return compressor
 
 
-def _gzip_member(data: Buffer, level: int) -> bytes:
+def _compress_gzip_member(data: Buffer, level: int) -> bytes:
     packer = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
     packed = packer.compress(data) + packer.flush()
     num_bytes = memoryview(data).nbytes

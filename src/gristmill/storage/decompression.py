@@ -1,4 +1,4 @@
-"""Reading gzip, bz2, xz and lz4: one decompressor for each member, in pieces of limited size."""
+"""Decompression of gzip, bz2, xz and lz4: one decompressor for each member, in pieces of limited size."""
 
 from __future__ import annotations
 

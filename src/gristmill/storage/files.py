@@ -1,4 +1,4 @@
-"""Opening input files, local or remote, and checking whether they have changed."""
+"""Opens input files, local or remote, and reads their size and version."""
 
 from __future__ import annotations
 

@@ -23,10 +23,12 @@ class LineLog:
             raise UsageError(f"cannot write to {os.fspath(path)}: {reason}", help="choose another path") from error
 
     def append(self, record: Mapping[str, object]) -> None:
+        """Write one line. Does nothing after `close`."""
         if self._fd is not None:
             os.write(self._fd, (json.dumps(record) + "\n").encode())
 
     def close(self) -> None:
+        """Close the file."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

@@ -1,4 +1,4 @@
-"""Listing local folders: one `scandir` a folder, one `stat` a file, links checked, nothing skipped silently.
+"""Lists local folders: one `scandir` a folder, one `stat` a file, links checked, nothing skipped silently.
 
 A million files take a few seconds and about 500 bytes of memory each.
 """
@@ -35,12 +35,15 @@ class LocalListing:
 
 @dataclass(frozen=True, slots=True)
 class _Visit:
+    """A folder to list, and the states of the pattern there."""
+
     folder: str
     real: str
     states: frozenset[int]
 
 
 def version_of(stat: os.stat_result) -> str:
+    """Return the version of a file: its modification time in nanoseconds."""
     return str(stat.st_mtime_ns)
 
 
@@ -155,7 +158,7 @@ def _make_loop_error(path: str, real: str) -> UsageError:
 def _make_unreadable_error(path: str, error: OSError) -> UsageError:
     hints = {
         errno.EACCES: "give this user permission to read it, or exclude it from the pattern",
-        errno.ENOENT: "it was removed meanwhile, or it is a broken link: restore the file or remove the link",
+        errno.ENOENT: "it was removed while it was listed, or it is a broken link: restore the file or remove the link",
         errno.ELOOP: "it is a link to itself: remove it",
     }
     return UsageError(

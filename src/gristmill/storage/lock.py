@@ -42,7 +42,7 @@ class FolderLock:
                 raise
             # The last holder may have removed the file between our open and our lock. Then we have locked a file that
             # has no name, while the next process would create and lock a new one: open it again.
-            if _is_at(fd, self.path):
+            if _is_same_file(fd, self.path):
                 self._fd = fd
             else:
                 os.close(fd)
@@ -54,12 +54,14 @@ class FolderLock:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._fd is not None:
-            self.path.unlink(missing_ok=True)  # while it is locked: nobody else can hold this file
+            # Removed while it is locked, so no other process can hold this file. A process that has opened it already
+            # notices in `__enter__` that it is gone.
+            self.path.unlink(missing_ok=True)
             os.close(self._fd)
             self._fd = None
 
 
-def _is_at(fd: int, path: Path) -> bool:
+def _is_same_file(fd: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(fd), path.stat())
     except FileNotFoundError:

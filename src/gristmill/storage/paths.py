@@ -1,4 +1,4 @@
-"""From patterns to files: local paths and URLs, wildcards, braces, folders, and lists of these.
+"""Finds the files of patterns: local paths and URLs, wildcards, braces, folders, and lists of these.
 
 The result is sorted by `relative`, contains no file twice, and never silently misses a file: a name without wildcards
 must exist, each number of a range must match, and an unreadable folder is an error.
@@ -107,27 +107,27 @@ class _Search:
     def files(self) -> Iterator[tuple[str, str, int, str]]:
         """Yield path, identity, size and version of each file."""
         missing: list[str] = []
-        num_found = 0
+        num_files = 0
         # `*.{txt,md}` may match no .md file; but each name of a range, and each name without wildcards, must exist.
         needs_all = has_range(self.pattern)
-        for pattern in self._patterns():
-            num_before = num_found
-            for file in self._matches(pattern):
-                num_found += 1
+        for pattern in self._list_patterns():
+            num_before = num_files
+            for file in self._find_matches(pattern):
+                num_files += 1
                 yield file
-            if num_found == num_before and (needs_all or not is_wild(pattern)):
+            if num_files == num_before and (needs_all or not is_wild(pattern)):
                 missing.append(pattern)
-        if missing and (num_found or len(missing) > 1):
+        if missing and (num_files or len(missing) > 1):
             raise self._make_missing_error(missing)
-        if not num_found:
+        if not num_files:
             raise self._make_no_match_error()
 
     def _set_local_root(self, pattern: str, base: str | None) -> None:
         path = os.path.join(base or "", os.path.expanduser(remote_files.local_path(pattern)))  # noqa: PTH118, PTH111
-        named = local_files.stat_path(path)
-        self._is_named = named is not None
-        if named is not None:  # a file may be called `[1].txt`
-            is_folder = S_ISDIR(named.st_mode)
+        status = local_files.stat_path(path)
+        self._is_named = status is not None
+        if status is not None:  # it exists, so it is no pattern: a file may be called `[1].txt`
+            is_folder = S_ISDIR(status.st_mode)
             folder = path if is_folder else path[: path.rfind("/") + 1]
             self.rest = "" if is_folder else path[len(folder) :]
         else:
@@ -150,15 +150,15 @@ class _Search:
             self.root = find_fixed_folder(url)
         self.rest = url[len(self.root) :]
 
-    def _patterns(self) -> list[str]:
+    def _list_patterns(self) -> list[str]:
         return [self.rest] if self._is_named else expand_braces(self.rest)
 
-    def _matches(self, pattern: str) -> Iterator[tuple[str, str, int, str]]:
+    def _find_matches(self, pattern: str) -> Iterator[tuple[str, str, int, str]]:
         if self.protocol is None:
-            return self._local_matches(pattern)
-        return ((url, url, num_bytes, version) for url, num_bytes, version in self._remote_matches(pattern))
+            return self._find_local_matches(pattern)
+        return ((url, url, num_bytes, version) for url, num_bytes, version in self._find_remote_matches(pattern))
 
-    def _local_matches(self, pattern: str) -> Iterator[tuple[str, str, int, str]]:
+    def _find_local_matches(self, pattern: str) -> Iterator[tuple[str, str, int, str]]:
         path = self.root + pattern
         if not self._is_named and is_wild(pattern):
             yield from self._list_folder(self.root, PathPattern.below(pattern))
@@ -166,7 +166,7 @@ class _Search:
             if S_ISDIR(stat.st_mode):
                 yield from self._list_folder(path, PathPattern.everything())
             else:
-                yield path, self._real_path(path), stat.st_size, local_files.version_of(stat)
+                yield path, self._resolve_path(path), stat.st_size, local_files.version_of(stat)
 
     def _list_folder(self, folder: str, pattern: PathPattern) -> Iterator[tuple[str, str, int, str]]:
         if local_files.stat_path(folder) is None:
@@ -177,14 +177,14 @@ class _Search:
         self._folders += listing.folders
         yield from listing.files
 
-    def _real_path(self, path: str) -> str:
+    def _resolve_path(self, path: str) -> str:
         """Like `realpath`, but resolves each folder once: a range names thousands of files in one folder."""
         folder, _, name = path.rpartition("/")
         if folder not in self._real_folders:
             self._real_folders[folder] = os.path.realpath(folder or "/").rstrip("/")
         return os.path.realpath(path) if os.path.islink(path) else f"{self._real_folders[folder]}/{name}"  # noqa: PTH114
 
-    def _remote_matches(self, pattern: str) -> Iterator[remote_files.RemoteFile]:
+    def _find_remote_matches(self, pattern: str) -> Iterator[remote_files.RemoteFile]:
         url = self.root + pattern
         if not self._is_named and _is_wild_url(pattern):
             yield from remote_files.list_remote(self.root, PathPattern.below(pattern))
@@ -198,7 +198,7 @@ class _Search:
     def _find_remote(self, url: str) -> tuple[remote_files.RemoteFile | None, bool]:
         if self._is_named or url.startswith("http"):
             return remote_files.find_remote(url)
-        folder = url[: url.rfind("/") + 1]  # braces: one listing instead of a thousand requests
+        folder = url[: url.rfind("/") + 1]  # braces name many files: one listing instead of a thousand requests
         if folder not in self._remote_folders:
             self._remote_folders[folder] = remote_files.list_names(folder)
         names = self._remote_folders[folder]

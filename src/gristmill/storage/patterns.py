@@ -14,7 +14,7 @@ from itertools import product
 from gristmill.core.errors import UsageError
 
 MAX_NAMES = 10_000_000
-"""The largest number of names of a pattern; a larger range is a typing error."""
+"""The largest number of names of a pattern; a larger range is probably a typing error."""
 
 _WILD = re.compile(r"[*?\[]")
 _BRACE = re.compile(r"[{}]")
@@ -28,6 +28,7 @@ def is_wild(text: str) -> bool:
 
 
 def has_range(text: str) -> bool:
+    """Whether the text contains a range of numbers, such as `{0000..0099}`."""
     return re.search(r"\{\d+\.\.\d+\}", text) is not None
 
 
@@ -73,7 +74,7 @@ def _list_alternatives(pattern: str, inside: str) -> list[str]:
         return [f"{number:0{width}d}" for number in range(start, stop + direction, direction)]
     pieces = _split_at_commas(inside)
     if len(pieces) == 1:
-        return [f"{{{inside}}}"]  # {x} means itself
+        return [f"{{{inside}}}"]  # {x} is not a list: the braces are part of the name
     return [name for piece in pieces for name in (expand_braces(piece) if "{" in piece else (piece,))]
 
 
@@ -124,7 +125,7 @@ class PathPattern:
     def below(cls, pattern: str) -> PathPattern:
         """Create a pattern that is relative to a folder."""
         names = [name for name in pattern.split("/") if name not in ("", ".")]
-        return cls(tuple(None if name == "**" else _name_pattern(name) for name in names), excluded_prefixes=(".",))
+        return cls(tuple(None if name == "**" else _compile_name(name) for name in names), excluded_prefixes=(".",))
 
     @classmethod
     def everything(cls) -> PathPattern:
@@ -170,7 +171,7 @@ class PathPattern:
         return frozenset(states)
 
 
-def _name_pattern(name: str) -> re.Pattern[str]:
+def _compile_name(name: str) -> re.Pattern[str]:
     # As in a shell, `*` does not match hidden names; `.*` does.
     hidden = "" if name.startswith(".") else r"(?!\.)"
     return re.compile(hidden + fnmatch.translate(name))

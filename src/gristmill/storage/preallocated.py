@@ -1,4 +1,4 @@
-"""Files that many processes fill at once, and that appear together when all are complete.
+"""Files that many processes fill in parallel, and that appear together when all are complete.
 
 They are created under temporary names in their final folder, at their full size: a full disk is an error before the
 work, not in the middle of it. Other processes only write into them; the process that created them syncs and renames.
@@ -47,7 +47,7 @@ class PreallocatedFiles:
         self._suffix = suffix
         # Part of the names of temporary files: those of another prefix may be in use by another process.
         self._run_id = f"files-{xxhash.xxh3_64_hexdigest(self._stem.encode())}"
-        self._note = self._folder / f".gristmill-{self._run_id}.json"
+        self._journal = self._folder / f".gristmill-{self._run_id}.json"
         self._lock = FolderLock(self._folder)
         self._temporaries: dict[Path, Path] = {}
 
@@ -97,35 +97,35 @@ class PreallocatedFiles:
         for temporary in self._temporaries.values():
             _sync(temporary)
         names = sorted({path.name for path in (*self._temporaries, *replaced)})
-        write_file(self._note, json.dumps(names).encode(), self._run_id)
+        write_file(self._journal, json.dumps(names).encode(), self._run_id)
         for path in replaced:
             path.unlink(missing_ok=True)
         for path, temporary in self._temporaries.items():
             temporary.replace(path)
         sync_folder(self._folder)
-        self._note.unlink()
+        self._journal.unlink()
         paths = list(self._temporaries)
         self._temporaries.clear()
         return paths
 
     def path(self, name: str) -> Path:
-        """The final path of a file."""
+        """Return the final path of a file."""
         return self._folder / f"{self._stem}{name}"
 
     def _remove_leftovers(self) -> None:
         """Remove what this or a killed process did not commit: temporary files, and files that were being renamed."""
         for temporary in self._folder.glob(f".gristmill-{self._run_id}-*.tmp"):
             temporary.unlink(missing_ok=True)
-        if self._note.exists():
-            names = decode_stored(self._note.read_bytes(), list[StoredName], self._note)
+        if self._journal.exists():
+            names = decode_stored(self._journal.read_bytes(), list[StoredName], self._journal)
             ours = [name for name in names if name.startswith(self._stem) and name.endswith(self._suffix)]
             for path in [path_below(self._folder, name) for name in ours]:
                 path.unlink(missing_ok=True)
-            self._note.unlink()
+            self._journal.unlink()
 
 
 def write_at(fd: int, data: Buffer, offset: int) -> None:
-    """Write all data at an offset of the file. Any number of processes may do so at once."""
+    """Write all data at an offset of the file. Any number of processes may do so in parallel."""
     view = memoryview(data)
     if not view.nbytes:
         return
@@ -138,7 +138,7 @@ def write_at(fd: int, data: Buffer, offset: int) -> None:
 def _allocate(fd: int, num_bytes: int) -> None:
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(fd, 0, num_bytes)
-    else:  # macOS: a full disk is noticed only while writing
+    else:  # macOS cannot reserve space: a full disk is noticed only while writing
         os.ftruncate(fd, num_bytes)
 
 

@@ -37,11 +37,11 @@ _log = logging.getLogger("gristmill")
 
 _BUSY = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
 _UNREACHED = ("ConnectTimeout", "ConnectTimeoutError", "ClientConnectorError")
-"""Errors before a connection, beside unknown names and refusals. botocore's own class can also mean a reset."""
+"""Errors before a connection is made, beside unknown names and refusals. botocore's own class can also mean a reset."""
 _HALF_ANSWERS = ("JSONDecodeError", "ResponseParserError")
-"""ValueErrors that a truncated answer causes."""
+"""ValueErrors that a truncated answer causes; other ValueErrors mean that the request was wrong."""
 _BROKEN_ANSWERS = ("HttpProcessingError",)
-"""aiohttp's own, of an answer that breaks off or is none: they have a status, 400, that no server has sent."""
+"""Errors of aiohttp for an answer that breaks off or is not HTTP. Their status, 400, was not sent by the server."""
 _NO_CREDENTIALS = (
     "NoCredentialsError",
     "PartialCredentialsError",
@@ -173,7 +173,7 @@ class RemoteStream(io.RawIOBase):
             return
         try:
             self._file.seek(self._position)
-        except ValueError:  # a server without range requests: read everything before again
+        except ValueError:  # a server without range requests: read everything before the position again
             if self._file.tell() > self._position:
                 self._file = self._reopen()
             while (missing := self._position - self._file.tell()) > 0 and self._file.read(min(missing, _SKIP_BYTES)):
@@ -184,7 +184,7 @@ class RemoteStream(io.RawIOBase):
         if _version_details(file) != self._details:
             raise SourceChangedError(
                 f"{self._url} has changed while it was read",
-                help="run the same command again: it makes a new plan and keeps what has not changed",
+                help="run the same command again: it plans again and keeps what has not changed",
             )
         return file
 
@@ -193,7 +193,7 @@ class RemoteStream(io.RawIOBase):
         if file is not None:
             try:
                 file.close()
-            except Exception as error:  # it is not used any more
+            except Exception as error:  # the file is not used any more
                 _log.debug("%s: closing failed: %s", self._url, error)
 
 

@@ -26,7 +26,7 @@ _VERSION_KEYS = ("ETag", "etag", "blob_id", "generation", "md5Hash", "mtime", "L
 
 _S3_OPTIONS = {"config_kwargs": {"connect_timeout": 10, "read_timeout": 60, "retries": {"total_max_attempts": 1}}}
 _OPTIONS = {"s3": _S3_OPTIONS, "s3a": _S3_OPTIONS}
-"""Options of file systems. The library makes a request once; `ask_store` does the retries."""
+"""Options of file systems: the library makes each request once, because `ask_store` does the retries."""
 
 RemoteFile = tuple[str, int, str]
 """URL, size and version of a file."""

@@ -1,4 +1,4 @@
-"""Paths and counts in stored files, untrusted until they are checked.
+"""Paths and counts in stored files, which are untrusted until they are checked.
 
 A manifest, a journal or a receipt names files of its own folder, and a run reads, moves and deletes what it names.
 Anybody may have written it. So every such path has the type `StoredPath`, which refuses absolute paths and `..` when

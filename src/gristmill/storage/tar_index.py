@@ -45,11 +45,7 @@ _OCTAL = frozenset(b"01234567")
 _MAX_PLACE = 1 << 62
 _MAX_EXTENSION_BYTES = 16 << 20
 """The largest header with the name or attributes of the next one: `tarfile` reads it into memory."""
-
-
 _KEY_AND_EXTENSION = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
-
-
 _ORIGIN_KEY = re.compile("[0-9a-f]{16}-[0-9]{12,}-[0-9]+")
 
 
@@ -81,9 +77,11 @@ class TarMember(NamedTuple):
     """The type in its header; `S` for all sparse files."""
 
     def isdir(self) -> bool:
+        """Whether it is a folder; named as in `tarfile`."""
         return self.kind == b"5"
 
     def isreg(self) -> bool:
+        """Whether it is a regular file; named as in `tarfile`."""
         return self.kind in _FILE_KINDS
 
 
@@ -108,7 +106,7 @@ class TarScan:
                 offset += BLOCK
                 continue
             member = _parse_plain_header(header, offset)
-            if member is None:  # anything unusual is left to `tarfile`
+            if member is None:  # `tarfile` reads everything unusual, from here to the end
                 yield from self._read_unusual_members(offset)
                 return
             self._is_ended = False
@@ -228,6 +226,8 @@ def _decode(name: bytes) -> str:
 
 
 class _Head(msgspec.Struct, frozen=True, kw_only=True):
+    """The second line of an index file."""
+
     members: int
     names_bytes: int
     tar_bytes: int
@@ -285,10 +285,12 @@ class TarIndexBuilder:
         self._names = bytearray()
 
     def add(self, member: TarMember) -> None:
+        """Append the next member."""
         self._names += member.name.encode("utf-8", "surrogateescape")
         self._records += _PACK.pack(member.header, member.data, member.size, len(self._names), member.kind)
 
     def build(self, tar_bytes: int, fault: str | None) -> TarIndex:
+        """Return the index of all members."""
         return TarIndex(np.frombuffer(bytes(self._records), _RECORD), bytes(self._names), tar_bytes, fault)
 
 
@@ -366,6 +368,7 @@ class PlainTar:
             self._file.close()
 
     def members(self) -> Iterator[TarMember]:
+        """Yield the members in order, from number `first` on if there is an index."""
         assert self._file is not None
         if self._index is not None:
             yield from self._index.members(self._first)

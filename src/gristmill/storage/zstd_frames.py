@@ -1,4 +1,4 @@
-"""Reading zstd block by block.
+"""Decompression of zstd, block by block.
 
 The binding's own readers either accept a truncated frame as complete, or expand an input without a limit. Blocks solve
 both: each states its length, expands to at most 128 KiB, and the last one is marked. So this module finds the blocks
@@ -36,7 +36,7 @@ def decompress_zstd(stream: BinaryIO) -> Iterator[bytes]:
         elif _MAGIC.startswith(magic):
             raise _make_truncated_error()
         else:
-            raise CorruptStreamError("what follows is not a zstd frame")
+            raise CorruptStreamError("a frame of the stream does not begin like a zstd frame")
 
 
 def _decompress_frame(source: ByteSource, decompressor: zstandard.ZstdDecompressor) -> Iterator[bytes]:
@@ -44,7 +44,7 @@ def _decompress_frame(source: ByteSource, decompressor: zstandard.ZstdDecompress
     descriptor = _take(source, 1)
     has_checksum = bool(descriptor[0] & 0b100)
     try:
-        unpack.decompress(_MAGIC + descriptor + _take(source, _num_header_bytes(descriptor[0])))
+        unpack.decompress(_MAGIC + descriptor + _take(source, _count_header_bytes(descriptor[0])))
         is_last = False
         while not is_last:
             header = _take(source, 3)
@@ -60,7 +60,7 @@ def _decompress_frame(source: ByteSource, decompressor: zstandard.ZstdDecompress
         raise CorruptStreamError(f"a zstd frame is damaged: {error}") from error
 
 
-def _num_header_bytes(descriptor: int) -> int:
+def _count_header_bytes(descriptor: int) -> int:
     """Return the number of bytes of a frame's header after its descriptor (RFC 8878, 3.1.1.1)."""
     is_single_segment = bool(descriptor & 0b10_0000)
     num_bytes = (0, 1, 2, 4)[descriptor & 0b11]  # dictionary id

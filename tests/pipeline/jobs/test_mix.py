@@ -124,7 +124,7 @@ def test_the_same_bytes_again(inputs, tmp_path):
 
 def test_what_is_not_there_is_refused_with_what_would_work(inputs, tmp_path):
     given = {"web": (inputs["web"], 1), "code": (inputs["code"], 1)}
-    with pytest.raises(UsageError, match=r"code: 50 rows are wanted, 30 are there in 1 epochs, 20 short") as error:
+    with pytest.raises(UsageError, match=r"code: 50 rows are needed, but it has 30 in 1 epoch, 20 short") as error:
         mix(given, tmp_path / "out", size=100, by="rows")
     assert "at most 60" in error.value.help
     assert not (tmp_path / "out").exists()
