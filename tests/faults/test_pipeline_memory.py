@@ -18,7 +18,7 @@ from gristmill.pipeline.stages.runner import StageUnit
 from gristmill.pipeline.planning.source_plan import SourcePlan
 from gristmill.pipeline.planning.split_stages import Stage
 from gristmill.pipeline.stages.receipts import Receipts
-from gristmill.pipeline.stages.sink import SplitFile
+from gristmill.pipeline.stages.outputs.split_files import SplitFile
 from gristmill.pipeline.planning.units import Span
 from gristmill.pipeline.stages.slice_task import SliceResult
 from gristmill.shards.manifest import StoredFile

@@ -24,11 +24,12 @@ from gristmill.pipeline.publishing import journal, publish
 from gristmill.pipeline.publishing.mixed_lane import write_mixed_lane
 from gristmill.pipeline.publishing.publish import FinishedSource
 from gristmill.pipeline.stages.input_units import InputUnits
+from gristmill.pipeline.stages.outputs.packing import check_utilisation
+from gristmill.pipeline.stages.outputs.unit_output import StoredStreams, choose_final_output
 from gristmill.pipeline.stages.pack_leftovers import pack_leftovers
-from gristmill.pipeline.stages.packing import check_utilisation, make_empty_account
 from gristmill.pipeline.stages.receipts import Receipts
 from gristmill.pipeline.stages.runner import StageResults, StageRunner
-from gristmill.pipeline.stages.slice_task import SourceStage, StageContext
+from gristmill.pipeline.stages.stage_context import SourceStage, StageContext
 from gristmill.storage.commit import remove_temporaries
 
 if TYPE_CHECKING:
@@ -41,10 +42,10 @@ if TYPE_CHECKING:
     from gristmill.pipeline.planning.split_stages import Stage
     from gristmill.pipeline.publishing.mixed_lane import MixedLane
     from gristmill.pipeline.stages.options import RunOptions
+    from gristmill.pipeline.stages.outputs.unit_output import UnitOutput
     from gristmill.pipeline.stages.runner import StageUnit
     from gristmill.pipeline.stages.slice_task import SliceResult
     from gristmill.shards.manifest import Deduplicated, Manifest, StoredFile
-    from gristmill.steps.pack.pack import Pack
 
 _log = logging.getLogger("gristmill")
 
@@ -136,8 +137,7 @@ class Execution:
             for source in active:
                 self._collect_results(source)
                 publish.check_quarantine(self._plan, source.plan.name, source.books)
-                if source.stage.barrier is None and self._plan.pack is not None:
-                    self._pack_leftovers(source, self._plan.pack, context)
+                self._pack_leftovers(source, context)
             self._pass_barriers(active, context)
         return sources
 
@@ -173,20 +173,16 @@ class Execution:
         return needed
 
     def _make_context(self, sources: Sequence[_SourceProgress]) -> StageContext:
-        stages = {}
-        for source in sources:
-            write = self._plan.write if source.stage.barrier is None else None
-            stages[source.plan.name] = SourceStage(
+        stages = {
+            source.plan.name: SourceStage(
                 source.plan.read,
                 source.plan.schema,
                 (*source.prepended_steps, *source.stage.steps),
-                source.plan.stage_schemas[source.stage_number],
-                write,
-                self._plan.pack if write is not None else None,
-                self._plan.pad_id,
+                self._choose_output(source),
                 source.entry_account,
-                holds_train=write is not None and self._plan.joins_sources,
             )
+            for source in sources
+        }
         recipe = self._plan.recipe
         return StageContext(
             self._plan.output,
@@ -197,6 +193,11 @@ class Execution:
             recipe.keep_dropped,
             self._options.watch,
         )
+
+    def _choose_output(self, source: _SourceProgress) -> UnitOutput:
+        """Choose how the source's next stage writes its units: for the stage after it, or for the dataset."""
+        schema = source.plan.stage_schemas[source.stage_number]
+        return choose_final_output(self._plan, schema) if source.stage.barrier is None else StoredStreams(schema)
 
     def _collect_results(self, source: _SourceProgress) -> None:
         """Collect the books and files that a stage's units have left."""
@@ -239,14 +240,17 @@ class Execution:
             for unit in outcome.units.get(source.plan.name, [])
         ]
 
-    def _pack_leftovers(self, source: _SourceProgress, pack: Pack, context: StageContext) -> None:
-        """Pack the documents that units have left over into more units of the source."""
-        leftover_units, counters = pack_leftovers(self._runner, context, source.units, source.results)
+    def _pack_leftovers(self, source: _SourceProgress, context: StageContext) -> None:
+        """Pack the documents that units have left over, if there can be any, into more units of the source."""
+        output = context.sources[source.plan.name].output.leftover_output
+        if output is None:
+            return
+        leftover_units, counters = pack_leftovers(self._runner, context, output, source.units, source.results)
         account = source.books[-1]
         account.counters.update(counters)
         source.units = sorted([*source.units, *leftover_units], key=lambda unit: unit.epoch)
         source.results = StageResults(self._runner, source.units)
-        check_utilisation(pack, source.plan.name, account)
+        check_utilisation(output.pack, source.plan.name, account)
 
     def _write_mixed_lane(self, sources: Sequence[_SourceProgress]) -> MixedLane | None:
         """Interleave the training records of all sources, where the recipe asks for it."""
@@ -259,10 +263,7 @@ class Execution:
         """Make the books of a stage that no record came to."""
         steps = (*source.prepended_steps, *source.stage.steps)
         names = [*([source.entry_account] if source.entry_account else []), *(step.name for step in steps)]
-        accounts = [Account(step=name) for name in names]
-        if self._plan.pack is not None and source.stage.barrier is None:
-            accounts.append(make_empty_account(self._plan.pack))
-        return accounts
+        return [*(Account(step=name) for name in names), *self._choose_output(source).make_empty_accounts()]
 
 
 def _check_barriers(plan: Plan) -> None:

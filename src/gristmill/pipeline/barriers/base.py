@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from gristmill.core.step import LocalStep
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.pipeline.stages.runner import StageRunner, StageUnit
-    from gristmill.pipeline.stages.slice_task import SliceResult, StageContext
+    from gristmill.pipeline.stages.slice_task import SliceResult
+    from gristmill.pipeline.stages.stage_context import StageContext
     from gristmill.shards.manifest import Deduplicated
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gristmill.engine.tasks import Context
     from gristmill.order.shares import SourceShare
     from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
-    from gristmill.pipeline.stages.slice_task import StageContext
+    from gristmill.pipeline.stages.stage_context import StageContext
     from gristmill.steps.mix import Mix
 
 _RANGE_BITS = 12

@@ -18,8 +18,9 @@ from gristmill.core.splits import TRAIN
 from gristmill.engine.tasks import Task
 from gristmill.pipeline.barriers.base import BarrierOutcome, list_stored_inputs, list_training_inputs
 from gristmill.pipeline.planning import fingerprint
+from gristmill.pipeline.stages.outputs.sinks import open_stream_sink
+from gristmill.pipeline.stages.outputs.split_files import OutputStem, SplitFile
 from gristmill.pipeline.stages.runner import StageUnit
-from gristmill.pipeline.stages.sink import OutputStem, RecordSink, SplitFile
 from gristmill.pipeline.work_folder import work_path
 from gristmill.shards.canonical import canonical_schema
 from gristmill.steps.read import CELL_BYTES
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
     from gristmill.engine.tasks import Context
     from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
-    from gristmill.pipeline.stages.slice_task import SliceResult, StageContext
+    from gristmill.pipeline.stages.slice_task import SliceResult
+    from gristmill.pipeline.stages.stage_context import StageContext
     from gristmill.pipeline.stages.stored import StoredInput
     from gristmill.steps.shuffle import Shuffle
 
@@ -117,7 +119,7 @@ def run_scatter(task: Task, context: Context) -> ScatteredUnit:
     order = np.argsort(buckets, kind="stable")
     batch, buckets = batch.take(pa.array(order)), buckets[order]
     numbers, starts = np.unique(buckets, return_index=True)
-    with RecordSink(None, batch.schema, OutputStem(stage.root, scatter.stem, stage.run_id), complete=False) as sink:
+    with open_stream_sink(batch.schema, OutputStem(stage.root, scatter.stem, stage.run_id), framed=False) as sink:
         for start, stop in zip(starts, [*starts[1:], len(buckets)], strict=True):
             sink.add(batch.slice(start, stop - start))
         [file] = sink.commit().split_files
@@ -158,14 +160,14 @@ class ShuffleBarrier:
         for unit, result in pairs:
             name = fingerprint.of(unit.fingerprint, "deal", num_buckets)
             inputs = tuple(list_training_inputs(result))
-            stem = work_path(name)
-            tasks.append(Task(name, ScatterTask(unit.source.name, self.step, inputs, epoch, num_buckets, stem)))
+            payload = ScatterTask(unit.source.name, self.step, inputs, epoch, num_buckets, work_path(name))
+            tasks.append(Task(name, payload))
         blocks: dict[int, list[StoredBlock]] = {}
         for scattered in run.runner.run_missing(run_scatter, run.context, tasks, ScatteredUnit, "shuffle"):
             for bucket, block in zip(scattered.buckets, _locate_blocks(scattered.part), strict=True):
                 blocks.setdefault(bucket, []).append(block)
         source = pairs[0][0].source
-        schema = canonical_schema(run.context.sources[source.name].output_schema)
+        schema = canonical_schema(run.context.sources[source.name].output.schema)
         shuffled = fingerprint.of([unit.fingerprint for unit, _ in pairs], "shuffle", num_buckets)
         return [
             StageUnit(

@@ -19,8 +19,9 @@ from gristmill.order.interleaving import Interleaving
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.planning.units import UNIT_BYTES
 from gristmill.pipeline.stages.interleave import RowCursor, interleave_rows
+from gristmill.pipeline.stages.outputs.unit_output import choose_shard_output
 from gristmill.pipeline.stages.runner import StageResults, StageUnit
-from gristmill.pipeline.stages.slice_task import SourceStage
+from gristmill.pipeline.stages.stage_context import SourceStage
 from gristmill.shards.arrow_stream import unchecked_batches
 from gristmill.shards.manifest import MIXED, MixedShare
 from gristmill.shards.token_rows import is_masked, shard_schema
@@ -34,9 +35,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from gristmill.pipeline.planning.plan import Plan
+    from gristmill.pipeline.stages.outputs.split_files import SplitFile
     from gristmill.pipeline.stages.runner import StageRunner
-    from gristmill.pipeline.stages.sink import SplitFile
-    from gristmill.pipeline.stages.slice_task import SliceResult, StageContext
+    from gristmill.pipeline.stages.slice_task import SliceResult
+    from gristmill.pipeline.stages.stage_context import StageContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +167,8 @@ def _make_lane_context(plan: Plan, stage: StageContext) -> StageContext:
     first = plan.sources[0]
     row_length = plan.pack.row_length if plan.pack is not None else None
     schema = shard_schema(first.output_schema, row_length)
-    leg = SourceStage(first.read, first.schema, (), schema, plan.write, entry_account=None)
-    return replace(stage, sources={MIXED: leg}, keep_dropped=None)
+    lane_stage = SourceStage(first.read, first.schema, (), choose_shard_output(plan.write, schema), entry_account=None)
+    return replace(stage, sources={MIXED: lane_stage}, keep_dropped=None)
 
 
 def _measure_share(parts: Sequence[SplitFile], plan: Plan) -> MixedShare:

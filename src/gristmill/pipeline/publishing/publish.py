@@ -16,9 +16,9 @@ from gristmill.core.splits import TRAIN
 from gristmill.pipeline.publishing.empty_datasets import refuse_empty
 from gristmill.pipeline.publishing.journal import find_manifest, manifest_paths, replace_dataset
 from gristmill.pipeline.stages.dropped import join_dropped
+from gristmill.pipeline.stages.outputs.split_files import SplitFile
 from gristmill.pipeline.stages.quarantine import ENVIRONMENT_REASONS, fill_in_path
 from gristmill.pipeline.stages.receipts import Receipt
-from gristmill.pipeline.stages.sink import SplitFile
 from gristmill.pipeline.work_folder import WORK_FOLDER
 from gristmill.shards.arrow_stream import origins_footer, origins_header
 from gristmill.shards.formats.shard_format import open_encoder, write_shard

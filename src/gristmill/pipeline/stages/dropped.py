@@ -19,7 +19,7 @@ from gristmill.core.records import ORIGIN, RECORD
 from gristmill.core.seeds import hash_origins
 from gristmill.pipeline.planning.input_positions import format_position
 from gristmill.pipeline.stages.quarantine import MAX_RECORD_BYTES
-from gristmill.pipeline.work_folder import WORK_FOLDER
+from gristmill.pipeline.work_folder import work_path
 from gristmill.shards.manifest import StoredFile
 from gristmill.steps.records.columns import value_columns
 from gristmill.storage.commit import PendingFile
@@ -170,7 +170,7 @@ def join_dropped(
         for (step, reason), line in _merge_lines(root, pieces, keep):
             name = dropped_file_name(step, reason)
             if name not in files:
-                path = root / WORK_FOLDER / "work" / f"dropped-{name}.jsonl"
+                path = root / work_path(f"dropped-{name}.jsonl")
                 files[name] = stack.enter_context(PendingFile(path, run_id))
             files[name].write(line)
         for name, file in files.items():

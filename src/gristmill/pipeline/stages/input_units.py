@@ -12,7 +12,7 @@ from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.planning.units import CELLS_PER_UNIT, LAYOUT_VERSION, make_units
 from gristmill.pipeline.stages.runner import StageUnit
 from gristmill.pipeline.stages.unpack import UnpackResult, UnpackTask, run_unpack
-from gristmill.pipeline.work_folder import WORK_FOLDER
+from gristmill.pipeline.work_folder import work_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.planning.source_plan import SourcePlan
     from gristmill.pipeline.planning.units import Span
     from gristmill.pipeline.stages.runner import StageRunner
-    from gristmill.pipeline.stages.slice_task import StageContext
+    from gristmill.pipeline.stages.stage_context import StageContext
 
 
 class InputUnits:
@@ -80,7 +80,7 @@ class InputUnits:
 
     def _make_unpack_task(self, source: SourcePlan, file: SourceFile, max_cells: int | None) -> Task:
         name = fingerprint.of("unpack", source.read_parameters, file.identity, self._plan.versions, max_cells)
-        return Task(name, UnpackTask(source.name, file, f"{WORK_FOLDER}/work/{name}", max_cells))
+        return Task(name, UnpackTask(source.name, file, work_path(name), max_cells))
 
     def _run_unpack_tasks(self, tasks: list[Task]) -> None:
         undone = [task for task in tasks if self._runner.find_receipt(task.id, UnpackResult) is None]

@@ -10,7 +10,7 @@ from gristmill.engine.parallel_run import Options
 
 if TYPE_CHECKING:
     from gristmill.engine.events import EventLog
-    from gristmill.pipeline.stages.slice_task import StepWatch
+    from gristmill.pipeline.stages.stage_context import StepWatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

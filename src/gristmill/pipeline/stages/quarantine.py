@@ -1,33 +1,89 @@
-"""What was set aside, as JSON lines: where it came from, at which step, why, and the record itself.
+"""Quarantined records as JSON lines: where each came from, at which step, why, and the record itself.
 
-A record that is not UTF-8 is kept in base64; one above 1 MiB by its origin only.
+A record that is not UTF-8 is kept in base64. Of a record above 1 MiB only the origin is kept.
 """
 
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
+from gristmill.core.errors import TooManyBadError
+from gristmill.core.records import ORIGIN
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from gristmill.core.books import Account
     from gristmill.core.records import QuarantinedRecord
+    from gristmill.storage.commit import PendingFile
 
 MAX_RECORD_BYTES = 1 << 20
-# Reasons that lie in the machine and not in the record: another run might keep it.
+MAX_CONSECUTIVE_QUARANTINED = 100
+"""A task fails when this many records in a row are quarantined: then the step is wrong, not the records."""
 ENVIRONMENT_REASONS = frozenset({"worker_died", "timeout", "out_of_memory"})
+"""Reasons that depend on the machine and not on the record: another run might keep it."""
+
+
+class QuarantineWriter:
+    """Counts and writes the quarantined records of one task.
+
+    `paths` are the relative paths of input files by id. `open_file` opens the task's quarantine file; most tasks need
+    none.
+    """
+
+    def __init__(
+        self, source: str, max_quarantine: float, paths: Mapping[int, str], open_file: Callable[[], PendingFile]
+    ) -> None:
+        self._source = source
+        self._max_quarantine = max_quarantine
+        self._paths = paths
+        self._open_file = open_file
+        self._num_consecutive: Counter[int] = Counter()
+        """By account: how many records were quarantined since the last good one. Two steps may have one name."""
+        self.file: PendingFile | None = None
+
+    def add(self, account: Account, records: list[QuarantinedRecord], seen: pa.RecordBatch) -> None:
+        """Quarantine records of a step; `seen` is the batch that the step got, with these records or without them.
+
+        Raises:
+            TooManyBadError: Too many records in a row were quarantined, counted across batches.
+        """
+        if not records:
+            if seen.num_rows:
+                self._num_consecutive[id(account)] = 0
+            return
+        if self.file is None:
+            self.file = self._open_file()
+        for record in records:
+            account.quarantined[record.reason] += record.num_records
+            self.file.write(encode_line(self._source, self._paths.get(record.file), account.step, record))
+        before = self._num_consecutive[id(account)]
+        first, longest, end = measure_quarantined_runs(seen.column(ORIGIN), records)
+        num_in_a_row = max(before + first, longest)
+        is_all = first == end == len(records)
+        self._num_consecutive[id(account)] = before + first if is_all else end
+        # Where all records may be quarantined, a run of them means nothing.
+        if num_in_a_row >= MAX_CONSECUTIVE_QUARANTINED and self._max_quarantine < 1:
+            last = records[-1]
+            raise TooManyBadError(
+                f"step {account.step}: {num_in_a_row} records in a row could not be used; "
+                f"the last, at {self._paths.get(last.file)} position {last.position}: {last.message}",
+                help="fix the step or the recipe's field names; what was finished is kept",
+            )
 
 
 def measure_quarantined_runs(seen: pa.StructArray, bad: Sequence[QuarantinedRecord]) -> tuple[int, int, int]:
-    """How many bad records stand in a row: at the start, at most, and at the end.
+    """Measure how many bad records follow each other: at the start, at most, and at the end.
 
-    `seen` are the origins of records, the bad ones among them or not. Records are taken in the order of their places.
+    `seen` are the origins of records, the bad ones among them or not. Records are put in the order of their origins.
 
     >>> from gristmill.core.sample_batches import documents
     >>> from gristmill.core.records import QuarantinedRecord
@@ -37,11 +93,13 @@ def measure_quarantined_runs(seen: pa.StructArray, bad: Sequence[QuarantinedReco
     (2, 2, 0)
     """
     names = ("file", "position", "part")
-    places = [seen.field(name).to_numpy().astype(np.uint64) for name in names]
-    bad_places = [np.array([getattr(record, name) for record in bad], np.uint64) for name in names]
-    good = ~np.isin(_hash_origins(*places), _hash_origins(*bad_places))
-    keys = [np.concatenate([some[good], others]) for some, others in zip(places, bad_places, strict=True)]
-    is_bad = np.repeat([False, True], [int(np.count_nonzero(good)), len(bad)])[np.lexsort(keys[::-1])]
+    origins = [seen.field(name).to_numpy().astype(np.uint64) for name in names]
+    bad_origins = [np.array([getattr(record, name) for record in bad], np.uint64) for name in names]
+    is_good = ~np.isin(_hash_origins(*origins), _hash_origins(*bad_origins))
+    keys = [
+        np.concatenate([values[is_good], bad_values]) for values, bad_values in zip(origins, bad_origins, strict=True)
+    ]
+    is_bad = np.repeat([False, True], [int(np.count_nonzero(is_good)), len(bad)])[np.lexsort(keys[::-1])]
     ends = np.flatnonzero(~is_bad)
     if not len(ends):
         return len(bad), len(bad), len(bad)
@@ -53,13 +111,13 @@ def measure_quarantined_runs(seen: pa.StructArray, bad: Sequence[QuarantinedReco
 def _hash_origins(
     file: NDArray[np.uint64], position: NDArray[np.uint64], part: NDArray[np.uint64]
 ) -> NDArray[np.uint64]:
-    """One number for each place; that two are equal is not to be feared."""
+    """Hash each origin to one number. A collision would only miscount a run by one."""
     mixed: NDArray[np.uint64] = file ^ (position * np.uint64(0x9E3779B97F4A7C15)) ^ (part << np.uint64(40))
     return mixed
 
 
 def encode_line(source: str, path: str | None, step: str, bad: QuarantinedRecord) -> bytes:
-    """One line of a quarantine file. Without a path it holds the file's id, for `fill_in_path`."""
+    """Encode one line of a quarantine file. Without a path it holds the file's id, for `fill_in_path`."""
     entry: dict[str, object] = {
         "source": source,
         "file": bad.file if path is None else path,
@@ -83,7 +141,7 @@ def encode_line(source: str, path: str | None, step: str, bad: QuarantinedRecord
 
 
 def fill_in_path(line: bytes, paths: Mapping[int, str]) -> bytes:
-    """The line with the path of its file, where a task that read no files knew only the id."""
+    """Put the path of its file into a line of a task that read no files, and so knew only the file's id."""
     entry = msgspec.json.decode(line)
     if isinstance(entry["file"], int):
         entry["file"] = paths[entry["file"]]

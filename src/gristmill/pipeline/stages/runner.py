@@ -1,7 +1,8 @@
-"""Running one leg: the units of all sources as tasks, with what is already done left out.
+"""Running one stage: the units of all sources as tasks, with those that are already done left out.
 
-A unit that is one task writes its shards itself; one that is cut into several tasks, or written as Parquet, is joined
-afterwards. Either way its receipt is kept under the unit's own fingerprint, which knows nothing of the cutting.
+A unit is cut into slices, which workers run. One whose slices do not write its files is joined afterwards
+(`unit_output`). Either way its receipt is kept under the unit's own fingerprint, which does not depend on the slices:
+another `slice_bytes` finds it again.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from gristmill.engine.tasks import Stopwatch, Task, run_tasks
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.planning.units import Span, Unit, cut_into_slices
 from gristmill.pipeline.stages.join import JoinTask, merge_results, run_join
+from gristmill.pipeline.stages.outputs.sinks import SinkResult
 from gristmill.pipeline.stages.poison import find_poison
-from gristmill.pipeline.stages.sink import SinkResult
-from gristmill.pipeline.stages.slice_task import SliceResult, SliceTask, run_slice, set_up_worker
+from gristmill.pipeline.stages.slice_task import SliceResult, SliceTask, run_slice
+from gristmill.pipeline.stages.stage_context import set_up_worker
 from gristmill.pipeline.stages.unpack import UnpackResult
-from gristmill.pipeline.work_folder import WORK_FOLDER
+from gristmill.pipeline.work_folder import work_path
 from gristmill.storage.checksums import file_checksum
 from gristmill.storage.stored_paths import path_below
 
@@ -33,66 +35,71 @@ if TYPE_CHECKING:
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.pipeline.planning.source_plan import SourcePlan
     from gristmill.pipeline.stages.options import RunOptions
+    from gristmill.pipeline.stages.outputs.unit_output import UnitOutput
     from gristmill.pipeline.stages.receipts import Receipts
-    from gristmill.pipeline.stages.slice_task import SourceStage, StageContext
-    from gristmill.pipeline.stages.stored import StoredRecords
+    from gristmill.pipeline.stages.stage_context import StageContext
+    from gristmill.pipeline.stages.stored import UnitInput
 
 T = TypeVar("T", bound="msgspec.Struct")
 
 
 @dataclass(frozen=True, slots=True)
 class StageUnit:
-    """One unit in one leg."""
+    """A unit in one stage. A barrier makes new units for the next stage."""
 
     source: SourcePlan
     fingerprint: str
-    inputs: tuple[Span | StoredRecords, ...]
+    inputs: tuple[UnitInput, ...]
     epoch: int = 0
-    """How often a `mix` has taken its records before."""
+    """How often a `mix` has used its records before."""
 
     @property
     def stem(self) -> str:
-        """Where its files go; named by what they will hold, so a later run finds them again."""
-        return f"{WORK_FOLDER}/work/{self.fingerprint}"
+        """The start of the paths of its files. It names what they will hold, so a later run finds them again."""
+        return work_path(self.fingerprint)
 
 
 class StageRunner:
-    """Runs tasks with the receipts of one output folder."""
+    """Runs tasks, and keeps the receipts of one output folder."""
 
     def __init__(self, plan: Plan, options: RunOptions, receipts: Receipts, finished: Receipts) -> None:
         self._plan = plan
         self._options = options
         self._receipts = receipts
         self._finished = finished
-        """Of the dataset that is there: what of it still fits is used again."""
+        """Receipts of the dataset that is being updated, whose files are reused where they are still valid."""
         self.stopwatch = Stopwatch()
 
     def run(self, stage: StageContext, units: Sequence[StageUnit], desc: str) -> None:
-        """See that each unit has its receipt."""
+        """Run the units that have no receipt yet."""
         undone = [unit for unit in units if self.find_result(unit) is None]
         self.run_tasks(run_slice, stage, LazyTasks(lambda: self._make_undone_slices(undone, stage)), desc, find_poison)
         unjoined = [unit for unit in undone if self.find_result(unit) is None]
-        for unit in unjoined:
-            if stage.sources[unit.source.name].write is None:
-                parts = self._find_slice_results(unit, stage)
-                stored = SinkResult([part for result in parts for part in result.split_files])
-                self._receipts.add(unit.fingerprint, merge_results(parts, stored))
+        self._merge_unjoined(unjoined, stage)
         self.run_tasks(run_join, stage, LazyTasks(lambda: self._make_join_tasks(unjoined, stage)), f"{desc}, joining")
 
     def _make_undone_slices(self, units: Sequence[StageUnit], stage: StageContext) -> Iterator[Task]:
         for unit in units:
-            for task in self._cut_into_slices(unit, stage.sources[unit.source.name]):
+            for task in self._cut_into_slices(unit, stage.sources[unit.source.name].output):
                 if self.find_receipt(task.id, SliceResult) is None:
                     yield task
 
+    def _merge_unjoined(self, units: Sequence[StageUnit], stage: StageContext) -> None:
+        """Write the receipts of units whose files are those of their slices. There is nothing to do for a worker."""
+        for unit in units:
+            results = self._find_slice_results(unit, stage)
+            if not stage.sources[unit.source.name].output.needs_join(len(results)):
+                files = [file for result in results for file in result.split_files]
+                self._receipts.add(unit.fingerprint, merge_results(results, SinkResult(files)))
+
     def _make_join_tasks(self, units: Sequence[StageUnit], stage: StageContext) -> Iterator[Task]:
         for unit in units:
-            if stage.sources[unit.source.name].write is not None:
-                yield Task(
-                    unit.fingerprint, JoinTask(unit.source.name, self._find_slice_results(unit, stage), unit.stem)
-                )
+            results = self._find_slice_results(unit, stage)
+            if stage.sources[unit.source.name].output.needs_join(len(results)):
+                yield Task(unit.fingerprint, JoinTask(unit.source.name, results, unit.stem))
 
     def find_result(self, unit: StageUnit) -> SliceResult | None:
+        """Find the result of a unit; None if it has to be run."""
         return self.find_receipt(unit.fingerprint, SliceResult)
 
     def run_missing(
@@ -105,7 +112,7 @@ class StageRunner:
         *,
         here: bool = False,
     ) -> list[T]:
-        """Run the tasks that have no receipt yet; gives the results of all tasks, in order."""
+        """Run the tasks that have no receipt yet, and return the results of all tasks, in order."""
         missing = [task for task in tasks if self.find_receipt(task.id, kind) is None]
         self.run_tasks(function, stage, missing, desc, here=here)
         results = [self.find_receipt(task.id, kind) for task in tasks]
@@ -123,14 +130,14 @@ class StageRunner:
         *,
         here: bool = False,
     ) -> None:
-        """Run tasks and write their receipts as they finish; `here`: in this process, one after the other."""
+        """Run tasks and write their receipts as they finish; `here`: in this process, one after another."""
         if not tasks:
             return
         options = self._options
         if here:
             options = replace(options, backend="serial", workers="auto", timeout=None)
         elif function is run_slice and stage.runs_untrusted_templates and options.backend != "processes":
-            # Nothing in this process could end a template that does not end.
+            # Nothing in this process could stop a template that never ends.
             workers = 1 if options.backend == "serial" else options.workers
             options = replace(options, backend="processes", workers=workers)
         done = run_tasks(
@@ -152,53 +159,52 @@ class StageRunner:
             self._receipts.add(task.id, result)
         self._receipts.sync()
 
-    def _cut_into_slices(self, unit: StageUnit, leg: SourceStage) -> Iterator[Task]:
-        """The unit's tasks. A single one that needs no joining carries the unit's own fingerprint."""
-        parts: Sequence[tuple[Any, ...]] = [unit.inputs]
-        spans = tuple(source for source in unit.inputs if isinstance(source, Span))
-        if spans:
-            parts = cut_into_slices(Unit(spans), self._plan.recipe.slice_bytes, unit.source.cell_sizes)
-        is_whole = len(parts) == 1 and (leg.write is None or leg.write.format != "parquet")
-        for number, part in enumerate(parts):
-            name = (
-                unit.fingerprint if is_whole else fingerprint.of(unit.fingerprint, number, self._identify_slice(part))
-            )
-            # What a later leg reads need not be joined: each task writes a stream of its own.
-            complete = is_whole or leg.write is None
-            yield Task(name, SliceTask(unit.source.name, part, f"{WORK_FOLDER}/work/{name}", complete=complete))
+    def _cut_into_slices(self, unit: StageUnit, output: UnitOutput) -> Iterator[Task]:
+        """Cut a unit into tasks. A single slice that needs no joining has the unit's own fingerprint as its name.
 
-    @staticmethod
-    def _identify_slice(part: Sequence[Any]) -> list[Any]:
-        return [source.identity() for source in part if isinstance(source, Span)]
+        Slices of one unit need names that differ from the unit's, because each has a receipt of its own. They tell
+        where the unit was cut: receipts of slices are of no use to a run with other `slice_bytes`.
+        """
+        slices: Sequence[tuple[UnitInput, ...]] = [unit.inputs]
+        spans = tuple(span for span in unit.inputs if isinstance(span, Span))
+        if spans:
+            slices = cut_into_slices(Unit(spans), self._plan.recipe.slice_bytes, unit.source.cell_sizes)
+        is_unit = len(slices) == 1 and not output.needs_join(1)
+        for number, inputs in enumerate(slices):
+            identities = [span.identity() for span in inputs if isinstance(span, Span)]
+            name = unit.fingerprint if is_unit else fingerprint.of(unit.fingerprint, number, identities)
+            yield Task(name, SliceTask(unit.source.name, inputs, work_path(name), len(slices)))
 
     def _find_slice_results(self, unit: StageUnit, stage: StageContext) -> tuple[SliceResult, ...]:
-        """What the unit's tasks came to."""
-        tasks = self._cut_into_slices(unit, stage.sources[unit.source.name])
+        """Find the results of a unit's slices, in order."""
+        tasks = self._cut_into_slices(unit, stage.sources[unit.source.name].output)
         results = [self.find_receipt(task.id, SliceResult) for task in tasks]
         return tuple(result for result in results if result is not None)
 
     def find_receipt(self, name: str, kind: type[T]) -> T | None:
-        """What was done under this name, if its files are still there."""
-        for receipts in (self._receipts, self._finished):
-            result = receipts.get(name, kind)
-            if result is not None and _has_its_files(self._plan.output, result):
-                return (
-                    None
-                    if receipts is self._finished and not _has_intact_leftovers(self._plan.output, result)
-                    else result
-                )
-        return None
+        """Find the result of a task, if it is done and its files are still there.
+
+        Receipts are no proof that files are: someone may have cleaned up, or the disk was restored from a backup. Sizes
+        are compared, which costs a `stat` for each file; checksums are left to `verify`.
+        """
+        root = self._plan.output
+        result = self._receipts.get(name, kind)
+        if result is not None and _has_its_files(root, result):
+            return result
+        result = self._finished.get(name, kind)
+        is_reusable = result is not None and _has_its_files(root, result) and _has_intact_leftovers(root, result)
+        return result if is_reusable else None
 
 
 class LazyTasks(Collection[Task]):
-    """Tasks that are made when their turn comes: all at once they would be a kilobyte each, and more with results."""
+    """Tasks that are made when their turn comes: a list would hold a kilobyte for each, and more with results."""
 
     def __init__(self, make: Callable[[], Iterator[Task]]) -> None:
         self._make = make
         sizes = [getattr(task.payload, "size", 0) for task in make()]
         self._length = len(sizes)
         self.num_bytes = sum(sizes)
-        """What their progress will add up to; 0: not known."""
+        """What their progress adds up to; 0: not known."""
 
     def __iter__(self) -> Iterator[Task]:
         return self._make()
@@ -207,11 +213,11 @@ class LazyTasks(Collection[Task]):
         return self._length
 
     def __contains__(self, task: object) -> bool:
-        return any(task is found for found in self)
+        return any(task is other for other in self)
 
 
 class StageResults:
-    """What units came to, in order, from their receipts: decoded all at once they would be ten times as large."""
+    """The results of units, in order, read from their receipts: decoded, all of them would be ten times as large."""
 
     def __init__(self, runner: StageRunner, units: Sequence[StageUnit]) -> None:
         self._runner = runner
@@ -233,11 +239,11 @@ def _make_lost_files_error(what: str) -> GristmillError:
 
 
 def _has_its_files(root: Path, result: object) -> bool:
-    """Whether a result's files have the sizes that it says."""
+    """Tell whether the files of a result are there with the sizes that it names."""
     files: list[tuple[str, int]] = []
     if isinstance(result, SliceResult):
-        for part in (*result.split_files, *result.held_files, *result.leftovers):
-            files += [(file.path, file.bytes) for file in (part.data, part.origins) if file is not None]
+        for split_file in (*result.split_files, *result.held_files, *result.leftovers):
+            files += [(file.path, file.bytes) for file in (split_file.data, split_file.origins) if file is not None]
         files += [(file.path, file.bytes) for file in (*result.quarantine, *result.dropped)]
     elif isinstance(result, UnpackResult):
         files = result.stored_files()
@@ -247,9 +253,9 @@ def _has_its_files(root: Path, result: object) -> bool:
 
 
 def _has_intact_leftovers(root: Path, result: object) -> bool:
-    """Whether what a finished run has kept for an update is what it was: nobody has looked after it since."""
+    """Tell whether leftovers that a finished run has kept for an update are unchanged: they may be months old."""
     leftovers = result.leftovers if isinstance(result, SliceResult) else []
-    return all(file_checksum(part.data.below(root)) == part.data.xxh3 for part in leftovers)
+    return all(file_checksum(file.data.below(root)) == file.data.xxh3 for file in leftovers)
 
 
 def _file_size(path: Path) -> int | None:

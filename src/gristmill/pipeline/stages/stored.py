@@ -1,13 +1,14 @@
-"""Records that an earlier stage left in the work folder, as the input of a later one."""
+"""Inputs of units: spans of files in the first stage, and in later stages records that a barrier has stored."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
 
 import pyarrow as pa
 
 from gristmill.core.splits import TRAIN
+from gristmill.pipeline.planning.units import Span
 from gristmill.storage.stored_paths import path_below
 
 if TYPE_CHECKING:
@@ -35,6 +36,11 @@ class StoredRecords(Protocol):
 
     def batches(self, root: Path, seed: int) -> Iterator[pa.RecordBatch]:
         """Read the records, one batch for each cell."""
+
+
+UnitInput: TypeAlias = Span | StoredRecords
+"""One input of a unit. All inputs of a unit are of one kind: spans before the first barrier, stored records after it.
+Only spans can be cut into slices, because only files have cells that can be read on their own."""
 
 
 @dataclass(frozen=True, slots=True)

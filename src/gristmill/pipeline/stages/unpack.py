@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from gristmill.core.records import SourceFile
     from gristmill.engine.tasks import Context, Task
-    from gristmill.pipeline.stages.slice_task import StageContext
+    from gristmill.pipeline.stages.stage_context import StageContext
 
 
 @dataclass(frozen=True, slots=True)

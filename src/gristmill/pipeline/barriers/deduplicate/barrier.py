@@ -34,7 +34,7 @@ from gristmill.pipeline.barriers.deduplicate.record_files import ALIKE, DIGEST, 
 from gristmill.pipeline.barriers.deduplicate.reference_units import read_against_units
 from gristmill.pipeline.barriers.deduplicate.sign import SignedUnit, SignTask, run_sign
 from gristmill.pipeline.planning import fingerprint
-from gristmill.pipeline.stages.sink import OutputStem
+from gristmill.pipeline.stages.outputs.split_files import OutputStem
 from gristmill.pipeline.work_folder import work_path
 from gristmill.steps.deduplicate.candidates import Pairs
 from gristmill.steps.deduplicate.clusters import Removals, SimilarityGraph, merge_removals, verify_removals
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
     from gristmill.pipeline.barriers.deduplicate.barrier_units import BarrierUnit
-    from gristmill.pipeline.stages.slice_task import StageContext
+    from gristmill.pipeline.stages.stage_context import StageContext
     from gristmill.steps.deduplicate.deduplicate import Deduplicate
 
     T = TypeVar("T", bound=msgspec.Struct)

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from gristmill.pipeline.barriers.deduplicate.record_files import ALIKE, PAIR, make_records, write_records
-from gristmill.pipeline.stages.sink import OutputStem
+from gristmill.pipeline.stages.outputs.split_files import OutputStem
 from gristmill.shards.manifest import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
 from gristmill.steps.deduplicate.candidates import Pairs
 from gristmill.steps.deduplicate.similarity import classify_pairs

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from gristmill.pipeline.stages.slice_task import StageContext
+from gristmill.pipeline.stages.stage_context import StageContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

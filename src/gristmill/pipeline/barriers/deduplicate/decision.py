@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from gristmill.pipeline.barriers.deduplicate.barrier_units import BarrierUnit
     from gristmill.pipeline.barriers.deduplicate.documents import Documents
-    from gristmill.pipeline.stages.sink import OutputStem
+    from gristmill.pipeline.stages.outputs.split_files import OutputStem
     from gristmill.steps.deduplicate.clusters import Removals
     from gristmill.steps.deduplicate.deduplicate import Deduplicate
 

@@ -18,7 +18,7 @@ from gristmill.pipeline.barriers.deduplicate.record_files import (
     map_records,
     write_records,
 )
-from gristmill.pipeline.stages.sink import OutputStem
+from gristmill.pipeline.stages.outputs.split_files import OutputStem
 from gristmill.shards.manifest import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
 from gristmill.steps.deduplicate.candidates import ALL_PAIRS, Pairs, find_candidate_pairs, group_by_key
 from gristmill.steps.deduplicate.digests import find_copies

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gristmill.pipeline.stages.sink import OutputStem
+    from gristmill.pipeline.stages.outputs.split_files import OutputStem
 
 KEY = np.dtype([("key", "<u8"), ("row", "<u4")])
 DIGEST = np.dtype([("high", "<u8"), ("low", "<u8"), ("row", "<u4")])

@@ -11,8 +11,9 @@ from gristmill.pipeline.barriers.deduplicate.barrier_units import collect_barrie
 from gristmill.pipeline.planning.source_plan import SourcePlan
 from gristmill.pipeline.planning.split_stages import Stage
 from gristmill.pipeline.stages.input_units import InputUnits
+from gristmill.pipeline.stages.outputs.unit_output import StoredStreams
 from gristmill.pipeline.stages.runner import StageResults
-from gristmill.pipeline.stages.slice_task import SourceStage
+from gristmill.pipeline.stages.stage_context import SourceStage
 from gristmill.steps.deduplicate.deduplicate import AGAINST, DeduplicateAgainst
 from gristmill.steps.read import plan_schema
 
@@ -30,7 +31,7 @@ def read_against_units(step: Deduplicate, run: BarrierRun) -> list[BarrierUnit]:
         return []
     schema = plan_schema(step.read, step.files, keeps_record=False)
     source = SourcePlan(AGAINST, step.read, tuple(step.files), schema, (Stage((), step),), (schema,), [])
-    stage = SourceStage(step.read, schema, (), schema, None)
+    stage = SourceStage(step.read, schema, (), StoredStreams(schema))
     context = replace(run.context, sources={**run.context.sources, AGAINST: stage})
     inputs = InputUnits(replace(run.plan, sources=(source,)), run.runner, context, "")
     inputs.unpack_files()

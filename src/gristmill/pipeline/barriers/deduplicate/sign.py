@@ -23,7 +23,7 @@ from gristmill.pipeline.barriers.deduplicate.record_files import (
     RecordWriter,
     make_records,
 )
-from gristmill.pipeline.stages.sink import OutputStem
+from gristmill.pipeline.stages.outputs.split_files import OutputStem
 from gristmill.shards.manifest import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
 from gristmill.steps.deduplicate.digests import digest_texts
 from gristmill.text.buffers import text_buffers

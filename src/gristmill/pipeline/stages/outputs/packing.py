@@ -1,8 +1,8 @@
-"""Tokenized documents of a unit into packed rows, and what its last row lacks from other units.
+"""Packing: the tokenized documents of a unit become rows when all of them are there.
 
-A unit keeps back its emptiest rows (best fit) or its last one (concat). These few documents of all units of a source
-are packed once more, unit by unit in order, into the source's last shards. So utilisation depends neither on the size
-of tasks nor on that of units.
+A unit keeps back the documents of its emptiest rows (best fit) or of its last one (concat): its leftovers. The
+leftovers of all units of a source are packed once more, unit by unit in order, into the source's last shards. So
+utilisation depends neither on the size of tasks nor on that of units.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from gristmill.core.books import Account
 from gristmill.core.errors import LowUtilisationError
 from gristmill.core.splits import TRAIN
-from gristmill.pipeline.stages.sink import SinkResult, SplitFileWriter, group_by_split
+from gristmill.pipeline.stages.outputs.sinks import SinkResult
+from gristmill.pipeline.stages.outputs.split_files import SplitFileWriter, group_by_split
 from gristmill.shards.canonical import canonical_schema
 from gristmill.shards.formats.arrow import ArrowEncoder
 from gristmill.shards.formats.shard_format import open_encoder
@@ -25,54 +26,61 @@ from gristmill.steps.pack.documents import pack_documents
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from gristmill.pipeline.stages.sink import OutputStem
+    from gristmill.pipeline.stages.outputs.split_files import OutputStem
     from gristmill.steps.pack.documents import PackedDocuments
     from gristmill.steps.pack.pack import Pack
     from gristmill.steps.write import Write
 
 
 class PackingSink:
-    """Takes documents with their ids; writes rows when all are there. `last`: nothing is kept back.
+    """Takes tokenized documents, and writes rows when all of them are there.
 
-    `holds_train`: rows for training are to be interleaved with those of other sources, and others are written.
+    `packs_leftovers`: the documents are leftovers, so nothing is kept back, and they are not counted a second time.
+    `holds_train`: training rows wait to be interleaved with those of other sources.
     """
 
     def __init__(
-        self, pack: Pack, pad_id: int, write: Write, place: OutputStem, *, last: bool = False, holds_train: bool = False
+        self,
+        pack: Pack,
+        pad_id: int,
+        write: Write,
+        stem: OutputStem,
+        *,
+        packs_leftovers: bool = False,
+        holds_train: bool = False,
     ) -> None:
         self._pack = pack
         self._pad_id = pad_id
         self._write = write
-        self.place = place
-        self._last = last
+        self._stem = stem
+        self._packs_leftovers = packs_leftovers
         self._holds_train = holds_train
         self._documents: defaultdict[str, list[pa.RecordBatch]] = defaultdict(list)
+        """By split."""
 
-    def __enter__(self) -> PackingSink:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self._documents.clear()
 
-    def add(self, batch: pa.RecordBatch, split: str = TRAIN) -> None:
-        """Some documents; of this split, if they do not say it themselves."""
-        for found, documents in group_by_split(batch, split):
-            self._documents[found].append(documents)
+    def add(self, batch: pa.RecordBatch, default_split: str = TRAIN) -> None:
+        """Take documents; `default_split` is for documents that name no split."""
+        for split, documents in group_by_split(batch, default_split):
+            self._documents[split].append(documents)
 
     def commit(self) -> SinkResult:
-        """Pack, write, sync and name all files."""
+        """Pack the documents, sync all files and give them their names."""
         account = make_empty_account(self._pack)
         if not self._documents:
             return SinkResult([], accounts=[account])
         schema = next(iter(self._documents.values()))[0].schema
-        encoder = open_encoder(self._write.shard_format, shard_schema(schema, self._pack.row_length))
-        kept = ArrowEncoder(canonical_schema(schema))
-        leftover_place = replace(self.place, stem=f"{self.place.stem}-leftover")
+        row_encoder = open_encoder(self._write.shard_format, shard_schema(schema, self._pack.row_length))
+        document_encoder = ArrowEncoder(canonical_schema(schema))
+        leftover_stem = replace(self._stem, stem=f"{self._stem.stem}-leftover")
         with ExitStack() as stack:
-            rows = stack.enter_context(
-                SplitFileWriter(encoder, self.place, complete=True, max_bytes=self._write.max_shard_bytes)
-            )
-            leftovers = stack.enter_context(SplitFileWriter(kept, leftover_place, complete=True))
+            rows = stack.enter_context(SplitFileWriter(row_encoder, self._stem, max_bytes=self._write.max_shard_bytes))
+            leftovers = stack.enter_context(SplitFileWriter(document_encoder, leftover_stem))
             for split in sorted(self._documents):
                 packed = self._pack_documents(self._documents.pop(split))
                 for batch in packed.rows():
@@ -80,15 +88,20 @@ class PackingSink:
                 if packed.leftover.num_rows:
                     leftovers.add(split, packed.leftover_documents())
                 self._add_to_account(packed, account)
-            parts = rows.commit()
-            held = [part for part in parts if part.split == TRAIN] if self._holds_train else []
-            return SinkResult([part for part in parts if part not in held], leftovers.commit(), [account], held)
+            files = rows.commit()
+            held_files = [file for file in files if file.split == TRAIN] if self._holds_train else []
+            return SinkResult(
+                [file for file in files if file not in held_files], leftovers.commit(), [account], held_files
+            )
 
     def _pack_documents(self, documents: list[pa.RecordBatch]) -> PackedDocuments:
-        return pack_documents(self._pack, self._pad_id, documents, keeps_unfinished=self._last)
+        return pack_documents(self._pack, self._pad_id, documents, keeps_unfinished=self._packs_leftovers)
 
     def _add_to_account(self, packed: PackedDocuments, account: Account) -> None:
-        """Documents and their tokens count where they are first packed, rows where they are written."""
+        """Count documents and their tokens where they are first packed, and rows where they are written.
+
+        So a document that is left over by its unit is counted there, and the row that it ends up in here.
+        """
         packing = packed.packing
         num_row_tokens = packing.num_tokens
         account.counters.update(
@@ -98,7 +111,7 @@ class PackingSink:
         )
         if packed.num_trained_tokens is not None:
             account.counters.update(trained_tokens=packed.num_trained_tokens)
-        if self._last:
+        if self._packs_leftovers:
             account.counters.update(tail_rows=packing.num_rows)
             return
         dropped = Counter(
@@ -108,7 +121,7 @@ class PackingSink:
         )
         account.records_in += len(packed.offsets) - 1
         account.records_out += len(packed.offsets) - 1 - dropped.total()
-        account.dropped += dropped  # without zeros
+        account.dropped += dropped  # `+=` leaves out zeros
         account.counters.update(
             tokens=int(packed.offsets[-1]),
             dropped_tokens=packing.dropped_tokens,
@@ -119,12 +132,12 @@ class PackingSink:
 
 
 def make_empty_account(pack: Pack) -> Account:
-    """Before the first document."""
+    """Make the account of `pack` before the first document."""
     return Account(step=pack.name, counters=Counter(tokens=0, rows=0, row_tokens=0, padding=0))
 
 
 def check_utilisation(pack: Pack, source: str, account: Account) -> None:
-    """Refuse rows that hold too much padding."""
+    """Raise `LowUtilisationError` for rows that hold too much padding."""
     num_places = account.counters["rows"] * pack.row_length
     if pack.min_utilisation is None or not num_places:
         return

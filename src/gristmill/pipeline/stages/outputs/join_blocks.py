@@ -1,0 +1,150 @@
+"""Joining: the blocks of a unit's slices, one after another, cut into shards where one is full.
+
+The same blocks in the same order give the same shards, however many slices they come from. Blocks are copied, not
+decoded; only formats that cannot be joined decode them again (`decode_blocks`). Memory: one block at a time.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from gristmill.pipeline.stages.outputs.split_files import ORIGINS_SUFFIX, SplitFile
+from gristmill.shards.arrow_stream import origins_footer, origins_header
+from gristmill.shards.manifest import StoredFile
+from gristmill.storage.commit import PendingFile
+from gristmill.storage.stored_paths import path_below
+
+if TYPE_CHECKING:
+    import io
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from gristmill.pipeline.stages.outputs.split_files import OutputStem
+    from gristmill.shards.formats.base import Encoder
+
+
+@dataclass(frozen=True, slots=True)
+class _Location:
+    """Where the bytes of a block are."""
+
+    path: str
+    start: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """The records of one cell in a file of blocks."""
+
+    rows: int
+    tokens: int
+    trained_tokens: int
+    data: _Location
+    origins: _Location | None
+
+
+def join_blocks(
+    files: Sequence[SplitFile],
+    stem: OutputStem,
+    suffix: str,
+    max_bytes: int,
+    write_data: Callable[[Iterator[bytes], PendingFile], None],
+) -> list[SplitFile]:
+    """Join the files of all slices of a unit into shards.
+
+    `write_data` writes the blocks of one shard to its file. A shard ends with the block that brings it to `max_bytes`,
+    as it does where a single slice writes it (`SplitFileWriter`): otherwise the bytes would depend on the slices.
+    """
+    shards = []
+    for split in sorted({file.split for file in files}):
+        blocks = [block for file in files if file.split == split for block in _locate_blocks(file)]
+        for number, shard_blocks in enumerate(_cut_into_shards(blocks, max_bytes)):
+            name = f"{stem.stem}-{split}-{number}"
+            data = _write_file(stem, name + suffix, [block.data for block in shard_blocks], write_data)
+            origins = [block.origins for block in shard_blocks if block.origins is not None]
+            shards.append(
+                SplitFile(
+                    split=split,
+                    rows=sum(block.rows for block in shard_blocks),
+                    tokens=sum(block.tokens for block in shard_blocks),
+                    trained_tokens=sum(block.trained_tokens for block in shard_blocks),
+                    data=data,
+                    data_blocks=[],
+                    row_blocks=[],
+                    origins=_write_file(stem, name + ORIGINS_SUFFIX, origins, _write_origins) if origins else None,
+                )
+            )
+    return shards
+
+
+def write_framed(encoder: Encoder, blocks: Iterable[bytes], file: PendingFile) -> None:
+    """Write blocks between the header and the footer of their format."""
+    file.write(encoder.header())
+    for block in blocks:
+        file.write(block)
+    file.write(encoder.footer())
+
+
+def decode_blocks(encoder: Encoder, blocks: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
+    """Decode blocks of an encoder whose blocks are Arrow."""
+    for block in blocks:
+        yield from pa.ipc.open_stream(pa.py_buffer(encoder.header() + block + encoder.footer()))
+
+
+def _write_origins(blocks: Iterator[bytes], file: PendingFile) -> None:
+    file.write(origins_header())
+    for block in blocks:
+        file.write(block)
+    file.write(origins_footer())
+
+
+def _locate_blocks(file: SplitFile) -> Iterator[_Block]:
+    start = origins_start = 0
+    for number, (rows, size) in enumerate(zip(file.row_blocks, file.data_blocks, strict=True)):
+        origins = None
+        if file.origins is not None:
+            origins = _Location(file.origins.path, origins_start, file.origins_blocks[number])
+            origins_start += origins.size
+        tokens, trained = (counts[number] if counts else 0 for counts in (file.token_blocks, file.trained_blocks))
+        yield _Block(rows, tokens, trained, _Location(file.data.path, start, size), origins)
+        start += size
+
+
+def _cut_into_shards(blocks: Sequence[_Block], max_bytes: int) -> Iterator[list[_Block]]:
+    shard: list[_Block] = []
+    size = 0
+    for block in blocks:
+        shard.append(block)
+        size += block.data.size
+        if size >= max_bytes:
+            yield shard
+            shard, size = [], 0
+    if shard:
+        yield shard
+
+
+def _write_file(
+    stem: OutputStem,
+    path: str,
+    locations: Sequence[_Location],
+    write_data: Callable[[Iterator[bytes], PendingFile], None],
+) -> StoredFile:
+    with PendingFile(stem.root / path, stem.run_id) as file:
+        write_data(_read_blocks(stem.root, locations), file)
+        file.commit()
+    return StoredFile(path=path, bytes=file.num_bytes, xxh3=file.checksum)
+
+
+def _read_blocks(root: Path, locations: Sequence[_Location]) -> Iterator[bytes]:
+    with ExitStack() as stack:
+        files: dict[str, io.BufferedReader] = {}
+        for location in locations:
+            file = files.get(location.path)
+            if file is None:
+                file = files[location.path] = stack.enter_context(path_below(root, location.path).open("rb"))
+            file.seek(location.start)
+            yield file.read(location.size)

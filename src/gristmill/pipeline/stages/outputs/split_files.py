@@ -1,0 +1,213 @@
+"""Files of blocks: for each split a file, each block in it encoded on its own.
+
+A block holds what came of one input cell. It depends on nothing before or after it, so files may be cut or joined
+between blocks without changing a byte inside them. That is why the size of tasks never shows in the output.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow.compute as pc
+
+from gristmill.core.records import INPUT_IDS, SPLIT
+from gristmill.core.splits import TRAIN
+from gristmill.shards.arrow_stream import origins_block, origins_footer, origins_header
+from gristmill.shards.formats.tar import TarEncoder
+from gristmill.shards.manifest import StoredFile
+from gristmill.shards.token_rows import LENGTHS, is_masked, num_tokens, num_trained_tokens
+from gristmill.storage.commit import PendingFile
+from gristmill.storage.stored_paths import Count, StoredName  # noqa: TC001  (msgspec looks at the types of fields)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from gristmill.shards.formats.base import Encoder
+
+ORIGINS_SUFFIX = ".origins.arrow"
+
+
+class SplitFile(msgspec.Struct, frozen=True, kw_only=True):
+    """Records of one split on disk: a whole shard or stream, or bare blocks that wait to be joined into one."""
+
+    split: StoredName
+    rows: Count
+    tokens: Count = 0
+    """Tokens in rows of tokens, without padding."""
+    trained_tokens: Count = 0
+    data: StoredFile
+    data_blocks: list[Count]
+    """The bytes of each block, without header and footer."""
+    row_blocks: list[Count]
+    """The rows of each block."""
+    token_blocks: list[Count] = []
+    """The tokens of each block; empty where there are no tokens."""
+    trained_blocks: list[Count] = []
+    """The trained tokens of each block; empty where there are no chats."""
+    origins: StoredFile | None = None
+    origins_blocks: list[Count] = []
+    """The bytes of each block of origins."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputStem:
+    """Where the files of a task go, and which run writes them."""
+
+    root: Path
+    """The output folder."""
+    stem: str
+    """The start of the files' paths below it."""
+    run_id: str
+
+
+class SplitFileWriter:
+    """Writes blocks of several splits, each to its own files.
+
+    A file that is `framed` has the format's header and footer, so it can be read as it is. Bare blocks cannot; they are
+    what joining puts between one header and one footer.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        stem: OutputStem,
+        *,
+        framed: bool = True,
+        max_bytes: float = float("inf"),
+        max_rows: int | None = None,
+    ) -> None:
+        self.encoder = encoder
+        self.stem = stem
+        self.framed = framed
+        self.open_files = ExitStack()
+        self._max_bytes = max_bytes
+        self._max_rows = max_rows
+        self._current: dict[str, _OpenSplitFile] = {}
+        """The file of each split that is not full yet."""
+        self._finished: list[SplitFile] = []
+
+    def __enter__(self) -> SplitFileWriter:
+        self.open_files.__enter__()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.open_files.__exit__(None, None, None)
+
+    def add(self, split: str, records: pa.RecordBatch) -> None:
+        """Write one block, or several where a file is full in the middle of the records."""
+        start = 0
+        while start < records.num_rows:
+            file = self._current.get(split)
+            if file is None:
+                name = f"{self.stem.stem}-{split}-{len(self._finished)}"
+                file = self._current[split] = _OpenSplitFile(self, split, name)
+            count = records.num_rows - start
+            if self._max_rows is not None:
+                count = min(count, self._max_rows - file.num_rows)
+            file.add(records.slice(start, count))
+            start += count
+            if file.num_bytes >= self._max_bytes or file.num_rows == self._max_rows:
+                self._finished.append(self._current.pop(split).commit())
+
+    def commit(self) -> list[SplitFile]:
+        """Sync all files and give them their names."""
+        self._finished += [self._current[split].commit() for split in sorted(self._current)]
+        self._current.clear()
+        return self._finished
+
+
+class _OpenSplitFile:
+    """A file of blocks that is being written, with a side file for origins where the format cannot hold them."""
+
+    def __init__(self, writer: SplitFileWriter, split: str, name: str) -> None:
+        self._split = split
+        self._encoder = encoder = writer.encoder
+        self._row_blocks: list[int] = []
+        self._token_blocks: list[int] = []
+        self._trained_blocks: list[int] = []
+        self._last_key: str | None = None
+        """The key of the last sample in a tar."""
+        self._data = _BlockFile(writer, name + encoder.suffix, encoder.header(), encoder.footer())
+        self._origins: _BlockFile | None = None
+        if not encoder.holds_origins:
+            self._origins = _BlockFile(writer, name + ORIGINS_SUFFIX, origins_header(), origins_footer())
+
+    @property
+    def num_rows(self) -> int:
+        return sum(self._row_blocks)
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of the blocks alone: joining cuts shards by the same number."""
+        return sum(self._data.blocks)
+
+    def add(self, records: pa.RecordBatch) -> None:
+        self._row_blocks.append(records.num_rows)
+        if LENGTHS in records.schema.names and INPUT_IDS in records.schema.names:
+            self._token_blocks.append(num_tokens(records))
+            if is_masked(records.schema):
+                self._trained_blocks.append(num_trained_tokens(records))
+        if isinstance(self._encoder, TarEncoder):
+            block, self._last_key = self._encoder.block_after(records, self._last_key)
+        else:
+            block = self._encoder.block(records)
+        self._data.add(block)
+        if self._origins is not None:
+            self._origins.add(origins_block(records))
+
+    def commit(self) -> SplitFile:
+        origins = self._origins
+        return SplitFile(
+            split=self._split,
+            rows=sum(self._row_blocks),
+            tokens=sum(self._token_blocks),
+            trained_tokens=sum(self._trained_blocks),
+            data=self._data.commit(),
+            data_blocks=self._data.blocks,
+            row_blocks=self._row_blocks,
+            token_blocks=self._token_blocks,
+            trained_blocks=self._trained_blocks,
+            origins=origins.commit() if origins is not None else None,
+            origins_blocks=origins.blocks if origins is not None else [],
+        )
+
+
+class _BlockFile:
+    """One file of blocks, under a temporary name until it is committed."""
+
+    def __init__(self, writer: SplitFileWriter, path: str, header: bytes, footer: bytes) -> None:
+        self._path = path
+        self._file = writer.open_files.enter_context(PendingFile(writer.stem.root / path, writer.stem.run_id))
+        self._footer = footer if writer.framed else b""
+        self.blocks: list[int] = []
+        self._file.write(header if writer.framed else b"")
+
+    def add(self, block: bytes) -> None:
+        self.blocks.append(len(block))
+        self._file.write(block)
+
+    def commit(self) -> StoredFile:
+        self._file.write(self._footer)
+        self._file.commit()
+        return StoredFile(path=self._path, bytes=self._file.num_bytes, xxh3=self._file.checksum)
+
+
+def group_by_split(
+    batch: pa.RecordBatch, default: str = TRAIN, *, keep_column: bool = False
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Group the records of a batch by their split, in their order; `default` is for records that name none."""
+    if not batch.num_rows:
+        return
+    if SPLIT not in batch.schema.names:
+        yield default, batch
+        return
+    splits = batch.column(SPLIT)
+    rest = batch if keep_column else batch.drop_columns([SPLIT])
+    for split in sorted(pc.unique(splits).to_pylist()):
+        yield split, rest.filter(pc.equal(splits, split))

@@ -1,0 +1,91 @@
+"""The context of a stage: everything that its tasks have in common, sent to each worker once."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from gristmill.core.recipe import runs_user_code
+from gristmill.engine.worker import nesting
+from gristmill.runtime.pandas_free import block_pandas_import
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from gristmill.core.records import QuarantinedRecord, StepResult
+    from gristmill.core.step import LocalStep, StepKernel
+    from gristmill.pipeline.stages.outputs.unit_output import UnitOutput
+    from gristmill.steps.read import Read
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStage:
+    """How the records of one source go through one stage."""
+
+    read: Read
+    schema: pa.Schema
+    """The columns of what is read."""
+    steps: tuple[LocalStep, ...]
+    output: UnitOutput
+    entry_account: str | None = "read"
+    """The name of the account that counts the records coming in: `read`, or the barrier that they have passed."""
+
+
+class StepWatch(Protocol):
+    """Watches records go through the steps: debug mode."""
+
+    def after_read(self, source: str, batch: pa.RecordBatch, bad: list[QuarantinedRecord]) -> None:
+        """Called when a cell has been read."""
+
+    def after_step(self, source: str, step: LocalStep, before: pa.RecordBatch, applied: StepResult) -> None:
+        """Called when a step has been applied to a batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageContext:
+    """What all tasks of a stage have in common."""
+
+    root: Path
+    """The output folder."""
+    run_id: str
+    seed: int
+    max_quarantine: float
+    sources: Mapping[str, SourceStage]
+    """By source."""
+    keep_dropped: str | None
+    watch: StepWatch | None
+
+    @property
+    def runs_untrusted_templates(self) -> bool:
+        return any(step.runs_untrusted_code for stage in self.sources.values() for step in stage.steps)
+
+    def load(self) -> LoadedContext:
+        """Load the kernels of all steps. A worker does this once, and keeps them from task to task."""
+        is_watched = self.watch is not None
+        kernels = {
+            name: [step.load_stopping() if is_watched else step.load() for step in stage.steps]
+            for name, stage in self.sources.items()
+        }
+        return LoadedContext(self, kernels)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedContext:
+    """The context of a stage in a worker that runs its steps."""
+
+    context: StageContext
+    kernels: Mapping[str, Sequence[StepKernel]]
+    """By source, one kernel for each step."""
+
+
+def set_up_worker(stage: StageContext, *, loads: bool) -> StageContext | LoadedContext:
+    """Prepare a worker for its first task; `loads` if it will run the steps."""
+    if nesting.is_worker_process():
+        logging.getLogger("gristmill.kernels").setLevel(logging.ERROR)  # the parent has logged all of it
+    if nesting.is_worker_process() and not any(runs_user_code(source.steps) for source in stage.sources.values()):
+        block_pandas_import()
+    return stage.load() if loads else stage
