@@ -1,4 +1,7 @@
-"""The output folder: is it free, ours, or someone else's? Nothing that this tool did not make is deleted."""
+"""The output folder and the work folder in it: the names of what a run keeps there, and who owns it.
+
+Nothing that Gristmill did not make is deleted. All paths below `.gristmill` are spelled here.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +19,36 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WORK_FOLDER = ".gristmill"
-"""The work folder; what is in it is ours."""
+"""The work folder, in the output folder. Everything in it was made by a run."""
 RECEIPTS = f"{WORK_FOLDER}/receipts.jsonl"
 UNIT_RECEIPTS = f"{WORK_FOLDER}/units.jsonl"
-"""The receipts of a finished dataset: what `--update` can use again."""
+"""The receipts of a finished dataset, which an update can reuse."""
 PLUGINS = f"{WORK_FOLDER}/plugins.json"
 """The plugins that an unfinished run uses; a finished dataset has them in its manifest."""
 JOURNAL = f"{WORK_FOLDER}/moves.json"
-_WRITTEN_IN_PLACE = (f"{WORK_FOLDER}/work", f"{WORK_FOLDER}/records", RECEIPTS, UNIT_RECEIPTS)
-"""What a run writes into or appends to: no link there may lead to files of others."""
+_TASK_FILES = f"{WORK_FOLDER}/work"
+_SPOOLED_RECORDS = f"{WORK_FOLDER}/records"
+_WRITTEN_IN_PLACE = (_TASK_FILES, _SPOOLED_RECORDS, RECEIPTS, UNIT_RECEIPTS)
+"""What a run writes into or appends to. A link there could lead to files of others."""
 
 
 def work_path(name: str) -> str:
     """Return where a run puts a file until it is published, relative to the output folder."""
-    return f"{WORK_FOLDER}/work/{name}"
+    return f"{_TASK_FILES}/{name}"
+
+
+def spool_path(source: str, name: str) -> str:
+    """Return where a run keeps records that come from Python, relative to the output folder."""
+    return f"{_SPOOLED_RECORDS}/{source}/{name}"
+
+
+def is_work_path(path: str) -> bool:
+    """Tell whether a path below the output folder is in the work folder."""
+    return path.startswith(f"{WORK_FOLDER}/")
 
 
 def check_output_folder(output: Path) -> None:
-    """Refuse a folder with content that no run of ours made, or with links that would lead a run out of it."""
+    """Raise `UsageError` for a folder with content that no run made, or with links that would lead a run out of it."""
     if not output.exists():
         return
     if not output.is_dir():
@@ -51,25 +66,25 @@ def check_output_folder(output: Path) -> None:
 
 
 def check_writable(output: Path) -> None:
-    """Refuse a place where no folder can be made."""
+    """Raise `UsageError` for a folder that cannot be made or written."""
     folder = output
     while not folder.exists():
         folder = folder.parent
     if not folder.is_dir():
-        raise UsageError(f"{output} cannot be made: {folder} is a file", help="choose another output")
+        raise UsageError(f"{output} cannot be created: {folder} is a file", help="choose another output")
     if is_read_only(folder) and not (output / MANIFEST).exists():  # a finished dataset may be up to date as it is
         raise UsageError(f"{output} cannot be written: no permission in {folder}", help="choose another output")
 
 
 def is_read_only(folder: Path) -> bool:
-    """Whether this process may not write there: by its permissions, or because the file system is mounted so."""
+    """Tell whether this process may not write there: by its permissions, or because the file system is read-only."""
     return not os.access(folder, os.W_OK)
 
 
 def remove_files(output: Path, paths: Iterable[str]) -> None:
     """Remove files of a dataset and the folders that this leaves empty."""
     folders: set[Path] = set()
-    for file in [path_below(output, path) for path in paths]:  # all of them are looked at before the first one goes
+    for file in [path_below(output, path) for path in paths]:  # all are checked before the first one is removed
         file.unlink(missing_ok=True)
         folders.update(parent for parent in file.parents if parent.is_relative_to(output) and parent != output)
     for folder in sorted(folders, key=lambda folder: -len(folder.parts)):
@@ -78,7 +93,7 @@ def remove_files(output: Path, paths: Iterable[str]) -> None:
 
 
 def remove_work_folder(output: Path, kept: Collection[str] = ()) -> None:
-    """Remove the work folder, but for some files, and what a dead run left under temporary names."""
+    """Remove the work folder except for some files, and all temporary files of runs that were killed."""
     remove_temporaries(output, None)
     work = _find_work_folder(output)
     for path in sorted(work.rglob("*"), reverse=True):
@@ -92,7 +107,7 @@ def remove_work_folder(output: Path, kept: Collection[str] = ()) -> None:
 
 
 def _find_work_folder(output: Path) -> Path:
-    """All that is in it may be deleted: so it is a folder of its own, and no link to another one."""
+    """Find the work folder. All that is in it may be deleted, so it must be a folder, and no link to another one."""
     work = output / WORK_FOLDER
     if work.is_symlink():
         raise UsageError(f"{work} is a symbolic link, not a folder that a run made", help="remove the link")

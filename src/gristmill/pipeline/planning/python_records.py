@@ -22,7 +22,7 @@ import xxhash
 from gristmill.core.errors import UsageError
 from gristmill.core.python_records import PythonRecords
 from gristmill.core.splits import ALL_AS_TRAIN, choose_splits
-from gristmill.pipeline.work_folder import WORK_FOLDER, remove_files
+from gristmill.pipeline.work_folder import remove_files, spool_path
 from gristmill.shards.arrow_stream import STREAM_END, stream_block, stream_header
 from gristmill.shards.canonical import canonical_schema
 from gristmill.steps.read import encode_json_line, schema_without_views, without_views
@@ -93,7 +93,7 @@ def spool_python_records(recipe: Recipe, output: Path, run_id: str, *, keep: boo
         for name, read in _find_python_reads(recipe):
             paths = []
             for part_name, part in _choose_parts(name, read).items():
-                path = f"{WORK_FOLDER}/records/{name}/{_make_file_name(part_name, part)}"
+                path = spool_path(name, _make_file_name(part_name, part))
                 with _add_source_note(name), PendingFile(path_below(output, path), run_id) as file:
                     _write_part(part, read.text, file)
                     file.commit()

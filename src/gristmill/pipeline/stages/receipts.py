@@ -1,7 +1,9 @@
-"""Receipts: the proof that a task is done. Only the parent writes them; what has none is done again.
+"""Receipts: the proof that a task is done. A task without one is run again.
 
-One JSON line a task, appended in groups and synced, keyed by the task's fingerprint. A torn last line is what a crash
-leaves; it is dropped, and its task run again. Cost: about 300 bytes a task.
+There is one JSON line for each task, under its fingerprint, appended by the parent alone. A worker commits its files
+before it returns its result, and only then is the receipt written, so a receipt never names a file that is not there.
+Lines are synced in groups: a crash loses at most the last half second, whose tasks are run again. It may also tear the
+last line, which is dropped. Cost: about 300 bytes of disk for each task, and 250 of memory.
 """
 
 from __future__ import annotations
@@ -24,54 +26,53 @@ _GROUP_SECONDS = 0.5
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task left behind. `result` is the task's own account, kept as JSON."""
+    """A line of the file: a task, and its result as JSON."""
 
     fingerprint: str
     result: msgspec.Raw
 
 
 class Receipts:
-    """The receipts of one output folder. Only where each lies in the file is held: about 250 bytes a task."""
+    """The receipts in one file. Memory holds only where each line is: a run may have a million tasks."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._places: dict[str, tuple[int, int]] = {}
-        """Start and size of each one's line."""
+        self._lines: dict[str, tuple[int, int]] = {}
+        """Start and size of each receipt's line, by fingerprint."""
         self._end = 0
         self._fd: int | None = None
         self._synced = monotonic()
         self._load()
 
     def get(self, fingerprint: str, kind: type[T]) -> T | None:
-        """The result of a task, if it is done."""
-        place = self._places.get(fingerprint)
-        if place is None:
+        """Return the result of a task, if it is done."""
+        line = self._lines.get(fingerprint)
+        if line is None:
             return None
-        start, size = place
+        start, size = line
         receipt = msgspec.json.decode(os.pread(self._open(), size, start), type=Receipt)
         try:
             return msgspec.json.decode(receipt.result, type=kind)
-        except msgspec.ValidationError:  # of another version, or it names files outside of the folder: done again
+        except msgspec.ValidationError:  # written by another version, or it names files outside of the folder
             return None
 
     def read_results(self, kind: type[T]) -> Iterator[T]:
-        """All results, which must be of one kind."""
-        for fingerprint in self._places:
+        """Read all results that are of this kind."""
+        for fingerprint in self._lines:
             result = self.get(fingerprint, kind)
             if result is not None:
                 yield result
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._lines)
 
     def add(self, fingerprint: str, result: msgspec.Struct) -> None:
-        """Append; on disk for certain after `sync`, or within half a second of further additions."""
-        encoded = msgspec.Raw(msgspec.json.encode(result))
-        line = msgspec.json.encode(Receipt(fingerprint=fingerprint, result=encoded)) + b"\n"
-        left = memoryview(line)
-        while left:  # a disk that is nearly full takes a part first, and says so at the next write
-            left = left[os.write(self._open(), left) :]
-        self._places[fingerprint] = (self._end, len(line))
+        """Append a receipt. It is safe on disk after `sync`; later additions sync at least every half second."""
+        line = encode_receipt(fingerprint, result)
+        rest = memoryview(line)
+        while rest:  # a disk that is nearly full writes a part first, and fails at the next write
+            rest = rest[os.write(self._open(), rest) :]
+        self._lines[fingerprint] = (self._end, len(line))
         self._end += len(line)
         if monotonic() - self._synced > _GROUP_SECONDS:
             self.sync()
@@ -101,12 +102,18 @@ class Receipts:
         with lines:
             for line in lines:
                 if not line.endswith(b"\n"):
-                    os.truncate(self._path, self._end)  # so that the next line does not continue it
+                    os.truncate(self._path, self._end)  # torn by a crash; the next line must not continue it
                     return
                 try:
                     fingerprint = msgspec.json.decode(line, type=Receipt).fingerprint
-                except msgspec.DecodeError:
+                except msgspec.DecodeError:  # damaged: the task is run again
                     pass
                 else:
-                    self._places[fingerprint] = (self._end, len(line))
+                    self._lines[fingerprint] = (self._end, len(line))
                 self._end += len(line)
+
+
+def encode_receipt(fingerprint: str, result: msgspec.Struct) -> bytes:
+    """Encode a receipt as a line."""
+    encoded = msgspec.Raw(msgspec.json.encode(result))
+    return msgspec.json.encode(Receipt(fingerprint=fingerprint, result=encoded)) + b"\n"

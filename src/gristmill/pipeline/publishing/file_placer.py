@@ -1,0 +1,123 @@
+"""Names for finished files: where each file of the work folder goes in the dataset.
+
+Nothing is moved here. The placer collects moves, and `journal.replace_dataset` makes them. A file that is already in
+its place stays there, and no name is given twice, so an update never writes over a file that may still be read.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import chain, count
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gristmill.pipeline.publishing.journal import manifest_paths
+from gristmill.pipeline.stages.receipts import encode_receipt
+from gristmill.pipeline.work_folder import is_work_path
+from gristmill.shards.manifest import Shard, StoredFile
+from gristmill.shards.token_rows import is_masked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from gristmill.pipeline.planning.plan import Plan
+    from gristmill.pipeline.stages.outputs.split_files import SplitFile
+    from gristmill.pipeline.stages.runner import StageUnit
+    from gristmill.pipeline.stages.slice_task import SliceResult
+    from gristmill.shards.manifest import Manifest
+
+
+class FilePlacer:
+    """Chooses the names of a dataset's files; `old` is the manifest of the dataset that will be replaced."""
+
+    def __init__(self, plan: Plan, old: Manifest | None) -> None:
+        self._root = plan.output
+        self._write = plan.write
+        self._suffix = plan.write.suffix
+        self._is_masked = is_masked(plan.shard_schema)
+        self._used = set(manifest_paths(old))
+        self._old = [*old.stored_files()] if old is not None else []
+        self._numbers: defaultdict[str, Iterator[int]] = defaultdict(count)
+        """For each folder, the numbers that were not tried yet."""
+        self.moves: list[tuple[str, str]] = []
+        """Paths in the work folder, and their places in the dataset."""
+
+    def place_shard(self, file: SplitFile, source: str, fingerprint: str | None) -> Shard:
+        """Place a shard with its origins; `fingerprint` names the unit that made it."""
+        data, origins = file.data, file.origins
+        if is_work_path(data.path):  # else an update reuses a shard of the old dataset
+            folder = f"{file.split}/{source}"
+            names = (self._write.name_shard(file.split, source, number) for number in self._numbers[folder])
+            stem = self._find_free_stem((f"{folder}/{name}" for name in names), self._suffix)
+            data = self._move_file(data, stem + self._suffix)
+            origins = self._move_file(origins, f"origins/{stem}.arrow") if origins is not None else None
+        return Shard(
+            path=data.path,
+            bytes=data.bytes,
+            xxh3=data.xxh3,
+            rows=file.rows,
+            tokens=file.tokens or None,
+            trained_tokens=file.trained_tokens if self._is_masked else msgspec.UNSET,
+            tasks=[fingerprint] if fingerprint is not None else [],
+            origins=origins,
+        )
+
+    def place_lines(self, folder: str, name: str, file: StoredFile) -> StoredFile:
+        """Place a file of JSON lines."""
+        return self._place_side_file(f"{folder}/{name}", ".jsonl", file)
+
+    def place_duplicates(self, file: StoredFile) -> StoredFile:
+        """Place the table of removed duplicates."""
+        return self._place_side_file("dropped/duplicates", ".parquet", file)
+
+    def place_tokenizer(self, files: Mapping[str, StoredFile]) -> list[StoredFile]:
+        """Place the files of a tokenizer, by their names, in one folder: the one they are in already, or a new one."""
+        for folder in chain(["tokenizer"], (f"tokenizer-{number}" for number in count(2))):
+            old_files = {old.path: old for old in self._old}
+            placed = {f"{folder}/{name}": file for name, file in files.items()}
+            if all(path in old_files and old_files[path].xxh3 == file.xxh3 for path, file in placed.items()):
+                return [old_files[path] for path in placed]
+            if not any(self._is_used(path) for path in placed):
+                return [self._move_file(file, path) for path, file in placed.items()]
+        raise AssertionError("numbers do not end")
+
+    def encode_receipts(self, unit_results: Iterable[tuple[StageUnit, SliceResult]]) -> Iterator[bytes]:
+        """Encode the receipts of units with the places of their files in the dataset, for a later update."""
+        places = dict(self.moves)
+        for unit, result in unit_results:
+            files = [_replace_paths(file, places) for file in result.split_files]
+            yield encode_receipt(unit.fingerprint, msgspec.structs.replace(result, split_files=files))
+
+    def _place_side_file(self, stem: str, suffix: str, file: StoredFile) -> StoredFile:
+        """Place a file that is no shard. An equal one of the old dataset stays where it is."""
+        for old in self._old:
+            if old.path.startswith(stem) and (old.bytes, old.xxh3) == (file.bytes, file.xxh3):
+                return old if old.below(self._root).exists() else self._move_file(file, old.path)
+        numbered_stems = (f"{stem}-{number}" for number in count(1))
+        return self._move_file(file, self._find_free_stem(chain([stem], numbered_stems), suffix) + suffix)
+
+    def _move_file(self, file: StoredFile, place: str) -> StoredFile:
+        self.moves.append((file.path, place))
+        self._used.add(place)
+        return StoredFile(path=place, bytes=file.bytes, xxh3=file.xxh3)
+
+    def _find_free_stem(self, stems: Iterable[str], suffix: str) -> str:
+        """Find the first stem that is free for a shard and for its origins."""
+        for stem in stems:
+            if not self._is_used(stem + suffix) and not self._is_used(f"origins/{stem}.arrow"):
+                return stem
+        raise AssertionError("numbers do not end")
+
+    def _is_used(self, path: str) -> bool:
+        """Tell whether the old dataset, this one, or a file that is not ours has this path."""
+        return path in self._used or (self._root / path).exists()
+
+
+def _replace_paths(split_file: SplitFile, places: Mapping[str, str]) -> SplitFile:
+    placed = {
+        name: msgspec.structs.replace(file, path=places.get(file.path, file.path))
+        for name in ("data", "origins")
+        if (file := getattr(split_file, name)) is not None
+    }
+    return msgspec.structs.replace(split_file, **placed)
