@@ -115,7 +115,7 @@ def test_processes_with_barriers(mill, corpus, small_units, format):
 def test_a_quick_look(mill, corpus, small_units):
     steps = [Length(min_chars=30), Write(format="jsonl")]
     assert_same(mill, lambda size: mill.recipe(sources(corpus), steps, slice_bytes=size), THREADS, limit=700)
-    counts = {name: books[1]["in"] - sum(books[1]["dropped"].values()) for name, books in mill_books(mill).items()}
+    counts = {name: books[1].records_in - books[1].dropped.total() for name, books in mill_books(mill).items()}
     assert counts == {"web": 700, "books": 700}
 
 
