@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 import gristmill as gm
 from gristmill.core.errors import NotUpToDateError, UsageError
 from gristmill.core.recipe import Recipe, Source
-from gristmill.pipeline import run
 from gristmill.pipeline.inspecting.trace import trace
 from gristmill.pipeline.planning.plan import make_plan
+from gristmill.pipeline.publishing import publish
 from gristmill.pipeline.stages import runner as legs
 from gristmill.recipe.dump import dump_recipe
 from gristmill.recipe.load import parse_recipe
@@ -106,7 +106,7 @@ def test_a_stopped_run_goes_on_with_a_new_generator(mill, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(run.publish, "publish", stop)
+        patched.setattr(publish, "publish", stop)
         with pytest.raises(KeyboardInterrupt):
             mill.run(mill.recipe(sources(generator()), JSONL))
     assert not (mill.output / "manifest.json").exists()

@@ -95,15 +95,15 @@ def test_books_quarantine_and_traces_know_the_single_file(mill, small):
 
 
 def test_a_file_of_a_cluster_that_changes_while_the_run_goes_on(mill, small, monkeypatch):
-    from gristmill.pipeline import run
+    from gristmill.pipeline.stages.runner import StageRunner
 
-    real = run.StageRunner.run
+    real = StageRunner.run
 
     def touching(*arguments):
         os.utime(small / "part-042.jsonl", ns=(1, 1))
         return real(*arguments)
 
-    monkeypatch.setattr(run.StageRunner, "run", touching)
+    monkeypatch.setattr(StageRunner, "run", touching)
     with pytest.raises(SourceChangedError, match="part-042"):
         mill.run(mill.recipe({"web": Read(read=f"{small}/*")}, [Write(format="jsonl")], max_quarantine=1))
 
