@@ -1,1 +1,1 @@
-"""From finished units to a dataset that is there as a whole or not at all."""
+"""From finished units to a dataset, all of it or nothing."""

@@ -1,4 +1,4 @@
-"""Removing what a dead run left: its work folder and temporary files. A finished dataset stays as it is."""
+"""Removing what a killed run left: its work folder and temporary files. A finished dataset stays as it is."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gristmill.core.errors import UsageError
-from gristmill.pipeline import work_folder as output
-from gristmill.pipeline.publishing import journal as moves
+from gristmill.pipeline import work_folder
+from gristmill.pipeline.publishing import journal
 from gristmill.storage.lock import LOCK_NAME, FolderLock
 
 if TYPE_CHECKING:
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CleanResult:
-    """What was removed."""
+    """The files that `clean` has removed."""
 
     files: list[str]
-    """Below the folder."""
+    """Paths relative to the folder."""
     num_bytes: int
     is_dataset: bool
-    """The folder holds a finished dataset, which was left alone."""
+    """Whether the folder holds a finished dataset, which was not touched."""
 
 
 def clean(folder: Path) -> CleanResult:
-    """Refuses a folder that is not ours, and one in which a run is at work."""
+    """Clean an output folder. Folders that no run made, and folders that a run is using, are refused."""
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}", help="name the output folder of a run")
-    output.check_output_folder(folder)
+    work_folder.check_output_folder(folder)
     with FolderLock(folder):
         before = _measure_files(folder)
-        moves.recover_interrupted_publish(folder, secrets.token_hex(6))
-        is_dataset = moves.find_manifest(folder) is not None
+        journal.recover_interrupted_publish(folder, secrets.token_hex(6))
+        is_dataset = journal.find_manifest(folder) is not None
         if is_dataset:
-            moves.prune_work_folder(folder)
+            journal.prune_work_folder(folder)
         else:
-            output.remove_work_folder(folder)
+            work_folder.remove_work_folder(folder)
         after = _measure_files(folder)
     removed = sorted(before.keys() - after.keys())
     return CleanResult(removed, sum(before[path] for path in removed), is_dataset)

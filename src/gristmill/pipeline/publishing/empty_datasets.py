@@ -1,7 +1,7 @@
 """Runs that leave no record: an empty dataset is never made by accident.
 
-`allow_empty: true` in the recipe, or a `--limit`, lets it be made; neither is part of any fingerprint, so a run that
-was refused is published by the next one from its receipts.
+`allow_empty: true` in the recipe, or a `--limit`, allows it. Neither is part of any fingerprint, so a run that was
+refused is published by the next one from its receipts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def refuse_empty(plan: Plan, books: Mapping[str, Sequence[Account]]) -> None:
 
 
 def list_empty_warnings(plan: Plan, manifest: Manifest) -> tuple[str, ...]:
-    """A sentence for each source and split of a dataset that has no record, if others have some."""
+    """List a warning for each source and split without a record, in a dataset that has some."""
     rows: dict[str, int] = {}
     for split, _, shard in manifest.shards():
         rows[split] = rows.get(split, 0) + shard.rows
@@ -48,14 +48,14 @@ def list_empty_warnings(plan: Plan, manifest: Manifest) -> tuple[str, ...]:
 
 
 def _list_expected_splits(source: SourcePlan) -> list[str]:
-    """The splits that its records should be in."""
+    """List the splits that records of a source should be in."""
     splits = [*(file.split for file in source.files if file.split), *source.empty_splits]
     splits += [split for stage in source.stages for step in stage.all_steps for split in step.splits_added()]
     return splits
 
 
 def _describe_last_loss(accounts: Sequence[Account]) -> str:
-    """Which step took the last records, and by which rules."""
+    """Describe which step removed the last records, and by which rules."""
     last = next((account for account in reversed(accounts) if account.records_in and not account.records_out), None)
     if last is None:
         return "there was none to read" if not any(account.records_in for account in accounts) else "none became a row"

@@ -1,7 +1,15 @@
-"""Finished files into their places, so that a run which is killed on the way leaves the old dataset or the new one.
+"""The commit protocol: finished files are moved to their places, and a crash leaves the old dataset or the new one.
 
-What is about to happen is noted first. The manifest is the turning point: before it everything is taken back, after it
-the rest is done by the next run. A new file never takes the place of another one.
+A file system can replace one file atomically, but not a folder. So the order is
+
+1. the journal: which files will be moved, written and removed;
+2. the moves, to names that no file has: the old dataset stays whole;
+3. the small files that follow from the manifest, and the receipts for updates;
+4. the manifest, in one atomic replacement: from here on the new dataset is the one that is there;
+5. removal of files that only the old dataset had, then of the work folder and the journal.
+
+A run that finds a journal looks at the manifest. If it is the journal's, step 5 is done again; if not, steps 2 and 3
+are undone. Both may be interrupted and repeated as often as it takes.
 """
 
 from __future__ import annotations
@@ -29,84 +37,98 @@ class PublishJournal(msgspec.Struct, frozen=True, kw_only=True):
     manifest: str
     """The checksum of the manifest that it will write."""
     moves: list[tuple[StoredPath, StoredPath]]
+    """Paths in the work folder, and their places in the dataset."""
     side_files: list[StoredPath]
+    """Small files that follow from the manifest. They replace those of the old dataset."""
     stale: list[StoredPath]
-    """Files of the dataset that was there which the new one does not have."""
+    """Files of the old dataset that the new one does not have."""
 
 
 def replace_dataset(
     root: Path, manifest: Manifest, moves: list[tuple[str, str]], units: Iterable[bytes], run_id: str
 ) -> None:
     """Put a dataset in the place of the one that may be there; `units` are the lines of its receipts."""
-    old, sides = find_manifest(root), make_derived_files(manifest)
-    stale = {*manifest_paths(old), *(make_derived_files(old) if old else ())} - {*manifest_paths(manifest), *sides}
-    note = PublishJournal(manifest=manifest.checksum, moves=moves, side_files=sorted(sides), stale=sorted(stale))
-    for path in (*note.stale, *note.side_files, *(place for move in moves for place in move)):
+    old, side_files = find_manifest(root), make_derived_files(manifest)
+    old_paths = {*manifest_paths(old), *(make_derived_files(old) if old else ())}
+    stale = old_paths - {*manifest_paths(manifest), *side_files}
+    journal = PublishJournal(
+        manifest=manifest.checksum, moves=moves, side_files=sorted(side_files), stale=sorted(stale)
+    )
+    for path in (*journal.stale, *journal.side_files, *(path for move in moves for path in move)):
         path_below(root, path)  # a link that leaves the folder is refused before anything has happened
     with PendingFile(root / UNIT_RECEIPTS, run_id) as receipts:
-        for line in units:  # they name files that are still where they were made
+        # Making these lines reads the receipts of this run, which checks that their files are there: they must not have
+        # been moved yet. The lines name the new places, so the file gets its own name only after the moves.
+        for line in units:
             receipts.write(line)
-        write_file(root / JOURNAL, msgspec.json.encode(note), run_id)
+        write_file(root / JOURNAL, msgspec.json.encode(journal), run_id)
         _move_files(root, moves)
-        for path, content in sides.items():
+        for path, content in side_files.items():
             write_file(path_below(root, path), content, run_id)
         receipts.commit()
     with PendingFile(root / MANIFEST, run_id) as file:
         for piece in dump_manifest(manifest):
             file.write(piece)
         file.commit()
-    remove_files(root, note.stale)
+    # Last: a process that has opened the old dataset can read its shards up to here.
+    remove_files(root, journal.stale)
 
 
 def recover_interrupted_publish(root: Path, run_id: str) -> None:
-    """If a run was killed while it published: take it back if its manifest is not there, else do the rest of it."""
+    """Finish or undo what a run left half done that was killed while it published.
+
+    If its manifest is there, the rest is done; if not, all of it is undone. The files are moved back to the work
+    folder, where the next run finds them by their receipts.
+    """
     if not (root / JOURNAL).exists():
         return
-    note = decode_stored((root / JOURNAL).read_bytes(), PublishJournal, root / JOURNAL)
+    journal = decode_stored((root / JOURNAL).read_bytes(), PublishJournal, root / JOURNAL)
     manifest = find_manifest(root)
-    if manifest is not None and manifest.checksum == note.manifest:
-        remove_files(root, note.stale)
+    if manifest is not None and manifest.checksum == journal.manifest:
+        remove_files(root, journal.stale)
         prune_work_folder(root)
         return
-    _move_files(root, [(place, path) for path, place in note.moves if path_below(root, place).exists()])
-    sides = make_derived_files(manifest) if manifest is not None else {}
-    for path, content in sides.items():
+    # A move that was not made yet, or is undone already, has no file in its place.
+    _move_files(root, [(place, path) for path, place in journal.moves if path_below(root, place).exists()])
+    old_side_files = make_derived_files(manifest) if manifest is not None else {}
+    for path, content in old_side_files.items():
         write_file(path_below(root, path), content, run_id)
-    remove_files(root, [place for _, place in note.moves] + [path for path in note.side_files if path not in sides])
+    new_side_files = [path for path in journal.side_files if path not in old_side_files]
+    remove_files(root, [*(place for _, place in journal.moves), *new_side_files])  # also folders that are empty now
     clear_journal(root)
 
 
 def clear_journal(root: Path) -> None:
-    """Nothing is half done any more."""
+    """Remove the journal: nothing is half done any more."""
     (root / JOURNAL).unlink(missing_ok=True)
 
 
 def prune_work_folder(root: Path) -> None:
-    """Empty the work folder, but for what an update of the finished dataset can use."""
+    """Empty the work folder, except for what an update of the finished dataset can reuse."""
     units = Receipts(root / UNIT_RECEIPTS)
     kept = {UNIT_RECEIPTS, JOURNAL}
     for unit in units.read_results(SliceResult):
         kept.update(file.path for file in (*unit.quarantine, *unit.dropped))
-        kept.update(part.data.path for part in unit.leftovers)
+        kept.update(leftover.data.path for leftover in unit.leftovers)
     units.close()
     remove_work_folder(root, kept)
-    clear_journal(root)
+    clear_journal(root)  # last, so that an interrupted clean-up is repeated
 
 
 def find_manifest(root: Path) -> Manifest | None:
-    """Of the dataset that is there, if one is."""
+    """Load the manifest of the dataset in a folder, if there is one."""
     return load_manifest(root) if (root / MANIFEST).exists() else None
 
 
 def manifest_paths(manifest: Manifest | None) -> Iterator[str]:
-    """The paths of all that the manifest names."""
+    """Iterate over the paths of all files that a manifest names."""
     if manifest is not None:
         for file in manifest.stored_files():
             yield file.path
 
 
 def find_damaged_file(root: Path, manifest: Manifest) -> str | None:
-    """The first file that is missing or has another size than it should."""
+    """Find the first file of a dataset that is missing or has another size than its manifest says."""
     for file in manifest.stored_files():
         try:
             num_bytes = file.below(root).stat().st_size
@@ -118,11 +140,11 @@ def find_damaged_file(root: Path, manifest: Manifest) -> str | None:
 
 
 def _move_files(root: Path, moves: Iterable[tuple[str, str]]) -> None:
-    both = [(path_below(root, path), path_below(root, place)) for path, place in moves]  # all, before one is moved
-    folders = {place.parent for _, place in both}
+    pairs = [(path_below(root, path), path_below(root, place)) for path, place in moves]  # all checked before one moves
+    folders = {place.parent for _, place in pairs}
     for folder in folders:
         make_folder(folder)
-    for path, place in both:
+    for path, place in pairs:
         path.replace(place)
     for folder in folders:
         sync_folder(folder)

@@ -1,4 +1,4 @@
-"""An output folder for one run alone."""
+"""A lock on the output folder: one run at a time."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import secrets
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from gristmill.pipeline import work_folder as output
-from gristmill.pipeline.publishing import journal as moves
+from gristmill.pipeline import work_folder
+from gristmill.pipeline.publishing import journal
 from gristmill.storage.commit import make_folder
 from gristmill.storage.lock import FolderLock
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def lock_output(folder: Path) -> Iterator[str]:
-    """Make and lock the folder, and settle what a killed run left half-way; gives the new run's id."""
-    output.check_output_folder(folder)
+    """Make and lock a folder, recover from an interrupted publish, and give the id of the new run."""
+    work_folder.check_output_folder(folder)
     make_folder(folder)
     with FolderLock(folder):
         run_id = secrets.token_hex(6)
-        moves.recover_interrupted_publish(folder, run_id)
+        journal.recover_interrupted_publish(folder, run_id)
         yield run_id

@@ -1,8 +1,8 @@
-"""The training records of all sources as one lane, `train/mixed/`, after everything else was done to them.
+"""The mixed lane: the training records of all sources interleaved in `train/mixed/`, after the last stage.
 
 Each source keeps its own units, books and packed rows to the end; these wait in the work folder, epoch after epoch.
-Then every unit of the lane takes the next rows of each source, as many as its share says (`order.interleaving`). Cost:
-one more pass over what is for training; a worker holds one block of about 4 MiB at a time.
+Then every unit of the lane reads the next rows of each source, as many as its share says (`order.interleaving`). Cost:
+one more pass over the training records; a worker holds one block of about 4 MiB at a time.
 """
 
 from __future__ import annotations
@@ -101,31 +101,32 @@ def _chain_batches(root: Path, files: tuple[StoredRows, ...]) -> Iterator[pa.Rec
 
 @dataclass(frozen=True, slots=True)
 class MixedLane:
-    """The finished lane."""
+    """The lane after it was written."""
 
     units: list[StageUnit]
     results: Iterable[SliceResult]
     shares: dict[str, MixedShare]
-    """By source."""
+    """What the lane holds of each source."""
 
 
 @dataclass(frozen=True, slots=True)
 class _SourceRows:
     """The rows of one source in their order."""
 
-    parts: list[SplitFile]
+    files: list[SplitFile]
 
     @property
     def num_rows(self) -> int:
-        return sum(part.rows for part in self.parts)
+        return sum(file.rows for file in self.files)
 
     def between(self, first: int, stop: int) -> Iterator[StoredRows]:
-        ends = np.cumsum([part.rows for part in self.parts])
-        for number in range(int(np.searchsorted(ends, first, side="right")), len(self.parts)):
-            part, start = self.parts[number], int(ends[number]) - self.parts[number].rows
+        """Find the files that hold these rows of the source, and which of their own rows they are."""
+        ends = np.cumsum([file.rows for file in self.files])
+        for number in range(int(np.searchsorted(ends, first, side="right")), len(self.files)):
+            file, start = self.files[number], int(ends[number]) - self.files[number].rows
             if start >= stop:
                 return
-            yield StoredRows(part.data.path, max(first - start, 0), min(stop - start, part.rows))
+            yield StoredRows(file.data.path, max(first - start, 0), min(stop - start, file.rows))
 
 
 def write_mixed_lane(
@@ -134,14 +135,14 @@ def write_mixed_lane(
     stage: StageContext,
     sources: Mapping[str, tuple[Sequence[StageUnit], Iterable[SliceResult]]],
 ) -> MixedLane:
-    """Interleave what the last units of each source hold for training, and write it."""
+    """Interleave the training records of all sources, which their last units hold back, and write them."""
     sequences = {
-        name: _SourceRows([part for result in results for part in result.held_files])
+        name: _SourceRows([file for result in results for file in result.held_files])
         for name, (_, results) in sources.items()
     }
     sequences = {name: sequence for name, sequence in sequences.items() if sequence.num_rows}
     order = Interleaving([sequence.num_rows for sequence in sequences.values()])
-    num_bytes = sum(sum(part.data_blocks) for sequence in sequences.values() for part in sequence.parts)
+    num_bytes = sum(sum(file.data_blocks) for sequence in sequences.values() for file in sequence.files)
     unit_rows = -(-order.num_records // max(1, -(-num_bytes // UNIT_BYTES))) or 1
     block_rows = max(1, order.num_records * CELL_BYTES // max(num_bytes, 1))
     whole = fingerprint.of([[unit.fingerprint for unit in units] for units, _ in sources.values()], MIXED)
@@ -158,12 +159,12 @@ def write_mixed_lane(
         )
         units.append(StageUnit(source, fingerprint.of(whole, unit_rows, number), (stored,)))
     runner.run(_make_lane_context(plan, stage), units, "interleaving")
-    shares = {name: _measure_share(sequence.parts, plan) for name, sequence in sequences.items()}
+    shares = {name: _measure_share(sequence.files, plan) for name, sequence in sequences.items()}
     return MixedLane(units, StageResults(runner, units), shares)
 
 
 def _make_lane_context(plan: Plan, stage: StageContext) -> StageContext:
-    """Nothing is done to the rows but writing them."""
+    """Make the context of a stage that writes rows as they are."""
     first = plan.sources[0]
     row_length = plan.pack.row_length if plan.pack is not None else None
     schema = shard_schema(first.output_schema, row_length)
@@ -171,10 +172,10 @@ def _make_lane_context(plan: Plan, stage: StageContext) -> StageContext:
     return replace(stage, sources={MIXED: lane_stage}, keep_dropped=None)
 
 
-def _measure_share(parts: Sequence[SplitFile], plan: Plan) -> MixedShare:
+def _measure_share(files: Sequence[SplitFile], plan: Plan) -> MixedShare:
     count: Counter[str] = Counter()
-    for part in parts:
-        count.update(rows=part.rows, tokens=part.tokens, trained_tokens=part.trained_tokens)
+    for file in files:
+        count.update(rows=file.rows, tokens=file.tokens, trained_tokens=file.trained_tokens)
     has_masks = is_masked(plan.shard_schema)
     return MixedShare(
         rows=count["rows"],

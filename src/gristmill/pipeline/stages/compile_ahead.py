@@ -1,8 +1,8 @@
-"""What a run needs compiled, compiled in one visible step before its workers start.
+"""Compiling ahead: kernels that a run needs are compiled in one visible step before its workers start.
 
-Left to themselves, all workers would compile the same kernels at the same time, silently and in the middle of a stage.
-The kernels of local steps are reached by the plan's sample; here are the others: packing and deduplicating. A note in
-the cache folder says that it has been done, so the next run does not even load the compiler.
+Otherwise all workers would compile the same kernels at the same time, silently and in the middle of a stage. The sample
+that a plan runs has compiled the kernels of local steps. Here are the others: packing and deduplication. A note in the
+cache folder says that they are compiled, so the next run does not even load the compiler.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 def compile_ahead(plan: Plan, tell: Callable[[str], object]) -> None:
     """Compile the kernels of the plan's global steps, where that has not been done on this machine."""
-    steps = [step for source in plan.sources for leg in source.stages for step in leg.all_steps]
+    steps = [step for source in plan.sources for stage in source.stages for step in stage.all_steps]
     used = {step.name for step in (*steps, *plan.output_steps)}
     missing = [name for name in _KERNELS if name in used and not are_compiled(_KERNELS[name][0])]
     for number, name in enumerate(missing, 1):
@@ -46,7 +46,7 @@ def compile_ahead(plan: Plan, tell: Callable[[str], object]) -> None:
 
 @contextmanager
 def _silence_log() -> Iterator[None]:
-    """It would say once more what the user has just been told."""
+    """Silence the log, which would repeat what the user has just been told."""
     log = logging.getLogger("gristmill.kernels")
     level = log.level
     log.setLevel(logging.ERROR)

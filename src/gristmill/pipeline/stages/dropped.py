@@ -1,7 +1,8 @@
-"""Records that a step has dropped, as JSON lines: samples of each reason, or all of them.
+"""Records that steps have dropped, as JSON lines: samples of each reason, or all of them.
 
-A task keeps its own in a file beside what it sets aside; when all are done, these are joined into one file a step and
-reason. Samples are the records with the lowest hashes of their origins, so neither tasks nor workers show in them.
+A task writes its own to a file beside its quarantine. When all tasks are done, these are joined into one file for each
+step and reason. Samples are the records with the lowest hashes of their origins, so they depend neither on tasks nor on
+workers.
 """
 
 from __future__ import annotations
@@ -34,48 +35,50 @@ if TYPE_CHECKING:
 
 SAMPLES = "samples"
 MAX_SAMPLES = 20
-"""Of each source, step and reason."""
+"""The number of samples of each source, step and reason."""
 _HASH = "hash"
 
 
 class LowestHashSamples:
-    """The lines with the lowest hashes, by whatever they are samples of."""
+    """The lines with the lowest hashes, for each key."""
 
     def __init__(self) -> None:
         self._heaps: dict[tuple[str, ...], list[tuple[int, bytes]]] = {}
 
     def accepts(self, key: tuple[str, ...], hashed: int) -> bool:
+        """Tell whether a line with this hash would be a sample. Asked first, because encoding a line costs more."""
         heap = self._heaps.get(key, [])
         return len(heap) < MAX_SAMPLES or -heap[0][0] > hashed
 
     def add(self, key: tuple[str, ...], hashed: int, line: bytes) -> None:
+        """Add a line, if it is one of the samples so far."""
         if self.accepts(key, hashed):
             heap = self._heaps.setdefault(key, [])
             (heapq.heappush if len(heap) < MAX_SAMPLES else heapq.heappushpop)(heap, (-hashed, line))
 
     def lines(self) -> Iterator[tuple[tuple[str, ...], bytes]]:
-        """In the order of keys and hashes."""
+        """Iterate over keys and lines, in the order of keys and hashes."""
         for key in sorted(self._heaps):
             for _, line in sorted(self._heaps[key], reverse=True):
                 yield key, line
 
 
 class DroppedRecordWriter:
-    """What one task's steps have dropped; `file` opens the file that it goes to."""
+    """Writes the records that the steps of one task drop; `open_file` opens the file for them."""
 
     def __init__(
-        self, source: str, keep: str, seed: int, paths: Mapping[int, str], file: Callable[[], PendingFile]
+        self, source: str, keep: str, seed: int, paths: Mapping[int, str], open_file: Callable[[], PendingFile]
     ) -> None:
         self._source = source
         self._keep = keep
         self._seed = seed
         self._paths = paths
-        self._open = file
+        self._open_file = open_file
         self._samples = LowestHashSamples()
         self.file: PendingFile | None = None
 
     def add(self, step: str, batch: pa.RecordBatch, applied: StepResult) -> None:
-        """The batch as the step got it, and what it made of it."""
+        """Add what a step has dropped of a batch; `batch` is what the step got."""
         rows, reasons = _find_dropped_rows(batch, applied)
         if not len(rows):
             return
@@ -90,13 +93,13 @@ class DroppedRecordWriter:
                 self._write(line)
 
     def finish(self) -> None:
-        """Samples are certain only when the last record has been seen."""
+        """Write the samples. They are known only when the last record has been seen."""
         for _, line in self._samples.lines():
             self._write(line)
 
     def _write(self, line: bytes) -> None:
         if self.file is None:
-            self.file = self._open()
+            self.file = self._open_file()
         self.file.write(line)
 
     def _encode_line(
@@ -118,7 +121,7 @@ class DroppedRecordWriter:
 
 
 def _describe_failed_rules(applied: StepResult, reason: str, row: int) -> dict[str, Any]:
-    """All rules that the record breaks with the values they were applied to, the reason first, and their thresholds."""
+    """Describe all rules that a record breaks, with the values they were applied to and their thresholds."""
     rules = [name for name, failing in applied.failed.items() if failing[row]] or [reason]
     known = {rule: applied.rule_values[rule].at(row) for rule in rules if rule in applied.rule_values}
     return {
@@ -128,13 +131,13 @@ def _describe_failed_rules(applied: StepResult, reason: str, row: int) -> dict[s
 
 
 def _find_dropped_rows(batch: pa.RecordBatch, applied: StepResult) -> tuple[np.ndarray[Any, Any], list[str]]:
-    """Numbers of the rows that are gone, and why each is."""
+    """Find the numbers of the rows that a step has dropped, and the reason for each."""
     if not applied.dropped:
         return np.empty(0, np.int64), []
     if applied.codes is not None:
         rows = np.flatnonzero(applied.codes)
         return rows, [applied.reasons[code - 1] for code in applied.codes[rows]]
-    # The step does not tell: what neither came out nor was set aside.
+    # The step does not say which rows it dropped: they are those that neither came out nor were quarantined.
     gone = {(bad.file, bad.position, bad.part) for bad in applied.quarantined}
     gone |= {tuple(origin.values()) for origin in applied.batch.column(ORIGIN).to_pylist()}
     origins = [tuple(origin.values()) for origin in batch.column(ORIGIN).to_pylist()]
@@ -143,7 +146,7 @@ def _find_dropped_rows(batch: pa.RecordBatch, applied: StepResult) -> tuple[np.n
 
 
 def _describe_content(batch: pa.RecordBatch, row: int) -> dict[str, Any]:
-    """The record as text, whatever it was read from: a JSON line as it is, columns as a JSON object."""
+    """Describe a record as text, whatever it was read from: a JSON line as it is, columns as a JSON object."""
     if RECORD in batch.schema.names:
         raw: bytes = batch.column(RECORD)[row].as_py()
         size = len(raw)
@@ -163,27 +166,30 @@ def _describe_content(batch: pa.RecordBatch, row: int) -> dict[str, Any]:
 def join_dropped(
     root: Path, pieces: Iterable[tuple[StoredFile, Mapping[int, str]]], keep: str, run_id: str
 ) -> dict[str, StoredFile]:
-    """One file a step and reason, by its name; from the files of all tasks, each with the paths of its source."""
-    found = {}
+    """Join the files of all tasks into one for each step and reason, by its name.
+
+    Each file comes with the relative paths of its source's input files, by id.
+    """
+    joined = {}
     with ExitStack() as stack:
         files: dict[str, PendingFile] = {}
         for (step, reason), line in _merge_lines(root, pieces, keep):
             name = dropped_file_name(step, reason)
             if name not in files:
-                path = root / work_path(f"dropped-{name}.jsonl")
-                files[name] = stack.enter_context(PendingFile(path, run_id))
+                pending = PendingFile(root / work_path(f"dropped-{name}.jsonl"), run_id)
+                files[name] = stack.enter_context(pending)
             files[name].write(line)
         for name, file in files.items():
             file.commit()
-            place = file.path.relative_to(root).as_posix()
-            found[name] = StoredFile(path=place, bytes=file.num_bytes, xxh3=file.checksum)
-    return found
+            path = file.path.relative_to(root).as_posix()
+            joined[name] = StoredFile(path=path, bytes=file.num_bytes, xxh3=file.checksum)
+    return joined
 
 
 def _merge_lines(
     root: Path, pieces: Iterable[tuple[StoredFile, Mapping[int, str]]], keep: str
 ) -> Iterator[tuple[tuple[str, str], bytes]]:
-    """(step, reason) and line."""
+    """Iterate over the final lines with their step and reason; samples of all tasks become samples of a source."""
     samples = LowestHashSamples()
     for file, paths in pieces:
         with file.below(root).open("rb") as lines:
@@ -203,7 +209,7 @@ def _merge_lines(
 
 
 def dropped_file_name(step: str, reason: str) -> str:
-    """Of the file for a step and reason, without its ending.
+    """Name the file for a step and reason, without its suffix.
 
     >>> dropped_file_name("length", "too_short")
     'length-too_short'

@@ -1,6 +1,6 @@
-"""From a source's files to the units of its first leg. Large compressed files are unpacked on the way.
+"""The units of a source's first stage, from its files. Large compressed files are unpacked on the way.
 
-Where a `limit` will take the first records only, files are unpacked and read as far as it needs them and no further.
+Where a `limit` needs only the first records, files are unpacked and read only as far as it needs them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class InputUnits:
-    """The units of all sources; `stage` is that of the first leg."""
+    """Makes the first units of all sources; `stage` is the context of the first stage."""
 
     def __init__(self, plan: Plan, runner: StageRunner, stage: StageContext, salt: str) -> None:
         self._plan = plan
@@ -35,7 +35,7 @@ class InputUnits:
         self._salt = salt
 
     def unpack_files(self) -> None:
-        """All large compressed files of sources that are read to their end."""
+        """Unpack all large compressed files of sources that are read to their end."""
         self._run_unpack_tasks(
             [
                 self._make_unpack_task(source, file, None)
@@ -46,7 +46,7 @@ class InputUnits:
         )
 
     def prepare_units(self, source: SourcePlan) -> Iterator[StageUnit]:
-        """In path order; those of a limited source are made ready one by one."""
+        """Make the units of a source in path order; files of a limited source are unpacked when a unit needs them."""
         common = fingerprint.of(
             self._salt,
             LAYOUT_VERSION,
@@ -63,20 +63,20 @@ class InputUnits:
             yield StageUnit(source, fingerprint.of(common, [span.identity() for span in unit.spans]), unit.spans)
 
     def _find_pieces(self, source: SourcePlan, file: SourceFile) -> Iterator[Span] | None:
-        """What a compressed file was unpacked to; None if it is not."""
+        """Find what a compressed file was unpacked to; None if it is not unpacked."""
         return self._unpack_into_spans(source, file) if source.must_unpack(file) else None
 
     def _unpack_into_spans(self, source: SourcePlan, file: SourceFile) -> Iterator[Span]:
-        num_given = 0
-        # The first unit alone is often all that a limit asks for.
+        num_spans = 0
+        # The first unit alone is often all that a limit needs.
         for max_cells in (CELLS_PER_UNIT, None) if source.is_limited else (None,):
             task = self._make_unpack_task(source, file, max_cells)
             self._run_unpack_tasks([task])
             result = self._runner.find_receipt(task.id, UnpackResult)
             if result is not None:
                 spans = result.make_spans(file, self._plan.output)
-                yield from spans[num_given:]
-                num_given = len(spans)
+                yield from spans[num_spans:]
+                num_spans = len(spans)
 
     def _make_unpack_task(self, source: SourcePlan, file: SourceFile, max_cells: int | None) -> Task:
         name = fingerprint.of("unpack", source.read_parameters, file.identity, self._plan.versions, max_cells)

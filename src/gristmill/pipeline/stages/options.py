@@ -1,4 +1,4 @@
-"""How a plan is run. None of this shapes the output."""
+"""How a plan is run. None of these options changes the output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """See `gristmill run --help`."""
+    """Options of one run. `gristmill run --help` describes each."""
 
     workers: int | Literal["auto"] = "auto"
     backend: str = "processes"
@@ -28,10 +28,13 @@ class RunOptions:
     monitor: bool = False
     events: EventLog | None = None
     watch: StepWatch | None = None
-    """Is told what each step makes of each batch; only where the run is in this process."""
+    """Watches every step and batch; only for runs in this process."""
 
     def __post_init__(self) -> None:
-        """Refuse what the engine would refuse, before any planning."""
+        """Raise what the engine would raise, before any planning."""
         Options(workers=self.workers, backend=self.backend, timeout=self.timeout)
         if self.update and self.overwrite:
-            raise UsageError("update and overwrite exclude each other", help="update uses again what still fits")
+            raise UsageError(
+                "update and overwrite exclude each other",
+                help="update reuses what is still valid; overwrite rebuilds everything",
+            )

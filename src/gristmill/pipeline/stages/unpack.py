@@ -1,9 +1,9 @@
-"""Large compressed files into plain pieces of one unit each, so that every worker can take part.
+"""Unpacking: a large compressed file becomes plain pieces of one unit each, so that all workers can read it.
 
-A piece holds whole cells, so it is read like that part of a plain file. Pieces lie in the work folder and go with it. A
-plain file of CSV or of one JSON array is only looked through: where its units begin cannot be told from its middle. Its
-pieces are parts of the file itself. So are those of a plain tar, by an index of its members; a compressed tar is
-unpacked as a whole first.
+A piece holds whole cells, so it is read like that part of a plain file. Pieces are in the work folder and are removed
+with it. A plain file of CSV or of one JSON array is only scanned, because a reader that starts in its middle cannot
+know where units begin; its pieces are ranges of the file itself. So are those of a plain tar, found by an index of its
+members. A compressed tar is unpacked as a whole first.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class UnpackTask:
     file: SourceFile
     stem: str
     max_cells: int | None = None
-    """Only so much of it."""
+    """Unpack only the first cells; None: all of them."""
 
 
 class PieceFile(msgspec.Struct, frozen=True, kw_only=True):
     """One piece on disk."""
 
     path: StoredPath | None
-    """None: a part of the input file."""
+    """None: the piece is a range of the input file."""
     first_cell: Count
     num_cells: Count
     start: Count
@@ -66,7 +66,7 @@ class IndexedTar(msgspec.Struct, frozen=True, kw_only=True):
     index: StoredPath
     index_bytes: Count
     path: StoredPath | None = None
-    """None: the input file."""
+    """None: the input file is a plain tar."""
     num_bytes: Count = 0
 
     def stored_files(self) -> list[tuple[str, int]]:
@@ -75,20 +75,21 @@ class IndexedTar(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnpackResult(msgspec.Struct, frozen=True, kw_only=True):
-    """All pieces of a file; becomes the receipt."""
+    """All pieces of a file; becomes its receipt."""
 
     pieces: list[PieceFile]
     elements: ElementRange | None = None
-    """Of a JSON array: where that is."""
+    """Where the JSON array is in the file, if it is one."""
     tar: IndexedTar | None = None
-    """Of a tar: its index, by which the pieces are read."""
+    """The index by which the pieces of a tar are read, if it is one."""
 
     def stored_files(self) -> list[tuple[str, int]]:
-        """What lies in the work folder, with its sizes."""
+        """List the files in the work folder, with their sizes."""
         files = [(piece.path, piece.num_bytes) for piece in self.pieces if piece.path is not None]
         return files if self.tar is None else [*files, *self.tar.stored_files()]
 
     def make_spans(self, file: SourceFile, root: Path) -> list[Span]:
+        """Make a span for each piece."""
         whole, index = file.path, ""
         if self.tar is not None:
             index = str(path_below(root, self.tar.index))
@@ -115,7 +116,7 @@ class UnpackResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_unpack(task: Task, context: Context) -> UnpackResult:
-    """The function of unpacking tasks; `context.state` is the `StageContext`."""
+    """Run an `UnpackTask`; `context.state` is the `StageContext`."""
     stage: StageContext = context.state
     unpack: UnpackTask = task.payload
     if file_format(unpack.file.path, stage.sources[unpack.source].read.format) == "webdataset":
@@ -139,7 +140,7 @@ def run_unpack(task: Task, context: Context) -> UnpackResult:
 
 
 def _index_tar(unpack: UnpackTask, stage: StageContext, context: Context) -> UnpackResult:
-    """Pieces of a tar: each begins at a member, and all are read by one index."""
+    """Cut a tar into pieces: each begins at a member, and all are read by one index."""
     path, damage = unpack.file.path, None
     unpacked: PendingFile | None = None
     if codec_of(path) is not None:
@@ -149,8 +150,8 @@ def _index_tar(unpack: UnpackTask, stage: StageContext, context: Context) -> Unp
         path = str(unpacked.path)
     index, starts = index_cells(path, unpack.max_cells)
     content = index.to_bytes()
-    place = f"{unpack.stem}.tarindex"
-    write_file(stage.root / place, content, stage.run_id)
+    index_path = f"{unpack.stem}.tarindex"
+    write_file(stage.root / index_path, content, stage.run_id)
     firsts = list(range(0, len(starts), CELLS_PER_UNIT))
     borders = [*index.header_offsets([starts[first] for first in firsts] if len(index) else []), index.tar_bytes]
     pieces = [
@@ -165,7 +166,7 @@ def _index_tar(unpack: UnpackTask, stage: StageContext, context: Context) -> Unp
         for number, first in enumerate(firsts)
     ]
     tar = IndexedTar(
-        index=place,
+        index=index_path,
         index_bytes=len(content),
         path=f"{unpack.stem}.tar" if unpacked is not None else None,
         num_bytes=unpacked.num_bytes if unpacked is not None else 0,
@@ -174,7 +175,7 @@ def _index_tar(unpack: UnpackTask, stage: StageContext, context: Context) -> Unp
 
 
 def _unpack_tar(path: str, plain: PendingFile, context: Context) -> tuple[str, str] | None:
-    """Write what a compressed tar holds; gives what broke it off, if something did."""
+    """Write the content of a compressed tar; return the reason and message of damage that ended it, if any."""
     try:
         with closing(read_unpacked_chunks(path)) as chunks:
             for number, chunk in enumerate(chunks):
@@ -188,7 +189,7 @@ def _unpack_tar(path: str, plain: PendingFile, context: Context) -> tuple[str, s
 
 
 class _PieceWriter:
-    """Starts a new file every `CELLS_PER_UNIT` cells; without a `stem`, only notes where they begin."""
+    """Writes pieces of `CELLS_PER_UNIT` cells each; without a `stem` it only records where they begin."""
 
     def __init__(self, stage: StageContext, stem: str | None, start: int) -> None:
         self._stage = stage
@@ -210,7 +211,7 @@ class _PieceWriter:
             self._file.write(data)
 
     def finish(self, files: ExitStack, damage: tuple[str, str] | None = None) -> None:
-        """Even an empty stream, or one that is damaged at once, has a piece that says so."""
+        """Commit the last piece. Even an empty stream, or one damaged from its start, has a piece that says so."""
         if not self._is_open and not self.pieces:
             self._open(files, 0)
         if self._is_open:
