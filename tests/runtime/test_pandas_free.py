@@ -36,7 +36,7 @@ from gristmill.engine import tasks
 from gristmill.pipeline.stages import runner
 from gristmill.pipeline.stages.options import RunOptions
 from gristmill.pipeline.run import run_recipe
-from gristmill.pipeline.stages.slice_task import run_slice
+from gristmill.pipeline.stages.slice_run import run_slice
 from gristmill.steps import Length, Read, Write
 
 def spying(task, context):

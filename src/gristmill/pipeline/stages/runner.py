@@ -19,7 +19,8 @@ from gristmill.pipeline.planning.units import Span, Unit, cut_into_slices
 from gristmill.pipeline.stages.join import JoinTask, merge_results, run_join
 from gristmill.pipeline.stages.outputs.sinks import SinkResult
 from gristmill.pipeline.stages.poison import find_poison
-from gristmill.pipeline.stages.slice_task import SliceResult, SliceTask, run_slice
+from gristmill.pipeline.stages.slice_run import run_slice
+from gristmill.pipeline.stages.slice_task import SliceResult, SliceTask
 from gristmill.pipeline.stages.stage_context import set_up_worker
 from gristmill.pipeline.stages.unpack import UnpackResult
 from gristmill.pipeline.work_folder import work_path

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from gristmill.core.errors import SourceChangedError
 from gristmill.pipeline.planning.units import Span, cluster_small_files
+from gristmill.pipeline.stages.slice_task import BYTES_PER_ROW
 from gristmill.steps.read import CELL_BYTES, CellBatch, open_reader, read_small_files
 from gristmill.steps.records.record_functions import quarantine_row
 from gristmill.storage.files import read_version
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from gristmill.pipeline.stages.stage_context import StageContext
     from gristmill.pipeline.stages.stored import StoredRecords
 
-_BYTES_PER_ROW = 1 << 10  # a guess, for progress only
 _POISON_MESSAGE = "this record ended every worker that ran it, alone and with others (in which step is not known)"
 
 
@@ -47,7 +47,7 @@ class SliceReader:
         """Relative paths of the files read so far, by the file's id."""
         self.cell_number = 0
         """The number of the cell that is being read or was read last."""
-        self._size = sum(map(measure_input, task.inputs))
+        self._size = task.size
         self._progress = 0.0
         """How much of the inputs is done."""
 
@@ -109,7 +109,7 @@ class SliceReader:
                 self._account.records_in -= batch.num_rows
                 self._account.created += batch.num_rows
             yield CellBatch(number, batch)
-            self._advance(batch.num_rows * _BYTES_PER_ROW)
+            self._advance(batch.num_rows * BYTES_PER_ROW)
         for reason, count in stored.count_dropped(num_records).items():
             self._account.records_in += count
             self._account.dropped[reason] += count
@@ -131,11 +131,6 @@ class SliceReader:
             is_kept = np.ones(cell.batch.num_rows, dtype=bool)
             is_kept[list(reasons)] = False
             cell.batch = cell.batch.filter(pa.array(is_kept))
-
-
-def measure_input(source: Span | StoredRecords) -> int:
-    """Measure an input for progress: bytes of a file, or a guess for rows of an earlier stage."""
-    return source.num_bytes if isinstance(source, Span) else source.num_rows * _BYTES_PER_ROW
 
 
 def _check_unchanged(span: Span) -> None:

@@ -1,40 +1,22 @@
-"""The task of a worker: read the cells of a slice, run the stage's steps on each, write blocks, keep the books.
-
-All local steps of a stage run one after another on a cell, so a record is read and written once in a stage.
-"""
+"""Slices as data: what a worker is asked to do with one slice, and what it returns."""
 
 from __future__ import annotations
 
-from collections import Counter
-from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
-import pyarrow as pa
 
-from gristmill.core.books import Account
-from gristmill.core.records import INPUT_IDS, TEXT, count_values
-from gristmill.core.step import apply_kernel
-from gristmill.pipeline.stages.dropped import DroppedRecordWriter
-from gristmill.pipeline.stages.outputs.split_files import OutputStem, SplitFile
-from gristmill.pipeline.stages.quarantine import QuarantineWriter
-from gristmill.pipeline.stages.slice_reader import SliceReader, measure_input
-from gristmill.shards.manifest import StoredFile
-from gristmill.storage.commit import PendingFile
+from gristmill.core.books import Account  # noqa: TC001  (msgspec looks at the types of fields)
+from gristmill.pipeline.planning.units import Span
+from gristmill.pipeline.stages.outputs.split_files import SplitFile  # noqa: TC001
+from gristmill.shards.manifest import StoredFile  # noqa: TC001
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from gristmill.engine.tasks import Context, Task
-    from gristmill.pipeline.stages.stage_context import LoadedContext
     from gristmill.pipeline.stages.stored import UnitInput
-    from gristmill.steps.read import CellBatch
 
+BYTES_PER_ROW = 1 << 10
+"""A guess at the size of a stored row, for progress only."""
 PIECE_ROWS = 64
 """A task that has killed a worker sends this many rows at a time through the steps."""
 
@@ -85,131 +67,6 @@ class SliceResult(msgspec.Struct, frozen=True, kw_only=True):
     dropped: list[StoredFile] = []
 
 
-def run_slice(task: Task, context: Context) -> SliceResult | None:
-    """Run a `SliceTask`; `context.state` is the `LoadedContext`. A trial gives None."""
-    run = _SliceRun(context.state, task.payload, context)
-    if task.payload.trial is None:
-        return run.run()
-    run.run_trial(task.payload.trial)
-    return None
-
-
-class _SliceRun:
-    """One run of one slice: its accounts, and the files that it has open."""
-
-    def __init__(self, loaded: LoadedContext, task: SliceTask, context: Context) -> None:
-        self._stage = stage = loaded.context
-        self._task = task
-        self._context = context
-        self._source = stage.sources[task.source]
-        self._kernels = loaded.kernels[task.source]
-        for kernel in self._kernels:
-            kernel.begin_task()
-        self._entry_account = Account(step=self._source.entry_account or "")
-        self._accounts = [Account(step=step.name) for step in self._source.steps]
-        self._reader = SliceReader(stage, task, context, self._entry_account)
-        self._open_files = ExitStack()
-        self._quarantine = QuarantineWriter(
-            task.source, stage.max_quarantine, self._reader.paths, partial(self._open_file, "quarantine")
-        )
-        self._dropped: DroppedRecordWriter | None = None
-        if stage.keep_dropped is not None:
-            self._dropped = DroppedRecordWriter(
-                task.source, stage.keep_dropped, stage.seed, self._reader.paths, partial(self._open_file, "dropped")
-            )
-
-    def run(self) -> SliceResult:
-        stem = OutputStem(self._stage.root, self._task.stem, self._stage.run_id)
-        # No file has its name before its commit, so a task that fails or is killed leaves nothing that counts. Files
-        # that were committed before a later one failed are overwritten when the task runs again.
-        with self._open_files, self._source.output.open_sink(stem, self._task.num_slices) as sink:
-            for cell in self._reader.read_cells():
-                sink.add(self._apply_steps_in_pieces(self._enter_cell(cell)))
-            written = sink.commit()
-            self._reader.finish()
-            if self._dropped is not None:
-                self._dropped.finish()
-            quarantine = self._commit_file(self._quarantine.file)
-            dropped = self._commit_file(self._dropped.file if self._dropped is not None else None)
-        # After some barriers the first step accounts for what comes in, and the entry account has no name.
-        accounts = [account for account in (self._entry_account, *self._accounts) if account.step]
-        return SliceResult(
-            split_files=written.split_files,
-            held_files=written.held_files,
-            leftovers=written.leftovers,
-            books=[*accounts, *written.accounts],
-            quarantine=quarantine,
-            dropped=dropped,
-        )
-
-    def run_trial(self, trial: TrialRows) -> None:
-        """Send the trial's rows through the steps. Each position is reported first: the last one names the killer."""
-        with self._open_files:
-            for number, cell in enumerate(self._reader.read_cells()):
-                if number == trial.cell:
-                    for start in range(trial.first, min(trial.stop, cell.batch.num_rows), trial.piece_rows):
-                        self._context.at(start)
-                        self._apply_steps(cell.batch.slice(start, trial.piece_rows))
-                    return
-
-    def _enter_cell(self, cell: CellBatch) -> pa.RecordBatch:
-        """Count the records of a cell into the books, and give those that go on to the steps."""
-        account = self._entry_account
-        account.records_in += cell.batch.num_rows + sum(bad.num_records for bad in cell.quarantined)
-        account.records_out += cell.batch.num_rows
-        if cell.num_blank:
-            account.counters["blank"] += cell.num_blank
-        account.counters.update(+cell.counters)
-        self._quarantine.add(account, cell.quarantined, cell.batch)
-        _add_amounts(account, cell.batch)
-        self._context.count(records=cell.batch.num_rows)
-        if self._stage.watch is not None:
-            self._stage.watch.after_read(self._task.source, cell.batch, cell.quarantined)
-        return cell.batch
-
-    def _apply_steps_in_pieces(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if not self._task.in_pieces or batch.num_rows <= PIECE_ROWS:
-            return self._apply_steps(batch)
-        pieces = []
-        for start in range(0, batch.num_rows, PIECE_ROWS):
-            self._context.at(self._reader.cell_number)  # each piece has the whole timeout
-            pieces.append(self._apply_steps(batch.slice(start, PIECE_ROWS)))
-        # One batch again: the pieces must not show as blocks of their own in the output.
-        return pa.concat_batches(pieces)
-
-    def _apply_steps(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        counts: Mapping[str, NDArray[np.int64]] = {}
-        for step, kernel, account in zip(self._source.steps, self._kernels, self._accounts, strict=True):
-            applied = apply_kernel(kernel, batch, self._stage.seed, counts)
-            if self._stage.watch is not None:
-                self._stage.watch.after_step(self._task.source, step, batch, applied)
-            account.records_in += batch.num_rows
-            account.created += applied.created
-            account.records_out += applied.batch.num_rows
-            account.dropped.update(Counter(applied.dropped))
-            account.counters.update(applied.counters)
-            self._quarantine.add(account, applied.quarantined, batch)
-            if self._dropped is not None:
-                self._dropped.add(account.step, batch, applied)
-            batch, counts = applied.batch, applied.counts
-            _add_amounts(account, batch)
-        return batch
-
-    def _open_file(self, kind: str) -> PendingFile:
-        path = self._stage.root / f"{self._task.stem}.{kind}.jsonl"
-        return self._open_files.enter_context(PendingFile(path, self._stage.run_id))
-
-    def _commit_file(self, file: PendingFile | None) -> list[StoredFile]:
-        if file is None:
-            return []
-        file.commit()
-        path = file.path.relative_to(self._stage.root).as_posix()
-        return [StoredFile(path=path, bytes=file.num_bytes, xxh3=file.checksum)]
-
-
-def _add_amounts(account: Account, batch: pa.RecordBatch) -> None:
-    """Add how much text or how many tokens come out. That is a difference of offsets, so it costs nothing."""
-    if TEXT in batch.schema.names:
-        account.text_bytes += count_values(batch.column(TEXT))
-    elif INPUT_IDS in batch.schema.names:
-        account.tokens += count_values(batch.column(INPUT_IDS))
+def measure_input(source: UnitInput) -> int:
+    """Measure an input for progress: bytes of a file, or a guess for rows of an earlier stage."""
+    return source.num_bytes if isinstance(source, Span) else source.num_rows * BYTES_PER_ROW
