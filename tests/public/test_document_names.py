@@ -28,12 +28,21 @@ CLASS = re.compile(r"[A-Z][a-z0-9]+([A-Z][a-z0-9]*)+")
 USERS_FILES = {"functions.py", "script.py", "train.py", "example.py"}
 """Files of the reader, in examples."""
 
-FOREIGN_FILES = {"preprocess_data.py", "random.py"}
+FOREIGN_FILES = {"merge_datasets.py", "preprocess_data.py", "random.py"}
 
 FOREIGN_CLASSES = {
     *("AutoTokenizer", "BatchSampler", "DataCollatorForSeq2Seq", "DataLoader", "DatasetDict", "DistributedSampler"),
     *("DataCollatorWithFlattening", "DataFrame", "DocumentTokenizer", "IterableDataset", "ProcessPoolExecutor"),
-    *("RecordBatch", "RecordBatchReader", "SFTConfig", "SFTTrainer", "ShareGPT", "StatefulDataLoader"),
+    *(
+        "RandomMix",
+        "RecordBatch",
+        "RecordBatchReader",
+        "SFTConfig",
+        "SFTTrainer",
+        "ShareGPT",
+        "StatefulDataLoader",
+        "ThreadPool",
+    ),
 }
 """Classes of libraries that the documents compare with, or hand data to."""
 
@@ -50,6 +59,9 @@ OTHER_NAMES = {
         "vm",
     ),
     *("zstdcat", "Unreleased", "dropped_rows", "helpers", "manager"),  # the last three are advice in CONTRIBUTING
+    # the other tool of a guide "from …"
+    *("RandomMix", "ThreadPool", "imap_unordered", "initializer", "maxtasksperchild", "pool", "rename_column"),
+    *("split_by_node", "split_by_worker", "train_test_split"),
     "found_by_tags",  # put together from two words
 }
 """Names that our sources do not hold, and need not."""
