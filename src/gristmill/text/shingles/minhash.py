@@ -29,7 +29,7 @@ BLOCK = 1024
 """Words that are worked on at once; a shingle has far fewer."""
 _MIX = np.uint32(0x9E3779B1)
 _TEXTS_AT_ONCE = 4096
-"""Full signatures are held for so many texts: 1.7 MiB of them."""
+"""Full signatures are held for this many texts: 1.7 MiB of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class FastEngine(Engine):
-    """The engine `fastokens`."""
+    """The fast engine, on the library `fastokens`."""
 
     name: ClassVar[str] = FAST
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ReferenceEngine(Engine):
-    """The engine `tokenizers`."""
+    """The reference engine, on the library `tokenizers`."""
 
     name: ClassVar[str] = REFERENCE
 
