@@ -198,7 +198,7 @@ def test_notebook(project, tmp_path):
 
 
 def test_what_main_defines_is_function_argument_and_result(project):
-    """Classes of the program itself, in both directions; what comes back is of the very same class."""
+    """Classes of the program itself, in both directions; results are of the very same class."""
     script = scripts.write(
         project / "script.py",
         """
@@ -312,7 +312,7 @@ def test_large_globals_are_sent_once_a_worker(project):
 
 @pytest.mark.parametrize("name", ["random", "queue", "socket", "select", "signal", "struct", "logging", "types"])
 def test_modules_of_the_current_folder_do_not_hide_pythons_own(project, name):
-    """A user's random.py lies in the current folder, from which an installed program is run."""
+    """A user's random.py is in the current folder, from which an installed program is run."""
     elsewhere = project / "elsewhere"
     elsewhere.mkdir()
     scripts.write(elsewhere / "script.py", PROGRAM)

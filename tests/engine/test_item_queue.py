@@ -178,7 +178,7 @@ def test_end_forgets_what_comes_after():
 )
 @settings(max_examples=150, deadline=None)
 def test_law_of_the_queue(number, chunk_size, seed):
-    """Whatever comes back, in whatever state: each item is done exactly once in the end."""
+    """Whatever is put back, in whatever state: each item is done exactly once in the end."""
     rng = random.Random(seed)
     auto = ChunkSizer(chunk_size, 2, number)
     queue = ItemQueue(range(number), auto, 0)

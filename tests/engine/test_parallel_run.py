@@ -87,7 +87,7 @@ def test_auto_backend_leaves_for_long_inputs_of_unknown_length():
     assert any(pid != os.getpid() for _, pid in results)
 
 
-def test_auto_backend_judges_by_items_not_by_chunks():
+def test_auto_backend_measures_items_not_chunks():
     """A chunk of eight items of 0.3 s is more than a second's work too."""
 
     def function(n):

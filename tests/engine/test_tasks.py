@@ -137,7 +137,7 @@ def test_counters_may_have_any_name(backend, tmp_path):
 
 
 def test_counters_arrive_while_the_task_runs(folder, monkeypatch):
-    """The task goes on counting until somebody outside has seen it."""
+    """The task continues to count until the counters are seen outside."""
 
     class Display:
         seconds_between = 0.02

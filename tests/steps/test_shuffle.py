@@ -23,7 +23,7 @@ def test_order_depends_neither_on_arrival_nor_on_buckets(arrival, num_buckets):
     assert pa.concat_batches(parts).equals(whole)
 
 
-def test_is_a_permutation_and_hangs_on_the_seed():
+def test_is_a_permutation_and_depends_on_the_seed():
     batch = documents(WORDS)
     one, two = (texts(Shuffle().sort(batch, seed=seed)) for seed in (1, 2))
     assert sorted(one) == sorted(two) == sorted(WORDS)

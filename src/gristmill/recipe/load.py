@@ -56,7 +56,7 @@ def parse_recipe(
     """
     tree = parse_yaml(text, name)
     apply_overrides(tree, overrides)
-    return _RecipeReader(tree, folder).recipe()
+    return _RecipeReader(tree, folder).read_recipe()
 
 
 class _RecipeReader:
@@ -66,8 +66,9 @@ class _RecipeReader:
         self._tree = tree
         self._folder = folder
 
-    def recipe(self) -> Recipe:
-        data = self._mapping((), self._tree.data, "a recipe")
+    def read_recipe(self) -> Recipe:
+        """Convert the whole tree. Raises `UsageError` with the line of the first mistake."""
+        data = self._expect_mapping((), self._tree.data, "a recipe")
         types = {field.name: field.type for field in msgspec.structs.fields(Recipe) if field.name != "folder"}
         self._check_keys((), data, types, "a recipe")
         for key in ("output", "sources"):
@@ -75,14 +76,14 @@ class _RecipeReader:
                 raise self._tree.error((key,), f"the recipe has no {key}", help=f"add {_EXAMPLES[key]}")
         values = {
             key: self._convert((key,), value, types[key])
-            for key, value in self._with_sizes((), data).items()
+            for key, value in self._parse_sizes((), data).items()
             if key not in ("sources", "steps")
         }
-        sources = self._mapping(("sources",), data["sources"], "sources")
-        made = {name: self._source(("sources", name), source) for name, source in sources.items()}
-        common = self._steps(("steps",), data.get("steps"))
+        sources = self._expect_mapping(("sources",), data["sources"], "sources")
+        read_sources = {name: self._read_source(("sources", name), source) for name, source in sources.items()}
+        common = self._read_steps(("steps",), data.get("steps"))
         try:
-            return Recipe(sources=made, steps=common, folder=self._folder, **values)
+            return Recipe(sources=read_sources, steps=common, folder=self._folder, **values)
         except UsageError as error:
             path = tuple(str(error.context.get("key", "")).split("."))
             raise self._tree.error(path, error.message, help=error.help) from error
@@ -92,37 +93,37 @@ class _RecipeReader:
         output = self._tree.data.get("output")
         return read_recorded_plugins(Path(self._folder or ".", output)) if isinstance(output, str) else {}
 
-    def _source(self, path: TreePath, data: Any) -> Source:
+    def _read_source(self, path: TreePath, data: Any) -> Source:
         if isinstance(data, (str, list)):
             raise self._tree.error(path, f"source {path[-1]} needs a key read", help=f"write {path[-1]}: {{read: …}}")
-        parameters = dict(self._mapping(path, data, f"source {path[-1]}"))
-        own = self._steps((*path, "steps"), parameters.pop("steps", None))
-        named = parameters.get("read")
-        if isinstance(named, list):
-            if not all(isinstance(item, str) for item in named):
+        parameters = dict(self._expect_mapping(path, data, f"source {path[-1]}"))
+        own = self._read_steps((*path, "steps"), parameters.pop("steps", None))
+        paths = parameters.get("read")
+        if isinstance(paths, list):
+            if not all(isinstance(item, str) for item in paths):
                 raise self._tree.error(
                     (*path, "read"), "read must be a path or a list of paths", help="as data/*.jsonl"
                 )
-            parameters["read"] = self._paths((*path, "read"), named)
-        read = self._struct(path, parameters, steps.Read, f"source {path[-1]}", extra=("steps",))
+            parameters["read"] = self._read_paths((*path, "read"), paths)
+        read = self._make_step(path, parameters, steps.Read, f"source {path[-1]}", extra=("steps",))
         return Source(read, own)
 
-    def _paths(self, path: TreePath, named: list[str]) -> list[str]:
+    def _read_paths(self, path: TreePath, paths: list[str]) -> list[str]:
         try:
-            return [to_path(item) for item in named]
+            return [to_path(item) for item in paths]
         except UsageError as error:
             raise self._tree.error(path, error.message, help=error.help) from None
 
-    def _steps(self, path: TreePath, data: Any) -> list[Step]:
+    def _read_steps(self, path: TreePath, data: Any) -> list[Step]:
         if data is None:
             return []
         if not isinstance(data, list):
             raise self._tree.error(
                 path, f"steps must be a list, not {_describe(data)}", help="begin each step with a dash"
             )
-        return [self._step((*path, index), item) for index, item in enumerate(data)]
+        return [self._read_step((*path, index), item) for index, item in enumerate(data)]
 
-    def _step(self, path: TreePath, data: Any) -> Step:
+    def _read_step(self, path: TreePath, data: Any) -> Step:
         if isinstance(data, str):
             data = {data: None}
         if not isinstance(data, dict) or len(data) != 1:
@@ -143,19 +144,19 @@ class _RecipeReader:
             raise self._tree.error(
                 path,
                 f"{name} must be `key: value` pairs, not {_describe(parameters)}",
-                help=_pairs_help(step_type, parameters),
+                help=_suggest_pairs(step_type, parameters),
             )
-        return self._struct(path, parameters or {}, step_type, name)
+        return self._make_step(path, parameters or {}, step_type, name)
 
-    def _struct(
+    def _make_step(
         self, path: TreePath, parameters: dict[str, Any], step_type: type[Step], what: str, extra: Iterable[str] = ()
     ) -> Step:
         fields = [field.encode_name for field in msgspec.structs.fields(step_type)]
         self._check_keys(path, parameters, [*fields, *extra], what)
-        made: Step = self._convert(path, self._with_sizes(path, parameters), step_type)
-        return made
+        step: Step = self._convert(path, self._parse_sizes(path, parameters), step_type)
+        return step
 
-    def _with_sizes(self, path: TreePath, data: dict[str, Any]) -> dict[str, Any]:
+    def _parse_sizes(self, path: TreePath, data: dict[str, Any]) -> dict[str, Any]:
         """Replace numbers of bytes that are written with a unit, `64MiB`, by integers."""
         converted = dict(data)
         for key, value in data.items():
@@ -166,7 +167,7 @@ class _RecipeReader:
                     raise self._tree.error((*path, key), error.message, help=error.help) from None
         return converted
 
-    def _mapping(self, path: TreePath, data: Any, what: str) -> dict[str, Any]:
+    def _expect_mapping(self, path: TreePath, data: Any, what: str) -> dict[str, Any]:
         if not isinstance(data, dict):
             raise self._tree.error(path, f"{what} must be `key: value` pairs, not {_describe(data)}")
         return data
@@ -179,9 +180,9 @@ class _RecipeReader:
                 hint = f'did you mean "{meant}"?' if meant else f"there are {', '.join(names) or 'none'}"
                 raise self._tree.error((*path, key), f'{what} has no key "{key}"', help=hint)
 
-    def _convert(self, path: TreePath, value: Any, wanted: Any) -> Any:
+    def _convert(self, path: TreePath, value: Any, target_type: Any) -> Any:
         try:
-            return msgspec.convert(value, wanted)
+            return msgspec.convert(value, target_type)
         except msgspec.ValidationError as error:
             raise self._locate_error(path, value, error) from error
 
@@ -194,13 +195,13 @@ class _RecipeReader:
             return self._tree.error((*path, *named[:1]), f"{path[-1]}: {cause.message}", help=cause.help)
         message = str(error)
         inner = _PATH_IN_ERROR.search(message)
-        keys = _keys(inner[1]) if inner else ()
+        keys = _parse_keys(inner[1]) if inner else ()
         where = ".".join(map(str, (*path, *keys)))
         return self._tree.error((*path, *keys), f"{where}: {_PATH_IN_ERROR.sub('', message)}")
 
 
-def _pairs_help(step_type: type[Step], value: Any) -> str:
-    """How a step is written, with the key for which a lone value may have been meant."""
+def _suggest_pairs(step_type: type[Step], value: Any) -> str:
+    """Say how a step is written, with the key that a value without a key was probably meant for."""
     names = [field.encode_name for field in msgspec.structs.fields(step_type)]
     for name in names:
         with suppress(msgspec.ValidationError):
@@ -212,10 +213,10 @@ def _pairs_help(step_type: type[Step], value: Any) -> str:
 _EXAMPLES = {"output": "output: out", "sources": "sources: {web: {read: data/*.jsonl}}"}
 
 
-def _keys(written: str) -> TreePath:
+def _parse_keys(text: str) -> TreePath:
     """Parse `.columns[0]` as a path; `[...]` is a key of a mapping that msgspec does not name."""
     path: list[str | int] = []
-    for name, index in re.findall(r"\.([^.\[]+)|\[(\d+)\]", written):
+    for name, index in re.findall(r"\.([^.\[]+)|\[(\d+)\]", text):
         path.append(name or int(index))
     return tuple(path)
 

@@ -48,7 +48,7 @@ def test_those_that_cannot_travel_are_named(error):
     assert type(error).__name__ in arrived.traceback
 
 
-def test_what_no_second_try_can_mend():
+def test_errors_that_a_retry_cannot_fix_are_final():
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO):
         assert sent(OSError(number, "full")).is_final
     assert sent(SourceChangedError("a.jsonl has changed")).is_final

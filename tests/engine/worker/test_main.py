@@ -153,7 +153,7 @@ def test_set_up_runs_again_in_each_replacement():
 
 @pytest.mark.slow
 def test_replacement_of_workers_that_do_not_want_to_leave(folder):
-    """A thread that the function left running keeps the interpreter from exiting: the job goes on without it."""
+    """A thread that the function left running keeps the interpreter from exiting: the job continues without it."""
 
     def function(n):
         threading.Thread(target=wait_for_file, args=(folder / "never", 3600)).start()
