@@ -1,4 +1,4 @@
-"""Codes of languages (ISO 639): what may stand for a language in a recipe, and which one was probably meant."""
+"""Language codes (ISO 639): which are valid in a recipe, and which one was probably meant."""
 
 from __future__ import annotations
 
@@ -39,33 +39,33 @@ pa panjabi, de deutsch, fr francais, es espanol, ja jp, zh cn, ko kor, el gr, cs
 """
 
 
-def _codes_of(names: str) -> dict[str, str]:
+def _parse_codes(names: str) -> dict[str, str]:
     return {name: code for code, name in (pair.split() for pair in names.split(","))}
 
 
 def check_language_code(language: str, where: str) -> None:
-    """Refuse what is no code of a language: `german`, `xx`. Regions and scripts may follow: `pt-BR`, `zh_Hant`.
+    """Refuse what is not a language code: `german`, `xx`. Regions and scripts may follow: `pt-BR`, `zh_Hant`.
 
     >>> check_language_code("pt-BR", "by_language")
     """
-    codes = _codes_of(_NAMES)
+    codes = _parse_codes(_NAMES)
     first = re.split("[-_]", language.lower())[0]
     if _TAG.fullmatch(language) and (len(first) > _TWO_LETTERS or first in codes.values()):
         return
-    meant = nearest_code(language)
+    nearest = nearest_code(language)
     raise UsageError(
-        f'{where}: "{language}" is no code of a language',
-        help=f'did you mean "{meant}"?' if meant else "use codes such as en, de, zh, pt-BR",
+        f'{where}: "{language}" is not a language code',
+        help=f'did you mean "{nearest}"?' if nearest else "use codes such as en, de, zh, pt-BR",
     )
 
 
 def nearest_code(language: str) -> str | None:
-    """The code of the language that was probably meant.
+    """Find the code of the language that was probably meant; None if there is none.
 
     >>> nearest_code("German"), nearest_code("japanes"), nearest_code("jp"), nearest_code("zh-hans!"), nearest_code("-")
     ('de', 'ja', 'ja', 'zh', None)
     """
-    codes = _codes_of(_NAMES) | _codes_of(_OTHER_NAMES)
+    codes = _parse_codes(_NAMES) | _parse_codes(_OTHER_NAMES)
     plain = language.lower()
     first = re.split("[^a-z]", plain)[0]
     if first in codes.values():

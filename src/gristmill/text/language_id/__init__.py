@@ -1,7 +1,7 @@
-"""Which language a text is in: fastText's `lid.176.ftz`, 176 languages, read and run here.
+"""Language identification with fastText's model `lid.176.ftz`: 176 languages, with an engine of our own.
 
-fastText itself takes 300 ns a character. What it computes is little: a mean of vectors of the pieces of all words, and
-a walk down a tree of 175 nodes. Here that takes 30 ns a character, so whole documents can be looked at.
+fastText itself takes 300 ns per character. The computation is small: a mean of the vectors of all words and their
+pieces, and a walk down a tree of 175 nodes. Here it takes 30 ns per character, so whole documents can be read.
 """
 
 from gristmill.text.language_id.identify import LanguageIdentifier, load_identifier

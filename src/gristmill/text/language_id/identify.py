@@ -1,4 +1,4 @@
-"""The model made ready for the kernels, and languages of texts."""
+"""Identification of languages: the model as arrays for the kernels, and the calls of these."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _MAX_PIECES, _PIECE_BYTES = 64, 512
 
 
 class LanguageIdentifier:
-    """Tells languages. 8 MB; shared by all threads, since it is only read."""
+    """Identifies languages. 8 MB; threads share it, since it is only read."""
 
     def __init__(self, path: Path) -> None:
         model = load_model(path)
         self.labels = model.labels
         self._min_subword, self._max_subword = model.min_subword, model.max_subword
-        # Half as wide, so that more of them stay in the processor's caches.
+        # 16 bits instead of 32, so that more of them stay in the processor's caches.
         self._subword_rows = model.subword_rows.astype(np.uint16)
         self._vectors = np.rint(model.vectors.astype(np.float64) * _SCALE).astype(np.int32)
         self._nodes = model.nodes.astype(np.float64)
@@ -39,7 +39,7 @@ class LanguageIdentifier:
     def identify(
         self, data: NDArray[np.uint8], offsets: NDArray[np.int64]
     ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """For each document the index of its label and how likely it is. Long ones are looked at in pieces."""
+        """Find the most likely label of each document; returns its index and probability. Long ones are sampled."""
         begins, ends, owners = choose_pieces(offsets)
         count = len(offsets) - 1
         sums = np.zeros((count, self._vectors.shape[1]), np.int64)
@@ -63,10 +63,10 @@ class LanguageIdentifier:
 
 
 def choose_pieces(offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """What is looked at: where each piece begins and ends, and whose it is.
+    """Choose the pieces that are read: where each begins and ends, and the document it belongs to.
 
-    A document of up to 32 KiB is one piece, a longer one 64 pieces of 512 bytes at equal distances, whose ends may cut
-    a word.
+    A document of up to 32 KiB is one piece; a longer one has 64 pieces of 512 bytes at equal distances, which may begin
+    or end within a word.
 
     >>> [part.tolist() for part in choose_pieces(np.array([0, 5, 9]))]
     [[0, 5], [5, 9], [0, 1]]
@@ -82,36 +82,37 @@ def choose_pieces(offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArra
 
 @cache
 def load_identifier() -> LanguageIdentifier:
-    """That of the installed model; 50 ms at the first call."""
+    """Load the installed model; 50 ms at the first call."""
     return LanguageIdentifier(find_model())
 
 
 def _build_huffman_tree(counts: list[int]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """The Huffman tree of the labels, which stand from the most to the least frequent, as fastText builds it.
+    """Build the Huffman tree of the labels like fastText; `counts` go from the most to the least frequent label.
 
-    Of the nodes above the leaves, in the order in which they are made: the last is the root.
+    Returns the left and right children of the nodes above the leaves, in the order in which they are made: the last one
+    is the root.
     """
     num_leaves = len(counts)
     times = counts + [_NO_COUNT] * (num_leaves - 1)
     left, right = [], []
     leaf, node = num_leaves - 1, num_leaves
-    for made in range(num_leaves, 2 * num_leaves - 1):
-        chosen = []
+    for parent in range(num_leaves, 2 * num_leaves - 1):
+        children = []
         for _ in range(2):
             if leaf >= 0 and times[leaf] < times[node]:
-                chosen.append(leaf)
+                children.append(leaf)
                 leaf -= 1
             else:
-                chosen.append(node)
+                children.append(node)
                 node += 1
-        left.append(chosen[0])
-        right.append(chosen[1])
-        times[made] = times[chosen[0]] + times[chosen[1]]
+        left.append(children[0])
+        right.append(children[1])
+        times[parent] = times[children[0]] + times[children[1]]
     return np.array(left, np.int32), np.array(right, np.int32)
 
 
 def _build_word_table(words: list[bytes]) -> tuple[NDArray[np.int32], NDArray[np.uint8], NDArray[np.int64]]:
-    """Rows by hash, with empty places: -1; the words one after another, and where each ends."""
+    """Build a hash table of words: rows by slot (-1: empty), all words one after the other, and where each ends."""
     size = 16
     while size < 4 * len(words):
         size *= 2

@@ -1,7 +1,7 @@
-"""The sums and the walk, compiled. Sums are of whole numbers (vectors times 2^20), so no order of adding can show.
+"""The sums over words and the walk down the tree, compiled.
 
-What the pieces of a word come to is kept for the next time it occurs, under a 64-bit hash; a long word (a sentence in
-a script without spaces) is not.
+Sums are of integers (vectors times 2^20), so they do not depend on the order of addition. The sum of a word's pieces is
+cached under a 64-bit hash for the next time it occurs, except for long words (a sentence in a script without spaces).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SIGN = np.uint32(0xFFFFFF00)
 _BEGIN, _END = np.uint8(0x3C), np.uint8(0x3E)  # < >
 _SMALL = 1e-5
 _DEEPER = 1e-3
-"""`log(1 + _SMALL)` for each step down: by so much a leaf may be likelier than a node above it."""
+"""More than `log(1 + _SMALL)` for each step down the tree: by this much a leaf may be likelier than a node above it."""
 _LONG_START = np.uint64(0xCBF29CE484222325)
 _LONG_PRIME = np.uint64(0x100000001B3)
 _MAX_KNOWN = 48
@@ -31,7 +31,7 @@ _PRUNED = np.uint16(0xFFFF)
 
 @kernel
 def _hash_byte(before: np.uint32, byte: np.uint8) -> np.uint32:
-    """FNV-1a with bytes taken as signed, as fastText has it."""
+    """Add a byte to an FNV-1a hash, with bytes as signed numbers, like fastText."""
     value = np.uint32(byte)
     if byte >= 0x80:
         value |= _SIGN
@@ -45,7 +45,7 @@ def _is_separator(byte: int) -> bool:
 
 @kernel
 def _remainder(hashed: np.uint32, divisor: np.uint64, inverse: np.uint64) -> np.uint64:
-    """`hashed % divisor` without dividing; `inverse` is 2^52 / divisor, rounded up."""
+    """Compute `hashed % divisor` without a division; `inverse` is 2^52 / divisor, rounded up."""
     value = np.uint64(hashed)
     product = ((value * inverse) >> np.uint64(52)) * divisor
     return value - product if product <= value else value + divisor - product
@@ -61,7 +61,7 @@ def _word_row(
     words: NDArray[np.uint8],
     word_ends: NDArray[np.int64],
 ) -> int:
-    """The row of a whole word, -1 if the model does not have it."""
+    """Find the row of a whole word; -1 if the model does not have it."""
     mask = len(table) - 1
     slot = np.int64(hashed) & mask
     while table[slot] >= 0:
@@ -94,7 +94,10 @@ def _add_word(
     vectors: NDArray[np.int32],
     sums: NDArray[np.int64],
 ) -> int:
-    """Add the vectors of a word's pieces, with `<` and `>` around it; gives how many there were."""
+    """Add the vectors of the pieces of `<word>`; returns how many there are.
+
+    With pieces of 3 to 4 characters, `<the>` has `<th`, `<the`, `the`, `the>` and `he>`.
+    """
     count = 0
     divisor = np.uint64(len(subword_rows))
     inverse = np.uint64((1 << 52) // len(subword_rows) + 1)
@@ -139,9 +142,10 @@ def add_texts(
     sums: NDArray[np.int64],
     counts: NDArray[np.int64],
 ) -> None:
-    """Add up the pieces of text that each document (`owners`) has from `begins` to `ends`.
+    """Add up the words from `begins` to `ends` of each piece of text, for the document (`owners`) that has it.
 
-    `known` is room for a power of two of words and one more, `known_sums` for a vector and a count of each.
+    `known` and `known_sums` are the cache: the hash of a word, and its sum and count. Their length is one more than a
+    power of two.
     """
     for piece in range(len(begins)):
         place, end = begins[piece], ends[piece]
@@ -156,7 +160,7 @@ def add_texts(
                 hashed = _hash_byte(hashed, data[place])
                 key = (key ^ np.uint64(data[place])) * _LONG_PRIME
                 place += 1
-            # The last slot is for what is not kept.
+            # The last slot is for words that are not cached.
             slot = np.int64(key >> np.uint64(40)) & (len(known) - 2) if place - start <= _MAX_KNOWN else len(known) - 1
             if known[slot] != key or place - start > _MAX_KNOWN:
                 known[slot] = key
@@ -177,7 +181,7 @@ def add_texts(
 
 @kernel
 def _probability_of_right(mean: NDArray[np.float64], node: NDArray[np.float64]) -> float:
-    """How likely it is right, not left."""
+    """Compute the probability of the right child of a node."""
     dot = 0.0
     for column in range(len(node)):
         dot += mean[column] * node[column]
@@ -197,10 +201,11 @@ def choose_labels(
     labels: NDArray[np.int32],
     scores: NDArray[np.float64],
 ) -> None:
-    """The most likely leaf of the tree for each document, with its likelihood.
+    """Find the most likely leaf of the tree for each document, and its probability.
 
-    Node i has the children `left[i]` and `right[i]`; those below the number of leaves are labels, the others nodes and
-    that number. Always taking the likelier child gives a leaf; nodes that are less likely than it are not looked into.
+    Node i has the children `left[i]` and `right[i]`: numbers below the number of leaves are labels, others are nodes plus
+    that number. Always going to the likelier child leads to a first leaf. Subtrees of nodes that are less likely than it
+    cannot hold a better one and are skipped.
     """
     num_leaves = len(left) + 1
     for document in range(len(sums)):

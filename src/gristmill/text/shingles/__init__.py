@@ -1,4 +1,4 @@
-"""Documents as sets of word shingles, and short signatures from which the likeness of two of them can be told."""
+"""Documents as sets of word shingles, and short signatures from which the similarity of two is estimated."""
 
 from gristmill.text.shingles.minhash import MinHash, SignedTexts, estimate_similarities
 from gristmill.text.shingles.shingle_sets import ShingleSets, jaccard

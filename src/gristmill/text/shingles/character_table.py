@@ -1,13 +1,13 @@
-"""What a character is to the comparison of documents: part of a word, a word of its own, nothing, or a gap.
+"""What a character means when documents are compared: part of a word, a word of its own, nothing, or a gap.
 
-Two texts that differ only in case, accents, punctuation, spacing or the width of their letters are the same words.
+Two texts that differ only in case, accents, punctuation, spacing or the width of their letters have the same words.
 One character becomes one: `ß` and ligatures are not expanded, and above 2^16 letters are not folded. Marks without
-width are ignored in all scripts, also where they are vowels.
-Digits stay as they are: texts that differ in their numbers differ in what they say. Scripts that are written without
-gaps (Chinese, Japanese, Thai, Lao, Khmer, Burmese) are taken character by character. See decision 11 for the numbers.
+width are ignored in all scripts, also where they are vowels. Digits stay as they are: texts with other numbers say
+something else. Scripts that are written without gaps (Chinese, Japanese, Thai, Lao, Khmer, Burmese) have a word in each
+character. See decision 11 for the numbers.
 
-The table has an entry for each character below 2^16, 256 KiB; making it takes about 50 ms, once a process. It follows
-the Unicode version of Python, which every fingerprint knows.
+The table has an entry for each character below 2^16: 256 KiB, made in about 50 ms, once in a process. It follows the
+Unicode version of Python, which is part of every fingerprint.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 GAP = 0
 IGNORED = 1
-"""A mark on the character before it."""
+"""The character is a mark on the one before it."""
 ALONE = 1 << 31
-"""Set beside the character where it is a word of its own."""
+"""A bit beside the character: it is a word of its own."""
 
 _WITHOUT_GAPS = (
     (0x0E00, 0x0EFF),  # Thai, Lao
@@ -43,11 +43,11 @@ _WITHOUT_GAPS = (
 
 @cache
 def character_table() -> NDArray[np.uint32]:
-    """For each character below 2^16 `GAP`, `IGNORED`, or the character it counts as, perhaps with `ALONE`."""
+    """Make the table: for each character below 2^16 `GAP`, `IGNORED`, or what it is folded to, perhaps with `ALONE`."""
     table = np.array([_fold_character(chr(code)) for code in range(1 << 16)], dtype=np.uint32)
     for first, last in _WITHOUT_GAPS:
-        some = table[first : last + 1]
-        some[some > IGNORED] |= ALONE
+        script = table[first : last + 1]
+        script[script > IGNORED] |= ALONE
     table.flags.writeable = False
     return table
 
@@ -58,5 +58,5 @@ def _fold_character(character: str) -> int:
     if not character.isalnum() and unicodedata.category(character) != "Mc":
         return GAP
     bare = [part for part in unicodedata.normalize("NFKD", character.lower()) if not unicodedata.combining(part)]
-    # A character that stands for several (ligatures, Korean syllables) stays itself.
+    # A character that decomposes into several (ligatures, Korean syllables) stays itself.
     return ord(bare[0]) if len(bare) == 1 and bare[0].isalnum() else ord(character.lower()[0])

@@ -1,9 +1,14 @@
-"""The loops over text: words, shingles, MinHash. One pass over the UTF-8 bytes, nothing is made for a word.
+"""The loops over text: words, shingles, MinHash. One pass over the UTF-8 bytes, without an allocation per word.
 
-A word is gathered character by character in 64 bits, each xored in and multiplied away (nothing cheaper will do: what
-is only rotated makes words that differ in two letters equal), and then mixed. A shingle is a polynomial of the hashes
-of `ngram` words in a row, rolled on with one multiplication. Each is taken through all permutations `a*x` (mod 2^32, a
-odd): in registers of 256 bits eight at a time, eight shingles to each load.
+A word is hashed to 64 bits character by character: each is xored in and multiplied, and the word is mixed at its end.
+Nothing cheaper will do: with rotations alone, words that differ in two letters can collide. A shingle is a polynomial
+of the hashes of `ngram` consecutive words, rolled on with one multiplication:
+
+    words    a b c d    with ngram 2 and base B
+    shingles a*B+b, then (a*B+b)*B + c - a*B² = b*B+c, then c*B+d
+
+Each shingle goes through all permutations `a*x` (mod 2^32, a odd): in registers of 256 bits eight at a time, with eight
+shingles for each load.
 """
 
 from __future__ import annotations
@@ -40,13 +45,13 @@ def _mix(value: np.uint64) -> np.uint64:
 
 @kernel
 def _gather(hashed: np.uint64, folded: np.uint64) -> np.uint64:
-    """A word with one more character."""
+    """Add one character to the hash of a word."""
     return (hashed ^ folded) * _LETTER
 
 
 @kernel
 def _decode_character(data: NDArray[np.uint8], place: Any, stop: int) -> tuple[Any, Any]:
-    """A character of more than one byte, and where the next one begins. Bytes that are no UTF-8 cannot come here."""
+    """Decode a character of more than one byte, and find where the next one begins. The bytes are valid UTF-8."""
     first = np.int64(data[place])
     if first < 0xE0 or place + 2 >= stop:
         second = np.int64(data[place + 1]) if place + 1 < stop else 0
@@ -62,7 +67,7 @@ def _decode_character(data: NDArray[np.uint8], place: Any, stop: int) -> tuple[A
 
 @kernel
 def _classify_supplementary(code: int) -> np.uint32:
-    """What characters from 2^16 on are: Chinese ones stand alone, pictures are gaps, marks are ignored."""
+    """Classify a character from 2^16 on: Chinese ones are words of their own, pictures are gaps, marks are ignored."""
     if code >= 0xE0000:
         return np.uint32(1)
     if code >= 0x20000:
@@ -74,11 +79,11 @@ def _classify_supplementary(code: int) -> np.uint32:
 def hash_words(
     data: NDArray[np.uint8], start: int, stop: int, table: NDArray[np.uint32], words: NDArray[np.uint64], num_words: int
 ) -> tuple[Any, Any]:
-    """Write the hashes of the next words behind the `num_words` that are there, until the text or the room ends.
+    """Write the hashes of the next words behind the first `num_words`, until the text or the array ends.
 
-    Gives where it has stopped, always behind a word, and how many there are now. For ASCII nothing is decided by a
-    jump, which is five times as fast: each byte is hashed, and whether that was the end of a word is added up. Places
-    are unsigned, because a signed index is first looked at for being negative.
+    Returns where it has stopped, always behind a word, and the number of words. ASCII has no branches, which is five
+    times as fast: each byte is hashed, and `count` grows by 0 or 1. Positions are unsigned, because a signed index is
+    first tested for being negative.
     """
     hashed, inside = _START, _0
     place, last, count = np.uint64(start), np.uint64(stop), np.uint64(num_words)
@@ -100,19 +105,19 @@ def hash_words(
             continue
         code, after = _decode_character(data, np.int64(place), stop)
         place = np.uint64(after)
-        found = table[code] if code < 65536 else _classify_supplementary(code)
-        if found == 1:
+        entry = table[code] if code < 65536 else _classify_supplementary(code)
+        if entry == 1:
             continue
-        if found == 0 or found & _ALONE:
+        if entry == 0 or entry & _ALONE:
             words[count] = hashed
             count += inside
             hashed, inside = _START, _0
-            if found:
-                words[count] = _gather(_START, np.uint64(found))
+            if entry:
+                words[count] = _gather(_START, np.uint64(entry))
                 count += _1
         else:
-            hashed, inside = _gather(hashed, np.uint64(found)), _1
-    words[count] = hashed  # behind the last word `inside` is 0, and where the room has ended it is, too
+            hashed, inside = _gather(hashed, np.uint64(entry)), _1
+    words[count] = hashed  # a word that ends with the text; `inside` is 0 behind a word, and where the array is full
     count += inside
     for index in range(num_words, np.int64(count)):
         words[index] = _mix(words[index])
@@ -121,7 +126,7 @@ def hash_words(
 
 @kernel
 def _roll(words: NDArray[np.uint64], count: int, ngram: int, shingles: NDArray[np.uint64]) -> None:
-    """The shingles of `count` words: one begins with each, but for the last `ngram - 1`."""
+    """Write the shingles of `count` words: one begins with each word but the last `ngram - 1`."""
     leaving = np.uint64(1)
     rolled = np.uint64(0)
     for place in range(ngram):
@@ -137,7 +142,7 @@ def _roll(words: NDArray[np.uint64], count: int, ngram: int, shingles: NDArray[n
 def _update(
     signature: NDArray[np.uint32], shingles: NDArray[np.uint32], count: int, factors: NDArray[np.uint32]
 ) -> None:
-    """Bring a signature up to date with some shingles, of which there is room for the next multiple of eight."""
+    """Update a signature with `count` shingles; the array is filled up to the next multiple of eight."""
     for first in range(0, count, 8):
         x0, x1, x2, x3 = shingles[first], shingles[first + 1], shingles[first + 2], shingles[first + 3]
         x4, x5, x6, x7 = shingles[first + 4], shingles[first + 5], shingles[first + 6], shingles[first + 7]
@@ -163,10 +168,10 @@ def sign_texts(
     signatures: NDArray[np.uint32],
     counts: NDArray[np.int64],
 ) -> None:
-    """The signature and the number of shingles of each text.
+    """Compute the signature and the number of shingles of each text.
 
-    `words`, `shingles` and `short` are room for one block of words, some multiples of `ngram`; `signatures` holds the
-    largest numbers.
+    `words`, `shingles` and `short` are buffers for one block of words, several times `ngram`. `signatures` must be
+    filled with the largest number, since each entry becomes a minimum.
     """
     for number in range(len(offsets) - 1):
         place, stop = offsets[number], offsets[number + 1]
@@ -176,16 +181,18 @@ def sign_texts(
             if num_words < ngram:
                 break
             _roll(words, num_words, ngram, shingles)
-            found = num_words - ngram + 1
-            total += found
-            for index in range(found):
+            num_shingles = num_words - ngram + 1
+            total += num_shingles
+            for index in range(num_shingles):
                 short[index] = np.uint32(shingles[index] >> _32)
-            for index in range(found, found + -found % 8):  # the last one again: a minimum does not mind
-                short[index] = short[found - 1]
-            _update(signatures[number], short, found, factors)
+            # Repeat the last one up to a multiple of eight: that does not change a minimum.
+            for index in range(num_shingles, num_shingles + -num_shingles % 8):
+                short[index] = short[num_shingles - 1]
+            _update(signatures[number], short, num_shingles, factors)
             if place >= stop:
                 break
-            words[: ngram - 1] = words[found:num_words]
+            # The next block begins with the last words of this one, so that no shingle is lost between two blocks.
+            words[: ngram - 1] = words[num_shingles:num_words]
             num_words = ngram - 1
         counts[number] = total
 
@@ -200,26 +207,26 @@ def shingle_text(
     words: NDArray[np.uint64],
     shingles: NDArray[np.uint64],
 ) -> int:
-    """Write the shingles of one text, in order, as often as they stand there; gives their number."""
+    """Write the shingles of one text in order, with repetitions; returns their number."""
     place = start
     num_words = total = 0
     while True:
         place, num_words = hash_words(data, place, stop, table, words, num_words)
         if num_words < ngram:
             break
-        found = num_words - ngram + 1
+        num_shingles = num_words - ngram + 1
         _roll(words, num_words, ngram, shingles[total:])
-        total += found
+        total += num_shingles
         if place >= stop:
             break
-        words[: ngram - 1] = words[found:num_words]
+        words[: ngram - 1] = words[num_shingles:num_words]
         num_words = ngram - 1
     return total
 
 
 @kernel
 def hash_bands(signatures: NDArray[np.uint32], num_bands: int, keys: NDArray[np.uint64]) -> None:
-    """One key for each band of each signature; bands that are equal in another place have another key."""
+    """Compute a key for each band of each signature. Equal bands with other numbers have other keys."""
     num_rows = signatures.shape[1] // num_bands
     for number in range(signatures.shape[0]):
         for band in range(num_bands):
@@ -231,7 +238,7 @@ def hash_bands(signatures: NDArray[np.uint32], num_bands: int, keys: NDArray[np.
 
 @kernel
 def drop_repeated(numbers: NDArray[np.uint64], count: int) -> int:
-    """Move the different ones of sorted numbers to the front; gives how many there are."""
+    """Move the distinct numbers of a sorted array to the front; returns how many there are."""
     num_kept = min(count, 1)
     for index in range(1, count):
         number = numbers[index]
@@ -243,7 +250,7 @@ def drop_repeated(numbers: NDArray[np.uint64], count: int) -> int:
 
 @kernel
 def count_common(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> int:
-    """How many numbers two sorted arrays without repetitions share."""
+    """Count the numbers that two sorted arrays without repetitions have in common."""
     i = j = common = 0
     while i < len(first) and j < len(second):
         if first[i] == second[j]:
