@@ -1,8 +1,8 @@
 """The barrier of `mix`: how much there is of each source, which of its records pass, and how often.
 
-Records are taken in the order of their keys. A first pass counts each unit by 4,096 ranges of keys; a second looks at
-keys one by one, only in the range where a source's share ends. So the parent holds 4,096 numbers for each source,
-however many records there are. Copies of a source are units of their own, in the next epoch.
+Records pass in the order of their keys. A first pass counts each unit by 4,096 ranges of keys; a second one reads keys
+one by one, only in the range where a source's share ends. So the parent holds 4,096 numbers for each source, however
+many records there are. Copies of a source are units of their own, in the next epoch.
 """
 
 from __future__ import annotations

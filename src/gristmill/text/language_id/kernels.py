@@ -203,9 +203,9 @@ def choose_labels(
 ) -> None:
     """Find the most likely leaf of the tree for each document, and its probability.
 
-    Node i has the children `left[i]` and `right[i]`: numbers below the number of leaves are labels, others are nodes plus
-    that number. Always going to the likelier child leads to a first leaf. Subtrees of nodes that are less likely than it
-    cannot hold a better one and are skipped.
+    Node i has the children `left[i]` and `right[i]`: numbers below the number of leaves are labels, others are nodes,
+    counted from there. Always going to the likelier child leads to a first leaf. Subtrees of nodes that are less likely
+    than it cannot hold a better one and are skipped.
     """
     num_leaves = len(left) + 1
     for document in range(len(sums)):
