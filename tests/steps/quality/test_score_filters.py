@@ -134,8 +134,8 @@ def test_null_switches_a_rule_off_and_its_pass_too():
         ({"stop_words": 3}, "stop_words: Expected `array"),
         ({"stop_words": ["of the"]}, "no single word"),
         ({"by_language": {"german": {"min_words": 3}}}, '"german" is not a language code'),
-        ({"by_language": {"xx": {}}}, '"xx" is no code'),
-        ({"by_language": {"": {}}}, "is no code"),
+        ({"by_language": {"xx": {}}}, '"xx" is not a language code'),
+        ({"by_language": {"": {}}}, "is not a language code"),
         ({"by_language": {"zh": {"stop_words": ["的是"]}}}, "no single word"),
     ],
 )

@@ -90,12 +90,12 @@ def test_long_documents():
 @pytest.mark.parametrize("content", [b"", b"not a model", bytes(200)])
 def test_what_is_no_model_is_refused(tmp_path, content):
     (tmp_path / "model").write_bytes(content)
-    with pytest.raises(GristmillError, match="no model"):
+    with pytest.raises(GristmillError, match="not a fastText model"):
         load_model(tmp_path / "model")
 
 
 def test_a_model_that_is_cut_short_is_refused(tmp_path):
     content = find_model().read_bytes()
     (tmp_path / "model").write_bytes(content[: len(content) // 2])
-    with pytest.raises(GristmillError, match="no model"):
+    with pytest.raises(GristmillError, match="not a fastText model"):
         load_model(tmp_path / "model")
