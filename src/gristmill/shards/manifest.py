@@ -1,8 +1,8 @@
 """The manifest: what a dataset holds, where it came from, and the proof of both.
 
-It is written last; a folder without it is not a dataset. `dataset_hash` names the data: equal for equal records in
-equal order, whenever and wherever they were made. `checksum` guards the manifest itself, so that an edited count or
-account is noticed too. Cost: about 250 bytes a shard and an input file.
+It is written last; a folder without it is not a dataset. `dataset_hash` names the data: it is equal for equal
+records in equal order, whenever and wherever they were made. `checksum` guards the manifest itself, so that an edited
+count or account is noticed too. Cost: about 250 bytes for each shard and each input file.
 """
 
 from __future__ import annotations
@@ -28,46 +28,46 @@ FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 _JSON_FORMATS = ("jsonl", "webdataset")
 FORMATS = ("arrow", "parquet", *_JSON_FORMATS)
-"""Of shards."""
+"""The formats of shards."""
 
-_AGAIN = "make the dataset again"
+_REBUILD = "build the dataset again"
 
 FileKey = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{16}\Z")]
-"""See `file_key`."""
+"""The id of an input file, as `file_key` writes it."""
 RowLength = Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
 MIXED = "mixed"
 """The lane in which the records of several sources are interleaved."""
 
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of the dataset."""
+    """A file of the dataset, with its size and checksum."""
 
     path: StoredPath
-    """Relative to the dataset's folder."""
+    """The path relative to the dataset's folder."""
     bytes: Count
     xxh3: str
 
     def below(self, folder: str | Path) -> Path:
-        """Where it is, in a dataset of this folder."""
+        """Return the file's path on disk, for a dataset in this folder."""
         return path_below(folder, self.path)
 
 
 class Shard(StoredFile, frozen=True, kw_only=True):
-    """A file of records."""
+    """A file of records of one split and source."""
 
     rows: Count
     tokens: Count | None = None
-    """In rows of tokens, without padding."""
+    """The number of tokens in rows of tokens, without padding."""
     trained_tokens: Count | msgspec.UnsetType = msgspec.UNSET
-    """In rows of chats."""
+    """The number of trained tokens in rows of chats."""
     tasks: list[str] = []
     """Fingerprints of the tasks that made it."""
     origins: StoredFile | None = None
-    """Where its records' origins are, if the format cannot hold them."""
+    """The file of its records' origins, if the format cannot hold them."""
 
 
 class MixedShare(msgspec.Struct, frozen=True, kw_only=True):
-    """What a lane of several sources holds of one of them."""
+    """The share of one source in a lane of several sources."""
 
     rows: Count
     tokens: Count | None = None
@@ -75,7 +75,7 @@ class MixedShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Schema(msgspec.Struct, frozen=True, kw_only=True):
-    """The columns: as words for people and the hash, and exactly, as an Arrow schema message in base64."""
+    """The columns: in words for people and for the hash, and exactly, as an Arrow schema message in base64."""
 
     columns: dict[str, str]
     arrow: str
@@ -89,9 +89,9 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True):
         try:
             schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.arrow)))
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise DamagedDatasetError(f"the schema in the {MANIFEST} cannot be read: {error}", help=_AGAIN) from error
+            raise DamagedDatasetError(f"the schema in the {MANIFEST} cannot be read: {error}", help=_REBUILD) from error
         if [(field.name, str(field.type)) for field in schema] != list(self.columns.items()):
-            raise DamagedDatasetError(f"the {MANIFEST} names other columns than its schema has", help=_AGAIN)
+            raise DamagedDatasetError(f"the {MANIFEST} names other columns than its schema has", help=_REBUILD)
         return schema
 
 
@@ -111,51 +111,51 @@ class Quarantine(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, dict[str, Count]] = {}
     """By source and reason."""
     files: list[StoredFile] = []
-    """JSON lines, one a record."""
+    """Files of JSON lines, one line for each record."""
 
 
 class DuplicateCluster(msgspec.Struct, frozen=True, kw_only=True):
-    """A document that stays for others."""
+    """A document that was kept for all its duplicates."""
 
     size: int
-    """With itself."""
+    """The number of documents, with the one that was kept."""
     source: str
     path: str
     position: int
     samples: list[str]
-    """The beginning of its text, and of some of those that went."""
+    """The beginning of its text, and of some that were removed."""
 
 
 class Deduplicated(msgspec.Struct, frozen=True, kw_only=True):
-    """What one `deduplicate` step has done."""
+    """The outcome of one `deduplicate` step."""
 
     file: StoredFile
-    """Parquet: each document that went, the one that stays for it, how alike they are."""
+    """A Parquet table: each removed document, the one that was kept for it, and how similar they are."""
     rows: int
     verify: str
-    """How near duplicates were verified: by `text`, or by `signature`: then their similarities are estimates."""
+    """How near duplicates were verified: by `text`, or by `signature`, which only estimates their similarity."""
     loss: dict[str, dict[str, int]]
     """By source: documents `in`, `duplicate` and `near_duplicate`."""
     cluster_sizes: dict[str, int]
-    """How many clusters have 2, 3-4, 5-8, … documents."""
+    """The number of clusters with 2, 3-4, 5-8, … documents."""
     largest: list[DuplicateCluster]
     counts: dict[str, int]
-    """Of the work: pairs compared, pairs whose texts were needed, documents that shared a band."""
+    """Amounts of work: pairs compared, pairs whose texts were needed, documents that shared a band."""
     against: dict[FileKey, InputFile] = {}
-    """The files of `against`, as in `Manifest.files`."""
+    """The input files of `against`, as in `Manifest.files`."""
     against_read: dict[str, object] = {}
-    """How they were read: the keys of a source."""
+    """How they were read, as the keys of a source."""
 
 
 class TokenizerIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """What made the token ids."""
+    """The tokenizer that made the token ids."""
 
     name: str
-    """As the recipe has it."""
+    """The name in the recipe."""
     content: str
-    """xxh3 of all that shapes ids."""
+    """The xxh3 hash of everything that decides the ids."""
     files: list[StoredFile]
-    """`tokenizer.json` and what belongs to it, all in one folder of the dataset."""
+    """`tokenizer.json` and the files that belong to it, all in one folder of the dataset."""
     vocab_size: Count
     eos_id: int | None
     bos_id: int | None
@@ -163,9 +163,9 @@ class TokenizerIdentity(msgspec.Struct, frozen=True, kw_only=True):
     engine: str
     engine_version: str
     why: str
-    """Why this engine."""
+    """Why this engine was chosen."""
     parity: dict[str, int]
-    """On how much text the engine was compared with the reference before the run; the books say how much in it."""
+    """How much text was encoded by the engine and the reference for comparison, before the run."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,88 +173,88 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     format_version: int = FORMAT_VERSION
     kind: str
-    """documents, tokens, or chats: tokens with a loss mask."""
+    """What the rows are: `documents`, `tokens`, or `chats`, which are tokens with a loss mask."""
     format: str
-    """Of the shards: arrow, parquet, jsonl or webdataset."""
+    """The format of the shards: `arrow`, `parquet`, `jsonl` or `webdataset`."""
     dataset_hash: str = ""
     fingerprint: str = ""
-    """Of all that shaped the dataset; empty where the code of a function could not be known."""
+    """A hash of everything that decided the dataset; empty where the code of a function could not be known."""
     checksum: str = ""
-    """xxh3 of the manifest with this field empty."""
+    """The xxh3 hash of the manifest with this field empty."""
     environment_dependent: bool = False
-    """Whether the machine had a say (`worker_died`, `timeout`, `out_of_memory`): another run may keep those records."""
+    """Whether records were quarantined as `worker_died`, `timeout` or `out_of_memory`. Another run may keep them."""
     schema: Schema
     splits: dict[StoredName, dict[StoredName, list[Shard]]]
     """Split -> source -> shards, in the order of the records; or -> `mixed`, where the sources are interleaved."""
     mixed: dict[StoredName, dict[StoredName, MixedShare]] = {}
-    """Split -> source -> its share of the lane `mixed`; which record is whose is said by the origins."""
+    """Split -> source -> its share of the lane `mixed`. Origins tell which record is from which source."""
     books: dict[str, list[Account]] = {}
     """Source -> the accounts of its steps, in order."""
     quarantine: Quarantine = Quarantine()
     dropped: list[StoredFile] = []
-    """Records that steps have dropped, where the recipe keeps them: JSON lines, a file a step and reason."""
+    """Records that steps have dropped, where the recipe keeps them: JSON lines, one file for each step and reason."""
     recipe: dict[str, object] = {}
     versions: dict[str, str] = {}
-    """Versions of what shaped the dataset; of packages with plugins also a hash of their files."""
+    """Versions of the libraries that decided the dataset; for packages with plugins also a hash of their files."""
     plugins: dict[str, str] = {}
     """`step NAME`, `barrier NAME` or `reader NAME` -> the package that provides it, with its version."""
     row_length: RowLength | None = None
-    """Tokens in each row of a packed dataset."""
+    """The number of tokens in each row of a packed dataset."""
     tokenizer: TokenizerIdentity | None = None
     mixture: dict[str, float] | None = None
-    """Weights of the sources in training, where the recipe names them; None: as many rows as each has."""
+    """The weights of the sources in training, if the recipe names them; None: by their numbers of rows."""
     deduplicated: list[Deduplicated] = []
     """One for each `deduplicate` step, in the order in which they were run."""
     files: dict[FileKey, InputFile] = {}
-    """`file_key(id)` -> the input file that the records' origins mean."""
+    """`file_key(id)` -> the input file that records with this id in their origin are from."""
 
     def shards(self) -> Iterator[tuple[str, str, Shard]]:
-        """(split, source, shard), in order."""
+        """Iterate over (split, source, shard), in order."""
         for split, sources in self.splits.items():
             for source, shards in sources.items():
                 for shard in shards:
                     yield split, source, shard
 
     def shard_schema(self) -> pa.Schema | None:
-        """The columns that every shard has; None where shards hold JSON.
+        """Return the columns that every shard has; None where shards hold JSON.
 
         Raises:
-            DamagedDatasetError: There are no shards of this format, or they cannot have these columns.
+            DamagedDatasetError: The manifest names an unknown format, or columns that its kind cannot have.
         """
         schema = self.schema.to_arrow()
         if self.format not in FORMATS:
-            raise DamagedDatasetError(f"the {MANIFEST} names a format {self.format!r}, which there is not", help=_AGAIN)
+            raise DamagedDatasetError(f"the {MANIFEST} names an unknown format {self.format!r}", help=_REBUILD)
         if not self.holds_rows and self.format in _JSON_FORMATS:
             return None
         if problem := find_schema_problem(self.kind, schema):
-            raise DamagedDatasetError(f"the {MANIFEST} cannot be right: {problem}", help=_AGAIN)
+            raise DamagedDatasetError(f"the {MANIFEST} cannot be right: {problem}", help=_REBUILD)
         return schema
 
     def amounts(self) -> dict[str, MixedShare]:
-        """Source -> what all splits hold of it, the lane `mixed` included."""
-        found: dict[str, list[Shard | MixedShare]] = {}
+        """Add up what all splits hold of each source, with the lane `mixed`."""
+        amounts: dict[str, list[Shard | MixedShare]] = {}
         for split, source, shard in self.shards():
             if not self.is_mixed(split, source):
-                found.setdefault(source, []).append(shard)
+                amounts.setdefault(source, []).append(shard)
         for shares in self.mixed.values():
             for source, share in shares.items():
-                found.setdefault(source, []).append(share)
+                amounts.setdefault(source, []).append(share)
         return {
             source: MixedShare(
-                rows=sum(part.rows for part in parts),
-                tokens=sum(part.tokens or 0 for part in parts) or None,
-                trained_tokens=sum(part.trained_tokens or 0 for part in parts),
+                rows=sum(amount.rows for amount in source_amounts),
+                tokens=sum(amount.tokens or 0 for amount in source_amounts) or None,
+                trained_tokens=sum(amount.trained_tokens or 0 for amount in source_amounts),
             )
-            for source, parts in found.items()
+            for source, source_amounts in amounts.items()
         }
 
     def is_mixed(self, split: str, source: str) -> bool:
-        """Whether this is a lane in which several sources are interleaved."""
+        """Tell whether this is a lane in which several sources are interleaved."""
         return source == MIXED and split in self.mixed
 
     @property
     def holds_rows(self) -> bool:
-        """Whether it holds rows of tokens, with a loss mask or without."""
+        """Whether the dataset holds rows of tokens, with a loss mask or without."""
         return self.kind in KINDS
 
     def tokenizer_folder(self, folder: str | Path) -> Path:
@@ -283,7 +283,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_sealed(self) -> bool:
-        """Whether nothing was changed since `seal`."""
+        """Whether nothing has changed since `seal`."""
         return self.checksum == _checksum(msgspec.structs.replace(self, checksum=""))
 
 
@@ -308,9 +308,9 @@ def _checksum(manifest: Manifest) -> str:
 
 
 def dump_manifest(manifest: Manifest) -> Iterator[bytes]:
-    """The file's content in pieces: JSON with the fields in the order of the struct, an input file a line.
+    """Encode the manifest in pieces: JSON with the fields in the order of the struct, one line for each input file.
 
-    Of those there may be a hundred thousand; the whole text of them is never held.
+    There may be a hundred thousand input files, so their text is never held as a whole.
     """
     body = msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(manifest, files={})), indent=2)
     if not manifest.files:
@@ -326,7 +326,7 @@ def dump_manifest(manifest: Manifest) -> Iterator[bytes]:
 
 
 def load_manifest(folder: str | Path) -> Manifest:
-    """The manifest of a dataset's folder, or an error that says what the folder is instead."""
+    """Load the manifest of a dataset. The error for another folder says what the folder is instead."""
     path = Path(folder) / MANIFEST
     try:
         data = path.read_bytes()
@@ -336,14 +336,14 @@ def load_manifest(folder: str | Path) -> Manifest:
 
 
 def parse_manifest(data: bytes, path: str) -> Manifest:
-    """A manifest from the content of its file."""
+    """Decode a manifest from the content of its file."""
     version = _read_format_version(path, data)
     if version != FORMAT_VERSION:
         remedy = "upgrade Gristmill" if version > FORMAT_VERSION else "build the dataset again, in another folder"
         raise UsageError(
             f"{path} has format version {version}, and this Gristmill reads version {FORMAT_VERSION}: {remedy}"
         )
-    return decode_stored(data, Manifest, path, help="make the dataset again, in another folder")
+    return decode_stored(data, Manifest, path, help="build the dataset again, in another folder")
 
 
 def _read_format_version(path: str, data: bytes) -> int:
@@ -355,7 +355,7 @@ def _read_format_version(path: str, data: bytes) -> int:
     except msgspec.ValidationError:
         raise UsageError(f"{path} was not written by Gristmill", help="name the output folder of a run") from None
     except (msgspec.DecodeError, RecursionError) as error:
-        raise DamagedDatasetError(f"{path} is damaged: {error}", help=_AGAIN) from error
+        raise DamagedDatasetError(f"{path} is damaged: {error}", help=_REBUILD) from error
 
 
 def _not_a_dataset(folder: Path) -> UsageError:
@@ -370,6 +370,6 @@ def _not_a_dataset(folder: Path) -> UsageError:
         )
     if (folder / "dataset_dict.json").exists() or (folder / "state.json").exists():
         return UsageError(
-            f"{folder} is a Hugging Face dataset, not one of Gristmill", help='use it as a source: {read: "…"}'
+            f"{folder} is a Hugging Face dataset, not a Gristmill dataset", help='use it as a source: {read: "…"}'
         )
     return UsageError(f"{folder} is not a dataset: it has no {MANIFEST}", help="name the output folder of a run")

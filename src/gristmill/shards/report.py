@@ -1,4 +1,4 @@
-"""`make_report.json`: how many documents, bytes of text and tokens each step has left of each source, by the books."""
+"""`report.json`: how many documents, bytes of text and tokens each step has left of each source, by the books."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _FAILED = "failed:"
 
 
 def make_derived_files(manifest: Manifest) -> dict[str, bytes]:
-    """All small files that follow from the manifest: path in the dataset's folder -> content."""
+    """Make all small files that follow from the manifest: path in the dataset's folder -> content."""
     content = msgspec.json.format(msgspec.json.encode(make_report(manifest)), indent=2) + b"\n"
     return {**make_side_files(manifest), REPORT: content}
 
 
 def make_report(manifest: Manifest) -> dict[str, Any]:
-    """The report as plain data."""
+    """Make the report as JSON data."""
     return {
         "report_version": _VERSION,
         "dataset_hash": manifest.dataset_hash,
@@ -37,15 +37,15 @@ def make_report(manifest: Manifest) -> dict[str, Any]:
 
 
 def _describe_account(account: Account) -> dict[str, Any]:
-    """What one step has left, and why the rest is gone: by the first rule that failed, and by all that did."""
-    stage: dict[str, Any] = {"step": account.step, "documents": account.records_out}
+    """Describe what one step has left, and why the rest is gone: by the first rule that failed, and by all that did."""
+    entry: dict[str, Any] = {"step": account.step, "documents": account.records_out}
     if account.text_bytes:
-        stage["text_bytes"] = account.text_bytes
+        entry["text_bytes"] = account.text_bytes
     tokens = account.tokens or account.counters["row_tokens"]
     if tokens:
-        stage["tokens"] = tokens
+        entry["tokens"] = tokens
     failed = {name.removeprefix(_FAILED): count for name, count in account.counters.items() if name.startswith(_FAILED)}
     for name, counts in (("dropped", account.dropped), ("failed", failed), ("quarantined", account.quarantined)):
         if counts:
-            stage[name] = dict(sorted(counts.items()))
-    return stage
+            entry[name] = dict(sorted(counts.items()))
+    return entry
