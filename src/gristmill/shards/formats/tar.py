@@ -19,14 +19,16 @@ import pyarrow as pa
 
 from gristmill.core.records import KEY, ORIGIN, RECORD, TEXT
 from gristmill.shards.formats.jsonl import decode_record, to_json_rows
-from gristmill.storage.tar_index import PlainTar, index_tar, is_origin_key, split_sample_name
+from gristmill.storage.tar_index import PlainTar, index_tar
+from gristmill.storage.tar_scan import is_origin_key, split_sample_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from gristmill.shards.formats.base import ShardRecord
-    from gristmill.storage.tar_index import TarIndex, TarMember
+    from gristmill.storage.tar_index import TarIndex
+    from gristmill.storage.tar_scan import TarMember
 
 BLOCK = 512
 _NAME_BYTES = 100
