@@ -204,7 +204,7 @@ def _find_bound(
 ) -> tuple[int, int]:
     """Find the key below which records are taken once more, and the amount that they bring.
 
-    `amount_before` is what lies in the ranges before this one.
+    `amount_before` is the amount in the ranges before this one.
     """
     keys = np.array([key for unit in units for key in unit.keys], dtype=np.uint64)
     amounts = np.array([amount for unit in units for amount in unit.amounts], dtype=np.int64)

@@ -16,8 +16,6 @@ from gristmill.text.chats.answers.skeletons import AnswerFinder
 from gristmill.text.chats.chat_literals import ChatLiterals
 from gristmill.text.chats.chat_options import (
     AS_PROMPTED,
-    DROP,
-    KEEP,
     REFUSE,
     SPLIT_ALWAYS,
     SPLIT_AUTO,
@@ -27,13 +25,14 @@ from gristmill.text.chats.chat_options import (
     WINDOWS,
     ChatOptions,
 )
+from gristmill.text.chats.check_conversation import check_conversation
 from gristmill.text.chats.fit_to_length import LengthFitter
 from gristmill.text.chats.jinja import ChatTemplate, TemplateError
 from gristmill.text.chats.lost_content import count_lost_answers, find_lost_call
 from gristmill.text.chats.prompted_answer import make_prompted_answer
 from gristmill.text.chats.reasoning import reasoning_of
 from gristmill.text.chats.rendered_record import DroppedChat, Example, RenderedRecord, classify_answer
-from gristmill.text.chats.shapes import ASSISTANT, SYSTEM, TOOL, USER, Conversation, NotAChat, parse_conversation
+from gristmill.text.chats.shapes import Conversation, NotAChat, parse_conversation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -51,7 +50,7 @@ class ExampleMaker:
 
     def __init__(
         self,
-        found: FoundTemplate,
+        template: FoundTemplate,
         options: ChatOptions,
         *,
         today: date | None = None,
@@ -60,28 +59,30 @@ class ExampleMaker:
         count_tokens: Callable[[str], int] | None = None,
     ) -> None:
         self.options = options
-        self._arguments = found, today, special_tokens, control_tokens, count_tokens
+        self._arguments = template, today, special_tokens, control_tokens, count_tokens
         tokens = list(special_tokens or ())
         self._literals = ChatLiterals(tokens, control_tokens)
-        self._appended = str(found.variables.get("eos_token", "")) if options.append_eos else ""
+        self._appended = str(template.variables.get("eos_token", "")) if options.append_eos else ""
         self._count_tokens = count_tokens
         self._fitter = LengthFitter(options, self._render, count_tokens, self._appended)
-        sources = dict.fromkeys(found.sources.values())
+        sources = dict.fromkeys(template.sources.values())
         finders = {
             source: AnswerFinder(
-                ChatTemplate(source, {**found.variables, **options.template_variables}, today=today, name=found.name),
+                ChatTemplate(
+                    source, {**template.variables, **options.template_variables}, today=today, name=template.name
+                ),
                 tokens,
             )
             for source in sources
         }
-        self._finders = {with_tools: finders[found.source(with_tools=with_tools)] for with_tools in (False, True)}
+        self._finders = {with_tools: finders[template.source(with_tools=with_tools)] for with_tools in (False, True)}
 
     def with_options(self, **changed: Any) -> ExampleMaker:
         """Return a maker that differs in these options."""
-        found, today, special_tokens, control_tokens, count_tokens = self._arguments
+        template, today, special_tokens, control_tokens, count_tokens = self._arguments
         options = msgspec.structs.replace(self.options, **changed)
         return ExampleMaker(
-            found,
+            template,
             options,
             today=today,
             special_tokens=special_tokens,
@@ -117,7 +118,7 @@ class ExampleMaker:
         rendered = RenderedRecord()
         try:
             conversation = parse_conversation(record, self.options.shape, parse_arguments=self.options.parse_arguments)
-            conversation = self._check_conversation(conversation, rendered)
+            conversation = check_conversation(conversation, self.options, rendered)
             self._render_all(conversation, rendered, may_hold_literals=may_hold_literals)
         except DroppedChat as dropped:
             rendered.dropped.append(str(dropped))
@@ -146,35 +147,6 @@ class ExampleMaker:
                 shown = max(0, header - _SHOWN_CHARS)
                 return prompt[shown:], text[max(0, answer.start - header + shown) : answer.start + _SHOWN_CHARS]
         return None
-
-    def _check_conversation(self, conversation: Conversation, rendered: RenderedRecord) -> Conversation:
-        """Check that a conversation can be trained on; returns it, with messages behind its last answer trimmed."""
-        answers = conversation.answers()
-        if not answers:
-            raise DroppedChat("no_assistant")
-        if answers[0] == 0:
-            raise DroppedChat("begins_with_assistant")
-        last = len(conversation.messages) - 1
-        if answers[-1] != last and self.options.last_not_assistant != KEEP:
-            if self.options.last_not_assistant == DROP:
-                raise DroppedChat("last_not_assistant")
-            conversation = conversation.first(answers[-1] + 1)
-            rendered.counts.append(("trimmed_messages", last - answers[-1]))
-        for index, message in enumerate(conversation.messages):
-            role = message["role"]
-            if role == TOOL and (index == 0 or conversation.messages[index - 1]["role"] not in (ASSISTANT, TOOL)):
-                raise DroppedChat("tool_without_call")
-            if role == SYSTEM and index and conversation.messages[index - 1]["role"] not in (SYSTEM, "developer"):
-                rendered.counts.append(("late_system_messages", 1))
-            if index and role in (USER, ASSISTANT) and role == conversation.messages[index - 1]["role"]:
-                rendered.counts.append(("repeated_roles", 1))
-            if not _has_words(message):
-                if role == ASSISTANT:
-                    raise DroppedChat("empty_answer")
-                rendered.counts.append(("empty_messages", 1))
-        if conversation.marks and self.options.train_on != TRAIN_MARKED:
-            rendered.counts.append(("ignored_train_marks", len(conversation.marks)))
-        return conversation
 
     def _render_all(self, conversation: Conversation, rendered: RenderedRecord, *, may_hold_literals: bool) -> None:
         if self.options.split_turns == SPLIT_ALWAYS:
@@ -395,12 +367,3 @@ def _count_lost_reasoning(
     for message in messages:
         if reasoning_of(conversation.messages[message]) not in text:
             rendered.counts.append(("reasoning_left_out", 1))
-
-
-def _has_words(message: Mapping[str, Any]) -> bool:
-    content = message.get("content")
-    if isinstance(content, str) and content and not content.isspace():
-        return True
-    texts = [part["text"] for part in content] if isinstance(content, list) else [content or ""]
-    texts.append(message.get("reasoning_content") or "")
-    return bool(message.get("tool_calls")) or any(text.strip() for text in texts)
