@@ -1,7 +1,7 @@
-"""What happens to records: frozen, validated, picklable descriptions and their kernels.
+"""The steps: frozen, validated, picklable descriptions of what happens to records, and their kernels.
 
-Each step is fetched from its module at first use. Its name in recipes is its class's name in small letters:
-`MapBatches` is `map_batches`.
+Each step is imported from its module at first use. Its name in recipes is its class name in snake case: `MapBatches`
+is `map_batches`.
 """
 
 TYPE_CHECKING = False  # as in typing

@@ -1,4 +1,4 @@
-"""`filter`: keep the records for which a function of yours says true."""
+"""`filter`: keep the records for which your own function returns true."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Filter(FunctionStep, tag="filter", frozen=True, kw_only=True):
     """Keep the records for which the function returns true.
 
     The function gets a record as a dict and returns True or False; the others are dropped as `rejected`. In a recipe:
-    `- filter: {call: functions.py:is_english}`, with the file beside the recipe. A record for which it raises, or
-    returns anything else, is quarantined, and the others go on.
+    `- filter: {call: functions.py:is_english}`, with the file beside the recipe. If the function raises, or returns
+    anything else, the record is quarantined and the run continues.
 
     >>> from gristmill.core.sample_batches import documents, texts
     >>> applied = Filter(call=lambda record: "e" in record["text"]).apply(documents(["hi", "hello"]), seed=0)
@@ -28,17 +28,17 @@ class Filter(FunctionStep, tag="filter", frozen=True, kw_only=True):
     preserves_text: ClassVar[bool] = True
 
     def call_on(self, batch: pa.RecordBatch, *, stops: bool) -> StepResult:
-        keep = np.zeros(batch.num_rows, dtype=bool)
+        is_kept = np.zeros(batch.num_rows, dtype=bool)
         num_rejected = 0
 
-        def take(row: int, verdict: object) -> None:
+        def use_result(row: int, result: object) -> None:
             nonlocal num_rejected
-            if not isinstance(verdict, (bool, np.bool_)):
-                raise RefusedRecord("not_a_bool", f"{self.function.name} returned {verdict!r:.200}, not True or False")
-            keep[row] = verdict
-            num_rejected += not verdict
+            if not isinstance(result, (bool, np.bool_)):
+                raise RefusedRecord("not_a_bool", f"{self.function.name} returned {result!r:.200}, not True or False")
+            is_kept[row] = result
+            num_rejected += not result
 
-        bad: list[QuarantinedRecord] = []
-        call_on_records(self.function.resolve(), batch, take, bad, stops=stops)
+        quarantined: list[QuarantinedRecord] = []
+        call_on_records(self.function.resolve(), batch, use_result, quarantined, stops=stops)
         dropped = {"rejected": num_rejected} if num_rejected else {}
-        return StepResult(batch.filter(pa.array(keep)), dropped, quarantined=bad)
+        return StepResult(batch.filter(pa.array(is_kept)), dropped, quarantined=quarantined)

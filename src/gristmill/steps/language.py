@@ -1,4 +1,4 @@
-"""`language`: which language a document is in, as columns, and as a filter by choice. About 30 MB/s a core."""
+"""`language`: identify the language of each document, and optionally filter by it. About 30 MB/s a core."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _FIELDS = (pa.field(LANGUAGE, pa.string()), pa.field(SCORE, pa.float64()))
 
 
 class Language(LocalStep, tag="language", frozen=True, kw_only=True):
-    """Tell the language of each document, in the columns `language` and `language_score`.
+    """Identify the language of each document, in the columns `language` and `language_score`.
 
     Without `languages` and `min_score` nothing is dropped. Languages are the codes of fastText's model of 176 (`en`,
-    `de`, `zh`); a document without letters is in `und`, with the score 0. Whole documents are looked at; of those above
+    `de`, `zh`); a document without letters has the language `und` and the score 0. The whole document is used; above
     32 KiB, 64 pieces of 512 bytes.
 
     >>> from gristmill.core.sample_batches import documents
@@ -55,9 +55,9 @@ class Language(LocalStep, tag="language", frozen=True, kw_only=True):
     preserves_text: ClassVar[bool] = True
 
     languages: list[str] = msgspec.field(default_factory=list)
-    """Those to keep; none: all."""
+    """The languages to keep; empty: all."""
     min_score: float | None = None
-    """How likely the language must be, 0 to 1; null: no matter."""
+    """How likely the language must be, from 0 to 1; null: no limit."""
 
     def __post_init__(self) -> None:
         if self.min_score is not None and not is_share(self.min_score):
@@ -74,7 +74,7 @@ class Language(LocalStep, tag="language", frozen=True, kw_only=True):
                 code = nearest_code(language)
                 meant = code if code in known else find_nearest(language, known)
                 raise UsageError(
-                    f'language: "{language}" is none of the {len(known)} languages of the model',
+                    f'language: "{language}" is not one of the {len(known)} languages of the model',
                     help=f'did you mean "{meant}"?' if meant else "use codes such as en, de, zh",
                 )
         return self
@@ -92,16 +92,16 @@ class Language(LocalStep, tag="language", frozen=True, kw_only=True):
         dropped = count_dropped(codes, _REASONS)
         is_kept = pa.array(codes == 0)
         columns = {LANGUAGE: languages.filter(is_kept), SCORE: pa.array(scores).filter(is_kept)}
-        kept, bad = put_columns(self, batch.filter(is_kept), columns)
+        identified, quarantined = put_columns(self, batch.filter(is_kept), columns)
         rule_values = {
             "no_letters": RuleValues(languages),
             "other_language": RuleValues(languages, ", ".join(self.languages)),
             "min_score": RuleValues(scores, self.min_score),
         }
         return StepResult(
-            kept,
+            identified,
             dropped,
-            quarantined=bad,
+            quarantined=quarantined,
             counters=count_failures(failed),
             codes=codes,
             reasons=_REASONS,
@@ -114,7 +114,7 @@ class Language(LocalStep, tag="language", frozen=True, kw_only=True):
         return bool(self.languages) or self.min_score is not None
 
     def _find_failures(self, languages: pa.StringArray, scores: NDArray[np.float64]) -> dict[str, NDArray[np.bool_]]:
-        """For each reason, the documents that it holds for. Of one without letters nothing else is said."""
+        """For each reason the documents that it applies to. A document without letters breaks no other rule."""
         none = np.zeros(len(scores), np.bool_)
         has_letters = pc.not_equal(languages, UNDETERMINED).to_numpy(zero_copy_only=False)
         is_wanted = pc.is_in(languages, pa.array(self.languages, pa.string())).to_numpy(zero_copy_only=False)
@@ -150,10 +150,10 @@ class Language(LocalStep, tag="language", frozen=True, kw_only=True):
 
 
 def _identify_languages(texts: pa.LargeStringArray) -> tuple[pa.StringArray, NDArray[np.float64]]:
-    """The language of each text and its score, to as many digits as every machine agrees on."""
-    known = load_identifier()
-    labels, scores = known.identify(*text_buffers(texts))
+    """Return the language of each text and its score, rounded so that all machines agree."""
+    identifier = load_identifier()
+    labels, scores = identifier.identify(*text_buffers(texts))
     has_letters = pc.fill_null(pc.match_substring_regex(texts, r"\p{L}"), False).to_numpy(zero_copy_only=False)
-    names = pa.array([*known.labels, UNDETERMINED], pa.string())
-    languages = names.take(pa.array(np.where(has_letters, labels, len(known.labels))))
+    names = pa.array([*identifier.labels, UNDETERMINED], pa.string())
+    languages = names.take(pa.array(np.where(has_letters, labels, len(identifier.labels))))
     return languages, np.where(has_letters, np.minimum(np.round(scores, _DIGITS), 1.0), 0.0)

@@ -23,7 +23,7 @@ _TOO_SHORT, _TOO_LONG = "too_short", "too_long"
 class Length(FilterStep, tag="length", frozen=True, kw_only=True):
     """Keep documents of `min_chars` to `max_chars` characters (Unicode code points).
 
-    Dropped as `too_short` and `too_long`.
+    The others are dropped as `too_short` or `too_long`.
 
     >>> from gristmill.core.sample_batches import documents, texts
     >>> applied = Length(min_chars=3).apply(documents(["hi", "hello"]), seed=0)
@@ -57,9 +57,9 @@ class Length(FilterStep, tag="length", frozen=True, kw_only=True):
 
     def explain(self, record: pa.RecordBatch) -> list[Finding]:
         num_chars = int(_lengths(record)[0])
-        found = [(_TOO_SHORT, self.min_chars, num_chars >= self.min_chars)]
+        rules = [(_TOO_SHORT, self.min_chars, num_chars >= self.min_chars)]
         if self.max_chars is not None:
-            found.append((_TOO_LONG, self.max_chars, num_chars <= self.max_chars))
+            rules.append((_TOO_LONG, self.max_chars, num_chars <= self.max_chars))
         return [
             Finding(
                 name="characters",
@@ -69,7 +69,7 @@ class Length(FilterStep, tag="length", frozen=True, kw_only=True):
                 threshold=threshold,
                 passed=passed,
             )
-            for rule, threshold, passed in found
+            for rule, threshold, passed in rules
         ]
 
     def drop_reasons(self, batch: pa.RecordBatch, seed: int) -> tuple[NDArray[np.uint8], tuple[str, ...]]:  # noqa: ARG002

@@ -1,4 +1,4 @@
-"""`limit`: the first records of each source, in the order of their files."""
+"""`limit`: keep the first records of each source, in the order of their files."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 OVER_LIMIT = "over_limit"
-"""The reason for which the others are dropped."""
+"""The reason for dropping the other records."""
 
 
 class Limit(GlobalStep, tag="limit", frozen=True, kw_only=True):
     """Keep the first `max_records` training records of each source, in path order; drop the others as `over_limit`.
 
-    Records of other splits than `train` all stay.
+    Records of other splits than `train` are all kept.
 
     >>> Limit(max_records=5).shares([3, 0, 4, 2])
     [3, 0, 2, 0]
@@ -31,7 +31,7 @@ class Limit(GlobalStep, tag="limit", frozen=True, kw_only=True):
     max_records: int
 
     def applies_to_split(self, split: str) -> bool:
-        """Whether it counts the records of a split."""
+        """Whether the limit applies to the records of a split."""
         return split == TRAIN
 
     def max_first(self, split: str) -> int | None:
@@ -42,14 +42,14 @@ class Limit(GlobalStep, tag="limit", frozen=True, kw_only=True):
             raise UsageError(f"max_records must be at least 0, not {self.max_records}")
 
     def shares(self, counts: Iterable[int]) -> list[int]:
-        """How many of the first records to keep of each part of a source, given how many each part has."""
+        """Return how many of the first records to keep of each part of a source, from how many each part has."""
         ends = [0, *accumulate(counts)]
         bounded = [min(end, self.max_records) for end in ends]
         return [stop - start for start, stop in pairwise(bounded)]
 
 
 class FirstRecords(Limit, tag="limit", frozen=True, kw_only=True):
-    """A quick look at a recipe (`--limit`): the first records of each split."""
+    """The limit of a trial run (`--limit`): the first records of every split."""
 
     def applies_to_split(self, split: str) -> bool:  # noqa: ARG002
         return True

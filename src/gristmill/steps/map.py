@@ -1,4 +1,4 @@
-"""`map`: change each record with a function of yours."""
+"""`map`: change each record with your own function."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _STRING_TYPES = (pa.large_string(), pa.string())
 
 
 class Map(MappingStep, tag="map", frozen=True, kw_only=True):
-    """Change each record with a function that gets it as a dict and returns a dict.
+    """Change each record with a function that gets a dict and returns a dict.
 
     In a recipe: `- map: {call: functions.py:clean}`, with the file beside the recipe. A JSON record may get any new
-    keys. Where the data has columns (Parquet, Arrow), new ones are declared with their type, as are those that later
-    steps need: `columns: {score: float64}`. A record for which the function raises, or returns what cannot be kept, is
-    quarantined, and the others go on. To drop records use `filter`.
+    keys. If the data has columns (Parquet, Arrow), declare new columns with their type; also declare new keys that
+    later steps need: `columns: {score: float64}`. If the function raises, or returns something that cannot be stored,
+    the record is quarantined and the run continues. To drop records use `filter`.
 
     >>> from gristmill.core.sample_batches import documents, texts
     >>> texts(Map(call=lambda record: {"text": record["text"].upper()}).apply(documents(["hi"]), seed=0).batch)
@@ -33,27 +33,27 @@ class Map(MappingStep, tag="map", frozen=True, kw_only=True):
     def call_on(self, batch: pa.RecordBatch, *, stops: bool) -> StepResult:
         schema = self.output_schema(batch.schema)
         results = _Results(schema)
-        bad: list[QuarantinedRecord] = []
-        call_on_records(self.function.resolve(), batch, results.add, bad, stops=stops)
-        measures = {NAN_AS_NULL: results.num_not_finite} if results.num_not_finite else {}
-        return StepResult(results.to_batch(batch), quarantined=bad, counters=measures)
+        quarantined: list[QuarantinedRecord] = []
+        call_on_records(self.function.resolve(), batch, results.add, quarantined, stops=stops)
+        counters = {NAN_AS_NULL: results.num_not_finite} if results.num_not_finite else {}
+        return StepResult(results.to_batch(batch), quarantined=quarantined, counters=counters)
 
 
 class _Results:
-    """What a function returned, as columns of a fixed schema."""
+    """The records that a function returned, as columns of a fixed schema."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
         self._fields = [(field, path_in_record(field)) for field in value_columns(schema)]
         self._keeps_json = RECORD in schema.names
         self.num_not_finite = 0
-        """NaN and infinities without a column of their own, which are null in JSON records."""
+        """How many values without a column are NaN or infinite, and so null in JSON records."""
         self._rows: list[int] = []
         self._records: list[bytes] = []
         self._values: list[list[Any]] = [[] for _ in self._fields]
 
     def add(self, row: int, result: object) -> None:
-        """Check one record alone, and keep it."""
+        """Check one record and add it; raises `RefusedRecord`."""
         if not isinstance(result, (dict, Mapping)):
             raise RefusedRecord("not_a_record", f"the function returned {result!r:.200}, not a dict")
         values = [self._value(field, path, result) for field, path in self._fields]
@@ -94,7 +94,7 @@ class _Results:
                 )
 
     def to_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The records that passed; origin and split are taken over from the batch they came in."""
+        """Return the added records as a batch; origin and split are those of the input batch."""
         rows = pa.array(self._rows, pa.int64())
         columns = {
             field.name: pa.array(values, field.type)

@@ -1,4 +1,4 @@
-"""`map_batches`: change whole Arrow batches with a function of yours; the fast way for pyarrow, numpy and models."""
+"""`map_batches`: change whole Arrow batches with your own function; the fast way for pyarrow, numpy and models."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from gristmill.steps.records.record_functions import quarantine_exception
 class MapBatches(MappingStep, tag="map_batches", frozen=True, kw_only=True):
     """Change whole batches: the function gets a `pyarrow.RecordBatch` and returns one.
 
-    The column `origin` says which record is which and must come back with its rows. Rows may be left out (dropped as
-    `rejected`), reordered, or multiplied if each copy gets its own `origin.part`. New columns are declared with their
-    type: `columns: {score: float64}`. If the function raises, the batch is halved until the records at fault stand
-    alone; they are quarantined. Judge each row by itself: where a batch ends is no property of the data.
+    The column `origin` identifies the records, and the function must return it with its rows. Rows may be left out
+    (dropped as `rejected`), reordered, or multiplied if each copy gets its own `origin.part`. Declare new columns with
+    their type: `columns: {score: float64}`. If the function raises, the batch is halved until the faulty records are
+    alone; they are quarantined. Treat each row by itself: where a batch ends is not a property of the data.
 
     >>> import pyarrow.compute as pc
     >>> from gristmill.core.sample_batches import documents, texts
@@ -37,7 +37,7 @@ class MapBatches(MappingStep, tag="map_batches", frozen=True, kw_only=True):
             return StepResult(_empty_batch(schema))
         try:
             return _check_result(self.function(batch), batch, schema)
-        except UsageError:  # says something of the recipe, nothing of the records
+        except UsageError:  # a problem of the recipe, not of the records
             raise
         except (Exception, SystemExit) as error:
             if batch.num_rows == 1:
@@ -56,7 +56,7 @@ class MapBatches(MappingStep, tag="map_batches", frozen=True, kw_only=True):
 
 
 def _check_result(result: object, batch: pa.RecordBatch, schema: pa.Schema) -> StepResult:
-    """What the function returned, in the planned schema, with an account of rows left out and added."""
+    """Check what the function returned, cast it to the planned schema, and count rows left out and added."""
     if not isinstance(result, pa.RecordBatch):
         raise TypeError(f"the function returned {type(result).__name__}, not a RecordBatch")
     missing = [name for name in schema.names if name not in result.schema.names]
@@ -71,22 +71,22 @@ def _check_result(result: object, batch: pa.RecordBatch, schema: pa.Schema) -> S
     if RECORD in columns:
         columns[RECORD] = _update_records(columns, rows, batch, schema)
     num_dropped = batch.num_rows + created - result.num_rows
-    given = pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
-    return StepResult(given, {"rejected": num_dropped} if num_dropped else {}, created)
+    checked = pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+    return StepResult(checked, {"rejected": num_dropped} if num_dropped else {}, created)
 
 
-def _find_source_rows(returned: pa.StructArray, given: pa.StructArray) -> tuple[list[int], int]:
-    """The input row that each output row came from, and how many output rows are new records."""
-    if returned.equals(given):
-        return list(range(len(given))), 0
-    exact = {tuple(origin.values()): row for row, origin in enumerate(given.to_pylist())}
+def _find_source_rows(returned: pa.StructArray, original: pa.StructArray) -> tuple[list[int], int]:
+    """Find the input row that each output row came from, and count the output rows that are new records."""
+    if returned.equals(original):
+        return list(range(len(original))), 0
+    exact = {tuple(origin.values()): row for row, origin in enumerate(original.to_pylist())}
     pieces = {origin[:2]: row for origin, row in exact.items()}
     origins = [tuple(origin.values()) for origin in returned.to_pylist()]
     if len(set(origins)) < len(origins):
         raise ValueError("two returned rows have the same origin: give each copy its own origin.part")
     for origin in origins:
         if origin[:2] not in pieces:
-            raise ValueError(f"a returned row has the origin {origin}, which is not of this batch")
+            raise ValueError(f"a returned row has the origin {origin}, which is not in this batch")
     rows = [exact.get(origin, pieces[origin[:2]]) for origin in origins]
     return rows, sum(origin not in exact for origin in origins)
 
@@ -94,7 +94,7 @@ def _find_source_rows(returned: pa.StructArray, given: pa.StructArray) -> tuple[
 def _update_records(
     columns: dict[str, pa.Array], rows: list[int], batch: pa.RecordBatch, schema: pa.Schema
 ) -> pa.Array:
-    """The JSON records with the values that the function changed; the other records keep their bytes."""
+    """Put the values that the function changed into the JSON records; the other records keep their bytes."""
     source = batch.take(pa.array(rows, pa.int64()))
     records: list[bytes] = source.column(RECORD).to_pylist()
     if not columns[RECORD].equals(source.column(RECORD)):

@@ -1,7 +1,7 @@
-"""`mix`: the training records of all sources in given proportions, to a given size.
+"""`mix`: the training records of all sources in chosen proportions, up to a chosen size.
 
-Which records of an incomplete epoch are taken depends on a hash of their origins: a larger size takes the same and
-more. Whole epochs come first; how records come together is the pipeline's (`mix_barrier`, `mixed_lane`).
+Whole epochs come first. Which records of an incomplete epoch are taken depends on a hash of their origins: a larger
+size takes the same records and more. The barrier of `mix` brings the records together.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ DOCUMENTS = "documents"
 UNITS = (TOKENS, ROWS, DOCUMENTS)
 
 NOT_CHOSEN = "not_chosen"
-"""The reason for which the others are dropped."""
+"""The reason for dropping the other records."""
 
 
 class Mix(GlobalStep, tag="mix", frozen=True, kw_only=True):
     """Take `size` tokens, rows or documents of all sources together, in the proportions of their `weights`.
 
-    Every source has a weight. Of each, whole epochs are taken first, then a part of one more, as near to its share as
-    whole documents allow. A share that is not there in `max_epochs` is refused, with what is missing. Only what is for
-    training is mixed: other splits stay as they are. `by: tokens` stands behind `tokenize`; `by: rows` is for recipes
-    without `pack`, where a document is a row.
+    Every source needs a weight. Whole epochs of a source are taken first, then a part of one more, as close to its
+    share as whole documents allow. If a source is too small for its share within `max_epochs`, the run fails and says
+    how much is missing. Only training records are mixed: other splits stay as they are. `by: tokens` must come after
+    `tokenize`; `by: rows` is for recipes without `pack`, where a document is a row.
 
-    What is taken is written as one lane, `train/mixed/`, in which every beginning holds each source in its share, and
-    a second copy of a document comes after the whole first epoch of its source. Documents get a column `source`.
+    The mixture is written as one lane, `train/mixed/`: every beginning of it holds each source in its share, and a
+    second copy of a document comes after the whole first epoch of its source. Documents get a column `source`.
 
     >>> from gristmill.core.sample_batches import documents
     >>> Mix(weights={"web": 0.7, "code": 0.3}, size=1000, by="documents").amounts(documents(["one", "two"])).tolist()
@@ -55,7 +55,7 @@ class Mix(GlobalStep, tag="mix", frozen=True, kw_only=True):
     by: str = TOKENS
     max_epochs: float = 1.0
     interleave: bool = True
-    """False: a folder for each source, one after the other."""
+    """Whether to write one mixed lane; false: a folder for each source."""
 
     def __post_init__(self) -> None:
         check_choice("by", self.by, UNITS)
@@ -66,7 +66,7 @@ class Mix(GlobalStep, tag="mix", frozen=True, kw_only=True):
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         if self.by == TOKENS and INPUT_IDS not in schema.names:
-            raise UsageError("mix: there are no tokens to count", help="put it behind tokenize, or write by: documents")
+            raise UsageError("mix: there are no tokens to count", help="put it after tokenize, or write by: documents")
         return with_source_field(schema) if self.interleave else schema
 
     @property
@@ -78,7 +78,7 @@ class Mix(GlobalStep, tag="mix", frozen=True, kw_only=True):
 
     def check_position(self, position: StepPosition) -> None:
         if not position.is_common:
-            raise UsageError(f"{position.key}: mix weighs all sources", help="put it among the common steps")
+            raise UsageError(f"{position.key}: mix needs all sources", help="put it among the common steps")
         if position.is_packed and self.by == ROWS:
             raise UsageError(
                 f"{position.key}: rows are made by pack, after mix", help="mix by tokens, or mix the finished datasets"
@@ -90,14 +90,14 @@ class Mix(GlobalStep, tag="mix", frozen=True, kw_only=True):
                 raise UsageError(f"{position.key}: {name} {problem}", help=f"give weights for {names}")
 
     def amounts(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
-        """How much each record counts."""
+        """Return how much each record counts."""
         if self.by != TOKENS:
             return np.ones(batch.num_rows, dtype=np.int64)
         lengths: NDArray[np.int64] = pc.list_value_length(batch.column(INPUT_IDS)).to_numpy().astype(np.int64)
         return lengths
 
     def keys(self, batch: pa.RecordBatch, seed: int) -> NDArray[np.uint64]:
-        """A uniform number for each record: the smallest are taken first."""
+        """Return a uniform number for each record: the smallest are taken first."""
         return hash_origins(seed, "mix", batch.column(ORIGIN))
 
     def is_mixed(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""`rename`: other names for columns; in JSON records, other names for their keys."""
+"""`rename`: rename columns, and the keys of JSON records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RESERVED = (ORIGIN, RECORD, SPLIT)
 
 
 class Rename(LocalStep, tag="rename", frozen=True, kw_only=True):
-    """Give columns other names, `{old: new}`. Everything else of a record stays as it is, byte for byte.
+    """Rename columns, `{old: new}`. Everything else in a record stays as it is, byte for byte.
 
     >>> from gristmill.core.sample_batches import documents
     >>> Rename(columns={"url": "link"}).apply(documents(["hi"], url=["a.org"]), seed=0).batch.column_names
@@ -46,9 +46,7 @@ class Rename(LocalStep, tag="rename", frozen=True, kw_only=True):
         for old, new in self.columns.items():
             require_column(self.name, old, schema)
             if new in schema.names and new not in self.columns:
-                raise UsageError(
-                    f'rename: there is already a column "{new}"', help="rename or leave that one out first"
-                )
+                raise UsageError(f'rename: there is already a column "{new}"', help="rename or remove that one first")
         return pa.schema([self._rename_field(field, schema) for field in schema], schema.metadata)
 
     def _rename_field(self, field: pa.Field, schema: pa.Schema) -> pa.Field:
@@ -57,7 +55,7 @@ class Rename(LocalStep, tag="rename", frozen=True, kw_only=True):
             return field
         if RECORD in schema.names and len(path_in_record(field)) > 1:
             path = ".".join(path_in_record(field))
-            raise UsageError(f"rename: {field.name} stands inside another value, at {path}", help="use map for that")
+            raise UsageError(f"rename: {field.name} is inside another value, at {path}", help="use map for that")
         metadata = {key: value for key, value in (field.metadata or {}).items() if key != PATH}
         return field.with_name(new).with_metadata(metadata or None)
 
@@ -68,15 +66,15 @@ class Rename(LocalStep, tag="rename", frozen=True, kw_only=True):
             return StepResult(pa.RecordBatch.from_arrays(list(columns.values()), schema=schema))
         names = {path_in_record(batch.schema.field(old))[0]: new for old, new in self.columns.items()}
         records: list[bytes] = []
-        kept: list[int] = []
-        bad: list[QuarantinedRecord] = []
+        rows: list[int] = []
+        quarantined: list[QuarantinedRecord] = []
         for row, line in enumerate(batch.column(RECORD).to_pylist()):
             try:
                 records.append(with_names(line, names))
-                kept.append(row)
-            except ValueError as error:  # also what msgspec raises
-                bad.append(quarantine_row(batch, row, "name_taken", str(error)))
-        if bad:
-            columns = {name: column.take(pa.array(kept, pa.int64())) for name, column in columns.items()}
+                rows.append(row)
+            except ValueError as error:  # msgspec's errors are ValueErrors too
+                quarantined.append(quarantine_row(batch, row, "name_taken", str(error)))
+        if quarantined:
+            columns = {name: column.take(pa.array(rows, pa.int64())) for name, column in columns.items()}
         columns[RECORD] = pa.array(records, schema.field(RECORD).type)
-        return StepResult(pa.RecordBatch.from_arrays(list(columns.values()), schema=schema), quarantined=bad)
+        return StepResult(pa.RecordBatch.from_arrays(list(columns.values()), schema=schema), quarantined=quarantined)

@@ -1,4 +1,4 @@
-"""`sample`: keep a random share of the records. The choice hangs on each record's origin alone."""
+"""`sample`: keep a random share of the records. The choice depends on each record's origin alone."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class Sample(FilterStep, tag="sample", frozen=True, kw_only=True):
-    """Keep each record for training with the chance `fraction`, by a hash of the seed and its origin.
+    """Keep each training record with the probability `fraction`, by a hash of the seed and its origin.
 
-    Other files added or removed change no choice, and a smaller fraction keeps a part of what a larger one keeps. So
+    Adding or removing files changes no choice, and a smaller fraction keeps a subset of what a larger one keeps. So
     two samples in one recipe are not independent (0.5 and then 0.1 keep 0.1) unless their `salt` differs. Records of
-    other splits than `train` all stay.
+    other splits than `train` are all kept.
 
     >>> from gristmill.core.sample_batches import documents
     >>> applied = Sample(fraction=0.25).apply(documents(["text"] * 1000), seed=7)
@@ -33,7 +33,7 @@ class Sample(FilterStep, tag="sample", frozen=True, kw_only=True):
 
     fraction: float
     salt: str = ""
-    """Another salt, another choice."""
+    """Any text: another salt makes another choice."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.fraction <= 1:

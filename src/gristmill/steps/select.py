@@ -1,4 +1,4 @@
-"""`select`: only some columns. What is written is then made of these, not of the record as it was read."""
+"""`select`: keep only some columns. They are written, not the record as it was read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`shuffle`: all records of a source in a random order that depends on their origins alone.
+"""`shuffle`: put all records of a source in a random order that depends on their origins alone.
 
-Each record's key is a hash of the seed and its origin. A corpus larger than memory is first dealt into buckets by the
-highest part of the key, then each bucket is sorted; the buckets one after another are the whole order, however many
+Each record's key is a hash of the seed and its origin. A corpus larger than memory is first distributed to buckets by
+the highest bits of the key, then each bucket is sorted. The buckets one after another are the whole order, however many
 there are.
 """
 
@@ -48,11 +48,11 @@ class Shuffle(GlobalStep, tag="shuffle", frozen=True, kw_only=True):
         return NameSource(source="") if self.joins_sources else None
 
     def keys(self, batch: pa.RecordBatch, seed: int, epoch: int = 0) -> NDArray[np.uint64]:
-        """Where each record belongs in the whole order; another one for each copy that a `mix` has made."""
+        """Return the place of each record in the whole order; each epoch of a `mix` has other places."""
         return hash_origins(seed, f"shuffle/{epoch}" if epoch else "shuffle", batch.column(ORIGIN))
 
     def sort(self, batch: pa.RecordBatch, seed: int, epoch: int = 0) -> pa.RecordBatch:
-        """The records in order of their keys; those with equal keys in order of their origins."""
+        """Sort the records by their keys; records with equal keys by their origins."""
         origin = batch.column(ORIGIN)
         fields = [origin.field(name).to_numpy(zero_copy_only=False) for name in ("part", "position", "file")]
         return batch.take(np.lexsort((*fields, self.keys(batch, seed, epoch))))

@@ -1,4 +1,4 @@
-"""`split`: which records are kept for validation and test, by a hash that copies share."""
+"""`split`: hold out records for validation and test, by a hash that copies share."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _NAMES = ("validation", "test", TRAIN)
 
 
 class Split(LocalStep, tag="split", frozen=True, kw_only=True):
-    """Set training records apart for validation and test. Records that are held out already stay where they are.
+    """Hold out training records for validation and test. Records that are held out already stay where they are.
 
     `validation` and `test` are fractions (0.005) or numbers of records (1000, over all sources). By default the text
-    decides, so that copies of a text are on one side; `by: origin` treats each record on its own, and `by: domain`
-    keeps records with the same value in that column together. Numbers are met in order of the hash, so where the last
-    chosen value has copies there are as many more.
+    decides, so that copies of a text are in the same split; `by: origin` treats each record on its own, and
+    `by: domain` keeps records with the same value in the column `domain` together. Numbers are filled in the order of
+    the hash: if the last chosen value has copies, they are included, so a split may be that much larger.
 
     >>> from gristmill.core.sample_batches import documents
     >>> applied = Split(validation=0.4).apply(documents(["one", "two", "three", "one"]), seed=8)
@@ -43,14 +43,14 @@ class Split(LocalStep, tag="split", frozen=True, kw_only=True):
     validation: int | float = 0
     test: int | float = 0
     by: str = TEXT
-    """`text`, `origin` or a column."""
+    """`text`, `origin` or the name of a column."""
 
     def __post_init__(self) -> None:
         amounts = [amount for amount in (self.validation, self.test) if amount != 0]
         if not amounts:
             raise UsageError("split needs an amount for validation or test", help="write split: {validation: 0.005}")
         if min(amounts) < 0:
-            raise UsageError(f"the parts of a split must be above 0, not {min(amounts)}")
+            raise UsageError(f"validation and test must be above 0, not {min(amounts)}")
         if len({type(amount) for amount in amounts}) > 1:
             raise UsageError(
                 f"validation ({self.validation}) and test ({self.test}) must both be fractions or both be numbers"
@@ -62,7 +62,7 @@ class Split(LocalStep, tag="split", frozen=True, kw_only=True):
             )
 
     def resolve(self, folder: str) -> Step:  # noqa: ARG002
-        """Return the global step where records are counted; by fractions each record is judged alone."""
+        """Return the global step for numbers of records; by fractions each record is decided alone."""
         if isinstance(self.validation or self.test, float):
             return self
         return SplitByCount(validation=int(self.validation), test=int(self.test), by=self.by)
@@ -82,8 +82,9 @@ class Split(LocalStep, tag="split", frozen=True, kw_only=True):
         return schema if SPLIT in schema.names else schema.append(pa.field(SPLIT, pa.string()))
 
     def keys(self, batch: pa.RecordBatch, seed: int) -> NDArray[np.uint64]:
-        """A uniform number for each record: the smallest are for validation, the next for test."""
-        # One that cuts for `test` alone may follow one for `validation`, which has all the smallest of its own keys.
+        """Return a uniform number for each record: the smallest are for validation, the next for test."""
+        # A step for `test` alone may follow one for `validation`, which has taken the records with the smallest keys.
+        # With the same keys, `test` would find none below its bound.
         purpose = "split" if self.validation else "split/test"
         if self.by == ORIGIN:
             return hash_origins(seed, purpose, batch.column(ORIGIN))
@@ -93,17 +94,20 @@ class Split(LocalStep, tag="split", frozen=True, kw_only=True):
         return hash_texts(seed, purpose, values)
 
     def smallest(self, keys: Iterable[NDArray[np.uint64]]) -> NDArray[np.uint64]:
-        """As many of the smallest keys as the numbers of records can need, sorted. Parts of parts give the same."""
+        """Return the smallest keys, sorted, as many as the numbers of records need.
+
+        Applied to the results for parts of the data it gives the result for all of it.
+        """
         count = int(self.validation) + int(self.test)
-        found = np.empty(0, dtype=np.uint64)
+        smallest = np.empty(0, dtype=np.uint64)
         for part in keys:
-            found = np.sort(np.concatenate([found, part]))[:count]
-        return found
+            smallest = np.sort(np.concatenate([smallest, part]))[:count]
+        return smallest
 
     def bounds(self, smallest: NDArray[np.uint64] | None = None, num_records: int = 0) -> tuple[int, int]:
-        """Keys below the first are for validation, below the second for test.
+        """Return two bounds: keys below the first are for validation, below the second for test.
 
-        For numbers of records give the `smallest` keys of all `num_records`.
+        Numbers of records need the `smallest` keys of all `num_records`.
         """
         if smallest is None:
             return hash_bound(self.validation), hash_bound(self.validation + self.test)
@@ -118,7 +122,7 @@ class Split(LocalStep, tag="split", frozen=True, kw_only=True):
         return first, second
 
     def assign(self, batch: pa.RecordBatch, seed: int, bounds: tuple[int, int]) -> StepResult:
-        """The batch with its `split` column."""
+        """Return the batch with its column of splits."""
         keys = self.keys(batch, seed)
         codes = np.where(keys < bounds[0], 0, np.where(keys < bounds[1], 1, 2)).astype(np.int8)
         splits = pa.DictionaryArray.from_arrays(codes, list(_NAMES)).cast(pa.string())
@@ -143,7 +147,7 @@ class SplitByCount(GlobalStep, tag="split", frozen=True, kw_only=True):
 
     @property
     def split(self) -> Split:
-        """The same split, for its keys and bounds."""
+        """The equivalent `split`, for its keys and bounds."""
         return Split(validation=self.validation, test=self.test, by=self.by)
 
     def splits_added(self) -> tuple[str, ...]:
@@ -160,7 +164,7 @@ class SplitByCount(GlobalStep, tag="split", frozen=True, kw_only=True):
 
 
 class AssignSplit(LocalStep, tag="split", frozen=True, kw_only=True):
-    """A `split` by numbers, once the bounds are known."""
+    """The local step of a `split` by numbers, with the bounds that the barrier found."""
 
     split: Split
     bounds: tuple[int, int]

@@ -1,4 +1,4 @@
-"""`toxicity`: how many of a document's words stand on a list of yours. Arrow's own code (RE2), about 20 MB/s a core."""
+"""`toxicity`: the share of a document's words that are on your list. Arrow's own code (RE2), about 20 MB/s a core."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from gristmill.core.errors import UsageError
 from gristmill.core.numbers import is_share
-from gristmill.core.records import TEXT, RuleValues, StepResult
+from gristmill.core.records import TEXT, RuleValues, StepResult, count_dropped
 from gristmill.core.step import Finding, LocalStep
 from gristmill.steps.quality.languages import (
     assign_tables,
@@ -36,19 +36,19 @@ _PACKAGE = "package:"
 _WORD = r"[\p{L}\p{M}\p{N}]+"
 _GAP = r"[^\p{L}\p{M}\p{N}]+"
 _BORDER = "\0"
-"""Stands before and behind every word of a text that has borders: each of two neighbours has its own."""
+"""The mark before and after every word of a text with word borders. Two neighbouring words have two of them between."""
 _REASON = "max_density"
 
 
 class Toxicity(LocalStep, tag="toxicity", frozen=True, kw_only=True):
-    """Tell which share of a document's words stands on a list, in the column `toxicity`.
+    """Measure which share of a document's words is on a list, in the column `toxicity`.
 
-    Lists are files of yours with a word or phrase a line, or of an installed package (`package:NAME/path/in/it.txt`).
-    Case does not matter. A word is found between borders only, so that "class" holds no other; documents in Japanese,
-    Thai and Chinese (by `language_column`, if there is one) have none. Between the words of a phrase there may be any
-    space or punctuation; what has symbols in it (`a$$`) is found as it is written. Nothing is dropped unless
-    `max_density` says so: words on such lists are also used to talk about health, identity and law. What should not
-    count can be allowed.
+    A list is your own file with one word or phrase a line, or a file of an installed package
+    (`package:NAME/path/in/it.txt`). Case does not matter. Only whole words match, so "class" contains no other word;
+    in documents in Japanese, Thai and Chinese (by `language_column`, if there is one) parts of words match too. Between
+    the words of a phrase there may be any space or punctuation; an entry with symbols in it (`a$$`) matches as it is
+    written. Nothing is dropped unless you set `max_density`: words on such lists are also used to talk about health,
+    identity and law. Words in `allow` do not count.
 
     >>> from gristmill.core.sample_batches import documents
     >>> step = Toxicity(lists={"": ["darn"]}, max_density=0.5)
@@ -61,22 +61,22 @@ class Toxicity(LocalStep, tag="toxicity", frozen=True, kw_only=True):
     not_fingerprinted: ClassVar[tuple[str, ...]] = ("words", "by_language")
 
     words: str | None = None
-    """The list for documents of all languages that have none of their own."""
+    """The list for documents in languages without a list of their own."""
     by_language: dict[str, str] = msgspec.field(default_factory=dict)
     """Lists for languages: `{de: words/de.txt}`."""
     language_column: str = "language"
     allow: list[str] = msgspec.field(default_factory=list)
     """Words that do not count, whatever a list says."""
     max_density: float | None = None
-    """Documents above it are dropped; null: none."""
+    """The share above which documents are dropped; null: none is dropped."""
     lists: dict[str, list[str]] = msgspec.field(default_factory=dict)
-    """What the files hold, by language (\"\": all): read when a run is planned, or given here."""
+    """The words of the files, by language (\"\": all): read when a run is planned, or set here."""
 
     def __post_init__(self) -> None:
         if self.max_density is not None and not is_share(self.max_density):
             raise UsageError(f"max_density must be from 0 to 1, not {self.max_density}")
         if not (self.words or self.by_language or self.lists):
-            raise UsageError("toxicity needs a list of words", help="write words: list.txt, a word or phrase a line")
+            raise UsageError("toxicity needs a list of words", help="write words: list.txt, one word or phrase a line")
         for language in filter(None, (*self.by_language, *self.lists)):
             check_language_code(language, "by_language")
 
@@ -137,7 +137,7 @@ def _read_list(path: str, folder: str) -> list[str]:
         ) from error
     words = [line.strip() for line in lines if line.strip()]
     if not words:
-        raise UsageError(f"toxicity: the list {file} is empty", help="write a word or phrase a line")
+        raise UsageError(f"toxicity: the list {file} is empty", help="write one word or phrase a line")
     return words
 
 
@@ -150,7 +150,7 @@ def _find_in_package(path: str) -> Path:
 
 
 class ToxicityKernel:
-    """The lists as patterns, each made when a document first needs it."""
+    """The lists as regular expressions, each built when a document first needs it."""
 
     def __init__(self, step: Toxicity) -> None:
         self._step = step
@@ -158,23 +158,27 @@ class ToxicityKernel:
         self._patterns: dict[tuple[int, bool], _WordPatterns | None] = {}
 
     def begin_task(self) -> None:
-        """Nothing is carried over."""
+        """Do nothing: no batch depends on an earlier one."""
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
         densities = self.measure_densities(batch)
         limit = self._step.max_density
         codes = np.zeros(batch.num_rows, np.uint8) if limit is None else (densities > limit).astype(np.uint8)
         is_kept = pa.array(codes == 0)
-        num_dropped = int(np.count_nonzero(codes))
-        kept, bad = put_columns(
-            self._step, batch.filter(is_kept), {self._step.name: pa.array(densities).filter(is_kept)}
+        dropped = count_dropped(codes, (_REASON,))
+        columns = {self._step.name: pa.array(densities).filter(is_kept)}
+        measured, quarantined = put_columns(self._step, batch.filter(is_kept), columns)
+        return StepResult(
+            measured,
+            dropped,
+            quarantined=quarantined,
+            codes=codes,
+            reasons=(_REASON,),
+            rule_values={_REASON: RuleValues(densities, limit)} if dropped else {},
         )
-        dropped = {_REASON: num_dropped} if num_dropped else {}
-        rule_values = {_REASON: RuleValues(densities, limit)} if dropped else {}
-        return StepResult(kept, dropped, quarantined=bad, codes=codes, reasons=(_REASON,), rule_values=rule_values)
 
     def measure_densities(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
-        """Of each document."""
+        """Return the share of listed words in each document."""
         column = self._step.language_column
         table_of = assign_tables(batch, column, self._languages)
         has_borders = np.ones(batch.num_rows, np.bool_)
@@ -191,7 +195,7 @@ class ToxicityKernel:
         return densities
 
     def check(self) -> None:
-        """Refuse lists that no pattern can hold: about 50,000 words."""
+        """Refuse lists that are too long for one regular expression: about 50,000 words."""
         for table, language in enumerate(["", *self._languages]):
             patterns = self._load_patterns(table, borders=True)
             try:
@@ -200,7 +204,7 @@ class ToxicityKernel:
                 raise UsageError(
                     f"toxicity: the list{language and f' for {language}'} of {len(self._step.lists[language]):,} words "
                     f"is too long: {error}",
-                    help="make it shorter, or part it by_language",
+                    help="make it shorter, or divide it by_language",
                 ) from error
 
     def _load_patterns(self, table: int, *, borders: bool) -> _WordPatterns | None:
@@ -213,7 +217,7 @@ class ToxicityKernel:
 
 @dataclass(frozen=True, slots=True)
 class _WordPatterns:
-    """All entries of a list, and those of symbols alone: they are no words, but can be counted."""
+    """The patterns of all entries of a list, and of entries that are symbols alone: these are not words of the text."""
 
     all: str
     symbols: str | None
@@ -223,10 +227,10 @@ def _measure_densities(texts: pa.Array, patterns: _WordPatterns, *, borders: boo
     total = _count(texts, _WORD if borders else r"[\p{L}\p{N}]")
     if patterns.symbols is not None:
         total += _count(texts, patterns.symbols)
-    found = _count(_with_borders(texts) if borders else texts, patterns.all)
-    # Symbols can be cut otherwise when they stand behind words of the list: never more found than there are.
-    total = np.maximum(total, found)
-    return np.divide(found, total, out=np.zeros(len(texts)), where=total > 0)
+    num_listed = _count(_with_borders(texts) if borders else texts, patterns.all)
+    # Symbols behind words of the list can match in another way than alone, so there could be more matches than words.
+    total = np.maximum(total, num_listed)
+    return np.divide(num_listed, total, out=np.zeros(len(texts)), where=total > 0)
 
 
 def _with_borders(texts: pa.Array) -> pa.Array:
@@ -242,20 +246,22 @@ def _build_patterns(words: list[str], allow: list[str], *, borders: bool) -> _Wo
     has_symbols = pc.match_substring_regex(entries, r"[^\p{L}\p{M}\p{N} ]").to_pylist()
     marked = _with_borders(entries).to_pylist() if borders else entries.to_pylist()
     border = _BORDER if borders else ""
-    found: dict[str, bool] = {}
-    # Backwards: of two that begin alike the longer comes first, and neighbours share their beginning in the pattern.
+    # Each pattern, and whether it has words. Sorted backwards, so that of two entries that begin alike the longer one
+    # comes first, and neighbours in the expression share their beginning, which RE2 merges.
+    has_words_by_pattern: dict[str, bool] = {}
     for word, literal, with_words, with_symbols in sorted(
         zip(entries.to_pylist(), marked, has_words, has_symbols, strict=True), reverse=True
     ):
         shape, gap = (literal, r"\s+") if with_symbols else (f"{border}{word}{border}", _GAP)
         parts = shape.split(" ")
-        found[gap.join(map(re.escape, parts))] = with_words
-    symbols = [pattern for pattern, with_words in found.items() if not with_words]
-    return _WordPatterns(_any_of(found), _any_of(symbols) if symbols else None)
+        has_words_by_pattern[gap.join(map(re.escape, parts))] = with_words
+    symbols = [pattern for pattern, with_words in has_words_by_pattern.items() if not with_words]
+    return _WordPatterns(_any_of(has_words_by_pattern), _any_of(symbols) if symbols else None)
 
 
 def _normalize_words(words: list[str]) -> list[str]:
-    """In small letters, with single spaces: all at once, for each call of Arrow costs as much as a thousand words."""
+    """Return the words in lower case with single spaces."""
+    # All in one call: a call of Arrow costs as much as a thousand words.
     plain: list[str] = pc.utf8_lower(
         pa.array([" ".join(word.split()) for word in words], pa.large_string())
     ).to_pylist()

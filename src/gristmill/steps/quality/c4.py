@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 class C4(LocalStep, tag="c4", frozen=True, kw_only=True):
     r"""Keep the lines that are sentences, and the pages that have enough of them.
 
-    Lines are judged in this order: a word that is too long, (citations such as [1] are cut out,) no terminal
+    Rules apply to a line in this order: a word that is too long, (citations such as [1] are cut out,) no terminal
     punctuation, too few words, "lorem ipsum" (drops the page), "javascript", a curly bracket (drops the page), phrases
-    of policies. So a bracket in a line that was removed before is no harm. Lines are written without the space at their
-    ends; blank ones go. The numbers are those of the reference implementation. null switches a rule off.
+    of policies. So a bracket in a line that an earlier rule removes does not drop the page. Lines are written without
+    the space at their ends, and blank lines are removed. The defaults are those of the reference implementation. null
+    switches a rule off.
 
     >>> from gristmill.core.sample_batches import documents, texts
     >>> page = "Home | About\nThis is the first sentence.[1] This is another one.\nAnd this is the last one."
@@ -43,7 +44,7 @@ class C4(LocalStep, tag="c4", frozen=True, kw_only=True):
     needs: ClassVar[tuple[str, ...]] = (TEXT,)
 
     max_characters: int | None = 190_000
-    """Longer pages are dropped."""
+    """The limit above which a page is dropped."""
     max_word_length: int | None = 1000
     remove_citations: bool | None = True
     require_terminal_punctuation: bool | None = True
@@ -76,31 +77,31 @@ class C4(LocalStep, tag="c4", frozen=True, kw_only=True):
         return (TEXT, self.language_column) if self.by_language else (TEXT,)
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
-        texts, codes, counted, removed = self._clean(batch)
+        texts, codes, deciding_numbers, removed = self._clean(batch)
         dropped = count_dropped(codes, PAGE_REASONS)
-        measures = {
+        counters = {
             f"lines_removed:{reason}": int(count) for reason, count in zip(LINE_REASONS, removed, strict=True) if count
         }
         is_kept = pa.array(codes == 0)
-        kept, bad = put_columns(self, batch.filter(is_kept), {TEXT: texts.filter(is_kept)})
-        rule_values = self._rule_values(batch, counted) if dropped else {}
+        cleaned, quarantined = put_columns(self, batch.filter(is_kept), {TEXT: texts.filter(is_kept)})
+        rule_values = self._rule_values(batch, deciding_numbers) if dropped else {}
         return StepResult(
-            kept,
+            cleaned,
             dropped,
-            quarantined=bad,
-            counters=measures,
+            quarantined=quarantined,
+            counters=counters,
             codes=codes,
             reasons=PAGE_REASONS,
             rule_values=rule_values,
         )
 
-    def _rule_values(self, batch: pa.RecordBatch, counted: NDArray[np.int64]) -> dict[str, RuleValues]:
+    def _rule_values(self, batch: pa.RecordBatch, deciding_numbers: NDArray[np.int64]) -> dict[str, RuleValues]:
         thresholds = self._parameters()[assign_tables(batch, self.language_column, self.by_language)].astype(np.float64)
-        rules = ("max_characters", "min_sentences")  # the others are found in a page or not
-        return {rule: RuleValues(counted, thresholds[:, PARAMETERS.index(rule)]) for rule in rules}
+        rules = ("max_characters", "min_sentences")  # the other rules compare no numbers
+        return {rule: RuleValues(deciding_numbers, thresholds[:, PARAMETERS.index(rule)]) for rule in rules}
 
     def explain(self, record: pa.RecordBatch) -> list[Finding]:
-        texts, codes, counted, removed = self._clean(record)
+        texts, codes, deciding_numbers, removed = self._clean(record)
         findings = [
             Finding(name="lines_removed", value=int(count), rule=reason)
             for reason, count in zip(LINE_REASONS, removed, strict=True)
@@ -108,7 +109,7 @@ class C4(LocalStep, tag="c4", frozen=True, kw_only=True):
         ]
         if codes[0]:
             rule = PAGE_REASONS[codes[0] - 1]
-            rule_values = self._rule_values(record, counted).get(rule)
+            rule_values = self._rule_values(record, deciding_numbers).get(rule)
             value, threshold = rule_values.at(0) if rule_values is not None else ("dropped", None)
             return [*findings, Finding(name="page", value=value, rule=rule, threshold=threshold, passed=False)]
         return [*findings, Finding(name="characters_left", value=len(texts[0].as_py()))]
@@ -116,21 +117,22 @@ class C4(LocalStep, tag="c4", frozen=True, kw_only=True):
     def _clean(
         self, batch: pa.RecordBatch
     ) -> tuple[pa.LargeStringArray, NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-        """The edited texts, the verdict on each, the number it rests on, and how many lines each rule has removed."""
+        """Return the edited texts, the code and the deciding number of each, and how many lines each rule removed."""
         data, offsets = text_buffers(batch.column(TEXT))
         out = np.empty(int(offsets[-1] - offsets[0]) + 1, np.uint8)
         out_offsets = np.empty(len(offsets), np.int64)
         codes, removed = np.zeros(batch.num_rows, np.uint8), np.zeros(len(LINE_REASONS), np.int64)
-        counted = np.zeros(batch.num_rows, np.int64)
+        deciding_numbers = np.zeros(batch.num_rows, np.int64)
         begins = np.zeros(256, np.bool_)
         begins[[ord(letter) for phrase in PHRASES for letter in phrase[0] + phrase[0].upper()]] = True
         clean_pages(
             data, offsets, character_classes(), self._parameters(),
             assign_tables(batch, self.language_column, self.by_language),
-            *_join_phrases(PHRASES), begins, *_join_phrases(CITATIONS), out, out_offsets, codes, counted, removed,
+            *_join_phrases(PHRASES), begins, *_join_phrases(CITATIONS),
+            out, out_offsets, codes, deciding_numbers, removed,
         )  # fmt: skip
         buffers = [None, pa.py_buffer(out_offsets), pa.py_buffer(out)]
-        return pa.Array.from_buffers(pa.large_string(), batch.num_rows, buffers), codes, counted, removed
+        return pa.Array.from_buffers(pa.large_string(), batch.num_rows, buffers), codes, deciding_numbers, removed
 
     def _parameters(self) -> NDArray[np.int64]:
         rows = make_tables(self, PARAMETERS, self.by_language)
@@ -140,6 +142,6 @@ class C4(LocalStep, tag="c4", frozen=True, kw_only=True):
 
 
 def _join_phrases(phrases: tuple[str, ...]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Phrases as bytes one after another, and where each ends."""
+    """Join phrases as bytes, and return where each ends."""
     encoded = [phrase.encode() for phrase in phrases]
     return np.frombuffer(b"".join(encoded), np.uint8), np.cumsum([len(phrase) for phrase in encoded])

@@ -1,4 +1,4 @@
-"""`code`: files of source code that people wrote, and text with not too much code in it."""
+"""`code`: keep source code that people wrote, or text without too much code in it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from gristmill.steps.quality.score_filter import ScoreFilter
 
 
 class Code(ScoreFilter, tag="code", frozen=True, kw_only=True):
-    r"""Keep source code that is not generated, minified or data: lines of a usual length, enough letters and digits.
+    r"""Keep source code with lines of a usual length and enough letters and digits; drop minified files and data.
 
-    For documents of text, `max_code_ratio` says how much of them may look like code: `code: {max_code_ratio: 0.3}`.
+    For documents of text, `max_code_ratio` limits how much of them may look like code: `code: {max_code_ratio: 0.3}`.
 
     >>> from gristmill.core.sample_batches import documents
     >>> Code().apply(documents(["def f(x):\n    return x", "x=1;" * 300]), seed=0).dropped

@@ -8,7 +8,7 @@ from gristmill.steps.quality.score_filter import ScoreFilter
 
 
 class Fineweb(ScoreFilter, tag="fineweb", frozen=True, kw_only=True):
-    r"""Keep documents of sentences: no lists, menus and boilerplate.
+    r"""Keep documents that consist of sentences; drop lists, menus and boilerplate.
 
     >>> from gristmill.core.sample_batches import documents
     >>> pages = ["Home\nAbout us\nContact", "This is a whole sentence of a document."]
@@ -21,5 +21,5 @@ class Fineweb(ScoreFilter, tag="fineweb", frozen=True, kw_only=True):
     min_terminal_line_ratio: float | None = 0.12
     max_short_line_ratio: float | None = 0.67
     max_duplicate_line_character_ratio: float | None = 0.01
-    """As its code has it; its article says 0.1."""
+    """The value of FineWeb's code; its paper says 0.1."""
     max_lines_per_word: float | None = 0.3

@@ -1,4 +1,4 @@
-"""`gopher_quality`: the rules of the Gopher paper (Rae et al. 2021, table A1) for what is prose."""
+"""`gopher_quality`: the rules of the Gopher paper (Rae et al. 2021, table A1) for prose."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ ENGLISH = ("the", "be", "to", "of", "and", "that", "have", "with")
 class GopherQuality(ScoreFilter, tag="gopher_quality", frozen=True, kw_only=True):
     """Keep documents that look like prose: not too short, words of a usual length, few symbols, some stop words.
 
-    Made for English. For other languages give other stop words, and in scripts without spaces, where each letter is a
-    word, other word lengths: `by_language: {zh: {min_mean_word_length: 1, stop_words: [的, 是]}}`.
+    The defaults are for English. For other languages give other stop words, and in scripts without spaces, where each
+    letter is a word, other word lengths: `by_language: {zh: {min_mean_word_length: 1, stop_words: [的, 是]}}`.
 
     >>> from gristmill.core.sample_batches import documents
     >>> applied = GopherQuality().apply(documents(["Too short.", ""]), seed=0)
@@ -45,6 +45,6 @@ class GopherQuality(ScoreFilter, tag="gopher_quality", frozen=True, kw_only=True
         for word in (word for words in tables for word in words):
             if not is_one_word(word):
                 raise UsageError(
-                    f'stop_words: "{word}" is no single word',
+                    f'stop_words: "{word}" is not a single word',
                     help="a stop word has no spaces and no punctuation; in scripts without spaces it is one letter",
                 )

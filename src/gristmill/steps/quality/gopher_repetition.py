@@ -1,4 +1,4 @@
-"""`gopher_repetition`: the rules of the Gopher paper (Rae et al. 2021, table A1) for what repeats itself."""
+"""`gopher_repetition`: the rules of the Gopher paper (Rae et al. 2021, table A1) against repetition."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Thresholds by language: which table of a step is for which record.
+"""Thresholds by language: which table of a step applies to which record.
 
-`by_language: {zh: {min_mean_word_length: 1}}` changes some keys for records whose language is Chinese. What a table
-does not name stays as it is for all. A language is looked for as it stands, then without its region: `pt-BR`, `pt`.
-In the plan the languages of the sample that have no table are named, where a step's own thresholds are for English.
+`by_language: {zh: {min_mean_word_length: 1}}` changes some keys for records in Chinese. Keys that a table does not name
+keep the value for all languages. A language is looked up as it is written, then without its region: `pt-BR`, `pt`.
+If a step's own thresholds are for English, the plan names the languages of the sample that have no table.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ ENGLISH = "en"
 UNDETERMINED = "und"
 _MAX_NAMED = 5
 _PLAIN_LANGUAGE = 0.65
-"""How likely a language must be to be named in the plan: as in FineWeb."""
+"""How likely a language must be to be named in the plan; the threshold of FineWeb."""
 
 
 def check_bounds(values: Mapping[str, Any], where: str = "") -> None:
-    """Refuse what is not a number, and a least value above the greatest."""
+    """Refuse NaN, and a `min_` above its `max_`."""
     for name, value in values.items():
         if isinstance(value, float) and math.isnan(value):
             raise UsageError(f"{name} is not a number{where}", help="write null to switch the rule off")
@@ -67,13 +67,13 @@ def _check_value(where: str, value: Any, kind: Any) -> None:
 
 
 def make_tables(step: Step, keys: Iterable[str], by_language: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The values of the step's `keys`: for all records first, then for each language in order, each checked."""
+    """Return the values of the step's `keys`: for all languages first, then for each language in order. Checks them."""
     fields = {field.name: field.type for field in msgspec.structs.fields(type(step))}
     common = {key: getattr(step, key) for key in keys}
-    for key, value in common.items():  # Python checks no types
+    for key, value in common.items():  # a step made in Python has unchecked types
         _check_value(key, value, fields[key])
     check_bounds(common)
-    found = [common]
+    tables = [common]
     _check_value("by_language", by_language, dict[str, dict[str, Any]])
     for language, changes in by_language.items():
         check_language_code(language, "by_language")
@@ -84,31 +84,31 @@ def make_tables(step: Step, keys: Iterable[str], by_language: Mapping[str, Mappi
                 hint = f'did you mean "{meant}"?' if meant else f"there are {', '.join(common)}"
                 raise UsageError(f'by_language: {step.name} has no rule "{key}"{where}', help=hint)
             _check_value(f"by_language: {key}{where}", value, fields[key])
-        found.append(common | dict(changes))
-        check_bounds(found[-1], where)
-    return found
+        tables.append(common | dict(changes))
+        check_bounds(tables[-1], where)
+    return tables
 
 
 def assign_tables(batch: pa.RecordBatch, column: str, languages: Iterable[str]) -> NDArray[np.int64]:
-    """The number of each record's table: 0, or 1 + the place of its language."""
+    """Return the number of each record's table: 0, or 1 + the index of its language."""
     numbers = {_normalize_code(language): number for number, language in enumerate(languages, 1)}
     if not numbers:
         return np.zeros(batch.num_rows, np.int64)
     check_language_column(batch.schema, column)
     names = pc.dictionary_encode(batch.column(column).cast(pa.string()))
-    found = [0] + [
+    tables = [0] + [
         numbers.get(_normalize_code(name), numbers.get(_normalize_code(name).split("-")[0], 0))
         for name in names.dictionary.to_pylist()
     ]
     codes = pc.fill_null(names.indices, -1).to_numpy(zero_copy_only=False)
-    chosen: NDArray[np.int64] = np.array(found, np.int64)[codes + 1]
-    return chosen
+    table_of: NDArray[np.int64] = np.array(tables, np.int64)[codes + 1]
+    return table_of
 
 
 def note_languages_without_table(
     batch: pa.RecordBatch, column: str, languages: Iterable[str], what: str, consequence: str
 ) -> list[str]:
-    """A note that names the languages of sample records that are none of `languages`, with what follows from it."""
+    """Make a note that names the languages of sample records that are not in `languages`, and the consequence."""
     known = set(map(_normalize_code, languages))
     times = Counter(
         name
@@ -120,25 +120,25 @@ def note_languages_without_table(
     most_frequent = [name for name, _ in times.most_common(_MAX_NAMED)]
     others = f" and {len(times) - _MAX_NAMED} more" if len(times) > _MAX_NAMED else ""
     before = "" if column in batch.schema.names else "a language step before it and "
-    who = f"{', '.join(most_frequent)}{others} ({times.total()} of {batch.num_rows} sample records)"
-    return [f"{what} for {who}: {consequence}; add {before}by_language: {{{most_frequent[0]}: …}}"]
+    named = f"{', '.join(most_frequent)}{others} ({times.total()} of {batch.num_rows} sample records)"
+    return [f"{what} for {named}: {consequence}; add {before}by_language: {{{most_frequent[0]}: …}}"]
 
 
 def _languages_of(batch: pa.RecordBatch, column: str) -> list[str]:
-    """Of all records that have one: by the column or, where there is none, by the text, as far as it is plain."""
+    """Return the languages of the records: from the column or, without one, from texts whose language is clear."""
     if column in batch.schema.names and can_name_languages(batch.schema.field(column).type):
         names = batch.column(column).cast(pa.string()).to_pylist()
         return [name for name in names if name and _normalize_code(name) != UNDETERMINED]
     texts = batch.column(TEXT)
     if texts.type != pa.large_string() or not batch.num_rows:
         return []
-    known = load_identifier()
-    labels, scores = known.identify(*text_buffers(texts))
-    return [known.labels[label] for label, score in zip(labels, scores, strict=True) if score >= _PLAIN_LANGUAGE]
+    identifier = load_identifier()
+    labels, scores = identifier.identify(*text_buffers(texts))
+    return [identifier.labels[label] for label, score in zip(labels, scores, strict=True) if score >= _PLAIN_LANGUAGE]
 
 
 def note_english_thresholds(step: Step, batch: pa.RecordBatch, column: str, languages: Iterable[str]) -> list[str]:
-    """A note that names the languages of sample records that get the step's own thresholds, which are for English."""
+    """Make a note that names the languages of sample records that get the step's own thresholds, made for English."""
     what, consequence = f"{step.name} has no table", "its thresholds are for English"
     return note_languages_without_table(batch, column, (*languages, ENGLISH), what, consequence)
 
@@ -147,13 +147,13 @@ def check_language_column(schema: pa.Schema, column: str) -> None:
     """Refuse a column that cannot name languages."""
     if column in schema.names and not can_name_languages(schema.field(column).type):
         raise UsageError(
-            f'by_language: the column "{column}" holds {schema.field(column).type}, no names of languages',
-            help="name the column of languages as language_column",
+            f'by_language: the column "{column}" holds {schema.field(column).type}, not names of languages',
+            help="set language_column to the column with the languages",
         )
 
 
 def can_name_languages(kind: pa.DataType) -> bool:
-    """Whether a column of this type can name languages. One of nothing but nulls names none."""
+    """Whether a column of this type can name languages. A column of nulls can: it names none."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     return bool(

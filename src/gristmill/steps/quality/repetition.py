@@ -1,4 +1,4 @@
-"""`repetition`: loops and fillers, in text and in code alike."""
+"""`repetition`: drop loops and fillers, in text and in code."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from gristmill.steps.quality.score_filter import ScoreFilter
 
 
 class Repetition(ScoreFilter, tag="repetition", frozen=True, kw_only=True):
-    """Drop only what is plainly a loop: the same word or character over and over, or half the document said before.
+    """Drop only plain loops: the same word or character over and over, or a document that is half repetition.
 
-    Looser than `gopher_repetition`, so that it suits code, tables and what models have written.
+    It is looser than `gopher_repetition`, so it suits code, tables and the output of models.
 
     >>> from gristmill.core.sample_batches import documents
     >>> Repetition().apply(documents(["very " * 200, "very, very good"]), seed=0).dropped

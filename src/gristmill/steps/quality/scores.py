@@ -1,4 +1,4 @@
-"""`scores`: a threshold for any score there is, where no named filter has the rule."""
+"""`scores`: thresholds for any scores, where no other filter has the rule."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from gristmill.steps.quality.score_filter import ScoreFilter
 
 
 class Scores(ScoreFilter, tag="scores", frozen=True, kw_only=True):
-    """Keep documents whose scores lie between the thresholds that are given; no rule is on by itself.
+    """Keep documents whose scores are within your thresholds; no rule is on by default.
 
-    There is a `min_` and a `max_` of every score but `stop_words`, which needs a list: see `gopher_quality`. To keep a
-    score as a column and drop nothing by it, give it a threshold that nothing breaks: `{min_digit_ratio: 0,
+    Every score has a `min_` and a `max_` key, except `stop_words`, which needs a list: see `gopher_quality`. To keep a
+    score as a column and drop nothing by it, set a threshold that every document meets: `{min_digit_ratio: 0,
     keep_scores: true}`. Documents without a word are dropped, as by all filters of scores.
 
     >>> from gristmill.core.sample_batches import documents

@@ -1,1 +1,1 @@
-"""Statistics of texts: the compiled passes that count, and the scores that are made of the counts."""
+"""Statistics of texts: the compiled passes that count, and the scores computed from the counts."""

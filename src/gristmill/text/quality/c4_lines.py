@@ -1,7 +1,7 @@
-"""The rules of C4, line by line: which lines stay, what is cut out of them, and whether the page is used at all.
+"""The rules of C4, line by line: which lines stay, what is cut out of them, and whether the page is kept at all.
 
-The order is that of the reference, and it matters: a `{` drops the page only if its line got past the rules before it.
-About 5 ns a byte; what stays is written to a buffer of the size of the input.
+The order is that of the reference, and it matters: a `{` drops the page only if its line passed the rules before it.
+About 5 ns a byte; the lines that stay are written to a buffer of the size of the input.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PARAMETERS = (
     "remove_policy_lines",
     "min_sentences",
 )
-"""The columns of a table of parameters: whole numbers, 0 or 1 for yes and no. A rule that is off has -1."""
+"""The columns of a table of parameters: whole numbers, with 0 or 1 for yes and no. A rule that is off has -1."""
 PAGE_REASONS = ("empty", "max_characters", "drop_lorem_ipsum", "drop_curly_brackets", "min_sentences", "no_lines")
 LINE_REASONS = (
     "max_word_length",
@@ -47,9 +47,9 @@ PHRASES = (
     "use of cookies",
     "use cookies",
 )
-"""What is looked for in lines, in any case of letters. From the fourth on they are policies."""
+"""Phrases to look for in lines, in upper or lower case. From the fourth on they are phrases of policies."""
 CITATIONS = ("[edit]", "[citation needed]")
-"""Cut out of lines, and so is `[12]`."""
+"""Citations that are cut out of lines; `[12]` is cut out too."""
 
 _EMPTY, _MAX_CHARACTERS, _LOREM_IPSUM, _CURLY_BRACKETS, _MIN_SENTENCES, _NO_LINES = range(1, 7)
 _SPACE, _LETTER_OR_DIGIT, _SPACELESS, _TERMINAL = 1, 6, 16, 32
@@ -62,7 +62,7 @@ _OPEN_BRACKET, _CLOSE_BRACKET, _ZERO, _NINE = 0x5B, 0x5D, 0x30, 0x39
 
 @kernel
 def _code_point(data: NDArray[np.uint8], place: int, end: int) -> tuple[Any, int]:
-    """As in `scan`."""
+    """Decode a character, as in `scan`: a kernel may call only kernels of its own module."""
     byte = np.int64(data[place])
     if byte < 0x80:
         return byte, 1
@@ -83,7 +83,7 @@ def _class_of(classes: NDArray[np.uint16], code: int) -> Any:
 
 @kernel
 def _strip(data: NDArray[np.uint8], start: int, end: int, classes: NDArray[np.uint16]) -> tuple[int, int]:
-    """Where the text begins and ends without the space around it."""
+    """Return where the text begins and ends without the space around it."""
     while start < end:
         code, size = _code_point(data, start, end)
         if not _class_of(classes, code) & _SPACE:
@@ -101,7 +101,7 @@ def _strip(data: NDArray[np.uint8], start: int, end: int, classes: NDArray[np.ui
 
 @kernel
 def _count_words(data: NDArray[np.uint8], start: int, end: int, classes: NDArray[np.uint16]) -> tuple[int, int]:
-    """How many words, as in `scan`, and the characters of the longest."""
+    """Return the number of words, as `scan` counts them, and the characters of the longest."""
     num_words = longest = length = last = 0
     place = start
     while place < end:
@@ -112,7 +112,7 @@ def _count_words(data: NDArray[np.uint8], start: int, end: int, classes: NDArray
             length = last = 0
             continue
         if kind & _LETTER_OR_DIGIT:
-            if last and (kind | last) & _SPACELESS:
+            if last and (kind | last) & _SPACELESS:  # a letter of a script without spaces begins a new word
                 length = 0
             last = kind
         num_words += length == 0
@@ -123,7 +123,7 @@ def _count_words(data: NDArray[np.uint8], start: int, end: int, classes: NDArray
 
 @kernel
 def _matches_at(data: NDArray[np.uint8], place: int, end: int, phrase: NDArray[np.uint8]) -> bool:
-    """Whether a phrase of small letters stands here, in any case."""
+    """Whether a phrase, given in lower case, is at this place in any case."""
     if place + len(phrase) > end:
         return False
     for offset in range(len(phrase)):
@@ -142,16 +142,16 @@ def _find_phrases(
     ends: NDArray[np.int64],
     begins: NDArray[np.bool_],
 ) -> int:
-    """A bit for each phrase that occurs. `begins`: the bytes that one begins with, in either case."""
-    found = 0
+    """Return a bit for each phrase that occurs. `begins`: the bytes that a phrase can begin with, in either case."""
+    occurring = 0
     for place in range(start, end):
         if begins[data[place]]:
             first = 0
             for phrase in range(len(ends)):
                 if _matches_at(data, place, end, phrases[first : ends[phrase]]):
-                    found |= 1 << phrase
+                    occurring |= 1 << phrase
                 first = ends[phrase]
-    return found
+    return occurring
 
 
 @kernel
@@ -164,11 +164,11 @@ def _copy_without_citations(
     cut: NDArray[np.uint8],
     ends: NDArray[np.int64],
 ) -> int:
-    """Copy a line; gives where the copy ends. `cut` has what is cut out as it stands, letter for letter."""
+    """Copy a line without its citations and return where the copy ends. `cut` holds the citations, compared exactly."""
     while start < end:
         stop = start
         if data[start] == _OPEN_BRACKET:
-            after = start + 1
+            after = start + 1  # a number in brackets, as in [12]
             while after < end and _ZERO <= data[after] <= _NINE:
                 after += 1
             if after < end and data[after] == _CLOSE_BRACKET:
@@ -192,7 +192,7 @@ def _copy_without_citations(
 
 @kernel
 def _ends_sentence(data: NDArray[np.uint8], start: int, end: int, classes: NDArray[np.uint16]) -> bool:
-    """Whether a line ends a sentence or a quotation, and not in dots."""
+    """Whether a line ends a sentence or a quotation, and does not end in an ellipsis."""
     last = end - 1
     while last > start and (data[last] & 0xC0) == 0x80:
         last -= 1
@@ -206,10 +206,10 @@ def _ends_sentence(data: NDArray[np.uint8], start: int, end: int, classes: NDArr
 
 @kernel
 def _count_sentences(data: NDArray[np.uint8], start: int, end: int, classes: NDArray[np.uint16]) -> int:
-    """Ends of sentences, and what stands behind the last one.
+    """Count the sentences of a line; text behind the last end of a sentence is one more.
 
-    An end is a mark before a space or the end of the line, with quotation marks and brackets between them left out of
-    account; marks of full width are ends anywhere.
+    A sentence ends with a terminal mark before a space or the end of the line. Quotation marks and brackets between
+    them are ignored. Marks of full width end a sentence anywhere.
     """
     count = 0
     ended, closes = True, False
@@ -228,7 +228,7 @@ def _count_sentences(data: NDArray[np.uint8], start: int, end: int, classes: NDA
             if code >= _FULL_WIDTH and not ended:
                 count += 1
                 ended, closes = True, False
-        elif code not in _CLOSING:  # which alone are no sentence
+        elif code not in _CLOSING:  # closing marks alone are no sentence
             ended = closes = False
     return count if ended else count + 1
 
@@ -247,31 +247,32 @@ def clean_pages(
     citation_ends: NDArray[np.int64],
     out: NDArray[np.uint8],
     out_offsets: NDArray[np.int64],
-    verdicts: NDArray[np.uint8],
-    counted: NDArray[np.int64],
+    codes: NDArray[np.uint8],
+    deciding_numbers: NDArray[np.int64],
     removed: NDArray[np.int64],
 ) -> None:
-    """Write each page's lines that stay, and its verdict: 0, or 1 + the index of a reason. `removed` counts lines.
+    """Write the lines that stay of each page, and its code: 0 to keep it, or 1 + the index of a reason.
 
-    `counted` gets the number that the verdict rests on: characters of a page that is too long, else sentences.
+    `removed` counts the lines that each rule removes. `deciding_numbers` gets the number that decided about a page:
+    the characters of a page that is too long, else its sentences.
     """
-    used = 0
+    used = 0  # bytes of `out` that hold lines that stay
     for page in range(len(offsets) - 1):
         out_offsets[page] = used
         first = used
         rules = parameters[table_of[page]]
         start, end = _strip(data, offsets[page], offsets[page + 1], classes)
-        num_sentences = verdict = 0
+        num_sentences = code = 0
         if start == end:
-            verdict = _EMPTY
+            code = _EMPTY
         elif rules[0] >= 0:
             characters = 0
             for place in range(start, end):
-                characters += (data[place] & 0xC0) != 0x80
+                characters += (data[place] & 0xC0) != 0x80  # the first byte of each character
             if characters > rules[0]:
-                verdict = _MAX_CHARACTERS
-                counted[page] = characters
-        while start < end and verdict == 0:
+                code = _MAX_CHARACTERS
+                deciding_numbers[page] = characters
+        while start < end and code == 0:
             line_end = start
             while line_end < end and data[line_end] != _LINE_FEED:
                 line_end += 1
@@ -282,7 +283,8 @@ def clean_pages(
             if rules[1] >= 0 and _count_words(data, begin, stop, classes)[1] > rules[1]:
                 removed[0] += 1
                 continue
-            # A line feed goes before all lines but the first; it is taken back with a line that does not stay.
+            # The line is edited where it would stay: behind room for a line feed, unless it is the page's first. If it
+            # does not stay, `used` is not advanced, and the next line overwrites it.
             copy = used + (used > first)
             if rules[2] == 1:
                 copy_end = _copy_without_citations(data, begin, stop, out, copy, citations, citation_ends)
@@ -299,29 +301,29 @@ def clean_pages(
             if rules[4] >= 0 and _count_words(out, begin, stop, classes)[0] < rules[4]:
                 removed[2] += 1
                 continue
-            found = _find_phrases(out, begin, stop, phrases, phrase_ends, begins)
-            if rules[5] == 1 and found & 1:
-                verdict = _LOREM_IPSUM
-            elif rules[6] == 1 and found & 4:
+            occurring = _find_phrases(out, begin, stop, phrases, phrase_ends, begins)
+            if rules[5] == 1 and occurring & 1:
+                code = _LOREM_IPSUM
+            elif rules[6] == 1 and occurring & 4:
                 removed[3] += 1
-            elif rules[7] == 1 and found & 2:
-                verdict = _CURLY_BRACKETS
-            elif rules[8] == 1 and found >> 3:
+            elif rules[7] == 1 and occurring & 2:
+                code = _CURLY_BRACKETS
+            elif rules[8] == 1 and occurring >> 3:
                 removed[4] += 1
             else:
                 num_sentences += _count_sentences(out, begin, stop, classes)
-                for offset in range(stop - begin):  # over space that a citation has left before it
+                for offset in range(stop - begin):  # over the space that a removed citation left at its start
                     out[copy + offset] = out[begin + offset]
                 if used > first:
                     out[used] = _LINE_FEED
                 used = copy + stop - begin
-        if verdict != _MAX_CHARACTERS:
-            counted[page] = num_sentences
-        if verdict == 0 and num_sentences < rules[9]:
-            verdict = _MIN_SENTENCES
-        if verdict == 0 and used == first:
-            verdict = _NO_LINES
-        if verdict:
-            used = first
-        verdicts[page] = verdict
+        if code != _MAX_CHARACTERS:
+            deciding_numbers[page] = num_sentences
+        if code == 0 and num_sentences < rules[9]:
+            code = _MIN_SENTENCES
+        if code == 0 and used == first:
+            code = _NO_LINES
+        if code:
+            used = first  # a dropped page writes nothing
+        codes[page] = code
     out_offsets[len(offsets) - 1] = used

@@ -1,4 +1,4 @@
-"""The longest run of one character, whatever it is but a space: "aaah!!!!" has one of 4. About 1 ns a byte."""
+"""The longest run of one character other than a space: 4 in "aaah!!!!". About 1 ns a byte."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def _size_of(byte: int) -> int:
 
 @kernel
 def count_character_runs(data: NDArray[np.uint8], offsets: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
-    """All documents. The space and control characters end a run; the spaces of other scripts do not."""
+    """Count in all documents. The space and control characters end a run; spaces beyond ASCII do not."""
     for document in range(len(offsets) - 1):
         place, end = offsets[document], offsets[document + 1]
         longest = run = before = 0
         while place < end:
             stop = min(place + _size_of(data[place]), end)
-            character = 0
+            character = 0  # its bytes as one number: enough to compare, without decoding
             while place < stop:
                 character = (character << 8) | data[place]
                 place += 1

@@ -1,13 +1,13 @@
-"""How much of a document is source code, line by line and by what stands around a line.
+"""How much of a document is source code, decided line by line and by the lines around it.
 
 Each line gets points: signs of code (a brace or semicolon at its end, an operator, `name(`, `snake_case`, a keyword at
-its start, an indent) count for it, whole words of letters and letters beyond ASCII against it. Strings and quoted code
-say nothing. Above 0 a line is code, below 0 prose; comments, headings, lists and what has 0 points take after the last
-line that was decided, at the start of a document after the next one. What a fence (``` or ~~~) or triple quotes enclose
-is code whatever it looks like, if they are closed.
+its start, an indent) add points; whole words of letters and letters beyond ASCII subtract points. Strings and quoted
+code do not count. A line above 0 is code, below 0 prose. A line with 0 points (such as a comment, a heading or a list)
+is whatever the last decided line was; at the start of a document, whatever the next one is. Everything between fences
+(``` or ~~~) or triple quotes is code, whatever it looks like, if they are closed.
 
-The points were fitted to half of the files that docs/reference/quality.md lists, and measured on the other half. One
-look at each character, about 3 ns.
+The points were fitted to half of the files that docs/reference/quality.md lists, and measured on the other half. Each
+character is looked at once, in about 3 ns.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ while with yield zstyle
 """
 
 _OPERATOR, _GLUE, _DOT = 1, 2, 4
-"""What two ASCII characters in a row are: an operator, inside a name or a call, inside a name if a letter follows."""
+"""What two ASCII characters in a row are: an operator, part of a name or a call, part of a name if a letter follows."""
 
 _SPACE, _LETTER, _LETTER_OR_DIGIT, _TERMINAL, _MARK = 1, 2, 6, 32, 128
 _LINE_START, _LINE_END, _LINE_CHARACTERS = range(3)
@@ -51,12 +51,12 @@ _MAX_PLAIN = 10
 _CERTAIN = 9
 _BLOCK_END = 5
 _OPEN_WORD, _LETTERS, _CLOSED_WORD, _NO_PLAIN_WORD = range(4)
-"""What has been seen of a word: nothing but quotes and brackets, letters, punctuation behind them, anything else."""
+"""What a word has so far: only quotes and brackets, letters, punctuation behind the letters, or anything else."""
 
 
 @cache
 def pair_kinds() -> NDArray[np.uint8]:
-    """For each two ASCII characters, 128 * the first + the second, what they are in a row."""
+    """Return what each pair of ASCII characters is; the index is 128 * the first + the second."""
     kinds = np.zeros(_ASCII * _ASCII, np.uint8)
     letters = "abcdefghijklmnopqrstuvwxyz"
     names = letters + letters.upper() + "0123456789"
@@ -78,7 +78,7 @@ def pair_kinds() -> NDArray[np.uint8]:
 
 @cache
 def keyword_codes() -> NDArray[np.uint64]:
-    """Each keyword as a number, 5 bits a letter, in order."""
+    """Return each keyword as a number, 5 bits a letter, sorted."""
     codes = [
         sum(ord(char) - 96 << _LETTER_BITS * place for place, char in enumerate(word)) for word in _KEYWORDS.split()
     ]
@@ -87,7 +87,7 @@ def keyword_codes() -> NDArray[np.uint64]:
 
 @kernel
 def _code_point(data: NDArray[np.uint8], place: int, end: int) -> tuple[Any, int]:
-    """The character at a place and its bytes. Of what is not UTF-8 nothing is expected but that it ends."""
+    """Decode a character, as in `scan`: a kernel may call only kernels of its own module."""
     byte = np.int64(data[place])
     if byte < 0x80:
         return byte, 1
@@ -103,7 +103,7 @@ def _code_point(data: NDArray[np.uint8], place: int, end: int) -> tuple[Any, int
 
 @kernel
 def _byte_at(data: NDArray[np.uint8], place: int, end: int) -> Any:
-    """0 behind the end of the line."""
+    """Return a byte of the line, or 0 behind its end."""
     return data[place] if place < end else 0
 
 
@@ -117,7 +117,7 @@ def _begins_with_keyword(data: NDArray[np.uint8], start: int, end: int, keywords
         code |= np.uint64(data[place] - 96) << np.uint64(_LETTER_BITS * (place - start))
         place += 1
     following = _byte_at(data, place, end)
-    # A name or a word goes on: "for_each", "if-then", "let's".
+    # The keyword is only the start of a name or a word: "for_each", "if-then", "let's".
     if 65 <= following <= 90 or 48 <= following <= 57 or following in (95, 39, 45):
         return False
     low, high = 0, len(keywords)
@@ -140,7 +140,7 @@ def _score_line(
     pair_kinds: NDArray[np.uint8],
     keywords: NDArray[np.uint64],
 ) -> Any:
-    """Of one line without the space at its ends, from byte `start` to `end`: more than 0 for code, less for prose."""
+    """Return the points of a line from byte `start` to `end`, without the space at its ends: above 0 it is code."""
     first, second = data[start], _byte_at(data, start + 1, end)
     is_directive = first == 35
     # // /* */ #! #'
@@ -178,7 +178,7 @@ def _score_line(
         begins_comment = (code == 35 and following == 32) or (code == 47 and following == 47)
         if begins_comment and here > start and earlier_kind & _SPACE:
             break
-        if in_address:
+        if in_address:  # the rest of a URL looks like code and is none
             continue
         has_letters = has_letters or kind & _LETTER_OR_DIGIT != 0
         if code < _ASCII and earlier < _ASCII:
@@ -194,7 +194,7 @@ def _score_line(
                 or (earlier_kind & _LETTER_OR_DIGIT != 0 and following not in (0, 32, 61, 62))
             ):
                 is_assignment = True
-        if code in (34, 96) or (code == 39 and not earlier_kind & _LETTER_OR_DIGIT):
+        if code in (34, 96) or (code == 39 and not earlier_kind & _LETTER_OR_DIGIT):  # not the apostrophe of "don't"
             quote = code
         elif kind & (_LETTER | _MARK):
             is_foreign = is_foreign or code >= _ASCII
@@ -240,7 +240,7 @@ def _score_line(
 
 @kernel
 def _find_fence(data: NDArray[np.uint8], start: int, end: int) -> Any:
-    """The character that a line has three of, if they open or close something: a fence, or quotes without a partner."""
+    """Return the character of a line's fence or of triple quotes that it opens or closes; 0 if it has neither."""
     first = data[start]
     if first in (96, 126) and end - start >= 3 and data[start + 1] == first and data[start + 2] == first:
         return first
@@ -272,12 +272,14 @@ def count_code_lines(
     keywords: NDArray[np.uint64],
     counts: NDArray[np.int64],
 ) -> None:
-    """Documents `first` to `stop`, whose lines `scan` has noted."""
+    """Count in documents `first` to `stop`, whose lines `scan` has noted."""
     begin = 0
     for document in range(first, stop):
         origin = offsets[document]
-        total = code = waiting = verdict = 0  # `waiting` are the characters of lines that take after others
-        mark = enclosed = code_before = waiting_before = verdict_before = 0
+        # `waiting`: characters of undecided lines; `decided`: the last decision, 1 for code, -1 for prose.
+        total = code = waiting = decided = 0
+        # The state at an open fence, to return to if it is closed.
+        mark = enclosed = code_before = waiting_before = decided_before = 0
         for line in range(begin, line_stops[document]):
             start, end = origin + lines[line, _LINE_START], origin + lines[line, _LINE_END]
             characters = lines[line, _LINE_CHARACTERS]
@@ -285,27 +287,27 @@ def count_code_lines(
             own_mark = _find_fence(data, start, end)
             enclosed += characters
             if mark and own_mark == mark:
-                # What lies between the marks has been judged as if they were never closed: take that back.
-                code, waiting, verdict = code_before + enclosed, waiting_before, verdict_before
-                if mark in (34, 39):
-                    code += waiting * (verdict >= 0)
-                    waiting, verdict = 0, 1
+                # Lines between the marks were counted as if the mark were never closed: undo that.
+                code, waiting, decided = code_before + enclosed, waiting_before, decided_before
+                if mark in (34, 39):  # triple quotes are code themselves; a fence may stand in prose
+                    code += waiting * (decided >= 0)
+                    waiting, decided = 0, 1
                 mark = 0
                 continue
             if own_mark and not mark:
                 mark, enclosed = own_mark, characters
-                code_before, waiting_before, verdict_before = code, waiting, verdict
+                code_before, waiting_before, decided_before = code, waiting, decided
             is_indented = start > origin and data[start - 1] in (32, 9)
             points = _score_line(data, start, end, is_indented, classes, pair_kinds, keywords)
             if points == 0:
                 waiting += characters
                 continue
-            if verdict > 0 or (verdict == 0 and points > 0):
+            if decided > 0 or (decided == 0 and points > 0):
                 code += waiting
             waiting = 0
-            verdict = 1 if points > 0 else -1
+            decided = 1 if points > 0 else -1
             code += characters * (points > 0)
-        if verdict > 0:
+        if decided > 0:
             code += waiting
         counts[document, 0] = code
         counts[document, 1] = total

@@ -1,7 +1,7 @@
-"""From an Arrow column of texts to the counts that some scores need, and no others.
+"""From an Arrow column of texts to the counts that a set of scores needs, and no others.
 
-The text buffers are read where they lie. Documents are taken in groups whose words fit into scratch memory, which is
-kept from batch to batch: 4 MB, and for a document of more than 65,536 words up to 100 MB.
+The text buffers are not copied. Documents are counted in groups whose words fit into scratch memory, which is kept from
+batch to batch: 4 MB, and for a document of more than 65,536 words up to 100 MB.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _RUN_LENGTHS = {
 
 @dataclass(frozen=True, slots=True)
 class RequiredPasses:
-    """Which of the passes a set of scores needs. The text itself is always passed over."""
+    """The passes that a set of scores needs, beside the scan of the text itself."""
 
     lines: bool = False
     longest_run: int = 0
-    """Of words: 0 for none, 1 to number the words."""
+    """The longest run of words to search for: 0 for none, 1 to number the words only."""
     characters: bool = False
     code: bool = False
 
@@ -62,7 +62,7 @@ class RequiredPasses:
 
 @dataclass(slots=True)
 class _Scratch:
-    """Room for the words and lines of a group of documents, and for the search in those of one."""
+    """Scratch memory for the words and lines of a group of documents, and for the search in those of one."""
 
     capacity: int
     words: NDArray[np.int32] = field(init=False)
@@ -87,7 +87,7 @@ class _Scratch:
 
 
 class StopWords:
-    """Lists of words as tables for the kernel; each document is compared with one of them."""
+    """Lists of words as hash tables for the kernel; each document is compared with one of them."""
 
     def __init__(self, lists: Sequence[Sequence[str]] = ()) -> None:
         size = 16
@@ -117,7 +117,7 @@ NO_STOP_WORDS = StopWords()
 
 
 def _hash_word(word: str) -> int:
-    """As `scan` has it for what stands between the punctuation."""
+    """Hash a word as `scan` hashes the part of a word between punctuation."""
     hashed = 0xCBF29CE484222325
     for character in word:
         hashed = ((hashed ^ ord(character)) * 0x100000001B3) % 2**64
@@ -125,7 +125,7 @@ def _hash_word(word: str) -> int:
 
 
 class TextCounter:
-    """Counts documents, with memory of its own: one a thread."""
+    """Counts documents with its own scratch memory: each thread needs a counter of its own."""
 
     def __init__(self, needs: RequiredPasses, stop_words: StopWords = NO_STOP_WORDS) -> None:
         self.needs = needs
@@ -133,7 +133,7 @@ class TextCounter:
         self._scratch = _Scratch(0)
 
     def count(self, texts: pa.LargeStringArray, stop_list: NDArray[np.int64] | None = None) -> Counts:
-        """The counts of each text; null counts as empty. `stop_list`: which list of stop words, -1 for none."""
+        """Return the counts of each text; null counts as empty. `stop_list`: the list of stop words, -1 for none."""
         data, offsets = text_buffers(texts)
         num_texts = len(texts)
         needs = self.needs
@@ -188,7 +188,7 @@ class TextCounter:
         if needs.code:
             counts |= zip(code_lines.COUNTERS, code.T, strict=True)
         if needs.longest_run:
-            # Only what was counted: a filter that asks for longer runs must not take zeros for counts.
+            # Only what was counted: a filter that needs longer runs must not use zeros as counts.
             counts |= {
                 name: column
                 for name, column in zip(repeated_words.COUNTERS, words.T, strict=True)
@@ -201,15 +201,15 @@ class TextCounter:
         return counts
 
     def _make_room(self, offsets: NDArray[np.int64]) -> None:
-        """For the document with most words that there can be."""
+        """Make the scratch memory large enough for the document that can have the most words."""
         if not (self.needs.lines or self.needs.longest_run or self.needs.code):
             return
         num_bytes = int(np.diff(offsets).max(initial=0))
         if num_bytes >= 2**31:
             raise GristmillError(
-                f"a document of {num_bytes:,} bytes: the most is 2 GiB", help="cut it into smaller ones"
+                f"a document of {num_bytes:,} bytes is too large: the limit is 2 GiB", help="cut it into smaller ones"
             )
-        longest = num_bytes // 2 + 1
-        wanted = max(_USUAL_WORDS, min(longest, scan.MAX_NOTED))
-        if self._scratch.capacity < wanted:
-            self._scratch = _Scratch(wanted)
+        max_words = num_bytes // 2 + 1
+        capacity = max(_USUAL_WORDS, min(max_words, scan.MAX_NOTED))
+        if self._scratch.capacity < capacity:
+            self._scratch = _Scratch(capacity)

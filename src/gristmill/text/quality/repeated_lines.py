@@ -1,7 +1,7 @@
-"""Lines and paragraphs that a document has said before, exactly: the hash finds them, the bytes decide.
+"""Lines and paragraphs that repeat earlier ones of the document exactly: hashes find them, bytes decide.
 
-Counted are the second and later occurrences. A table of twice as many places as there are lines is cleared for each
-document: its cost goes with the document's own size.
+The second and later occurrences are counted. For each document a hash table of at least twice as many slots as it has
+lines is cleared, so the cost is proportional to the document's own size.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _number_lines(
     table: NDArray[np.int32],
     numbers: NDArray[np.int32],
 ) -> None:
-    """Give each line the number of the first one that is equal to it."""
+    """Give each line the number of the first line that is equal to it."""
     size = _table_size(len(lines))
     table[:size] = 0
     for line in range(len(lines)):
@@ -88,7 +88,7 @@ def _is_repeated_paragraph(
     table: NDArray[np.int32],
     mask: int,
 ) -> bool:
-    """Whether a paragraph, lines `first` to `stop`, is in the table; it is put there if not."""
+    """Whether a paragraph, lines `first` to `stop`, is in the table already. If not, it is added."""
     hashed = np.uint64(stop - first)
     for line in range(first, stop):
         hashed = (hashed ^ np.uint64(numbers[line])) * _SPREAD
@@ -99,6 +99,7 @@ def _is_repeated_paragraph(
         size = 0
         while size < stop - first and other + size < num_lines and numbers[other + size] == numbers[first + size]:
             size += 1
+        # Equal lines are not enough: the other paragraph must end there too.
         ends = other + size == num_lines or lines[other + size, _OPENS_PARAGRAPH] == 1
         if size == stop - first and ends:
             return True
@@ -120,8 +121,9 @@ def count_repeated_lines(
     numbers: NDArray[np.int32],
     counts: NDArray[np.int64],
 ) -> None:
-    """Documents `first` to `stop`, whose lines `scan` has noted. `table` and `numbers` are room: four times and once as
-    many as the lines of one document.
+    """Count in documents `first` to `stop`, whose lines `scan` has noted.
+
+    `table` and `numbers` are scratch memory for four times as many and as many numbers as one document has lines.
     """
     begin = 0
     for document in range(first, stop):
@@ -132,7 +134,7 @@ def count_repeated_lines(
         row[:] = 0
         row[0] = len(own)
         size = _table_size(len(own))
-        table[:size] = 0
+        table[:size] = 0  # now for paragraphs
         paragraph = characters = 0
         for line in range(len(own)):
             row[1] += own[line, _CHARACTERS]

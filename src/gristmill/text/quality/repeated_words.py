@@ -1,15 +1,16 @@
-"""Runs of words that a document repeats: of each length, the most frequent one and how much all of them cover.
+"""Runs of words that a document repeats: for each length, what the most frequent run covers or what all runs cover.
 
-A letter of a script without spaces is no word but a share of one: 2 Han letters, 3 of Kana, 4 of Thai say as much as a
-word of English does. So a run is made of pieces: a word, or as many such letters in a row as make up a word. A run may
-begin at any letter: in text without spaces a phrase may stand anywhere.
+A letter of a script without spaces is not a word but a share of one: 2 letters of Han, 3 of Kana or 4 of Thai say as
+much as a word of English. So a run consists of pieces: a piece is a word, or as many such letters in a row as make up a
+word. A run may begin at any letter, because in text without spaces a phrase may begin anywhere.
 
-A run of n pieces can only be repeated if its first n - 1 are and its last one is. So lengths are taken in order, and
-each looks only at the places that the last one left; a run is known by the numbers of its two parts, so equality is
-exact (pieces are compared by their bytes). English prose leaves 70 % of its places after single words, a tenth after
-four. About 25 ns a word for all lengths up to ten, in tables that are cleared in proportion to the document.
+A run of n pieces can only be repeated if its first n - 1 pieces are, and its last piece is. So lengths are handled in
+order, and each looks only at the places that the length before left over. A run is identified by the numbers of its two
+parts, so equality is exact (pieces are compared by their bytes). English prose has 70 % of its places left after single
+words, a tenth after four. About 25 ns a word for all lengths up to ten; the tables that are cleared are proportional to
+the document.
 
-What a run covers is counted in characters of words, each word once however many runs lie on it.
+What a run covers is counted in characters of words, each word once, however many runs cover it.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ COUNTERS = (
 
 _START, _END, _CHARACTERS, _SHARE = range(4)
 _PIECE_WORDS = _SHARE
-"""In place of its share, once pieces are made: how many words the piece has that begins here."""
+"""The column of the share, once pieces are made: it then holds how many words the piece has that begins here."""
 _WHOLE_WORD = 12
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _LAST_TOP = 4
 _COLUMN_OF_LENGTH = 2
-"""Column of what is counted for runs of `length` words: length + 2."""
+"""The counter of runs of `length` words is in the column `length + 2`."""
 
 
 @kernel
@@ -78,7 +79,7 @@ def _number_words(
     firsts: NDArray[np.int32],
     times: NDArray[np.int32],
 ) -> int:
-    """Number the distinct words of a document as they come, with how often each is there; gives how many there are."""
+    """Number the distinct words of a document as they come, count each of them, and return how many there are."""
     size = _table_size(len(words))
     table[:size] = 0
     count = 0
@@ -101,9 +102,9 @@ def _number_words(
 
 @kernel
 def _make_pieces(words: NDArray[np.int32], hashes: NDArray[np.uint64]) -> bool:
-    """Make each word the piece that begins with it, in their place; gives whether any has become longer.
+    """Replace each word by the piece that begins with it; return whether any piece has more than one word.
 
-    Words are taken in order and a piece looks only forward, so it is made of words that are still as they were.
+    Words are replaced in order and a piece looks only forward, so it is made of words that are not replaced yet.
     """
     has_longer = False
     for word in range(len(words)):
@@ -128,7 +129,7 @@ def _make_pieces(words: NDArray[np.int32], hashes: NDArray[np.uint64]) -> bool:
 def _keep_repeated(
     places: NDArray[np.int32], stops: NDArray[np.int32], numbers: NDArray[np.int32], times: NDArray[np.int32]
 ) -> int:
-    """Keep the places (and their runs' ends and numbers) that are not the only one of their run; gives how many."""
+    """Keep the places (with the ends and numbers of their runs) whose run occurs again; return how many there are."""
     kept = 0
     for index in range(len(places)):
         if times[numbers[index]] > 1:
@@ -150,9 +151,9 @@ def _lengthen(
     keys: NDArray[np.uint64],
     times: NDArray[np.int32],
 ) -> int:
-    """From places of repeated runs to places of runs that are one piece longer, numbered; gives how many places.
+    """Make runs one piece longer, number them, and return how many places are left.
 
-    `pieces` has the number of the piece that begins with each word, -1 if it is there only once.
+    `pieces` has the number of the piece that begins with each word, -1 if the piece occurs only once.
     """
     size = _table_size(len(places))
     table[:size] = 0
@@ -161,6 +162,7 @@ def _lengthen(
         stop = stops[index]
         if stop >= len(words) or pieces[stop] < 0:
             continue
+        # The shorter run and the piece behind it, as one number: equal keys are equal runs, no texts are compared.
         key = (np.uint64(numbers[index]) << np.uint64(32)) | np.uint64(pieces[stop])
         slot = _slot(key, size - 1)
         while table[slot] != 0 and keys[table[slot] - 1] != key:
@@ -180,9 +182,9 @@ def _lengthen(
 
 @kernel
 def _count_covered(places: NDArray[np.int32], stops: NDArray[np.int32], ends: NDArray[np.int64]) -> int:
-    """Characters of the words on which any of the runs lies; `ends[w]` are the characters up to word w and with it.
+    """Count the characters of words that any of the runs covers; `ends[w]` counts the characters of the first w words.
 
-    A run that begins later never ends earlier, so one look at each is enough.
+    A run that begins later never ends earlier, so one pass is enough.
     """
     covered = 0
     reached = 0
@@ -203,7 +205,7 @@ def _count_covered_by_top_run(
     reached: NDArray[np.int32],
     covered: NDArray[np.int64],
 ) -> int:
-    """The same for the one run that is there most often; of several, the one that covers most."""
+    """Like `_count_covered`, for the most frequent run alone; of several, for the one that covers most."""
     most = best = 0
     for number in numbers:
         most = max(most, times[number])
@@ -231,7 +233,7 @@ def _count_runs(
     covered: NDArray[np.int64],
     row: NDArray[np.int64],
 ) -> None:
-    """Runs of 2 to `longest` pieces; `pieces` has the number of each, and `room[2]` how often it is there."""
+    """Count runs of 2 to `longest` pieces; `pieces` has the number of each, and `room[2]` how often it occurs."""
     numbers, places, times, reached, stops = room[0], room[1], room[2], room[3], room[4]
     for word in range(len(words)):
         places[word] = word
@@ -268,10 +270,10 @@ def count_repeated_words(
     sums: NDArray[np.int64],
     counts: NDArray[np.int64],
 ) -> None:
-    """Documents `first` to `stop`, whose words `scan` has noted; runs of up to `longest` pieces.
+    """Count runs of up to `longest` pieces in documents `first` to `stop`, whose words `scan` has noted.
 
-    `table` is room for four times as many numbers as one document has words; `keys`, each of the six rows of `room`
-    and of the two of `sums` for as many and one more. What is noted of the words becomes that of pieces.
+    All other arrays are scratch memory: `table` for four times as many numbers as one document has words; `keys`, each
+    of the six rows of `room` and of the two of `sums` for one more than it has words. The noted words are overwritten.
     """
     begin = 0
     places, times, numbers = room[1], room[2], room[5]

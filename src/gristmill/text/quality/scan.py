@@ -1,12 +1,12 @@
-"""The pass over the text itself: characters, words and lines are counted, and where they lie is noted for others.
+"""The pass over the text itself: it counts characters, words and lines, and notes where they are for other passes.
 
 A word is a run of characters without space. In scripts that are written without spaces (Han, Kana, Thai, …) each
-letter begins a new word, and the punctuation behind a letter belongs to its word, as in English; what share of a word
-of other scripts it stands for is noted, for those who count runs of words (`repeated_words`). A line is what stands
-between line feeds, without the space at its ends; blank ones are no lines. Paragraphs are parted by blank lines.
+letter begins a new word, and the punctuation behind a letter belongs to its word, as in English. The share of a word
+of other scripts that it stands for is noted for counting runs of words (`repeated_words`). A line is the text between
+line feeds, without the space at its ends; blank lines do not count. Paragraphs are separated by blank lines.
 
-One look at each character, about 4 ns. Words are hashed by FNV-1a over their code points, begun anew at the first
-letter or digit: so that the hash of "don't" in "(don't)" falls out by the way, to be looked up among the stop words.
+Each character is looked at once, in about 4 ns. Words are hashed by FNV-1a over their code points, restarted at the
+first letter or digit: so the hash of "don't" in "(don't)" is a by-product, to be looked up among the stop words.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ COUNTERS = (
     "terminal_lines",
     "short_lines",
 )
-"""The columns of what is counted."""
+"""The columns of the counts."""
 
 MAX_NOTED = 1 << 20
-"""So many words and lines of a document are noted: more are counted, but not searched for repetition."""
+"""How many words and lines of a document are noted: more are counted, but not searched for repetition."""
 
 WORD_START, WORD_END, WORD_CHARACTERS, WORD_SHARE = range(4)
 WORD_COLUMNS = 4
@@ -64,7 +64,7 @@ _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 @kernel
 def _code_point(data: NDArray[np.uint8], place: int, end: int) -> tuple[Any, int]:
-    """The character at a place and its bytes. Of what is not UTF-8 nothing is expected but that it ends."""
+    """Return the code point at a place and its number of bytes. Bytes that are not UTF-8 give any code point."""
     byte = np.int64(data[place])
     if byte < 0x80:
         return byte, 1
@@ -85,7 +85,7 @@ def _class_of(classes: NDArray[np.uint16], code: int) -> Any:
 
 @kernel
 def _find_stop_word(keys: NDArray[np.uint64], hashed: np.uint64) -> Any:
-    """Where a word stands in the table of its list, -1 if it does not. The table has empty places: zeros."""
+    """Return the slot of a word in the table of its list, or -1. Empty slots are 0, and there always are some."""
     mask = len(keys) - 1
     slot = np.int64((hashed * _SPREAD) >> np.uint64(32)) & mask
     while keys[slot] != 0:
@@ -113,16 +113,19 @@ def scan_texts(
     line_hashes: NDArray[np.uint64],
     line_stops: NDArray[np.int64],
 ) -> int:
-    """Count documents from `first` on, until the words and lines of the next one may not fit; gives that one's number.
+    """Count documents from `first` on, until the words and lines of the next one may not fit; return its number.
 
-    Document d has bytes `offsets[d]` to `offsets[d + 1]`; places in `words` and `lines` count from its first byte. Its
-    own end at `word_stops[d]` and `line_stops[d]`. An array of no words (lines) asks for none to be noted. `stop_list`
-    names the row of `stop_keys` for each document, -1 for none; the forms of a word share a number in `stop_numbers`,
-    and `stop_seen[number]` is the last document that has it.
+    Document d has bytes `offsets[d]` to `offsets[d + 1]`; places in `words` and `lines` count from its first byte, and
+    its own words and lines end at `word_stops[d]` and `line_stops[d]`. With an empty array of words (lines) none are
+    noted. `stop_list` names the row of `stop_keys` for each document, -1 for none; the forms of a stop word share a
+    number in `stop_numbers`, and `stop_seen[number]` is the last document that has the word.
+
+    One long function, because a call for each character or word would cost more than the work in it.
     """
     num_words_kept = num_lines_kept = 0
     for document in range(first, len(offsets) - 1):
         start, end = offsets[document], offsets[document + 1]
+        # A word and the space behind it take at least two bytes; a letter of a script without spaces takes three.
         most = min((end - start) // 2 + 1, MAX_NOTED)
         keeps_words, keeps_lines = len(words) > 0, len(lines) > 0
         if (keeps_words and num_words_kept + most > len(words)) or (keeps_lines and num_lines_kept + most > len(lines)):
@@ -133,7 +136,7 @@ def scan_texts(
         num_words = word_characters = longest_word = alphabetic = hash_words = ellipsis_words = stop_words = 0
         num_lines = all_line_characters = longest_line = bullets = ellipsis_lines = terminals = short = 0
         place = start
-        gap, feeds = 0, 2
+        gap, feeds = 0, 2  # as if two line feeds came before: the first line opens a paragraph
         gap_hash = _SEED
         line_start = line_end = start
         line_words = line_characters = 0
@@ -176,7 +179,7 @@ def scan_texts(
                 spaces += gap
             if line_words:
                 line_characters += gap
-                # Lines that differ in their gaps alone would share a hash, and be searched in quadratic time.
+                # Without the gaps, lines that differ in them alone would share a hash: searching them is quadratic.
                 line_hash = (line_hash ^ gap_hash) * _SPREAD
             else:
                 line_start = place
@@ -197,7 +200,7 @@ def scan_texts(
                     if last_kind:
                         if (kind | last_kind) & _SPACELESS:
                             break
-                    else:
+                    else:  # the first letter: what came before it is hashed apart, so that `core` begins here
                         before, hashed = hashed, _SEED
                     last_kind = kind
                     kinds |= kind
@@ -209,7 +212,7 @@ def scan_texts(
                     break
                 else:
                     hashed = (hashed ^ np.uint64(code)) * _PRIME
-                    if kind & _MARK and last_kind:
+                    if kind & _MARK and last_kind:  # vowel signs and accents belong to the letter before them
                         core = hashed
                     if code == _HASH:
                         has_hash = True
