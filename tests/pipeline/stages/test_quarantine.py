@@ -146,7 +146,7 @@ def test_whatever_a_function_raises_concerns_its_record(mill, tmp_path, calls, b
     assert result.manifest.quarantine.counts == {"web": {"exception": 3, "out_of_memory": 1}}
     entries = {json.loads(entry["record"])["n"]: entry["error"] for entry in result.dataset().quarantine()}
     assert "udcff" in entries[7]
-    assert "message could not be made" in entries[8]
+    assert "message cannot be shown" in entries[8]
     assert entries[10] == "SystemExit: 0"
 
 

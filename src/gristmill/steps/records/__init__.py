@@ -1,1 +1,1 @@
-"""Support for steps that look at one record or column at a time."""
+"""Support for steps that work on single records or columns. No step of a recipe is in here."""

@@ -1,4 +1,4 @@
-"""Columns by name: checked with the nearest one in the error, typed in words, and found again in a JSON record."""
+"""Columns by name: checks that suggest the nearest name, types in words, and paths in JSON records."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ if TYPE_CHECKING:
 
 
 def require_column(step: str, column: str, schema: pa.Schema) -> None:
-    """Refuse a column that is not there."""
+    """Raise `UsageError` if a column does not exist."""
     if column not in schema.names:
         known = [name for name in schema.names if name not in (ORIGIN, RECORD)]
         if column == TEXT and INPUT_IDS in known:
-            hint = (
-                "these are token ids: put the step before tokenize, or read the documents; split also goes by: origin"
-            )
+            hint = "these are token ids: put the step before tokenize, or read the documents; split can use by: origin"
         elif meant := find_nearest(column, known):
             hint = f'did you mean "{meant}"?'
         else:
@@ -30,7 +28,7 @@ def require_column(step: str, column: str, schema: pa.Schema) -> None:
 
 
 def path_in_record(field: pa.Field) -> tuple[str, ...]:
-    """The keys that lead to the field's value in the JSON record.
+    """Return the keys that lead to the field's value in the JSON record.
 
     >>> path_in_record(pa.field("text", pa.large_string(), metadata={"path": "payload.body"}))
     ('payload', 'body')
@@ -40,24 +38,24 @@ def path_in_record(field: pa.Field) -> tuple[str, ...]:
 
 
 def has_text_beside(schema: pa.Schema) -> bool:
-    """Whether records are chats that are kept as they are: columns that steps make stand beside them, not in them."""
+    """Whether records are chats that are kept as they are: new columns are beside the record, not in it."""
     return TEXT in schema.names and BESIDE_RECORD in (schema.field(TEXT).metadata or {})
 
 
 def value_columns(schema: pa.Schema) -> list[pa.Field]:
-    """The fields that hold a record's values: without its identity, its raw form and its split."""
+    """Return the fields that hold a record's values: all but its origin, its raw form and its split."""
     return [field for field in schema if field.name not in (ORIGIN, RECORD, SPLIT)]
 
 
 def add_columns(step: str, schema: pa.Schema, types: Mapping[str, str]) -> pa.Schema:
-    """The schema with these columns added, or their types changed.
+    """Return the schema with these columns added, or with their types changed.
 
     >>> add_columns("map", pa.schema({"text": pa.large_string()}), {"score": "float64"}).names
     ['text', 'score']
     """
     for name, written in types.items():
         if name in (ORIGIN, TEXT, RECORD, SPLIT):
-            raise UsageError(f'{step}: "{name}" has its own type already', help="leave it out")
+            raise UsageError(f'{step}: the type of "{name}" is fixed', help="leave it out")
         index = schema.get_field_index(name)
         metadata = schema.field(index).metadata if index >= 0 else None
         field = pa.field(name, parse_arrow_type(step, written), metadata=metadata)
@@ -66,7 +64,7 @@ def add_columns(step: str, schema: pa.Schema, types: Mapping[str, str]) -> pa.Sc
 
 
 def parse_arrow_type(step: str, written: str) -> pa.DataType:
-    """A type in Arrow's words: `int64`, `float64`, `string`, `bool`, `list<string>`.
+    """Parse a type in Arrow's words: `int64`, `float64`, `string`, `bool`, `list<string>`.
 
     >>> parse_arrow_type("map", "list<int32>")
     ListType(list<item: int32>)

@@ -1,4 +1,4 @@
-"""Changing a few values of a JSON record without touching the others: what is not changed keeps its very bytes."""
+"""Changes of a few values of a JSON record: all other values keep their bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def with_values(line: bytes, changes: Iterable[tuple[Sequence[str], Any]]) -> bytes:
-    """The record with values put in at their paths.
+    """Return the record with these values at their paths.
 
     >>> with_values(b'{"id": 1.50, "body": {"text": "a"}}', [(("body", "text"), "b")])
     b'{"id":1.50,"body":{"text":"b"}}'
@@ -27,7 +27,7 @@ def with_values(line: bytes, changes: Iterable[tuple[Sequence[str], Any]]) -> by
 
 
 def with_new_value(line: bytes, name: str, value: Any) -> bytes:
-    """The record with one key more; `ValueError` if it is there already.
+    """Return the record with a new key; `ValueError` if it has the key already.
 
     >>> with_new_value(b'{"id": 1.50}', "n", 2)
     b'{"id":1.50,"n":2}'
@@ -40,7 +40,7 @@ def with_new_value(line: bytes, name: str, value: Any) -> bytes:
 
 
 def with_text(line: bytes, text: str) -> bytes:
-    """The record with its text under `text`; `ValueError` if another value stands there.
+    """Return the record with its text under `text`; `ValueError` if another value is there.
 
     >>> with_text(b'{"id": 1.50}', "a"), with_text(b'{"text": "a", "id": 1.50}', "a")
     (b'{"id":1.50,"text":"a"}', b'{"text": "a", "id": 1.50}')
@@ -54,7 +54,7 @@ def with_text(line: bytes, text: str) -> bytes:
 
 
 def with_names(line: bytes, names: Mapping[str, str]) -> bytes:
-    """The record with keys renamed in their places; `ValueError` if a new name is taken.
+    """Return the record with keys renamed in place; `ValueError` if it has a new name already.
 
     >>> with_names(b'{"id": 1.50, "url": "a"}', {"url": "link"})
     b'{"id":1.50,"link":"a"}'
@@ -62,8 +62,8 @@ def with_names(line: bytes, names: Mapping[str, str]) -> bytes:
     record = _decode(line)
     renamed = {names.get(key, key): value for key, value in record.items()}
     if len(renamed) < len(record):
-        taken = sorted(new for old, new in names.items() if old in record and new in record and new not in names)
-        raise ValueError(f"the record already has {', '.join(taken)}")
+        clashes = sorted(new for old, new in names.items() if old in record and new in record and new not in names)
+        raise ValueError(f"the record already has {', '.join(clashes)}")
     return msgspec.json.encode(renamed)
 
 

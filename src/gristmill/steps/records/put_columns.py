@@ -1,4 +1,4 @@
-"""New values for columns of a batch, also in the JSON records that are carried along."""
+"""New values for columns of a batch, also in the JSON records that it carries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def with_fields(schema: pa.Schema, fields: Iterable[pa.Field]) -> pa.Schema:
-    """The schema with these fields, in the places of those that have their names."""
+    """Return the schema with these fields; a field replaces one of the same name in its place."""
     for field in fields:
         index = schema.get_field_index(field.name)
         schema = schema.append(field) if index < 0 else schema.set(index, field)
@@ -28,20 +28,20 @@ def with_fields(schema: pa.Schema, fields: Iterable[pa.Field]) -> pa.Schema:
 def put_columns(
     step: LocalStep, batch: pa.RecordBatch, columns: Mapping[str, pa.Array]
 ) -> tuple[pa.RecordBatch, list[QuarantinedRecord]]:
-    """The batch with these columns in the step's schema, and the records whose JSON could not take them.
+    """Return the batch with these columns in the step's schema, and the records whose JSON could not be changed.
 
-    A JSON record that already says the same keeps its bytes, and so does a chat that is kept as it is.
+    A JSON record that has the same values already keeps its bytes, and so does a chat that is kept as it is.
     """
     schema = step.output_schema(batch.schema)
     values = {name: columns[name] if name in columns else batch.column(name) for name in schema.names}
-    bad: list[QuarantinedRecord] = []
+    quarantined: list[QuarantinedRecord] = []
     if RECORD in schema.names and not has_text_beside(schema):
-        records, bad, kept = _update_records(batch, schema, columns)
+        records, quarantined, rows = _update_records(batch, schema, columns)
         values[RECORD] = pa.array(records, schema.field(RECORD).type)
-        if bad:
-            rows = pa.array(kept, pa.int64())
-            values = {name: array if name == RECORD else array.take(rows) for name, array in values.items()}
-    return pa.RecordBatch.from_arrays(list(values.values()), schema=schema), bad
+        if quarantined:
+            indices = pa.array(rows, pa.int64())
+            values = {name: array if name == RECORD else array.take(indices) for name, array in values.items()}
+    return pa.RecordBatch.from_arrays(list(values.values()), schema=schema), quarantined
 
 
 def _update_records(
@@ -50,7 +50,7 @@ def _update_records(
     paths = {name: path_in_record(schema.field(name)) for name in columns}
     new = {name: values.to_pylist() for name, values in columns.items()}
     old: dict[str, list[Any]] = {name: batch.column(name).to_pylist() for name in new if name in batch.schema.names}
-    records, bad, kept = [], [], []
+    records, quarantined, rows = [], [], []
     for row, line in enumerate(batch.column(RECORD).to_pylist()):
         changes = [
             (paths[name], values[row])
@@ -59,7 +59,7 @@ def _update_records(
         ]
         try:
             records.append(with_values(line, changes) if changes else line)
-            kept.append(row)
-        except ValueError as error:  # also what msgspec raises: a part that the reader had no need to look at
-            bad.append(quarantine_row(batch, row, "invalid_json", str(error)))
-    return records, bad, kept
+            rows.append(row)
+        except ValueError as error:  # msgspec's errors too: in a part of the record that the reader did not parse
+            quarantined.append(quarantine_row(batch, row, "invalid_json", str(error)))
+    return records, quarantined, rows

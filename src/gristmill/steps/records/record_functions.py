@@ -1,8 +1,8 @@
-"""What a user's function on records is given, and what it does wrong.
+"""Calls of a user's function on each record, and the quarantine of records for which it fails.
 
-It gets a dict: the decoded JSON record if it is carried along, else the columns; of a chat that is kept, both. Whatever
-happens to one record is settled for that record alone, so no verdict depends on its neighbours. Cost: one
-decoded dict a record, 1 to 3 µs, before the function itself.
+The function gets a dict: the decoded JSON record if the batch carries it, else the columns; for a chat that is kept,
+both. An error affects one record alone, so no result depends on neighbouring records. Cost: one decoded dict a record,
+1 to 3 µs, before the function itself.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MAX_RAW_BYTES = 1 << 20
-"""A larger record is set aside by reference."""
+"""The size up to which a quarantined record is stored itself; of a larger one, only its origin and size."""
 
 
 class RefusedRecord(Exception):
-    """A record that cannot go on: a word for counting, and what is wrong."""
+    """A record that cannot be used: the reason it is counted under, and a message."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(reason, message)
@@ -35,7 +35,7 @@ class RefusedRecord(Exception):
 
 
 def decode_records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | RefusedRecord]:
-    """The batch's records as dicts, one by one."""
+    """Yield the batch's records as dicts."""
     if RECORD in batch.schema.names:
         lines = map(_decode_record, batch.column(RECORD).to_pylist())
         yield from _with_columns_beside(batch, lines) if has_text_beside(batch.schema) else lines
@@ -46,54 +46,54 @@ def decode_records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | RefusedRe
 def _with_columns_beside(
     batch: pa.RecordBatch, records: Iterator[dict[str, Any] | RefusedRecord]
 ) -> Iterator[dict[str, Any] | RefusedRecord]:
-    """Kept chats with the columns that steps have made of them, such as their text."""
+    """Add the columns that steps have made of kept chats, such as their text."""
     columns = batch.select([field.name for field in value_columns(batch.schema)]).to_pylist()
-    for record, made in zip(records, columns, strict=True):
-        yield record if isinstance(record, RefusedRecord) else {**made, **record}
+    for record, values in zip(records, columns, strict=True):
+        yield record if isinstance(record, RefusedRecord) else {**values, **record}
 
 
 def call_on_records(
     call: Callable[..., Any],
     batch: pa.RecordBatch,
-    take: Callable[[int, Any], None],
-    bad: list[QuarantinedRecord],
+    use_result: Callable[[int, Any], None],
+    quarantined: list[QuarantinedRecord],
     *,
     stops: bool = False,
 ) -> None:
-    """Call the function on every record and hand `take` what it gives; what fails goes to `bad`.
+    """Call the function on every record and pass its results to `use_result`; records that fail go to `quarantined`.
 
-    With `stops` it is not called again once it has raised.
+    With `stops` the function is not called again once it has raised.
     """
     for row, record in enumerate(decode_records(batch)):
         try:
             if isinstance(record, RefusedRecord):
                 raise record
-            take(row, call(record))
+            use_result(row, call(record))
         except RefusedRecord as refused:
-            bad.append(quarantine_row(batch, row, refused.reason, refused.message))
+            quarantined.append(quarantine_row(batch, row, refused.reason, refused.message))
         except (Exception, SystemExit) as error:
-            bad.append(quarantine_exception(batch, row, error))
+            quarantined.append(quarantine_exception(batch, row, error))
             if stops:
                 return
 
 
 def quarantine_exception(batch: pa.RecordBatch, row: int, error: BaseException) -> QuarantinedRecord:
-    """A record set aside for what a user's function raised: `exception`, or `out_of_memory`, which is the machine's."""
+    """Quarantine a row because the user's function raised: as `out_of_memory`, or as `exception`."""
     if isinstance(error, SystemExit) and type(error) is not SystemExit:
-        raise error  # not the function's: the command line's own answer to SIGTERM
+        raise error  # not raised by the function: it is how the command line handles SIGTERM
     reason = "out_of_memory" if isinstance(error, MemoryError) else "exception"
     frames = error.__traceback__
     if frames is not None and frames.tb_next is not None:
-        frames = frames.tb_next  # the first frame is ours
+        frames = frames.tb_next  # the first frame is in this module
     try:
         message, lines = f"{type(error).__name__}: {error}", traceback.format_exception(type(error), error, frames)
     except Exception as problem:
-        message, lines = f"{type(error).__name__} (its message could not be made: {problem!r})", []
+        message, lines = f"{type(error).__name__} (its message cannot be shown: {problem!r})", []
     return quarantine_row(batch, row, reason, _escape_surrogates(message), _escape_surrogates("".join(lines)))
 
 
 def quarantine_row(batch: pa.RecordBatch, row: int, reason: str, message: str, lines: str = "") -> QuarantinedRecord:
-    """One row of a batch, set aside."""
+    """Quarantine one row of a batch."""
     origin = batch.column(ORIGIN)[row].as_py()
     raw = _raw_bytes(batch, row)
     return QuarantinedRecord(
@@ -107,7 +107,7 @@ def quarantine_row(batch: pa.RecordBatch, row: int, reason: str, message: str, l
 
 
 def _escape_surrogates(text: str) -> str:
-    """Text that a file can hold: half characters are shown as escapes."""
+    """Escape lone surrogates, which no UTF-8 file can hold."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -122,7 +122,7 @@ def _raw_bytes(batch: pa.RecordBatch, row: int) -> bytes:
 def _decode_record(line: bytes) -> dict[str, Any] | RefusedRecord:
     try:
         record = decode_json(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:  # in a part that the reader had no need to look at
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:  # in a part that the reader did not parse
         return RefusedRecord("invalid_json", str(error))
     return (
         record if isinstance(record, dict) else RefusedRecord("not_an_object", f"the record is {type(record).__name__}")

@@ -1,7 +1,7 @@
-"""The column `source` of documents whose sources are written as one lane: which of them each is from.
+"""The column `source` of documents whose sources are written as one lane: the source that each document is from.
 
-Records that were read from JSON get it as a key, spliced in before the last brace: all other bytes stay. A column or
-key of this name that is there already stays what it is; then only the origin tells the source.
+Records that were read from JSON get it as a key, inserted before the last brace: all other bytes stay. If there is a
+column or key of this name already, it stays as it is; then only the origin tells the source.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _decode_keys = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class NameSource(LocalStep, tag="mix", frozen=True, kw_only=True):
-    """What a barrier that joins sources does to the columns, for the sample records of a plan."""
+    """A step that changes columns as a barrier that joins sources does, for the sample records of a plan."""
 
     source: str
 
@@ -37,12 +37,12 @@ def has_source_column(schema: pa.Schema) -> bool:
 
 
 def with_source_field(schema: pa.Schema) -> pa.Schema:
-    """The schema of `with_source`."""
+    """Return the schema of `with_source`."""
     return schema.append(pa.field(SOURCE, pa.string())) if has_source_column(schema) else schema
 
 
 def with_source(batch: pa.RecordBatch, source: str) -> pa.RecordBatch:
-    """The records of one source with its name.
+    """Return the records of one source with its name in a column.
 
     >>> from gristmill.core.sample_batches import documents
     >>> with_source(documents(["one", "two"]), "web").column("source").to_pylist()
@@ -69,5 +69,5 @@ def _add_source_keys(records: list[bytes | None], source: str) -> Iterator[bytes
 
 
 def _has_source(record: bytes) -> bool:
-    """Only a record that holds the word, or an escape that may hide it, is parsed."""
+    # Only a record that holds the word, or an escape that may hide it, is parsed.
     return (b'"source"' in record or b"\\u" in record) and SOURCE in _decode_keys(record)

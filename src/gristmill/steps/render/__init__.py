@@ -1,4 +1,4 @@
-"""Chats to text, and which of it is trained on. A recipe says `Render`, the plan makes `ResolvedRender`."""
+"""Chats to text with its trained ranges. A recipe has a `Render`, which the plan resolves to a `ResolvedRender`."""
 
 from gristmill.steps.render.render import Render
 from gristmill.steps.render.resolved_render import ResolvedRender

@@ -1,4 +1,4 @@
-"""Chats to text in a worker: one decoded record, one or more rendered texts, and then buffers only."""
+"""Chats to text in a worker: each record is decoded, rendered to one or more texts, and kept in buffers only."""
 
 from __future__ import annotations
 
@@ -37,12 +37,13 @@ if TYPE_CHECKING:
 
 
 PROMPT = "prompt"
-"""All of the text before its last answer."""
+"""The column with the text before the last answer."""
 COMPLETION = "completion"
+"""The column with the last answer."""
 
 
 class RenderKernel:
-    """A compiled template."""
+    """A compiled template that renders the records of a batch."""
 
     def __init__(
         self,
@@ -57,15 +58,14 @@ class RenderKernel:
         self._output_schema = output_schema
         self._count_tokens = count_tokens
         self._literals = SpecialLiterals(special_tokens)
-        # Ways in which a line may hold a token without its letters: escapes, and parts that are written together.
-        has_odd = any(character < " " or character in '\\"' for token in special_tokens for character in token)
-        self._hiding = ("\\", '"type"') if has_odd else ("\\u", "\\/", '"type"')
+        # A JSON line may hold a token without its letters: by escapes, or in content parts that are joined later.
+        is_escaped = any(character < " " or character in '\\"' for token in special_tokens for character in token)
+        self._hiding = ("\\", '"type"') if is_escaped else ("\\u", "\\/", '"type"')
 
     def begin_task(self) -> None:
-        """Nothing is kept from record to record."""
+        """Do nothing: no record depends on an earlier one."""
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
-        """Texts for records."""
         with self._limits or nullcontext():
             return self._apply(batch)
 
@@ -73,9 +73,9 @@ class RenderKernel:
         schema = self._output_schema(batch.schema)
         suspects = self._may_hold_literals(batch)
         rows = _ExampleRows(schema)
-        bad: list[QuarantinedRecord] = []
+        quarantined: list[QuarantinedRecord] = []
         dropped: Counter[str] = Counter()
-        measures: Counter[str] = Counter()
+        counters: Counter[str] = Counter()
         created = 0
         for row, record in enumerate(decode_records(batch)):
             if self._limits is not None:
@@ -85,37 +85,37 @@ class RenderKernel:
                     raise NotAChat(record.reason, record.message)
                 if RECORD not in batch.schema.names:
                     record = _without_nulls(record)  # noqa: PLW2901
-                made = self.maker.make(record, may_hold_literals=bool(suspects[row]))
-                rows.add(row, made)
+                rendered = self.maker.make(record, may_hold_literals=bool(suspects[row]))
+                rows.add(row, rendered)
             except NotAChat as problem:
-                bad.append(quarantine_row(batch, row, problem.reason, problem.message))
+                quarantined.append(quarantine_row(batch, row, problem.reason, problem.message))
                 continue
             except TemplateTimeout as error:
-                bad.append(quarantine_row(batch, row, "timeout", f"the template {error}"))
+                quarantined.append(quarantine_row(batch, row, "timeout", f"the template {error}"))
                 continue
-            except Exception as error:  # of a template or a record that nobody has thought of: one record, not the run
-                bad.append(quarantine_exception(batch, row, error))
+            except Exception as error:  # a template can raise anything: that costs one record, not the run
+                quarantined.append(quarantine_exception(batch, row, error))
                 continue
-            created += len(made.examples) + len(made.dropped) - 1
-            dropped.update(made.dropped)
-            for name, count in made.counts:
-                measures[name] += count
-        counted = rows.to_batch(batch, self._count_tokens)
-        return StepResult(counted, dict(dropped), created=created, quarantined=bad, counters=dict(measures))
+            created += len(rendered.examples) + len(rendered.dropped) - 1
+            dropped.update(rendered.dropped)
+            for name, count in rendered.counts:
+                counters[name] += count
+        texts = rows.to_batch(batch, self._count_tokens)
+        return StepResult(texts, dict(dropped), created=created, quarantined=quarantined, counters=dict(counters))
 
     def _may_hold_literals(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
-        """Rows in which a special token may be written; seen in the raw line, or hidden by escapes in it."""
+        """For each row whether a special token may be written in it: visible in the raw line, or hidden by escapes."""
         if RECORD not in batch.schema.names:
             return np.ones(batch.num_rows, dtype=bool)
         lines = batch.column(RECORD).cast(TEXT_TYPE)
-        found: NDArray[np.bool_] = self._literals.count(lines) > 0
+        is_suspect: NDArray[np.bool_] = self._literals.count(lines) > 0
         for sign in self._hiding:
-            found |= pc.match_substring(lines, sign).to_numpy(zero_copy_only=False).astype(bool)
-        return found
+            is_suspect |= pc.match_substring(lines, sign).to_numpy(zero_copy_only=False).astype(bool)
+        return is_suspect
 
 
 class _ExampleRows:
-    """Examples as columns."""
+    """The rendered examples of a batch, as columns."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -125,8 +125,8 @@ class _ExampleRows:
         self._places: dict[str, list[list[int]]] = {TRAINED: [], LITERALS: []}
         self._prompts: list[int] = []
 
-    def add(self, row: int, made: RenderedRecord) -> None:
-        encoded = [_encode_example(example) for example in made.examples]
+    def add(self, row: int, rendered: RenderedRecord) -> None:
+        encoded = [_encode_example(example) for example in rendered.examples]
         for part, (text, trained, literals, answer) in enumerate(encoded):
             self._sources.append(row)
             self._parts.append(part)
@@ -162,7 +162,7 @@ class _ExampleRows:
         return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
 
     def _origins(self, origins: pa.StructArray) -> pa.StructArray:
-        """Examples of one record are its parts."""
+        """Return the origins of examples: several examples of one record are its parts."""
         if not any(self._parts):
             return origins
         parts = pc.add(origins.field("part"), pa.array(self._parts, pa.uint32()))
@@ -175,7 +175,7 @@ def _to_text_array(texts: Sequence[bytes]) -> pa.Array:
 
 
 def _encode_example(example: Example) -> tuple[bytes, list[int], list[int], int]:
-    """The text in UTF-8, with its places in bytes. Each character is looked at once."""
+    """Return the text in UTF-8 and its places in bytes. Each character is encoded once."""
     trained = [place for span in example.trained for place in span]
     literals = [place for span in example.literals for place in span]
     text = example.text
@@ -201,7 +201,7 @@ def _encode_example(example: Example) -> tuple[bytes, list[int], list[int], int]
 
 
 def _without_nulls(value: Any) -> Any:
-    """In columns every message has the fields of all messages; what a message never had is no null of its own."""
+    """Remove nulls: in columns every message has the fields of all messages, so most nulls were never written."""
     if isinstance(value, dict):
         return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None or key == "content"}
     if isinstance(value, list):

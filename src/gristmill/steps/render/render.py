@@ -1,4 +1,4 @@
-"""`render`, as recipes write it."""
+"""`render` as it is written in recipes."""
 
 from __future__ import annotations
 
@@ -35,31 +35,32 @@ _AS_GIVEN, _OBJECT = _ARGUMENTS = ("as_given", "object")
 
 
 class Render(Step, tag="render", frozen=True, kw_only=True):
-    """Turn chats into text with a chat template, and say which of it is trained on.
+    """Turn chats into text with a chat template, and mark what is trained on.
 
     Records are conversations: OpenAI's `messages`, ShareGPT's `conversations`, Alpaca's `instruction` and `output`, or
-    `prompt` and `completion`; `shape` says which where it is not to be seen. `template` is a Jinja file, the name of a
-    built-in one (`chatml`), or nothing for that of the `tokenizer`, which is the one of the `tokenize` step that
-    follows unless another is named. The text is what transformers renders.
+    `prompt` and `completion`; set `shape` where it cannot be detected. `template` is a Jinja file or the name of a
+    built-in template (`chatml`). Without it, the template of the `tokenizer` is used, which is by default the tokenizer
+    of the `tokenize` step that follows. The text is what transformers renders.
 
     >>> Render(template="chatml", train_on="last_assistant").train_end_of_turn
     True
 
-    With a `tokenize` step behind it, the dataset gets a loss mask. Trained are the answers (`train_on: assistant`), the
-    last one (`last_assistant`), what records mark with `train: true` or `false` (`marked`), or everything (`all`); with
-    each answer its end-of-turn token. Without it, records are written with `text`, `prompt` and `completion`.
+    With a `tokenize` step after it, the dataset gets a loss mask. `train_on` says what is trained: all answers
+    (`assistant`), the last one (`last_assistant`), what records mark with `train: true` or `false` (`marked`), or
+    everything (`all`); the end-of-turn token of an answer is trained with it. Without `tokenize`, records are written
+    with `text`, `prompt` and `completion`.
 
-    A conversation of more than `max_tokens` (those of a packed row, if nothing else is said) loses its oldest exchanges
+    A conversation of more than `max_tokens` (by default those of a packed row) loses its oldest exchanges
     (`too_long: drop_turns`), becomes several examples with each answer in one of them (`windows`), is dropped (`drop`)
-    or cut (`cut`). Where a template writes history otherwise than it
-    wrote it first, each answer becomes an example of its own (`split_turns: auto`).
+    or cut (`cut`). If a template renders an answer in the history differently from a last answer, each answer becomes
+    an example of its own (`split_turns: auto`).
 
     Prompts of reasoning models often end with `<think>`, which rendered answers do not have. `prompt: as_rendered`
-    takes the text that transformers renders and trains the answer from where the two part; `as_prompted` puts the
+    uses the text that transformers renders and trains the answer from where the two differ; `as_prompted` puts the
     answer behind the prompt, as the model will see it; `refuse` drops such conversations as `prompt_differs`.
 
-    `keep: messages` is for chats that are to be filtered and deduplicated by their text, and written as chats: the text
-    serves the steps that follow, and `write` gives back the records as they were read.
+    `keep: messages` is for chats to be filtered and deduplicated by their text, and written as chats: the steps that
+    follow see the text, and `write` writes the records as they were read.
     """
 
     template: str | None = None
@@ -68,24 +69,25 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
     train_on: str = TRAIN_ON[0]
     train_end_of_turn: bool = True
     append_eos: bool = False
-    """Put the tokenizer's end token behind a last answer that the template does not end with it, and train it."""
+    """Whether to add the tokenizer's end token to a last answer that does not end with it, and train it."""
     last_not_assistant: str = LAST_NOT_ASSISTANT[0]
-    """What becomes of a conversation that does not end with an answer: `drop`, `keep`, or `trim` to its last answer."""
+    """What to do with a conversation that does not end with an answer: `drop`, `keep`, or `trim` to its last answer."""
     split_turns: str = SPLIT_TURNS[0]
     max_tokens: int | None = None
     too_long: str = TOO_LONG[0]
     date: str | None = None
-    """The day that a template is told when it asks for today's, as `2026-01-31`."""
+    """The date for templates that ask for today's, such as `2026-01-31`."""
     prompt: str = PROMPT[0]
-    """Where the prompt for an answer is not how its rendering begins: take the answer `as_rendered`, build it
+    """What to do if the rendering of an answer does not begin with its prompt: use it `as_rendered`, build it
     `as_prompted`, or `refuse` it."""
     chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
-    """What the template is told with every record (`enable_thinking: false`), unless the record says otherwise."""
+    """Variables of the template for every record (`enable_thinking: false`), unless the record sets them itself."""
     keep: str | None = None
-    """`messages`: what is written is the chat as it was read. Its `text` and, with a tokenizer, `num_tokens` are
-    columns for the steps in between."""
+    """`messages`: write the chat as it was read. Its `text` and, with a tokenizer, `num_tokens` are columns for the
+    steps in between."""
     tool_arguments: str | None = None
-    """Arguments of tool calls that are JSON in a string: `as_given`, or `object` for templates that write the JSON."""
+    """Arguments of tool calls that are JSON in a string: pass them `as_given`, or as an `object` for templates that
+    write the JSON themselves."""
 
     def __post_init__(self) -> None:
         check_choice("shape", self.shape, [AUTO, *SHAPES])
@@ -94,14 +96,14 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
         check_choice("split_turns", self.split_turns, SPLIT_TURNS)
         check_choice("too_long", self.too_long, TOO_LONG)
         check_choice("prompt", self.prompt, PROMPT)
-        ours = [name for name in self.chat_template_kwargs if name in RESERVED_VARIABLES]
-        if ours:
-            raise UsageError(f"chat_template_kwargs: {ours[0]} cannot be set", help="it comes from the records")
+        reserved = [name for name in self.chat_template_kwargs if name in RESERVED_VARIABLES]
+        if reserved:
+            raise UsageError(f"chat_template_kwargs: {reserved[0]} cannot be set", help="it comes from the records")
         if self.keep is not None:
             check_choice("keep", self.keep, _KEEP)
             if self.max_tokens is not None and self.too_long != DROP_CHAT:
                 raise UsageError(
-                    f"render: with keep: {self.keep} chats are given back whole, so one that is too long can only be "
+                    f"render: with keep: {self.keep} chats are written whole, so one that is too long can only be "
                     "dropped",
                     help="add too_long: drop",
                 )
@@ -113,20 +115,20 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
             _parse_date(self.date)
 
     def resolve(self, folder: str) -> ResolvedRender:
-        """The step with its template found. Workers compile it: Jinja computes constants then, perhaps for ever."""
+        """Find the template. Only workers compile it: Jinja computes constants while it compiles, perhaps forever."""
         files = find_tokenizer(self.tokenizer, folder) if self.tokenizer is not None else None
         template = find_template(self.template, files, folder)
         if self.date is None and any("strftime_now" in source for source in template.sources.values()):
             raise UsageError(
                 f"render: the template of {template.name} asks for today's date, so the same chats would give other "
                 "bytes tomorrow",
-                help="say which day it is: date: 2026-01-31",
+                help="set the day: date: 2026-01-31",
             )
         if self.max_tokens is not None and files is None:
             raise UsageError("max_tokens: tokens can only be counted with a tokenizer", help="name one: tokenizer: …")
         if self.append_eos and not template.variables.get("eos_token"):
             raise UsageError(
-                "append_eos: no tokenizer says which token that is",
+                "append_eos: no tokenizer names its end token",
                 help='name one whose tokenizer_config.json has an "eos_token"',
             )
         options = ChatOptions(

@@ -1,4 +1,4 @@
-"""`render`, as the plan has resolved it: nothing is left to look up."""
+"""`render` after planning: nothing is left to look up."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CHAT_FIELDS = frozenset(
 
 
 class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
-    """Chats to text with a known template."""
+    """The step `render` with its template and tokenizer found."""
 
     version: ClassVar[int] = 3
     needs_whole_record: ClassVar[bool] = True
@@ -52,16 +52,16 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
     control_tokens: tuple[str, ...] = ()
     """Control tokens that the tokenizer does not mark as special."""
     unknown_tokens: tuple[str, ...] = ()
-    """Which only `tokenizer_config.json` knows."""
+    """Special tokens that only `tokenizer_config.json` knows, not the tokenizer."""
     accepts_quoted_arguments: bool
     is_tokenized: bool = False
-    """A `tokenize` step follows, which takes texts and which of their bytes are trained on."""
+    """Whether a `tokenize` step follows, which needs texts and the ranges that are trained."""
     keeps_chat: bool = False
-    """Records stay as they are, each with its text beside it."""
+    """Whether records stay as they are, each with its text beside it."""
     engine: str = ""
-    """With which tokens are counted, if there is a most of them."""
+    """The engine that counts tokens, if their number is limited."""
     renderer: str
-    """What runs the template, and its version."""
+    """The library that runs the template, and its version."""
     report: TemplateReport | None = None
 
     @property
@@ -97,14 +97,14 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
         return (NUM_TOKENS,) if self.keeps_chat else (PROMPT, COMPLETION)
 
     def adapt_to_sample(self, sample: pa.RecordBatch) -> Self:
-        """Checked on some real records; raises `UsageError` for what would be trained wrongly."""
+        """Check the template on real records; raises `UsageError` for anything that would be trained wrongly."""
         report = self.check_records([record for record in decode_records(sample) if isinstance(record, dict)])
         for problem in report.problems:
             raise UsageError(f"render with the template of {self.template.name}: {problem.message}", help=problem.help)
         return msgspec.structs.replace(self, report=report)
 
     def check_records(self, records: Sequence[Mapping[str, Any]]) -> TemplateReport:
-        """What the template does to some records."""
+        """Report what the template does to these records."""
         maker = self.load().maker
         with self._limit_template():
             return check_template(
@@ -148,7 +148,7 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
 
     @contextmanager
     def _limit_template(self) -> Iterator[TemplateLimits | None]:
-        """Limits around a foreign template: Jinja computes what it can while it compiles."""
+        """Limit time and memory of an untrusted template, which runs code already while Jinja compiles it."""
         if not self.runs_untrusted_code:
             yield None
             return
@@ -168,5 +168,5 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
         )
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
-        """For a try: compiles the template each time. A run calls `load` once a worker."""
+        """Apply the step once, for tests and trials: this compiles the template. A run calls `load` once a worker."""
         return self.load().apply(batch, seed)

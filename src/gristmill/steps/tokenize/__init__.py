@@ -1,4 +1,4 @@
-"""Documents to token ids. `Tokenize` is what a recipe says, `ResolvedTokenize` what the plan makes of it."""
+"""Documents to token ids. A recipe has a `Tokenize`, which the plan resolves to a `ResolvedTokenize`."""
 
 from gristmill.steps.tokenize.resolved_tokenize import ResolvedTokenize
 from gristmill.steps.tokenize.tokenize import Tokenize

@@ -1,11 +1,11 @@
 """Rendered chats to ids and loss masks.
 
-Where each token stands in the text follows from the ids alone, for byte-level tokenizers and SentencePiece's kind: the
-running sum of their lengths in bytes. A text for which that sum is not its length (it was normalised) is encoded again
-by the reference, which knows; so is every text of another kind of tokenizer.
+For byte-level tokenizers and SentencePiece's kind, the place of each token in the text follows from the ids alone: the
+running sum of their lengths in bytes. If that sum is not the length of a text (because it was normalised), the text is
+encoded again by the reference, which reports places; so is every text of another kind of tokenizer.
 
-A token is trained on if it begins within what is. One that begins in the prompt and runs on into the answer (a line's
-end and the line's end that an answer begins with) is not: no model is ever asked to write it.
+A token is trained if it begins within a trained range. A token that begins in the prompt and continues into the answer
+(such as a line feed of the prompt and one of the answer, merged) is not trained: no model has to write it.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 
 
 def masked_schema(schema: pa.Schema, vocab_size: int) -> pa.Schema:
-    """What is left of a chat's columns, its ids, and which of them are trained on."""
-    kept = [schema.field(name) for name in (ORIGIN, SPLIT) if name in schema.names]
+    """Return the schema of tokenized chats: origin and split, the ids, and which of them are trained."""
+    common = [schema.field(name) for name in (ORIGIN, SPLIT) if name in schema.names]
     ids = pa.list_(pa.type_for_alias(id_type(vocab_size)))
-    return pa.schema([*kept, pa.field(INPUT_IDS, ids), pa.field(LOSS_MASK, pa.list_(pa.bool_()))], schema.metadata)
+    return pa.schema([*common, pa.field(INPUT_IDS, ids), pa.field(LOSS_MASK, pa.list_(pa.bool_()))], schema.metadata)
 
 
 class TokenizeChatsKernel(TokenizeKernel):
-    """An engine that takes the template's special tokens for tokens, and what people wrote for text."""
+    """The kernel for chats: special tokens of the template become tokens, those that people wrote stay text."""
 
     def __init__(
         self,
@@ -66,7 +66,6 @@ class TokenizeChatsKernel(TokenizeKernel):
         self._unmarked = find_unmarked_controls(self._engine.facts)
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
-        """Ids and masks for texts."""
         dropped: dict[str, int] = {}
         if self._literal_policy == REJECT:
             has_none = np.diff(batch.column(LITERALS).offsets.to_numpy()) == 0
@@ -80,48 +79,51 @@ class TokenizeChatsKernel(TokenizeKernel):
         num_checked = self._check_parity(batch, ids, offsets, sizes, seed)
         ids, offsets, mask, num_by_reference = self._mask_tokens(batch, ids, offsets, sizes)
         lengths = np.diff(offsets)
-        ids, offsets, mask, keeps = self._fit_to_limit(ids, offsets, mask, dropped)
-        measures = {
+        ids, offsets, mask, is_kept = self._fit_to_limit(ids, offsets, mask, dropped)
+        counters = {
             "tokens": len(ids),
             "trained_tokens": int(np.count_nonzero(mask)),
-            "bytes": int(sizes[keeps].sum()),
+            "bytes": int(sizes[is_kept].sum()),
             "placed_by_reference": num_by_reference,
             "parity_checked": num_checked,
         }
-        measures |= self._count_by_reference(num_before)
-        cut = (lengths[keeps] - np.diff(offsets)) if self._cuts else np.zeros(0, np.int64)
-        if cut.any():
-            measures |= {"cut_chats": int(np.count_nonzero(cut)), "cut_tokens": int(cut.sum())}
-        if not keeps.all():
-            batch = batch.filter(pa.array(keeps))
-        return StepResult(self._build_chat_batch(batch, ids, offsets, mask), dropped, counters=measures)
+        counters |= self._count_by_reference(num_before)
+        num_cut = (lengths[is_kept] - np.diff(offsets)) if self._cuts else np.zeros(0, np.int64)
+        if num_cut.any():
+            counters |= {"cut_chats": int(np.count_nonzero(num_cut)), "cut_tokens": int(num_cut.sum())}
+        if not is_kept.all():
+            batch = batch.filter(pa.array(is_kept))
+        return StepResult(self._build_chat_batch(batch, ids, offsets, mask), dropped, counters=counters)
 
     def _mask_tokens(
         self, batch: pa.RecordBatch, ids: NDArray[np.uint32], offsets: NDArray[np.int64], sizes: NDArray[np.int64]
     ) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.bool_], int]:
-        """The ids with their mask; rows that hold literals get other ids, and some rows are placed by the reference."""
+        """Return the ids with their mask, and how many rows were encoded again.
+
+        A row is encoded again if it holds literals, or if the lengths of its tokens do not add up.
+        """
         trained = batch.column(TRAINED)
-        mask, wrong = _mask_by_lengths(self._lengths, ids, offsets, sizes, trained)
+        mask, is_unplaced = _mask_by_lengths(self._lengths, ids, offsets, sizes, trained)
         if self._lengths is not None and self._lengths.unicode_form is not None:
-            wrong |= _is_changed_by(self._lengths.unicode_form, batch.column(TEXT))
-        literals = np.diff(batch.column(LITERALS).offsets.to_numpy()) > 0
+            is_unplaced |= _is_changed_by(self._lengths.unicode_form, batch.column(TEXT))
+        has_literals = np.diff(batch.column(LITERALS).offsets.to_numpy()) > 0
         if self._literal_policy == AS_TOKEN:
-            literals[:] = False
-        others: dict[int, tuple[NDArray[np.uint32], NDArray[np.bool_]]] = {}
-        for row in np.flatnonzero(wrong | literals).tolist():
+            has_literals[:] = False
+        replaced: dict[int, tuple[NDArray[np.uint32], NDArray[np.bool_]]] = {}
+        for row in np.flatnonzero(is_unplaced | has_literals).tolist():
             text = batch.column(TEXT)[row].as_py()
             spans = np.array(trained[row].as_py(), dtype=np.int64).reshape(-1, 2)
-            if literals[row]:
-                found, places = self._encode_around_literals(text, batch.column(LITERALS)[row].as_py())
+            if has_literals[row]:
+                row_ids, places = self._encode_around_literals(text, batch.column(LITERALS)[row].as_py())
             else:
-                found, places = self._locate_tokens(text)
-            others[row] = found, _mask_by_spans(places, spans)
-        if others:
-            ids, offsets, mask = _replace_rows(ids, offsets, mask, others)
-        return ids, offsets, mask, len(others)
+                row_ids, places = self._locate_tokens(text)
+            replaced[row] = row_ids, _mask_by_spans(places, spans)
+        if replaced:
+            ids, offsets, mask = _replace_rows(ids, offsets, mask, replaced)
+        return ids, offsets, mask, len(replaced)
 
     def _encode_around_literals(self, text: str, literals: list[int]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """The ids of a text in which only those special tokens count that are not within these places."""
+        """Encode a text in which special tokens outside the literals are tokens, and those inside are text."""
         ids: list[NDArray[np.uint32]] = []
         places: list[NDArray[np.int64]] = []
         start = 0
@@ -142,31 +144,31 @@ class TokenizeChatsKernel(TokenizeKernel):
         if self._specials is None:
             return []
         text = data.decode()
-        found, place, start = [], 0, 0
+        tokens, place, start = [], 0, 0
         for match in self._specials.finditer(text):
             place += len(text[start : match.start()].encode())
             end = place + len(match.group().encode())
-            found.append((place, end, match[match.lastgroup or 0]))
+            tokens.append((place, end, match[match.lastgroup or 0]))
             place, start = end, match.end()
-        return found
+        return tokens
 
     def _add_text(self, text: str, start: int, ids: list[NDArray[np.uint32]], places: list[NDArray[np.int64]]) -> None:
         if not text:
             return
         if any(token in text for token in self._unmarked):
-            found, where = self._plain_engine.token_spans(text)
-            ids.append(found)
-            places.append(where + start)
+            text_ids, spans = self._plain_engine.token_spans(text)
+            ids.append(text_ids)
+            places.append(spans + start)
             return
-        found, _ = self._text_engine.encode([text])
-        whole = np.array([0, len(found)])
-        ends = np.cumsum(self._lengths.of(found, whole)) if self._lengths is not None else None
+        text_ids, _ = self._text_engine.encode([text])
+        whole = np.array([0, len(text_ids)])
+        ends = np.cumsum(self._lengths.of(text_ids, whole)) if self._lengths is not None else None
         if ends is not None and len(ends) and ends[-1] == len(text.encode()):
-            where = np.stack([np.concatenate([[0], ends[:-1]]), ends], axis=1)
+            spans = np.stack([np.concatenate([[0], ends[:-1]]), ends], axis=1)
         else:
-            found, where = self._text_reference.token_spans(text)
-        ids.append(found)
-        places.append(where + start)
+            text_ids, spans = self._text_reference.token_spans(text)
+        ids.append(text_ids)
+        places.append(spans + start)
 
     def _locate_tokens(self, text: str) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         reference = self._reference
@@ -175,7 +177,7 @@ class TokenizeChatsKernel(TokenizeKernel):
 
     @property
     def _num_by_reference(self) -> int:
-        text_engine = vars(self).get("_text_engine")  # if it was needed yet
+        text_engine = vars(self).get("_text_engine")  # only if it is loaded: asking the property would load it
         return self._engine.num_by_reference + (text_engine.num_by_reference if text_engine is not None else 0)
 
     @cached_property
@@ -199,27 +201,27 @@ class TokenizeChatsKernel(TokenizeKernel):
         mask: NDArray[np.bool_],
         dropped: dict[str, int],
     ) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
-        """Without what is too long and what holds nothing to train on."""
+        """Cut or drop chats that are too long, and drop those without a trained token; return which are kept."""
         lengths = np.diff(offsets)
-        keeps = np.ones(len(lengths), dtype=bool)
+        is_kept = np.ones(len(lengths), dtype=bool)
         if self._max_tokens is not None and (lengths > self._max_tokens).any():
             if self._cuts:
-                taken = np.arange(len(ids)) - np.repeat(offsets[:-1], lengths) < self._max_tokens
-                ids, mask, lengths = ids[taken], mask[taken], np.minimum(lengths, self._max_tokens)
+                is_within = np.arange(len(ids)) - np.repeat(offsets[:-1], lengths) < self._max_tokens
+                ids, mask, lengths = ids[is_within], mask[is_within], np.minimum(lengths, self._max_tokens)
                 offsets = np.concatenate([[0], np.cumsum(lengths)])
             else:
-                keeps = lengths <= self._max_tokens
-                dropped["too_long"] = int(np.count_nonzero(~keeps))
+                is_kept = lengths <= self._max_tokens
+                dropped["too_long"] = int(np.count_nonzero(~is_kept))
         sums = np.concatenate([[0], np.cumsum(mask)])
         is_trained = sums[offsets[1:]] > sums[offsets[:-1]]
-        if not is_trained[keeps].all():
-            dropped["no_trained_tokens"] = int(np.count_nonzero(keeps & ~is_trained))
-            keeps &= is_trained
-        if not keeps.all():
-            taken = np.repeat(keeps, lengths)
-            ids, mask = ids[taken], mask[taken]
-            offsets = np.concatenate([[0], np.cumsum(lengths[keeps])])
-        return ids, offsets, mask, keeps
+        if not is_trained[is_kept].all():
+            dropped["no_trained_tokens"] = int(np.count_nonzero(is_kept & ~is_trained))
+            is_kept &= is_trained
+        if not is_kept.all():
+            is_token_kept = np.repeat(is_kept, lengths)
+            ids, mask = ids[is_token_kept], mask[is_token_kept]
+            offsets = np.concatenate([[0], np.cumsum(lengths[is_kept])])
+        return ids, offsets, mask, is_kept
 
     def _build_chat_batch(
         self, batch: pa.RecordBatch, ids: NDArray[np.uint32], offsets: NDArray[np.int64], mask: NDArray[np.bool_]
@@ -241,26 +243,27 @@ def _mask_by_lengths(
     sizes: NDArray[np.int64],
     trained: pa.ListArray,
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which ids are trained on; and rows for which their lengths do not say it."""
+    """Return which ids are trained, and the rows for which the lengths of their tokens cannot tell."""
     if lengths is None:
         return np.zeros(len(ids), dtype=bool), np.ones(len(sizes), dtype=bool)
     ends = np.cumsum(lengths.of(ids, offsets))
     starts = np.concatenate([[0], ends])
-    bases = starts[offsets]  # where each text begins, had all of them been written one after the other
-    wrong = np.diff(bases) != sizes
+    bases = starts[offsets]  # where each text would begin if all were written one after the other
+    is_unplaced = np.diff(bases) != sizes
     places = trained.flatten().to_numpy().reshape(-1, 2)
     rows = np.repeat(np.arange(len(sizes)), np.diff(trained.offsets.to_numpy()) // 2)
     places = places + bases[rows][:, None]
     first = np.searchsorted(starts[:-1], places[:, 0], side="left")
     stop = np.searchsorted(starts[:-1], places[:, 1], side="left")
+    # +1 where a trained range begins and -1 where it ends: a token is trained where the running sum is above 0.
     changes = np.zeros(len(ids) + 1, dtype=np.int64)
     np.add.at(changes, first, 1)
     np.add.at(changes, stop, -1)
-    return np.cumsum(changes)[:-1] > 0, wrong
+    return np.cumsum(changes)[:-1] > 0, is_unplaced
 
 
 def _is_changed_by(unicode_form: str, texts: pa.LargeStringArray) -> NDArray[np.bool_]:
-    """Which texts are not in this form of Unicode."""
+    """For each text whether it is not in this normal form of Unicode."""
     if pc.all(pc.string_is_ascii(texts)).as_py():
         return np.zeros(len(texts), dtype=bool)
     is_changed: NDArray[np.bool_] = pc.not_equal(pc.utf8_normalize(texts, unicode_form), texts).to_numpy(
@@ -270,9 +273,10 @@ def _is_changed_by(unicode_form: str, texts: pa.LargeStringArray) -> NDArray[np.
 
 
 def _mask_by_spans(places: NDArray[np.int64], spans: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which places begin in one of the spans, which lie in order and apart."""
+    """For each place whether it begins in one of the spans, which are sorted and do not overlap."""
     before = np.searchsorted(spans[:, 0], places[:, 0], side="right") - 1
-    ends = np.concatenate([spans[:, 1], [-1]])  # -1 picks the last: what begins before all spans
+    # A place before all spans has the index -1, which picks the last element: an end that no place is below.
+    ends = np.concatenate([spans[:, 1], [-1]])
     mask: NDArray[np.bool_] = places[:, 0] < ends[before]
     return mask
 
@@ -281,15 +285,15 @@ def _replace_rows(
     ids: NDArray[np.uint32],
     offsets: NDArray[np.int64],
     mask: NDArray[np.bool_],
-    others: dict[int, tuple[NDArray[np.uint32], NDArray[np.bool_]]],
+    replaced: dict[int, tuple[NDArray[np.uint32], NDArray[np.bool_]]],
 ) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.bool_]]:
-    """With some rows replaced."""
+    """Replace the ids and masks of some rows."""
     new_ids, new_mask, lengths = [], [], np.diff(offsets)
     done = 0
-    for row, (found, trained) in sorted(others.items()):
-        new_ids += [ids[offsets[done] : offsets[row]], found]
-        new_mask += [mask[offsets[done] : offsets[row]], trained]
-        lengths[row] = len(found)
+    for row, (row_ids, row_mask) in sorted(replaced.items()):
+        new_ids += [ids[offsets[done] : offsets[row]], row_ids]
+        new_mask += [mask[offsets[done] : offsets[row]], row_mask]
+        lengths[row] = len(row_ids)
         done = row + 1
     new_ids.append(ids[offsets[done] :])
     new_mask.append(mask[offsets[done] :])

@@ -1,4 +1,4 @@
-"""Begin and end tokens, put into flat ids in one pass: about 1 ns a token."""
+"""Begin and end tokens, inserted into flat ids in one pass: about 1 ns a token."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def add_end_tokens(
     begin: int | None,
     end: int | None,
 ) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int64]]:
-    """The ids as `dtype`, each document with these tokens around it unless it has them already.
+    """Return the ids as `dtype`, with these tokens around each document unless it has them already.
 
     >>> ids, offsets = add_end_tokens(np.array([5, 6, 9, 7]), np.array([0, 3, 4, 4]), np.uint16, begin=None, end=9)
     >>> ids.tolist(), offsets.tolist()
     ([5, 6, 9, 7, 9, 9], [0, 3, 5, 6])
 
-    An empty document gets a token that is both only once.
+    If both are the same token, an empty document gets it once.
     """
     first, last = offsets[:-1], offsets[1:]
     filled = last > first
     begins = _lacks_token(ids, first, filled, begin)
-    if begin == end:  # one token that both begins and ends: an empty document needs it once
+    if begin == end:
         begins &= filled
     ends = _lacks_token(ids, last - 1, filled, end)
     new_offsets = np.zeros(len(offsets), dtype=np.int64)
@@ -49,7 +49,7 @@ def add_end_tokens(
 def _lacks_token(
     ids: NDArray[np.uint32], places: NDArray[np.int64], filled: NDArray[np.bool_], token: int | None
 ) -> NDArray[np.bool_]:
-    """Which documents lack the token at their place; an empty one does."""
+    """For each document whether it lacks the token at its place. An empty document does."""
     if token is None:
         return np.zeros(len(places), dtype=bool)
     missing = np.ones(len(places), dtype=bool)

@@ -1,7 +1,7 @@
 """Texts to ids in a worker.
 
-On the way of every document: one Python string (the fast engine takes nothing else), then flat buffers only. Now and
-then a document is encoded again with the reference, which is loaded when the first of them comes.
+Each document becomes one Python string (the fast engine accepts nothing else), then there are flat buffers only. One
+document in 10,000 is encoded again with the reference, which is loaded when it is first needed.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ if TYPE_CHECKING:
 
 AS_TEXT, AS_TOKEN, REJECT = POLICIES = ("text", "token", "reject")
 CHECKED_SHARE = 1 / 10_000
+"""The share of documents that are encoded again with the reference."""
 CHECKED_BYTES = 256 << 10
-"""A longer document would take the reference too long."""
+"""The size up to which documents are checked: the reference takes too long for larger ones."""
 
 
 def token_schema(schema: pa.Schema, vocab_size: int) -> pa.Schema:
-    """What is left of a document's columns, and its ids in the smallest type that holds them all."""
-    kept = [schema.field(name) for name in (ORIGIN, SPLIT) if name in schema.names]
+    """Return the schema of tokenized documents: origin, split, and the ids in the smallest type that holds them all."""
+    common = [schema.field(name) for name in (ORIGIN, SPLIT) if name in schema.names]
     ids = pa.list_(pa.type_for_alias(id_type(vocab_size)))
-    return pa.schema([*kept, pa.field(INPUT_IDS, ids)], schema.metadata)
+    return pa.schema([*common, pa.field(INPUT_IDS, ids)], schema.metadata)
 
 
 class TokenizeKernel:
-    """An engine, and the reference to check it with."""
+    """An engine that encodes batches, and the reference that checks it."""
 
     def __init__(
         self, files: TokenizerFiles, engine: str, policy: str, *, vocab_size: int, begin: int | None, end: int | None
@@ -54,11 +55,10 @@ class TokenizeKernel:
         self._checks_next = False
 
     def begin_task(self) -> None:
-        """The first document of each task is checked, whatever its hash."""
+        """Check the first document of each task, whatever its hash."""
         self._checks_next = True
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
-        """Ids for texts."""
         literals = self._literals.count(batch.column(TEXT))
         num_literals, num_rejected = int(literals.sum()), 0
         if num_literals and self._policy == REJECT:
@@ -71,7 +71,7 @@ class TokenizeKernel:
         num_checked = self._check_parity(batch, ids, offsets, sizes, seed)
         self._refuse_unknown(ids)
         tokens, offsets = add_end_tokens(ids, offsets, self._dtype, begin=self._begin, end=self._end)
-        measures = {
+        counters = {
             "tokens": len(tokens),
             "bytes": int(sizes.sum()),
             "special_literals": num_literals,
@@ -79,14 +79,14 @@ class TokenizeKernel:
             **self._count_by_reference(num_before),
         }
         dropped = {"special_token": num_rejected} if num_rejected else {}
-        return StepResult(self._build_batch(batch, tokens, offsets), dropped, counters=measures)
+        return StepResult(self._build_batch(batch, tokens, offsets), dropped, counters=counters)
 
     def _build_batch(
         self, batch: pa.RecordBatch, ids: NDArray[np.unsignedinteger], offsets: NDArray[np.int64]
     ) -> pa.RecordBatch:
         if len(ids) >= 2**31:
             raise GristmillError(
-                f"a batch of {batch.num_rows} documents has {len(ids):,} tokens; the most is 2^31",
+                f"a batch of {batch.num_rows} documents has {len(ids):,} tokens; the limit is 2^31",
                 help="cut the documents into smaller ones first",
             )
         schema = token_schema(batch.schema, self._vocab_size)
@@ -95,7 +95,7 @@ class TokenizeKernel:
         return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
     def _refuse_unknown(self, ids: NDArray[np.uint32]) -> None:
-        """An id above the vocabulary would silently become another one in a smaller type."""
+        """Refuse an id above the vocabulary: in a smaller type it would silently become another id."""
         if len(ids) and int(ids.max()) >= self._vocab_size:
             raise GristmillError(
                 f"engine {self._engine.name} gave id {ids.max()}, but the vocabulary ends at {self._vocab_size}",
@@ -107,7 +107,7 @@ class TokenizeKernel:
         return self._engine.num_by_reference
 
     def _count_by_reference(self, num_before: int) -> dict[str, int]:
-        """Texts on which the fast engine has failed since there were `num_before` of them."""
+        """Count the texts that the reference encoded because the fast engine failed, since there were `num_before`."""
         num_texts = self._num_by_reference - num_before
         return {"encoded_by_reference": num_texts} if num_texts else {}
 
@@ -126,20 +126,20 @@ class TokenizeKernel:
         sizes: NDArray[np.int64],
         seed: int,
     ) -> int:
-        """Encode some documents again with the reference; gives how many were chosen by their hash.
+        """Encode some documents again with the reference; return how many were chosen by their hash.
 
-        The first of each task is not among them: where tasks begin must not show in the books.
+        The first document of each task is checked too, but not counted: the books must not depend on where tasks begin.
         """
         if self._engine.name == REFERENCE or not batch.num_rows:
             return 0
         short = sizes <= CHECKED_BYTES
         by_hash = hash_origins(seed, "tokenize/parity", batch.column(ORIGIN)) < np.uint64(hash_bound(CHECKED_SHARE))
-        chosen = by_hash & short
-        num_chosen = int(np.count_nonzero(chosen))
+        is_checked = by_hash & short
+        num_chosen = int(np.count_nonzero(is_checked))
         if self._checks_next and short.any():
-            chosen[np.argmax(short)] = True
+            is_checked[np.argmax(short)] = True
             self._checks_next = False
-        for row in np.flatnonzero(chosen).tolist():
+        for row in np.flatnonzero(is_checked).tolist():
             expected, _ = self._reference.encode(batch.column(TEXT).slice(row, 1))
             if not np.array_equal(ids[offsets[row] : offsets[row + 1]], expected):
                 self._raise_parity_error(batch, row)
@@ -150,9 +150,7 @@ class TokenizeKernel:
         mismatch = compare_engines(self._engine, self._reference, batch.column(TEXT).slice(row, 1).to_pylist())
         where = f"file {origin['file']:016x}, position {origin['position']}, part {origin['part']}"
         about = (
-            str(mismatch)
-            if mismatch
-            else "it did so once, and not again: the engine's ids depend on what it saw before"
+            str(mismatch) if mismatch else "it did so once, but not again: the engine's ids depend on earlier documents"
         )
         raise ParityError(
             f"{self._engine.name} {self._engine.version} gives other ids than {REFERENCE} {self._reference.version} "

@@ -1,4 +1,4 @@
-"""`tokenize`, as the plan has resolved it: nothing is left to look up or to choose."""
+"""`tokenize` after planning: nothing is left to look up or to choose."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class ResolvedTokenize(LocalStep, tag="tokenize", frozen=True, kw_only=True):
-    """Texts to ids with a known tokenizer and a chosen engine."""
+    """The step `tokenize` with its tokenizer found and its engine chosen."""
 
     needs: ClassVar[tuple[str, ...]] = (TEXT,)
     selects_columns: ClassVar[bool] = True
-    # `content` of the files shapes ids, their place does not. Of the choice, the engine and its version are kept in
-    # `engine` and `engine_version`.
+    # Ids depend on the content of the files, not on where they are: `content` is fingerprinted. Of the choice, `engine`
+    # and `engine_version` are.
     not_fingerprinted: ClassVar[tuple[str, ...]] = (
         "tokenizer",
         "files",
@@ -67,20 +67,20 @@ class ResolvedTokenize(LocalStep, tag="tokenize", frozen=True, kw_only=True):
 
     @property
     def id_type(self) -> str:
-        """Of the ids: the smallest that holds them all."""
+        """The smallest type that holds all ids."""
         return id_type(self.vocab_size)
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         if TEXT not in schema.names or schema.field(TEXT).type != TEXT_TYPE:
-            raise UsageError("tokenize needs the text", help="put it before the step that ends it")
+            raise UsageError("tokenize needs the text", help="put it before the step that drops the text")
         return token_schema(schema, self.vocab_size)
 
     def adapt_to_sample(self, sample: pa.RecordBatch) -> Self:
-        """With the reference, if the fast engine gives other ids for these records."""
+        """Choose the reference if the fast engine gives other ids for these records."""
         texts = sample.column(TEXT).to_pylist()
         choice = confirm_on_sample(self.files, self.choice, texts, specials_as_text=self.specials_as_text)
         if choice.engine != self.choice.engine and self.engine_asked == self.choice.engine:
-            raise UsageError(f"tokenize: {choice.why}", help="use engine: auto, which takes the reference then")
+            raise UsageError(f"tokenize: {choice.why}", help="use engine: auto, which then uses the reference")
         return msgspec.structs.replace(self, choice=choice)
 
     def load(self) -> TokenizeKernel:
@@ -94,14 +94,14 @@ class ResolvedTokenize(LocalStep, tag="tokenize", frozen=True, kw_only=True):
         )
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
-        """For a try: loads the engine each time. A run calls `load` once a worker."""
+        """Apply the step once, for tests and trials: this loads the engine. A run calls `load` once a worker."""
         return self.load().apply(batch, seed)
 
     def notes(self) -> list[str]:
-        """What was found and chosen, for the plan."""
+        """Describe the tokenizer and the engine, for the plan."""
         ends = "no end token" if not self.add_eos else f"documents end with {self.eos_token} ({self.eos_id})"
         if self.add_eos and self.eos_by_name:
-            ends += ", found by its usual name: no tokenizer_config.json says which it is"
+            ends += ", found by its usual name: no tokenizer_config.json names it"
         choice = self.choice
         proof = f" on {choice.num_texts} adversarial texts" if choice.num_texts else ""
         if choice.num_records:
@@ -112,7 +112,7 @@ class ResolvedTokenize(LocalStep, tag="tokenize", frozen=True, kw_only=True):
         ]
 
     def make_snapshot(self) -> TokenizerSnapshot:
-        """The tokenizer and the engine, for the dataset."""
+        """Make the dataset's copy of the tokenizer, with the engine that was used."""
         choice = self.choice
         identity = TokenizerIdentity(
             name=self.tokenizer,

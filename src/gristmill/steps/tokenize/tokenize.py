@@ -1,4 +1,4 @@
-"""`tokenize`, as recipes write it."""
+"""`tokenize` as it is written in recipes."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from gristmill.text.tokenizers import AUTO, ENGINES, choose_engine, find_tokeniz
 
 
 class Tokenize(Step, tag="tokenize", frozen=True, kw_only=True):
-    """Turn each document's text into token ids; the text and all other columns end here.
+    """Turn each document's text into token ids; the text and all other columns are dropped.
 
     `tokenizer` is a folder with `tokenizer.json`, such a file, or a name on the Hugging Face Hub. Ids are those of the
-    reference (`tokenizers`), whatever the engine: `auto` takes the fast one where it is proved to be equal. The
-    tokenizer's post-processor is not run: a document gets the end token that `add_eos` says, and never two of them.
+    reference (`tokenizers`), whatever the engine: `auto` chooses the fast one where tests show it to be equal. The
+    tokenizer's post-processor is not run: with `add_eos` a document gets the end token, and never two of them.
 
     >>> Tokenize(tokenizer="tokenizers/gpt2").add_eos
     True
 
-    A special token that is written out in a text is a risk: text from the web would end a document, or begin a chat.
-    `special_tokens_in_text` says what becomes of it: `text` (its letters are encoded as any others), `token`, or
+    A special token that is written out in a text is a risk: text from the web could end a document, or begin a chat.
+    `special_tokens_in_text` says how to treat it: `text` (its letters are encoded like any others), `token`, or
     `reject` (the document is dropped as `special_token`). They are counted in each case.
     """
 
@@ -33,19 +33,19 @@ class Tokenize(Step, tag="tokenize", frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not self.tokenizer:
-            raise UsageError("tokenizer: must name a folder, a file or a name on the Hugging Face Hub")
+            raise UsageError("tokenizer must be a folder, a file or a name on the Hugging Face Hub")
         check_choice("engine", self.engine, [AUTO, *ENGINES])
         check_choice("special_tokens_in_text", self.special_tokens_in_text, POLICIES)
 
     def resolve(self, folder: str) -> ResolvedTokenize:
-        """The step with its tokenizer looked up, tried, and an engine chosen. Takes 1 to 3 s."""
+        """Find the tokenizer, try it, and choose an engine. Takes 1 to 3 s."""
         files = find_tokenizer(self.tokenizer, folder)
         choice = choose_engine(files, self.engine, specials_as_text=self.special_tokens_in_text != AS_TOKEN)
         facts = read_facts(files)
         for role, token_id, wanted in (("eos", facts.eos_id, self.add_eos), ("bos", facts.bos_id, self.add_bos)):
             if wanted and token_id is None:
                 raise UsageError(
-                    f"add_{role}: {files.path} does not say which token that is",
+                    f"add_{role}: {files.path} does not name that token",
                     help=f'name it in tokenizer_config.json beside it ("{role}_token": "…"), or set add_{role}: false',
                 )
         return ResolvedTokenize(

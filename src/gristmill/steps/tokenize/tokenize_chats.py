@@ -1,4 +1,4 @@
-"""`tokenize` behind a `render`: the chat form of the step, in which the template has written all special tokens."""
+"""`tokenize` after a `render`: the chat form of the step, in which the template has written all special tokens."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 
 class TokenizeChats(Tokenize, tag="tokenize", frozen=True, kw_only=True):
-    """What the plan makes of a `tokenize` that follows a `render`. Recipes do not write it."""
+    """A `tokenize` that follows a `render`. The plan puts it in the place of `Tokenize`; recipes do not contain it."""
 
     max_tokens: int | None
     cuts: bool
-    """A longer conversation is cut, not dropped."""
+    """Whether a longer conversation is cut, not dropped."""
 
     def resolve(self, folder: str) -> ResolvedTokenizeChats:
-        """With the engine proved for texts in which special tokens are tokens."""
+        """Find the tokenizer and choose an engine for texts in which special tokens are tokens."""
         if self.add_bos:
-            raise UsageError("add_bos: the chat template says how a conversation begins", help="leave it out")
+            raise UsageError("add_bos: the chat template writes the begin of a conversation", help="leave it out")
         plain = Tokenize(tokenizer=self.tokenizer, engine=self.engine, add_eos=False, special_tokens_in_text="token")
-        encode = plain.resolve(folder)
-        fields = {name: getattr(encode, name) for name in ResolvedTokenize.__struct_fields__}
+        resolved = plain.resolve(folder)
+        fields = {name: getattr(resolved, name) for name in ResolvedTokenize.__struct_fields__}
         return ResolvedTokenizeChats(
             **(fields | {"special_tokens_in_text": self.special_tokens_in_text}),
             max_tokens=self.max_tokens,
@@ -38,7 +38,7 @@ class TokenizeChats(Tokenize, tag="tokenize", frozen=True, kw_only=True):
 
 
 class ResolvedTokenizeChats(ResolvedTokenize, tag="tokenize", frozen=True, kw_only=True):
-    """Rendered chats to ids and loss masks."""
+    """The chat form of `tokenize` with its tokenizer found: rendered chats become ids and loss masks."""
 
     needs: ClassVar[tuple[str, ...]] = (TEXT, TRAINED, LITERALS)
 
@@ -68,5 +68,5 @@ class ResolvedTokenizeChats(ResolvedTokenize, tag="tokenize", frozen=True, kw_on
 
 
 def to_chat_form(tokenize: Tokenize, max_tokens: int | None, *, cuts: bool) -> TokenizeChats:
-    """The chat form of a step."""
+    """Return the chat form of a `tokenize` step."""
     return TokenizeChats(**msgspec.structs.asdict(tokenize), max_tokens=max_tokens, cuts=cuts)
