@@ -14,17 +14,17 @@ from gristmill.storage.compression import compress_frame
 READ = """
 import json, os, sys
 from gristmill.core.records import SourceFile
-from gristmill.steps.read import Read, cells_to_unpack, open_reader, plan_schema
+from gristmill.steps.read import Read, open_for_unpacking, open_reader, plan_schema
 path, options, unpacks = sys.argv[1], json.loads(sys.argv[2]), len(sys.argv) > 3
 file, read = SourceFile(path, "x", os.path.getsize(path), "", 7), Read(read="x", **options)
 if unpacks:
-    count = sum(len(data) for _, data in cells_to_unpack(read, file)[0].pieces())
+    count = sum(len(data) for _, data in open_for_unpacking(read, file)[0].pieces())
     reasons = []
 else:
     count, reasons = 0, []
     for cell in open_reader(read, file, plan_schema(read, [file], keeps_record=False)).read_cells():
         count += cell.batch.num_rows
-        reasons += [bad.reason for bad in cell.bad]
+        reasons += [record.reason for record in cell.quarantined]
 peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) >> 10
 print(json.dumps([count, reasons, peak]))
 """

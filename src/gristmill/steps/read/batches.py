@@ -1,4 +1,4 @@
-"""Building the batch of a cell."""
+"""Functions that build the batch of a cell."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def build_batch(
     schema: pa.Schema, file: int | pa.Array, positions: NDArray[np.int64], columns: Mapping[str, pa.Array]
 ) -> pa.RecordBatch:
-    """A batch in the order of the schema; `origin` is made here."""
+    """Build a batch with the columns of the schema; makes the column `origin`."""
     arrays = [
         make_origins(file, pa.array(positions, pa.uint64())) if name == ORIGIN else columns[name]
         for name in schema.names
@@ -27,7 +27,7 @@ def build_batch(
 
 
 def extra_columns(schema: pa.Schema) -> dict[str, pa.DataType]:
-    """The columns a source carries along beside its text."""
+    """Return the columns that a source carries beside its text, with their types."""
     return {field.name: field.type for field in schema if field.name not in (ORIGIN, TEXT, RECORD)}
 
 

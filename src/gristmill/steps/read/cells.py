@@ -1,7 +1,7 @@
-"""What all readers share: files are cut into cells by a rule that depends on the file alone.
+"""Cells: every file is cut into cells by a rule that depends on the file alone.
 
-A cell is about 4 MiB of input. How many cells a task reads is free, and never shapes the output: everything downstream
-works cell by cell, so any way to deal the cells to workers gives the same bytes.
+A cell is about 4 MiB of input. A task may read any number of cells without changing the output: everything downstream
+works cell by cell, so any distribution of cells to workers gives the same bytes.
 """
 
 from __future__ import annotations
@@ -25,45 +25,45 @@ CELL_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class ElementRange:
-    """Where in a file the elements of a JSON array stand that are its records."""
+    """Where in a file the JSON array is whose elements are the records."""
 
     start: Count
-    """Of the opening bracket; of the record, where it is the only one."""
+    """The offset of the opening bracket, or of the record if it is the only one."""
     is_array: bool
-    """Whether they stand in brackets; else the rest of the file is one record."""
+    """Whether the records are in brackets; else the rest of the file is one record."""
     is_whole: bool = True
     """Whether nothing but white space may follow."""
 
 
 @dataclass(slots=True)
 class CellBatch:
-    """The records of one cell, and what else was there."""
+    """The records of one cell, and counts of what else it held."""
 
     cell: int
     batch: pa.RecordBatch
     num_blank: int = 0
-    """Blank lines or documents: skipped and counted."""
+    """The number of blank lines or documents, which are skipped."""
     quarantined: list[QuarantinedRecord] = field(default_factory=list)
     counters: Counter[str] = field(default_factory=Counter)
-    """What else was counted: records with `other_fields`."""
+    """Other counts, such as records with `other_fields`."""
 
 
 class FileReader(Protocol):
-    """Reads one file. Any partition of its cells into ranges gives the same records as one pass over all."""
+    """A reader of one file. Any partition of its cells into ranges gives the same records as one pass over all."""
 
     can_cut: bool
     """Whether the cells are known without reading the data, so that a range in the middle costs only itself."""
 
     def cell_sizes(self) -> list[int]:
-        """Input bytes of each cell, where `can_cut`; cheap."""
+        """Return the input bytes of each cell, if `can_cut`; cheap."""
 
     def read_cells(self, first: int = 0, stop: int | None = None) -> Iterator[CellBatch]:
-        """Cells `first` to `stop` (None: to the end of the file) in order, empty ones included."""
+        """Yield cells `first` to `stop` (None: to the end of the file) in order, including empty ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamDamage:
-    """Why a stream ended early."""
+    """The reason why a stream ended early."""
 
     reason: str
     """`truncated_stream`, `corrupt_stream`, or `truncated_array` for a JSON array that is not closed."""
@@ -80,23 +80,22 @@ class StreamDamage:
 
 @dataclass(frozen=True, slots=True)
 class UnpackedPiece:
-    """A run of cells of a compressed file, unpacked into a file of its own by an earlier stage; or of a plain file that
-    can only be cut by someone who has seen all of it, as a JSON array: then it is a part of the file itself.
+    """A run of cells of a compressed file, unpacked into a file of its own by an earlier stage.
 
     It holds the plain bytes of the cells, so it is read like the part of a plain file that begins at `start` of the
-    whole.
+    whole. A piece of a plain file that must be scanned to be cut, such as a JSON array, is a range of the file itself.
     """
 
     path: str
     first_cell: int
     num_cells: int
     start: int
-    """Where the piece begins in the whole decompressed stream: the sizes of all cells before it."""
+    """Where the piece begins in the whole decompressed stream: the sum of the sizes of all cells before it."""
     damage: StreamDamage | None = None
-    """For the last piece of a stream that could not be read to its end."""
+    """The damage after the last piece of a stream that could not be read to its end."""
     offset: int = 0
     """Where the piece begins in the file at `path`."""
     elements: ElementRange | None = None
-    """Of a JSON array: where that is in the whole."""
+    """For a JSON array: where it is in the whole file."""
     index: str = ""
-    """Of a tar: the file with its index. `start` is then the number of the piece's first member."""
+    """For a tar: the file with its index. `start` is then the number of the piece's first member."""

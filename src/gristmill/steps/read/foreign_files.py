@@ -1,4 +1,4 @@
-"""What a file that its reader refuses probably is, and what to do about it: by its first bytes."""
+"""Advice on a file that its reader refuses: what it probably is, by its first bytes, and what to do."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from gristmill.storage.files import open_input
 
 _FIRST_BYTES = 256
 _KINDS = (
-    (b"version https://git-lfs", "it is a pointer of Git LFS, not the file itself: run git lfs pull where it lies"),
-    (b"/annex/objects/", "it is a pointer of git-annex, not the file itself: run git annex get where it lies"),
-    (b"<!doctype html", "it is a web page, not data: the download was refused; look at the address and the login"),
-    (b"<html", "it is a web page, not data: the download was refused; look at the address and the login"),
-    (b"<?xml", "it is XML, perhaps an error of a store instead of the file; look at the address and the login"),
-    (b"PAR1", "it begins as Parquet and ends too early: its writer or its download was stopped; get it whole"),
+    (b"version https://git-lfs", "it is a pointer of Git LFS, not the file itself: run git lfs pull in its folder"),
+    (b"/annex/objects/", "it is a pointer of git-annex, not the file itself: run git annex get in its folder"),
+    (b"<!doctype html", "it is a web page, not data: the download was refused; check the address and the login"),
+    (b"<html", "it is a web page, not data: the download was refused; check the address and the login"),
+    (b"<?xml", "it is XML, perhaps an error message of a store, not the file; check the address and the login"),
+    (b"PAR1", "it begins as Parquet and ends too early: its writer or its download was stopped; get the whole file"),
     (b"ARROW1", "it is an Arrow file: name it .arrow, or set format: arrow"),
     (b"\xff\xff\xff\xff", "it begins as an Arrow stream: name it .arrow, or set format: arrow"),
     (b"\x1f\x8b", "it is compressed with gzip: unpack it, or name it .jsonl.gz if it holds JSON lines"),
@@ -23,7 +23,7 @@ _KINDS = (
 
 
 def advise_on_file(path: str, wanted: str) -> str:
-    """What to do about a file that is not `wanted` (arrow, parquet) although its name says so."""
+    """Return what to do about a file that is not in the format `wanted` (arrow, parquet) that its name says."""
     try:
         with open_input(path) as stream:
             first = stream.read(_FIRST_BYTES)
@@ -31,8 +31,8 @@ def advise_on_file(path: str, wanted: str) -> str:
         first = b""
     if not first.strip(b"\0"):
         what = "it is empty" if not first else "it begins with zeros only: its disk or its writer failed"
-        return f"{what}: remove it, or write it anew"
+        return f"{what}: remove it, or write it again"
     for mark, advice in _KINDS:
         if first.lower().startswith(mark.lower()) and f"format: {wanted}" not in advice:
             return advice
-    return f"it begins with {first[:16]!r}: leave it out of read, set format to what it is, or write it anew"
+    return f"it begins with {first[:16]!r}: leave it out of read, set format to what it is, or write it again"

@@ -1,6 +1,6 @@
-"""Which format a file has, from its name.
+"""The format of a file, from its name.
 
-Formats beyond `FORMATS` come from installed packages (`plugin_files`); there the suffix is the name of the format.
+Formats beyond `FORMATS` come from installed packages (`plugin_files`); their suffix is the name of the format.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gristmill.storage.compression import codec_of, strip_codec
 _BY_SUFFIX = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
-    ".json": "json",  # also JSON lines: many corpora call them so
+    ".json": "json",  # also JSON lines: many corpora use this suffix for them
     ".csv": "csv",
     ".tsv": "csv",
     ".parquet": "parquet",
@@ -30,7 +30,7 @@ _BY_SUFFIX = {
 }
 JSON_FORMATS = ("jsonl", "json")
 RECORD_FORMATS = (*JSON_FORMATS, "csv")
-"""Those that are read as JSON objects."""
+"""The formats whose records are read as JSON objects."""
 _COMPRESSED_INSIDE = ("parquet", "arrow", "hugging_face")
 
 
@@ -40,7 +40,7 @@ def has_known_format(path: str) -> bool:
 
 
 def file_format(path: str, declared: str | None = None) -> str:
-    """The format of a file: what the recipe says, else what its name says.
+    """Return the format of a file: what the recipe declares, else what its name says.
 
     >>> file_format("web/part-0001.jsonl.zst")
     'jsonl'
@@ -50,21 +50,21 @@ def file_format(path: str, declared: str | None = None) -> str:
     suffix = posixpath.splitext(strip_codec(path))[1].lower()
     if declared is not None and declared != "gristmill":
         check_format(declared)
-        found = declared
+        format_name = declared
     elif suffix in _BY_SUFFIX:
-        found = _BY_SUFFIX[suffix]
+        format_name = _BY_SUFFIX[suffix]
     elif suffix and find_plugin(READER, suffix[1:]) is not None:
-        found = suffix[1:]
+        format_name = suffix[1:]
     else:
         names = ", ".join([*FORMATS, *list_plugin_names(READER)])
         raise UsageError(
-            f"{path}: no format is known by this name",
+            f"{path}: the format cannot be told from this name",
             help=f"name only the data files, or set format to one of {names}",
             unknown_reader=suffix[1:],
         )
-    if found in _COMPRESSED_INSIDE and codec_of(path):
+    if format_name in _COMPRESSED_INSIDE and codec_of(path):
         raise UsageError(
-            f"{path}: a {found} file inside another compression cannot be read",
+            f"{path}: a {format_name} file inside another compression cannot be read",
             help="unpack it; its columns are compressed already",
         )
-    return found
+    return format_name

@@ -1,4 +1,4 @@
-"""The step that every source begins with."""
+"""`read`: the step that every source begins with."""
 
 from __future__ import annotations
 
@@ -27,28 +27,30 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
 
     `read` names the files: paths, globs (`data/*.jsonl.zst`), brace lists and ranges (`part-{0000..0099}.parquet`),
     folders, or a list of these. `text` names the field that holds the text; a dot steps into objects (`text:
-    payload.body`). Where documents are written, all other fields come along; `columns` names some instead, each of one
-    type. In Python `read` may also be the records themselves: an iterable of dicts or of texts, a table (pandas,
+    payload.body`). If documents are written, all other fields are kept, or only those that `columns` names, each with
+    one type. In Python `read` may also be the records themselves: an iterable of dicts or of texts, a table (pandas,
     polars, Arrow), or a dataset of `datasets`.
 
     >>> Read(read="data/*.parquet", text="content", columns=["url"]).text
     'content'
 
-    Formats (from the file's name, unless `format` says it):
+    Formats (from the file's name, unless `format` is set):
 
-    * `jsonl`: one object a line, in any compression. Each line is judged alone.
-    * `json`: told by content. An array gives its elements, also when pretty-printed; one object a line is JSON lines;
-      one object with exactly one array of objects gives that array's elements. `field: data` names the array outright.
-    * `csv`: `.csv` and `.tsv`; the first row names the columns, a sample tells the delimiter and whether quotes hold
-      fields together. Values are text; `types: {score: float64}` asks for numbers.
+    * `jsonl`: one object a line, in any compression. A bad line affects no other.
+    * `json`: detected by content. The records are the elements of an array, also if pretty-printed; or one object a
+      line; or, in one object with exactly one array of objects, the elements of that array. `field: data` names the
+      array.
+    * `csv`: `.csv` and `.tsv`; the first row names the columns, a sample tells the delimiter and whether quotes enclose
+      fields. Values are text; `types: {score: float64}` declares numbers.
     * `parquet`, `arrow` (file and stream), `hugging_face` (a folder written by `save_to_disk`).
-    * `text`: a document a file, or one between each two `separator`s (`separator: "\n\n"`).
-    * `gristmill`: the folder of a finished dataset of documents, whatever its shards are, or of tokens that are not
-      packed; found by its manifest.
+    * `text`: one document a file, or one between each two `separator`s (`separator: "\n\n"`).
+    * `gristmill`: the folder of a finished dataset of documents, in any shard format, or of tokens that are not packed;
+      detected by its manifest.
     * `webdataset`: tar files; `text: txt` names a member's extension, `text: json.content` a field of a JSON member.
 
-    Datasets with splits keep them. `split` says which are read, under which names (`{train: train_sft, validation:
-    test_sft}`), or `all_as_train`; `config` chooses one of several configs of a folder of the Hugging Face Hub.
+    Datasets with splits keep them. `split` names the splits to read and their new names (`{train: train_sft,
+    validation: test_sft}`), or is `all_as_train`; `config` chooses one of several configs of a folder of the Hugging
+    Face Hub.
     """
 
     read: Any
@@ -57,59 +59,59 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
     text: str = TEXT
     columns: list[str] = msgspec.field(default_factory=list)
     split: str | dict[str, str] | None = None
-    """Of a dataset with splits: one of them, new names for some of them, or `all_as_train`."""
+    """For a dataset with splits: one split, new names for some of them, or `all_as_train`."""
     config: str | None = None
-    """Of a folder of the Hub: which of the configs that its card describes."""
+    """For a folder of the Hub: one of the configs that its card describes."""
     field: str | None = None
-    """Of a `.json` file that is one object: the field that holds the array of records."""
+    """For a `.json` file that is one object: the field that holds the array of records."""
     delimiter: str | None = None
-    """Of CSV: what stands between two fields; else the sample tells."""
+    """For CSV: the character between two fields; by default a sample tells it."""
     encoding: str | None = None
-    """Of CSV: `latin-1`, `utf-16`, …; else UTF-8, or UTF-16 if the file begins with its mark."""
+    """For CSV: `latin-1`, `utf-16`, …; by default UTF-8, or UTF-16 if the file begins with its byte order mark."""
     types: dict[str, Literal["string", "int64", "float64", "bool"]] | None = None
-    """Of CSV: the types of columns that are not text."""
+    """For CSV: the types of columns that are not text."""
     separator: str | None = None
     max_record_bytes: int = 64 << 20
-    """Larger records are set aside by reference, never held in memory."""
+    """The size above which a record is quarantined without its content and never held in memory."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "read", _paths_or_records(self.read))
         if isinstance(self.read, PythonRecords) and (self.format or self.separator):
-            raise UsageError("format and separator are of files, not of records from Python", help="leave them out")
+            raise UsageError("format and separator are for files, not for records from Python", help="leave them out")
         if self.format is not None:
             check_format(self.format)
         if self.field is not None and (not self.field or self.format not in (None, "json")):
             raise UsageError(
-                f"field: names the array of records in a JSON file, not {self.field!r} of {self.format or 'a file'}"
+                f"field names the array of records in a JSON file, not {self.field!r} of {self.format or 'a file'}"
             )
         self._check_csv()
         if not self.text:
-            raise UsageError("text: must name the field that holds the text")
+            raise UsageError("text must name the field that holds the text")
         if self.separator is not None:
             if not self.separator:
-                raise UsageError("separator: must not be empty", help="leave it out to read a document a file")
+                raise UsageError("separator must not be empty", help="leave it out to read one document a file")
             if self.format not in (None, "text"):
                 raise UsageError(f"separator: only text is cut at a separator, not {self.format}")
         if self.max_record_bytes < 1:
-            raise UsageError(f"max_record_bytes: must be at least 1, not {self.max_record_bytes}")
+            raise UsageError(f"max_record_bytes must be at least 1, not {self.max_record_bytes}")
         self._check_columns()
 
     def _check_csv(self) -> None:
-        given = [name for name in ("delimiter", "encoding", "types") if getattr(self, name) is not None]
-        if given and (self.format not in (None, "csv") or isinstance(self.read, PythonRecords)):
-            raise UsageError(f"{given[0]}: only CSV has this, not {self.format or 'records from Python'}")
+        csv_keys = [name for name in ("delimiter", "encoding", "types") if getattr(self, name) is not None]
+        if csv_keys and (self.format not in (None, "csv") or isinstance(self.read, PythonRecords)):
+            raise UsageError(f"{csv_keys[0]} is only for CSV, not for {self.format or 'records from Python'}")
         if self.delimiter is not None and (
             len(self.delimiter) != 1 or self.delimiter in '\r\n"' or self.delimiter > "~"
         ):
             raise UsageError(
-                f"delimiter: must be one ASCII character, not {self.delimiter!r}", help='write "\\t" for a tab'
+                f"delimiter must be one ASCII character, not {self.delimiter!r}", help='write "\\t" for a tab'
             )
         if self.encoding is not None:
             try:
                 "".encode(self.encoding)
             except LookupError as error:
                 raise UsageError(
-                    f"encoding: {self.encoding!r} is not known to Python", help="utf-8, latin-1, …"
+                    f"encoding: Python does not know {self.encoding!r}", help="use one such as utf-8 or latin-1"
                 ) from error
 
     def _check_columns(self) -> None:
@@ -117,8 +119,8 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
             if name in self.columns[:index]:
                 raise UsageError(f"columns: {name!r} is named twice")
             if name in (ORIGIN, RECORD, SPLIT, TEXT):
-                hint = "the text is always there" if name == TEXT else "rename the field in the files"
-                raise UsageError(f"columns: {name!r} is a name that every source has already", help=hint)
+                hint = "the text is always kept" if name == TEXT else "rename the field in the files"
+                raise UsageError(f"columns: every source has a column {name!r} already", help=hint)
 
 
 def check_format(name: str) -> None:
@@ -132,23 +134,24 @@ def check_format(name: str) -> None:
         raise
 
 
-def _paths_or_records(given: Any) -> str | list[str] | PythonRecords:
-    """What `read` was given, told apart: text is a path, and a list of text is of paths unless it reads like texts.
+def _paths_or_records(value: Any) -> str | list[str] | PythonRecords:
+    """Return the value of `read` as paths or as records.
 
-    A list whose first entry is there as a file or folder is one of paths, whatever its names look like.
+    A string is a path. A list of strings is a list of paths, unless its strings look like texts; a list whose first
+    entry exists as a file or folder is a list of paths, whatever its names look like.
     """
-    if isinstance(given, PythonRecords):
-        return given
-    if isinstance(given, (str, os.PathLike)):
-        paths = [given]
-    elif isinstance(given, (list, tuple)) and (not given or isinstance(given[0], (str, os.PathLike))):
-        paths = list(given)
+    if isinstance(value, PythonRecords):
+        return value
+    if isinstance(value, (str, os.PathLike)):
+        paths = [value]
+    elif isinstance(value, (list, tuple)) and (not value or isinstance(value[0], (str, os.PathLike))):
+        paths = list(value)
         # Path.exists would raise for texts that are too long for a name, or hold NUL.
         if paths and _reads_like_text(paths[0]) and os.path.exists(paths[0]):  # noqa: PTH110
             paths = [to_path(path) if isinstance(path, str) else path for path in paths]
     else:
-        return PythonRecords.of(given)
-    if not isinstance(given, str) and any(isinstance(path, str) and _reads_like_text(path) for path in paths):
+        return PythonRecords.of(value)
+    if not isinstance(value, str) and any(isinstance(path, str) and _reads_like_text(path) for path in paths):
         for index, entry in enumerate(paths):
             if not isinstance(entry, (str, os.PathLike)):
                 raise UsageError(
@@ -157,33 +160,33 @@ def _paths_or_records(given: Any) -> str | list[str] | PythonRecords:
                 )
         if any(not isinstance(path, str) or looks_like_path(path) for path in paths):
             raise UsageError(
-                f"read: paths and texts stand in one list: {next(filter(_reads_like_text, paths))!r:.100}",
+                f"read: a list has both paths and texts: {next(filter(_reads_like_text, paths))!r:.100}",
                 help='give paths, or records as dicts: {"text": ...}',
             )
         return PythonRecords.of(paths)
     for path in paths:
         if not isinstance(path, (str, os.PathLike)):
-            raise UsageError(f"read: {path!r:.100} stands among paths", help="give paths or records, not both")
+            raise UsageError(f"read: {path!r:.100} is in a list of paths", help="give paths or records, not both")
     if not any(map(os.fspath, paths)):
         raise UsageError(
-            "read: no files and no records: it is empty", help="give a path, a glob, a list of them, or records"
+            "read is empty: it has no files and no records", help="give a path, a glob, a list of them, or records"
         )
-    return os.fspath(given) if isinstance(given, (str, os.PathLike)) else [os.fspath(path) for path in paths]
+    return os.fspath(value) if isinstance(value, (str, os.PathLike)) else [os.fspath(path) for path in paths]
 
 
 def to_path(entry: str) -> str:
-    """A string that is known to be a path, in a shape that no list of `Read` takes for a text.
+    """Return a path in a form that `Read` does not mistake for a text in a list.
 
     >>> to_path("my corpus"), to_path("my corpus/*.jsonl"), to_path("s3://bucket/my corpus")
     ('./my corpus', 'my corpus/*.jsonl', 's3://bucket/my corpus')
     """
     if len(entry) > 4096 or "\n" in entry:
-        raise UsageError(f"read: {entry!r:.100} is no path", help="give paths, patterns or folders")
+        raise UsageError(f"read: {entry!r:.100} is not a path", help="give paths, patterns or folders")
     return f"./{entry}" if _reads_like_text(entry) else entry
 
 
 def _reads_like_text(entry: object) -> bool:
-    """Whether a string of a list is a text and no path: white space or length that no name of a data file has."""
+    """Whether a string of a list is a text, not a path: it has white space, or is too long for a file name."""
     return isinstance(entry, str) and not looks_like_path(entry) and (len(entry) > 255 or any(map(str.isspace, entry)))
 
 

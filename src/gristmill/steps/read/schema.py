@@ -1,4 +1,4 @@
-"""The schema of a source, fixed before the run, so that every task of it makes batches of the same columns."""
+"""The schema of a source, fixed before the run, so that all its tasks make batches with the same columns."""
 
 from __future__ import annotations
 
@@ -72,6 +72,7 @@ _SAMPLE_BYTES = 256 << 10
 _ALL_SAMPLES_BYTES = 4 << 20
 _MAX_SAMPLES = 200
 REST = FieldType(JSON_TYPE, "what has no column")
+"""The type of `other_fields`, for the plan."""
 
 
 def plan_schema(
@@ -82,7 +83,7 @@ def plan_schema(
     has_text: bool = True,
     carries_members: bool = False,
 ) -> pa.Schema:
-    """The columns of a source: those of its files (see `_plan_file_schema`), and where some are held out its split."""
+    """Return the columns of a source: those of its files, and a column of splits if some files are held out."""
     schema = _plan_file_schema(
         read, files, keeps_record=keeps_record, has_text=has_text, carries_members=carries_members
     )
@@ -92,13 +93,13 @@ def plan_schema(
 def _plan_file_schema(
     read: Read, files: Sequence[SourceFile], *, keeps_record: bool, has_text: bool, carries_members: bool
 ) -> pa.Schema:
-    """The columns of a source: `origin`, `text`, what `columns` names, and with `keeps_record` all that was read.
+    """Return the columns of a source: `origin`, `text`, those that `columns` names, and with `keeps_record` all.
 
-    For JSON lines that is the line itself, as `record`; for Parquet and Arrow all columns; for tars all members if
-    `carries_members` says so. Types come from the files' metadata (of up to 256 local files or 16 remote ones,
-    spread evenly), or from a sample of the records of 16 files (see `json_types`). A file in which a named column is
-    different stops the run by name. Rows of tokens have no text (see `token_rows`), and records that are to be rendered
-    need none: without `has_text` they are taken as they are.
+    "All" is for JSON lines the line itself, as `record`; for Parquet and Arrow all columns; for tars all members, with
+    `carries_members`. Types come from the files' metadata (of up to 256 local files or 16 remote ones, spread evenly),
+    or from a sample of the records of 16 files (see `json_types`). A file in which a named column has another type
+    stops the run, which names the file. Rows of tokens have no text (see `token_rows`), and records that will be
+    rendered need none: without `has_text` they are read as they are.
     """
     kind = check_source_format(read, files)
     is_stored, is_local = kind in ("parquet", "arrow"), protocol_of(files[0].path) is None
@@ -132,29 +133,29 @@ def _plan_file_schema(
     if RECORD in columns and read.text != TEXT:
         text = text.with_metadata({PATH: read.text})
     first = [pa.field(ORIGIN, ORIGIN_TYPE), text] if has_text else [pa.field(ORIGIN, ORIGIN_TYPE)]
-    schema = pa.schema([*first, *(make_field(name, *found) for name, found in columns.items())])
+    schema = pa.schema([*first, *(make_field(name, *field_type) for name, field_type in columns.items())])
     carries_all = (is_stored and keeps_record) or OTHER_FIELDS in columns
     return schema.with_metadata({CARRIES_ALL: b""}) if carries_all else schema
 
 
 def check_source_format(read: Read, files: Sequence[SourceFile]) -> str:
-    """The one format of all files of a source; a saved Hugging Face dataset is Arrow files by now."""
+    """Return the one format of all files of a source; a saved Hugging Face dataset is a list of Arrow files here."""
     if not files:
         raise UsageError("read: there are no files", help="check the paths")
     first, kind = files[0], ""
     for file in files:
-        found = file_format(file.path, read.format)
-        if kind and found != kind and not {found, kind} <= set(JSON_FORMATS):
+        this_kind = file_format(file.path, read.format)
+        if kind and this_kind != kind and not {this_kind, kind} <= set(JSON_FORMATS):
             raise UsageError(
-                f"one source holds files of two formats: {first.path} ({kind}) and {file.path} ({found})",
+                f"one source holds files of two formats: {first.path} ({kind}) and {file.path} ({this_kind})",
                 help="make them two sources, or name the files more exactly",
             )
-        kind = found
+        kind = this_kind
     if read.field is not None and kind != "json":
-        raise UsageError(f"field: names the array of records in a JSON file, but {first.path} is {kind}")
+        raise UsageError(f"field names the array of records in a JSON file, but {first.path} is {kind}")
     for name in ("delimiter", "encoding", "types"):
         if getattr(read, name) is not None and kind != "csv":
-            raise UsageError(f"{name}: only CSV has this, but {first.path} is {kind}")
+            raise UsageError(f"{name} is only for CSV, but {first.path} is {kind}")
     if read.separator is not None and kind != "text":
         raise UsageError(f"separator: only text is cut at a separator, but {first.path} is {kind}")
     if kind not in FORMATS:
@@ -164,7 +165,7 @@ def check_source_format(read: Read, files: Sequence[SourceFile]) -> str:
 
 
 def _choose_spread(files: Sequence[SourceFile], most: int) -> list[SourceFile]:
-    """Up to so many of the files, the first and the last among them."""
+    """Choose up to `most` of the files, evenly spread, including the first and the last."""
     count = min(len(files), most)
     return [files[index * (len(files) - 1) // max(1, count - 1)] for index in range(count)]
 
@@ -172,7 +173,7 @@ def _choose_spread(files: Sequence[SourceFile], most: int) -> list[SourceFile]:
 def _stored_columns(
     read: Read, files: Sequence[SourceFile], kind: str, *, carries_all: bool, has_text: bool, sees_all: bool
 ) -> dict[str, FieldType]:
-    """The columns of Parquet or Arrow files; one that some of them lack is null there, one that all lack is refused."""
+    """Return the columns of Parquet or Arrow files. In a file that lacks a column it is null; all must not lack it."""
     named, loose = [], []
     needs_rest = not sees_all
     schema = pa.schema([])
@@ -204,9 +205,9 @@ def _json_columns(read: Read, files: Sequence[SourceFile], *, has_text: bool) ->
 def sample_record_types(
     read: Read, files: Sequence[SourceFile], *, has_text: bool = True
 ) -> tuple[dict[str, FieldType], bool]:
-    """The types of the keys of a source of JSON records, and whether every record has been looked at.
+    """Return the types of the keys of JSON records, and whether the sample has all records of the source.
 
-    Of up to 16 files spread over the source, the records in the first 4 MiB are the sample, shared between the files.
+    The sample is the first 4 MiB altogether of up to 16 files spread over the source.
     """
     sampled = _choose_spread(files, _MAX_SAMPLED)
     most = max(_SAMPLE_BYTES, _ALL_SAMPLES_BYTES // len(sampled))
@@ -240,7 +241,7 @@ def _sampled_records(read: Read, file: SourceFile, most: int) -> Iterator[bytes]
 
 
 def _sampled_objects(read: Read, file: SourceFile) -> Iterator[dict[str, Any]]:
-    """The valid objects in the first 256 KiB of a file, or the first one if it is no longer than a cell."""
+    """Yield the valid objects in the first 256 KiB of a file, or a longer first object of up to a cell."""
     for record in _sampled_json(read, file, _SAMPLE_BYTES):
         value = decode_sample(record)
         if isinstance(value, dict):
@@ -248,7 +249,7 @@ def _sampled_objects(read: Read, file: SourceFile) -> Iterator[dict[str, Any]]:
 
 
 def _sampled_json(read: Read, file: SourceFile, most: int) -> Iterable[bytes]:
-    """The records in the first bytes of a file: lines, elements of an array, rows of CSV, or what a plugin reads."""
+    """Return the records in the first bytes of a file: lines, elements, rows of CSV, or what a plugin reads."""
     kind = file_format(file.path, read.format)
     if kind not in FORMATS:
         return _sampled_plugin_records(file, kind, most)
@@ -278,17 +279,17 @@ def _sampled_lines(file: SourceFile, most: int) -> list[bytes]:
 
 def _sampled_elements(file: SourceFile, elements: ElementRange, most: int) -> Iterator[bytes]:
     data = _read_head(file, elements.start, b"", most)
-    found = ElementScanner(is_open=not elements.is_array).split(data)
-    for start, stop in zip(found.starts.tolist(), found.stops.tolist(), strict=True):
+    split = ElementScanner(is_open=not elements.is_array).split(data)
+    for start, stop in zip(split.starts.tolist(), split.stops.tolist(), strict=True):
         yield data[start:stop]
         if stop >= most:
             return
-    if found.unfinished is not None:
-        yield data[found.unfinished :]
+    if split.unfinished is not None:
+        yield data[split.unfinished :]
 
 
 def _read_head(file: SourceFile, start: int, separator: bytes, most: int) -> bytes:
-    """The bytes from a place on: those that the sample needs, at most a cell; with separators from `most` on."""
+    """Read the bytes from `start` on that the sample needs: `most` and the rest of a record, but at most a cell."""
     data = bytearray()
     with closing(read_unpacked_chunks(file.path)) as chunks:
         try:
@@ -298,7 +299,7 @@ def _read_head(file: SourceFile, start: int, separator: bytes, most: int) -> byt
                 if len(data) >= CELL_BYTES or (len(data) >= most and separator and separator in data):
                     break
         except CorruptStreamError:
-            pass  # what was readable is the sample; the run reports the damage
+            pass  # the readable part is the sample; the run reports the damage
     return bytes(data)
 
 
@@ -309,7 +310,8 @@ def _member_columns(read: Read, files: Sequence[SourceFile], *, carries_all: boo
     if samples and not any(text.member in (*sample.members, *sample.too_large) for sample in samples):
         raise UsageError(
             f"text: no sample of {files[0].path} has a member {text.member!r}",
-            help="name a member by its extension, as `text: txt`, or a field of a JSON member, as `text: json.content`",
+            help="name a member by its extension, like `text: txt`, or a field of a JSON member, like "
+            "`text: json.content`",
         )
     types = {}
     for name, path in paths.items():
@@ -329,4 +331,4 @@ def _member_columns(read: Read, files: Sequence[SourceFile], *, carries_all: boo
 def _sampled_members(file: SourceFile, read: Read, needed: frozenset[str] | None) -> list[TarSample]:
     with closing(read_unpacked_chunks(file.path)) as chunks:
         walk = TarSampleWalk(TarStream(chunks), file.id, needed, read.max_record_bytes, cell_bytes=1 << 62)
-        return [found for found in itertools.islice(walk.walk(), _MAX_SAMPLES) if isinstance(found, TarSample)]
+        return [sample for sample in itertools.islice(walk.walk(), _MAX_SAMPLES) if isinstance(sample, TarSample)]

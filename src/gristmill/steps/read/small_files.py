@@ -1,9 +1,8 @@
-"""Many small files read as one cell: a hundred thousand of them would else be as many batches, and as many blocks.
+"""Many small files read as one cell: otherwise, a hundred thousand files would be as many batches and blocks.
 
-Lines of JSON files are put one after another and decoded in one go, texts that are files of their own likewise: about
-25 µs a file of half a kilobyte, if it is in the system's cache. What does not fit in there (a damaged stream, a file
-that unpacks to more than a cell, any other format) is read by the file's own reader, and its batches are joined with
-those around it.
+Lines of JSON files are joined and decoded in one go, and so are files that are one text each: about 25 µs a file of
+half a kilobyte, if it is in the system's cache. Other files (a damaged stream, a file that unpacks to more than a cell,
+any other format) are read by their own reader, and their batches are joined with those around them.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ _BATCH_BYTES = 2 * CELL_BYTES
 
 
 def read_small_files(read: Read, files: Iterable[SourceFile], schema: pa.Schema) -> Iterator[CellBatch]:
-    """The records of small files in order, as one cell, or several where they are more than two cells of memory.
+    """Yield the records of small files in order, as one cell, or as several if they take the memory of two cells.
 
     Args:
         read: The source.
-        files: Each is opened right after it is taken from here.
+        files: The files; each is opened right after it is taken from the iterable.
         schema: The source's schema, from `plan_schema`.
     """
     if SPLIT in schema.names:
@@ -91,14 +90,14 @@ def _cells(read: Read, files: Iterable[SourceFile], schema: pa.Schema) -> Iterat
 def _join_cells(cells: list[CellBatch]) -> CellBatch:
     if len(cells) == 1:
         return cells[0]
-    bad = [record for cell in cells for record in cell.quarantined]
+    quarantined = [record for cell in cells for record in cell.quarantined]
     batch = pa.concat_batches([cell.batch for cell in cells])
-    measures = sum((cell.counters for cell in cells), Counter[str]())
-    return CellBatch(cells[0].cell, batch, sum(cell.num_blank for cell in cells), bad, measures)
+    counters = sum((cell.counters for cell in cells), Counter[str]())
+    return CellBatch(cells[0].cell, batch, sum(cell.num_blank for cell in cells), quarantined, counters)
 
 
 def _read_small_file(file: SourceFile) -> bytes | None:
-    """All of a file, unpacked; None if it is more than a cell or cannot be read to its end."""
+    """Return all of a file, unpacked; None if it is more than a cell or cannot be read to its end."""
     pieces: list[bytes] = []
     num_bytes = 0
     try:
@@ -114,15 +113,15 @@ def _read_small_file(file: SourceFile) -> bytes | None:
 
 
 class _GatheredFiles(Protocol):
-    """The contents of some files, until they are decoded together."""
+    """The contents of several files, to be decoded together."""
 
     num_bytes: int
 
     def add(self, file: SourceFile, data: bytes) -> bool:
-        """Whether this was done; else the file needs its own reader."""
+        """Add a file; returns whether it was added, or needs its own reader."""
 
     def take(self) -> CellBatch:
-        """The records of all that was added since the last time."""
+        """Return the records of all files added since the last call."""
 
 
 def _make_gatherer(read: Read, file: SourceFile, schema: pa.Schema) -> _GatheredFiles | None:
@@ -133,6 +132,8 @@ def _make_gatherer(read: Read, file: SourceFile, schema: pa.Schema) -> _Gathered
 
 
 class _GatheredLines:
+    """The lines of several files, joined; each record gets its own file and position back after decoding."""
+
     def __init__(self, read: Read, file: SourceFile, schema: pa.Schema) -> None:
         cells = DelimitedFile(file, LINE_END, read.max_record_bytes)
         self._read = read
@@ -158,17 +159,17 @@ class _GatheredLines:
         cell = self._reader.parse(RawCell(0, 0, data, is_terminated=True, num_left_out=0))
         place = cell.batch.schema.get_field_index(ORIGIN)
         positions = cell.batch.column(place).field("position").to_numpy().astype(np.int64)
-        # Which file a line came from: the last one that begins at or before it.
+        # A line is from the last file that begins at or before it.
         numbers = np.searchsorted(self._starts, positions, side="right") - 1
         files = pa.array(np.array(self._files, np.uint64)[numbers])
         positions -= np.array(self._shifts, np.int64)[numbers]
         column = make_origins(files, pa.array(positions, pa.uint64()))
         batch = cell.batch.set_column(place, cell.batch.schema.field(place), column)
-        found = CellBatch(0, batch, cell.num_blank, [self._in_its_file(record) for record in cell.quarantined])
+        quarantined = [self._restore_origin(record) for record in cell.quarantined]
         self._clear()
-        return found
+        return CellBatch(0, batch, cell.num_blank, quarantined)
 
-    def _in_its_file(self, record: QuarantinedRecord) -> QuarantinedRecord:
+    def _restore_origin(self, record: QuarantinedRecord) -> QuarantinedRecord:
         number = bisect_right(self._starts, record.position) - 1
         return replace(record, file=self._files[number], position=record.position - self._shifts[number])
 
@@ -177,11 +178,13 @@ class _GatheredLines:
         self._files: list[int] = []
         self._starts: list[int] = []
         self._shifts: list[int] = []
-        """What to take off from a place in the whole to have the place in the file."""
+        """For each file, what to subtract from a position in the joined lines to get the position in the file."""
         self._pieces: list[bytes] = []
 
 
 class _GatheredTexts:
+    """The texts of several files, each of which is one document."""
+
     def __init__(self, read: Read, schema: pa.Schema) -> None:
         self._max_record_bytes = read.max_record_bytes
         self._schema = schema
@@ -195,7 +198,7 @@ class _GatheredTexts:
             decoded = text.decode()
         except UnicodeDecodeError:
             return False
-        self.num_bytes += len(data) + 1  # an empty file is something that was added, too
+        self.num_bytes += len(data) + 1  # 1 for an empty file too: `num_bytes` tells whether any file was added
         if not text or text.isspace():
             self._num_blank += 1
         else:
@@ -207,9 +210,9 @@ class _GatheredTexts:
         columns = {TEXT: pa.array(self._texts, TEXT_TYPE)}
         positions = np.zeros(len(self._texts), np.int64)
         batch = build_batch(self._schema, pa.array(self._files, pa.uint64()), positions, columns)
-        found = CellBatch(0, batch, self._num_blank)
+        cell = CellBatch(0, batch, self._num_blank)
         self._clear()
-        return found
+        return cell
 
     def _clear(self) -> None:
         self.num_bytes = 0

@@ -1,4 +1,4 @@
-"""From files to readers: which files a source has, how each is read, how a compressed one is unpacked."""
+"""From files to readers: the files of a source, their splits, and the reader of each file."""
 
 from __future__ import annotations
 
@@ -40,46 +40,48 @@ if TYPE_CHECKING:
     from gristmill.storage.paths import ListedFile
 
 
-def with_detected_format(read: Read, found: Sequence[ListedFile]) -> Read:
-    """The source with its format, if that shows in the listing and not in the names of the files."""
-    if read.format is None and holds_datasets(found):
+def with_detected_format(read: Read, listed: Sequence[ListedFile]) -> Read:
+    """Set the format of a source of finished datasets, which the names of its files do not tell."""
+    if read.format is None and holds_datasets(listed):
         return msgspec.structs.replace(read, format="gristmill")
     return read
 
 
 @dataclass(frozen=True, slots=True)
 class SplitFiles:
-    """The files that a source reads, and what the user should know of its splits."""
+    """The files that a source reads, and notes about its splits for the user."""
 
     files: list[SourceFile]
     notes: list[str]
     empty_splits: tuple[str, ...] = ()
-    """Those that the dataset has, without a file."""
+    """The splits of the dataset that have no file."""
 
 
 def list_source_files(
-    source: str, read: Read, found: Sequence[ListedFile], *, needs_train: bool = True
+    source: str, read: Read, listed: Sequence[ListedFile], *, needs_train: bool = True
 ) -> list[SourceFile]:
     """Like `choose_split_files`, without the notes."""
-    return choose_split_files(source, read, found, needs_train=needs_train).files
+    return choose_split_files(source, read, listed, needs_train=needs_train).files
 
 
-def choose_split_files(source: str, read: Read, found: Sequence[ListedFile], *, needs_train: bool = True) -> SplitFiles:
-    """The files of a source, from what its patterns found: the folder of a saved dataset becomes its data files.
+def choose_split_files(
+    source: str, read: Read, listed: Sequence[ListedFile], *, needs_train: bool = True
+) -> SplitFiles:
+    """Choose the files of a source from those its patterns match. The folder of a saved dataset becomes its data files.
 
-    Where the splits of files are known (see `core.splits`) each file has the name that its split is to have.
+    If the splits of files are known (see `core.splits`), each file gets the new name of its split.
     """
     hub = None
     if read.format == "gristmill":
-        splits = find_shards(found)
-    elif read.format == "hugging_face" or (read.format is None and is_dataset_folder(found)):
-        splits = find_saved_files(found)
-    elif (hub := find_hub_files(read, found)) is not None:
+        splits = find_shards(listed)
+    elif read.format == "hugging_face" or (read.format is None and is_dataset_folder(listed)):
+        splits = find_saved_files(listed)
+    elif (hub := find_hub_files(read, listed)) is not None:
         splits = hub.splits
     else:
-        splits = {"": list(found)}
+        splits = {"": list(listed)}
     if read.config is not None and hub is None:
-        raise UsageError("config: only a folder of the Hugging Face Hub, with its README.md, has configs")
+        raise UsageError("config: only a folder of the Hugging Face Hub with its README.md has configs")
     notes = hub.notes if hub is not None else []
     if list(splits) == [""]:
         if read.split not in (None, ALL_AS_TRAIN):
@@ -90,21 +92,21 @@ def choose_split_files(source: str, read: Read, found: Sequence[ListedFile], *, 
         return SplitFiles(make_source_files(source, splits), notes)
     if "" in splits:
         splits[TRAIN] = [*splits.get(TRAIN, []), *splits.pop("")]
-    chosen = choose_splits(list(splits), read.split, _describe_paths(read, found), needs_train=needs_train)
+    new_names = choose_splits(list(splits), read.split, _describe_paths(read, listed), needs_train=needs_train)
     files: dict[str, list[ListedFile]] = {}
-    for split, name in chosen.items():
-        if not splits[split] and (hub is not None or not any(splits[other] for other in chosen)):
-            raise UsageError(f"split {split}: there is no file of it", help="leave it out: split: {train: …}")
+    for split, name in new_names.items():
+        if not splits[split] and (hub is not None or not any(splits[other] for other in new_names)):
+            raise UsageError(f"split {split} has no files", help="leave it out: split: {train: …}")
         files.setdefault(name, []).extend(splits[split])
-    empty = tuple(name for name, some in files.items() if not some)
-    return SplitFiles(make_source_files(source, files), [*_split_notes(splits, chosen), *notes], empty)
+    empty = tuple(name for name, split_files in files.items() if not split_files)
+    return SplitFiles(make_source_files(source, files), [*_split_notes(splits, new_names), *notes], empty)
 
 
 def make_source_files(source: str, splits: Mapping[str, Sequence[ListedFile]]) -> list[SourceFile]:
-    """Files with the splits that they are in, by relative path."""
+    """Make the source files of all splits, sorted by relative path."""
     files: dict[str, SourceFile] = {}
-    for split, some in splits.items():
-        for file in some:
+    for split, split_files in splits.items():
+        for file in split_files:
             other = files.get(file.relative)
             if other is not None and other.split != split:
                 raise UsageError(
@@ -123,41 +125,41 @@ def make_source_files(source: str, splits: Mapping[str, Sequence[ListedFile]]) -
 
 
 def choose_training_files(files: Sequence[SourceFile]) -> list[SourceFile]:
-    """Those for training, or all where none is, without their splits: for what reads texts and writes no dataset."""
-    some = [file for file in files if not file.is_held_out] or files
-    return [msgspec.structs.replace(file, split="") for file in some]
+    """Choose the training files, or all if there are none, without their splits: for jobs that write no dataset."""
+    training_files = [file for file in files if not file.is_held_out] or files
+    return [msgspec.structs.replace(file, split="") for file in training_files]
 
 
-def _describe_paths(read: Read, found: Sequence[ListedFile]) -> str:
-    return read.read if isinstance(read.read, str) else found[0].path[: -len(found[0].relative)]
+def _describe_paths(read: Read, listed: Sequence[ListedFile]) -> str:
+    return read.read if isinstance(read.read, str) else listed[0].path[: -len(listed[0].relative)]
 
 
-def _split_notes(splits: Mapping[str, object], chosen: Mapping[str, str]) -> list[str]:
-    """What becomes of the splits of the source."""
-    if list(chosen.values()) == [TRAIN] and len(splits) == 1:
+def _split_notes(splits: Mapping[str, object], new_names: Mapping[str, str]) -> list[str]:
+    """Make a note of which splits are read, under which names."""
+    if list(new_names.values()) == [TRAIN] and len(splits) == 1:
         return []
-    kept = ", ".join(name if name == split else f"{split} as {name}" for split, name in chosen.items())
-    left_out = [split for split in splits if split not in chosen]
-    return [f"splits: {kept}" + (f"; not read: {', '.join(left_out)}" if left_out else "")]
+    read_splits = ", ".join(name if name == split else f"{split} as {name}" for split, name in new_names.items())
+    left_out = [split for split in splits if split not in new_names]
+    return [f"splits: {read_splits}" + (f"; not read: {', '.join(left_out)}" if left_out else "")]
 
 
-def _look_alike_notes(found: Sequence[ListedFile]) -> list[str]:
-    """All files are for training, which is a surprise if one is called `test.jsonl`."""
-    names = [file.relative for file in found if looks_held_out(file.relative)]
+def _look_alike_notes(files: Sequence[ListedFile]) -> list[str]:
+    """Make a note if a training file has a name like `test.jsonl`."""
+    names = [file.relative for file in files if looks_held_out(file.relative)]
     if not names:
         return []
     others = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return [
         (
             f"all files are training data, also {names[0]}{others}: file names make no splits; leave such files out of "
-            f"read, or write split: {ALL_AS_TRAIN} if this is meant"
+            f"read, or write split: {ALL_AS_TRAIN} if this is intended"
         )
     ]
 
 
-def find_source_tokenizer(read: Read, found: Sequence[ListedFile]) -> TokenizerSnapshot | None:
-    """What made the ids of a source that holds tokens already."""
-    return find_datasets_tokenizer(found) if read.format == "gristmill" else None
+def find_source_tokenizer(read: Read, listed: Sequence[ListedFile]) -> TokenizerSnapshot | None:
+    """Return the tokenizer of a source that holds tokens already."""
+    return find_datasets_tokenizer(listed) if read.format == "gristmill" else None
 
 
 def open_reader(
@@ -168,13 +170,13 @@ def open_reader(
     piece: UnpackedPiece | None = None,
     cell_bytes: int = CELL_BYTES,
 ) -> FileReader:
-    """A reader of one file, or of a piece of it that was unpacked before.
+    """Open a reader of one file, or of a piece of it that was unpacked before.
 
     Args:
         read: The source.
         file: The file.
         schema: The source's schema, from `plan_schema`.
-        piece: The part to read instead of the file itself.
+        piece: The piece to read instead of the file itself.
         cell_bytes: The size of a cell; part of the output's identity.
     """
     if SPLIT in schema.names:
@@ -201,7 +203,7 @@ def open_reader(
 
 
 def needs_scan(read: Read, file: SourceFile) -> bool:
-    """Whether a plain file can only be cut by someone who has seen all of it: CSV, and a JSON array."""
+    """Whether a plain file must be scanned from its start to be cut: CSV, and a JSON array."""
     kind = file_format(file.path, read.format)
     elements = _find_json_elements(read, file, None, kind)
     return kind == "csv" or (elements is not None and elements.is_array)
@@ -210,12 +212,11 @@ def needs_scan(read: Read, file: SourceFile) -> bool:
 def open_for_unpacking(
     read: Read, file: SourceFile, *, cell_bytes: int = CELL_BYTES
 ) -> tuple[DelimitedFile, ElementRange | None]:
-    """A compressed file of lines, elements or separated text, or a plain one that must be scanned: of an array, where
-    that is.
+    """Open a compressed file of records, or a plain one that must be scanned; for a JSON array also return its place.
 
-    Its `pieces()` are its plain bytes, cell by cell. Each cell comes at least once, in order; one with a large record
-    in several pieces. Put one after the other, the bytes of a run of cells are an `UnpackedPiece`. If the stream cannot
-    be read to its end, `CorruptStreamError` follows the last cell; the last piece gets it as its `damage`.
+    Its `pieces()` are its plain bytes, cell by cell. Each cell comes at least once, in order; a cell with a large
+    record comes in several pieces. The joined bytes of a run of cells are an `UnpackedPiece`. If the stream cannot be
+    read to its end, `CorruptStreamError` is raised after the last cell; the last piece gets it as its `damage`.
     """
     kind = file_format(file.path, read.format)
     if kind == "csv":
@@ -232,7 +233,7 @@ def _open_csv(read: Read, file: SourceFile, piece: UnpackedPiece | None, cell_by
 
 
 def _find_json_elements(read: Read, file: SourceFile, piece: UnpackedPiece | None, kind: str) -> ElementRange | None:
-    """Where the records of a JSON file stand that does not hold lines."""
+    """Find the records of a JSON file that does not hold lines."""
     if piece is not None:
         return piece.elements
     return find_elements(read, file.path) if kind == "json" else None

@@ -1,4 +1,4 @@
-"""The split of each record as a column, from the file that its origin names: the same for every format."""
+"""The split of each record as a column, from the file in its origin: the same for every format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def add_splits(cell: CellBatch, schema: pa.Schema, splits: Mapping[int, str]) -> CellBatch:
-    """The cell with the column of its records' splits; `splits` are those of the files, by their ids."""
+    """Add the column of splits to a cell; `splits` are those of the files, by their ids."""
     batch = cell.batch
     if len(splits) == 1:
         [split] = splits.values()
@@ -32,7 +32,7 @@ def add_splits(cell: CellBatch, schema: pa.Schema, splits: Mapping[int, str]) ->
 
 
 class WithSplit:
-    """A reader whose records say their split."""
+    """A reader that adds the column of splits to the cells of another reader."""
 
     def __init__(self, reader: FileReader, schema: pa.Schema, splits: Mapping[int, str]) -> None:
         self.can_cut = reader.can_cut

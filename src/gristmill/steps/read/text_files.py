@@ -1,6 +1,6 @@
-"""Plain text: a document a file, or one between each two separators. The text is what is there, byte for byte.
+"""Plain text: one document a file, or one between each two separators. The text is kept byte for byte.
 
-Documents of nothing but white space are counted as blank.
+Documents of white space only are counted as blank.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ class DelimitedTextReader:
         file = self._cells.file
         cut = cut_records(raw, file.id, self._cells.separator, self._read.max_record_bytes)
         if raw.rest is not None:
-            # Nothing tells a document that broke off from a whole one, so the last one is set aside with the rest.
-            cut.bad.append(raw.rest)
+            # A truncated document looks like a whole one, so the last one is quarantined with the rest.
+            cut.quarantined.append(raw.rest)
         texts = [bytes(text) for text in cut]
-        kept = [index for index, text in enumerate(texts) if text and not text.isspace()]
-        num_blank = len(texts) - len(kept)
-        column = pa.array([texts[index] for index in kept], RECORD_TYPE).cast(TEXT_TYPE)
-        batch = build_batch(self._schema, file.id, cut.positions[kept], {TEXT: column})
-        cut.bad.sort(key=lambda bad: bad.position)
-        return CellBatch(raw.cell, batch, num_blank, cut.bad)
+        rows = [index for index, text in enumerate(texts) if text and not text.isspace()]
+        num_blank = len(texts) - len(rows)
+        column = pa.array([texts[index] for index in rows], RECORD_TYPE).cast(TEXT_TYPE)
+        batch = build_batch(self._schema, file.id, cut.positions[rows], {TEXT: column})
+        cut.quarantined.sort(key=lambda record: record.position)
+        return CellBatch(raw.cell, batch, num_blank, cut.quarantined)
 
 
 class WholeTextReader:
@@ -75,22 +75,22 @@ class WholeTextReader:
             return
         data, num_bytes, damage = self._load()
         texts: list[bytes] = []
-        bad: list[QuarantinedRecord] = []
+        quarantined: list[QuarantinedRecord] = []
         if damage is not None:
-            bad.append(self._quarantine(damage.reason, damage.message, data, num_bytes))
+            quarantined.append(self._quarantine(damage.reason, damage.message, data, num_bytes))
         elif num_bytes > self._max_record_bytes:
             message = f"{num_bytes} bytes, more than max_record_bytes ({self._max_record_bytes})"
-            bad.append(self._quarantine("too_large", message, None, num_bytes))
+            quarantined.append(self._quarantine("too_large", message, None, num_bytes))
         elif not is_utf8(data):
-            bad.append(self._quarantine("invalid_utf8", "the file is not UTF-8", data, num_bytes))
+            quarantined.append(self._quarantine("invalid_utf8", "the file is not UTF-8", data, num_bytes))
         elif data and not data.isspace():
             texts.append(data)
         column = pa.array(texts, RECORD_TYPE).cast(TEXT_TYPE)
         batch = build_batch(self._schema, self._file.id, np.zeros(len(texts), np.int64), {TEXT: column})
-        yield CellBatch(0, batch, 1 - len(texts) - len(bad), bad)
+        yield CellBatch(0, batch, 1 - len(texts) - len(quarantined), quarantined)
 
     def _load(self) -> tuple[bytes, int, StreamDamage | None]:
-        """The document, or its beginning if it is too large; its size; and why it could not be read to its end."""
+        """Return the document, or its beginning if it is too large; its size; and the damage of its stream."""
         data = bytearray()
         num_bytes = 0
         damage = None

@@ -1,8 +1,8 @@
-"""CSV and TSV: one record a row, named by the header. Values are text, unless `types` says otherwise.
+"""CSV and TSV: one record a row, with the names of the header. Values are text, unless `types` says otherwise.
 
-A row becomes the JSON object that it stands for, so that all that holds for JSON records holds for rows: the text,
-named columns, columns that nobody named. A row with more or fewer fields than the header is quarantined as
-`ragged_row`; a quote that is never closed takes the rest of the file with it, as one `unclosed_quote`.
+A row becomes the equivalent JSON object, so that rows are handled like JSON records: the text, named columns and other
+columns. A row with more or fewer fields than the header is quarantined as `ragged_row`; a quote that is never closed
+makes the rest of the file one record, quarantined as `unclosed_quote`.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 LITERAL_QUOTES = "literal_quotes"
-"""Fields that begin with a quote in a file whose quotes are characters like others."""
+"""The counter of fields that begin with a quote in a file whose quotes are ordinary characters."""
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
 class CsvFile(ScannedFile):
-    """Cuts one file, or an unpacked piece of it, into raw cells."""
+    """A CSV file, or an unpacked piece of it, cut into raw cells."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class CsvFile(ScannedFile):
 
 @dataclass(slots=True)
 class RowRecords(CutRecords):
-    """Rows as JSON objects, one a line; and where the rows stand in the file."""
+    """Rows as JSON objects, one a line, and the positions of the rows in the file."""
 
     places: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
@@ -76,9 +76,9 @@ class RowRecords(CutRecords):
     def positions(self) -> NDArray[np.int64]:
         return self.places
 
-    def drop(self, gone: list[int]) -> None:
-        super(RowRecords, self).drop(gone)  # by name: a dataclass with slots is another class than the one written here
-        self.places = np.delete(self.places, gone)
+    def drop(self, rows: list[int]) -> None:
+        super(RowRecords, self).drop(rows)  # by name: a dataclass with slots is another class than the one written here
+        self.places = np.delete(self.places, rows)
 
 
 class CsvReader(JsonLinesReader):
@@ -97,18 +97,18 @@ class CsvReader(JsonLinesReader):
 
     def _cut_cell(self, raw: RawCell) -> CutRecords:
         file = self._cells.file.id
-        whole = raw.data.obj  # a large cell was put together, and is not copied once more
+        whole = raw.data.obj  # a large cell was joined into bytes already: do not copy it again
         data = whole if isinstance(whole, bytes) and len(whole) == len(raw.data) else bytes(raw.data)
         dialect = self._rows.layout.dialect
-        found = RowScanner(dialect).split(data)
-        self._num_literal_quotes = 0 if dialect.has_quotes else count_first_quotes(data, found)
+        scanned = RowScanner(dialect).split(data)
+        self._num_literal_quotes = 0 if dialect.has_quotes else count_first_quotes(data, scanned)
         lines: list[bytes] = []
         places: list[int] = []
-        bad: list[QuarantinedRecord] = []
+        quarantined: list[QuarantinedRecord] = []
         self._num_blank = 0
-        for row in range(len(found.rows)):
-            start, stop = found.rows[row, :2].tolist()
-            is_open = row == len(found.rows) - 1 and not found.has_line_end
+        for row in range(len(scanned.rows)):
+            start, stop = scanned.rows[row, :2].tolist()
+            is_open = row == len(scanned.rows) - 1 and not scanned.has_line_end
             position, num_bytes = raw.start + start, stop - start + (raw.num_left_out if is_open else 0)
             content = None if is_open and raw.num_left_out else data[start:stop]
             if is_open and raw.rest is not None:
@@ -118,10 +118,10 @@ class CsvReader(JsonLinesReader):
             if num_bytes > self._read.max_record_bytes:
                 most = self._read.max_record_bytes
                 content, problem = None, ("too_large", f"{num_bytes} bytes, more than max_record_bytes ({most})")
-            elif is_open and found.is_unclosed:
-                problem = "unclosed_quote", "a quote is opened and not closed up to the end of the file"
+            elif is_open and scanned.is_unclosed:
+                problem = "unclosed_quote", "a quote is opened and not closed before the end of the file"
             else:
-                line = self._rows.decode(data, found, row)
+                line = self._rows.decode(data, scanned, row)
                 if line is None:
                     self._num_blank += 1
                 elif isinstance(line, bytes):
@@ -130,22 +130,22 @@ class CsvReader(JsonLinesReader):
                 else:
                     problem = line
             if problem is not None:
-                bad.append(QuarantinedRecord(file, position, 0, *problem, content, num_bytes))
+                quarantined.append(QuarantinedRecord(file, position, 0, *problem, content, num_bytes))
         sizes = np.fromiter(map(len, lines), np.int64, len(lines))
         stops = np.cumsum(sizes + 1) - 1
         objects = RawCell(raw.cell, 0, memoryview(b"\n".join(lines)), is_terminated=False, num_left_out=0)
-        return RowRecords(objects, stops - sizes, stops, bad, np.array(places, np.int64))
+        return RowRecords(objects, stops - sizes, stops, quarantined, np.array(places, np.int64))
 
     def _account_for_rest(
-        self, rest: QuarantinedRecord, batch: pa.RecordBatch, bad: list[QuarantinedRecord]
+        self, rest: QuarantinedRecord, batch: pa.RecordBatch, quarantined: list[QuarantinedRecord]
     ) -> tuple[pa.RecordBatch, int]:
-        """Nothing tells a row that broke off from a whole one: it is quarantined with the rest."""
-        bad.append(rest)
+        """Quarantine the rest of a damaged file, with its last row: a truncated row may look like a whole one."""
+        quarantined.append(rest)
         return batch, 0
 
 
 class RowDecoder:
-    """Makes JSON objects of rows."""
+    """A decoder of rows to JSON objects."""
 
     def __init__(self, read: Read, layout: CsvLayout) -> None:
         self.layout = layout
@@ -153,7 +153,7 @@ class RowDecoder:
         self._has_types = bool(read.types)
 
     def decode(self, data: bytes, rows: CsvRows, row: int) -> bytes | tuple[str, str] | None:
-        """One row as an object; why it cannot be one; None for a blank row."""
+        """Return a row as a JSON object, or the reason and message of a bad row; None for a blank row."""
         first = int(rows.rows[row - 1, 2]) if row else 0
         fields = rows.fields[first : rows.rows[row, 2]].tolist()
         names = self.layout.names
@@ -173,11 +173,11 @@ class RowDecoder:
                     return error.reason, f"column {names[index]!r}: {values[index]!r:.100} {error}"
         try:
             return msgspec.json.encode(dict(zip(names, values, strict=True)))
-        except UnicodeEncodeError as error:  # some encodings give halves of characters
+        except UnicodeEncodeError as error:  # some encodings decode to lone surrogates
             return "lone_surrogate", str(error)
 
     def sample(self, data: bytes) -> Iterator[bytes]:
-        """The rows of a run of bytes that can be used; the last may be cut off, and is left out."""
+        """Yield the good rows of a run of bytes; the last row may be cut off, and is left out."""
         rows = RowScanner(self.layout.dialect).split(data)
         for row in range(len(rows.rows) - (0 if rows.has_line_end else 1)):
             if isinstance(line := self.decode(data, rows, row), bytes):
@@ -185,7 +185,7 @@ class RowDecoder:
 
 
 class _ValueMismatch(Exception):
-    """A value that is not of the type that was asked for."""
+    """A value does not have the declared type."""
 
     def __init__(self, message: str, reason: str = "column_type") -> None:
         super().__init__(message)
@@ -197,7 +197,7 @@ def _to_integer(text: str) -> int | None:
     if not text:
         return None
     if not _INTEGER.fullmatch(text):
-        raise _ValueMismatch("is no whole number")
+        raise _ValueMismatch("is not a whole number")
     if len(text) > 20 or not -(2**63) <= int(text) < 2**63:
         raise _ValueMismatch("does not fit into 64 bits", "number_out_of_range")
     return int(text)
@@ -208,7 +208,7 @@ def _to_float(text: str) -> float | None:
     if not text:
         return None
     if not _FLOAT.fullmatch(text):
-        raise _ValueMismatch("is no number")
+        raise _ValueMismatch("is not a number")
     number = float(text)
     if number in (float("inf"), float("-inf")):
         raise _ValueMismatch("is too large for a float64", "number_out_of_range")

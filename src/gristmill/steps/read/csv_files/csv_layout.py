@@ -1,7 +1,8 @@
-"""How a CSV file is written, told by its first rows: delimiter, quotes, columns, where the rows begin.
+"""The layout of a CSV file, found from its first rows: delimiter, quotes, columns, where the rows begin.
 
-Each delimiter is tried on the first 256 KiB; the one stays by which most rows have as many fields as the header. Quotes
-that begin fields and do not end them, as in many TSV files, are characters like others. The first row names columns.
+Each delimiter is tried on the first 256 KiB; the one by which most rows have as many fields as the header is chosen.
+Quotes that begin fields and do not end them, as in many TSV files, are ordinary characters. The first row names the
+columns.
 """
 
 from __future__ import annotations
@@ -34,20 +35,20 @@ _ASCII = bytes(range(128))
 
 @dataclass(frozen=True, slots=True)
 class CsvLayout:
-    """How the rows of one file are read."""
+    """The layout of one CSV file: how its rows are written, and where they begin."""
 
     dialect: Dialect
     names: tuple[str, ...]
     start: int
-    """Of the first row behind the header."""
+    """The offset of the first row after the header."""
     encoding: str
     is_transcoded: bool
-    """Whether the file's bytes are turned into UTF-8 first, because quotes and line ends are not single bytes in it.
-    Positions are then those of the UTF-8 form."""
+    """Whether the file is converted to UTF-8 first, because quotes and line ends are not single bytes in it. Positions
+    are then those in the UTF-8 form."""
 
 
 def find_csv_layout(read: Read, path: str) -> CsvLayout:
-    """Look at the beginning of a file."""
+    """Find the layout of a file from its beginning."""
     encoding, is_transcoded = _find_encoding(read, path)
     head, is_whole = _read_head(read_csv_chunks(path, encoding if is_transcoded else None))
     encoding = "utf-8" if is_transcoded else encoding
@@ -64,7 +65,7 @@ def find_csv_layout(read: Read, path: str) -> CsvLayout:
     if not is_whole and number == len(rows.rows) - 1:
         raise UsageError(
             f"{path}: the first row has more than {len(sample):,} bytes, and should name the columns",
-            help="check that this is CSV, and that its quotes are closed; or say `delimiter`",
+            help="check that this is CSV, and that its quotes are closed; or set `delimiter`",
         )
     first_field = int(rows.rows[number - 1, 2]) if number else 0
     fields = rows.fields[first_field : rows.rows[number, 2]].tolist()
@@ -77,7 +78,7 @@ def find_csv_layout(read: Read, path: str) -> CsvLayout:
 
 
 def read_csv_head(read: Read, path: str, layout: CsvLayout, most: int) -> bytes:
-    """The first bytes of the rows, in whole rows where these are all; the last may be cut off."""
+    """Return the first bytes of the rows; if these are not all, the last row may be cut off."""
     encoding = _find_encoding(read, path)[0] if layout.is_transcoded else None
     head, is_whole = _read_head(read_csv_chunks(path, encoding), layout.start + most)
     rows = head[layout.start :]
@@ -85,7 +86,7 @@ def read_csv_head(read: Read, path: str, layout: CsvLayout, most: int) -> bytes:
 
 
 def read_csv_chunks(path: str, transcoded_from: str | None) -> Generator[bytes]:
-    """The content of a file that may be compressed, as UTF-8 if it is to be turned into that."""
+    """Yield the content of a file that may be compressed, converted to UTF-8 with `transcoded_from`."""
     with closing(read_unpacked_chunks(path)) as chunks:
         if transcoded_from is None:
             yield from chunks
@@ -100,7 +101,7 @@ def read_csv_chunks(path: str, transcoded_from: str | None) -> Generator[bytes]:
 
 
 def _find_encoding(read: Read, path: str) -> tuple[str, bool]:
-    """The encoding, and whether the file must be turned into UTF-8 to find its rows."""
+    """Return the encoding, and whether the file must be converted to UTF-8 to find its rows."""
     if read.encoding is None:
         start = _read_head(read_csv_chunks(path, None), most=2)[0]
         encoding = _WIDE_MARKS.get(start[:2], "utf-8")
@@ -114,7 +115,7 @@ def _find_encoding(read: Read, path: str) -> tuple[str, bool]:
 
 
 def _read_head(chunks: Generator[bytes], most: int = _SAMPLE_BYTES) -> tuple[bytes, bool]:
-    """The first bytes, and whether these are all."""
+    """Return the first bytes, and whether these are all."""
     data = bytearray()
     with closing(chunks):
         try:
@@ -123,7 +124,7 @@ def _read_head(chunks: Generator[bytes], most: int = _SAMPLE_BYTES) -> tuple[byt
                 if len(data) > most and (most < _SAMPLE_BYTES or len(data) > CELL_BYTES or b"\n" in data):
                     return bytes(data[: max(most, data.find(b"\n") + 1)]), False
         except CorruptStreamError:
-            pass  # what was readable is the sample; the run reports the damage
+            pass  # the readable part is the sample; the run reports the damage
     return bytes(data), True
 
 
@@ -147,27 +148,27 @@ class _DialectFit:
 
     dialect: Dialect
     rank: tuple[bool, float, int, int]
-    """Whether it makes columns, how many rows have as many fields as the header, how many these are, and how many
-    fields have quotes around them."""
+    """Whether there are columns, the share of rows with as many fields as the header, the number of columns, and how
+    many fields have quotes around them."""
 
 
 def _measure_fit(dialect: Dialect, sample: bytes, wanted: bytes, *, is_whole: bool) -> _DialectFit:
-    """`wanted` is the column that holds the text."""
+    """Measure how well a dialect fits; `wanted` is the column that holds the text."""
     rows = RowScanner(dialect).split(sample)
     num_quoted = 0
     if dialect.has_quotes:
         num_quoted, num_loose = _count_quotes(rows, sample)
         if num_quoted < num_loose + (rows.is_unclosed and is_whole):
-            # More quotes begin a field that they do not end: they are characters like others.
+            # Most quotes that begin a field do not end it: they are ordinary characters.
             return _measure_fit(Dialect(dialect.delimiter, has_quotes=False), sample, wanted, is_whole=is_whole)
     counts = np.diff(rows.rows[:, 2], prepend=0)
     if (not is_whole or rows.is_unclosed) and len(counts) > 1:
-        counts = counts[:-1]  # it may go on
+        counts = counts[:-1]  # the last row may be cut off
     counts = counts[counts > 0]
     num_columns = int(counts[0]) if len(counts) else 0
     agreeing = float((counts[1:] == num_columns).mean()) if len(counts) > 1 else 1.0
-    # However ragged the rows are, they speak against a delimiter only where most are without it and it does not part
-    # the text's name from others: then it stands in the header by chance.
+    # Ragged rows alone do not rule out a delimiter. It is ruled out if most rows do not have it and if it does not
+    # separate the name of the text from others: then it is in the header by chance.
     undivided = float((counts[1:] == 1).mean()) if len(counts) > 1 else 0.0
     has_text = wanted in (unquote_field(sample, *field) for field in rows.fields[:num_columns].tolist())
     makes_columns = num_columns > 1 and (has_text or agreeing >= undivided)
@@ -175,7 +176,7 @@ def _measure_fit(dialect: Dialect, sample: bytes, wanted: bytes, *, is_whole: bo
 
 
 def _count_quotes(rows: CsvRows, sample: bytes) -> tuple[int, int]:
-    """How many fields have quotes around them, and how many have something behind the closing one."""
+    """Count the fields with quotes around them, and those with something behind the closing quote."""
     fields = rows.fields[:-1] if rows.is_unclosed else rows.fields
     num_whole = int((fields[:, 2] == IN_QUOTES).sum())
     inner = fields[fields[:, 2] == WITH_QUOTES][:, 1].tolist()
@@ -189,7 +190,7 @@ def _decode_name(path: str, index: int, name: bytes, encoding: str) -> str:
     except UnicodeDecodeError as error:
         raise UsageError(
             f"{path}: the first row, which names the columns, is not {encoding}: {error}",
-            help="say which it is: `encoding: latin-1`",
+            help="set the encoding: `encoding: latin-1`",
         ) from error
 
 
@@ -201,5 +202,5 @@ def _check_names(path: str, names: tuple[str, ...], read: Read) -> None:
         if name not in names:
             raise UsageError(
                 f"{path}: types names {name!r}, but the columns are {', '.join(names[:20])}",
-                help="correct the name; or say `delimiter` if the columns were not told apart",
+                help="correct the name; or set `delimiter` if the columns were not separated",
             )

@@ -1,8 +1,8 @@
-"""Where the rows of a CSV file begin and end, and their fields: one pass over the bytes, some hundred MB/s a core.
+"""Where the rows of a CSV file and their fields begin and end: one pass over the bytes, some hundred MB/s a core.
 
-The grammar is that of Python's `csv` module: a field that begins with a quote runs to the quote that closes it, line
-ends and delimiters included, two quotes in it stand for one; anywhere else a quote is a character like others. So where
-a row begins is only known to someone who has seen all quotes before it.
+The grammar is that of Python's `csv` module: a field that begins with a quote extends to the quote that closes it,
+including line ends and delimiters, and two quotes in it stand for one; anywhere else a quote is an ordinary character.
+So all quotes before a row must be seen to know where it begins.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _ROW, _FIELD, _PLAIN, _QUOTED, _CLOSED, _RETURNED = range(6)
-"""Modes: at the start of a row, at the start of a field, in a plain one, in a quoted one, behind a quote in it, after a
-carriage return that ended a row."""
+"""The modes of the scanner: at the start of a row, at the start of a field, in a plain field, in a quoted field, after
+a quote in a quoted field, after a carriage return that ended a row."""
 _NO_QUOTE = -1
 _QUOTE, _LINE_END, _RETURN, _SPACE = 0x22, 0x0A, 0x0D, 0x20
 BARE, IN_QUOTES, WITH_QUOTES = range(3)
-"""How a field is written: without quotes, with quotes around it, with quotes around it and others inside or behind."""
+"""The forms of a field: without quotes, with quotes around it, or with quotes around it and others inside or behind."""
 _NONE = np.zeros((0, 3), np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How fields are written in a file."""
+    """The way fields are written in a file."""
 
     delimiter: str
     has_quotes: bool = True
-    """Whether quotes hold fields together; else they are characters like others."""
+    """Whether quotes enclose fields; else they are ordinary characters."""
     skips_space: bool = False
-    """Whether spaces behind a delimiter are no part of the field."""
+    """Whether spaces after a delimiter are skipped."""
 
 
 @dataclass(slots=True)
@@ -43,19 +43,19 @@ class CsvRows:
     """The rows of a run of bytes."""
 
     rows: NDArray[np.int64]
-    """Of each row: where it begins, where it ends without the line end, and how many fields there are up to its end. A
+    """For each row: where it begins, where it ends without the line end, and how many fields there are up to its end. A
     blank row has none."""
     fields: NDArray[np.int64]
-    """Of each field: where it begins and ends, and how it is written. Quotes around it are left out, unless there are
-    others inside."""
+    """For each field: where it begins and ends, and its form. Quotes around it are left out, unless there are others
+    inside."""
     has_line_end: bool
-    """Whether the last row has one."""
+    """Whether the last row has a line end."""
     is_unclosed: bool
-    """Whether the bytes end inside of a quoted field."""
+    """Whether the bytes end inside a quoted field."""
 
 
 class RowScanner:
-    """Goes once through the rows of a file, in pieces of any size."""
+    """A scanner of the rows of a file, in pieces of any size."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._mode = np.zeros(1, np.int64)
@@ -64,12 +64,12 @@ class RowScanner:
         self._skips_space = dialect.skips_space
 
     def find_start(self, data: memoryview | bytes | bytearray, begin: int, end: int, at_least: int) -> int | None:
-        """The first row that begins at or after `at_least`; all up to it, or up to `end`, has been scanned then."""
-        found = self._scan(np.frombuffer(data, np.uint8), begin, end, at_least, _NONE, _NONE)
-        return found if found >= 0 else None
+        """Find the first row that begins at or after `at_least`; scans up to it, or up to `end`."""
+        start = self._scan(np.frombuffer(data, np.uint8), begin, end, at_least, _NONE, _NONE)
+        return start if start >= 0 else None
 
     def split(self, data: memoryview | bytes) -> CsvRows:
-        """All rows of a run of bytes that begins at one; the last may lack its line end."""
+        """Return all rows of a run of bytes that begins at a row; the last may lack its line end."""
         values = np.frombuffer(data, np.uint8)
         max_rows = np.count_nonzero(values == _LINE_END) + np.count_nonzero(values == _RETURN) + 1
         max_fields = max_rows + np.count_nonzero(values == self._delimiter)
@@ -98,7 +98,7 @@ class RowScanner:
 
 
 def unquote_field(data: bytes, start: int, stop: int, written: int) -> bytes:
-    """What a field says.
+    """Return the value of a field, without quotes that enclose it.
 
     >>> data = b'"say ""hi"" "'
     >>> unquote_field(data, 0, len(data), 2)
@@ -111,14 +111,14 @@ def unquote_field(data: bytes, start: int, stop: int, written: int) -> bytes:
         pieces.append(data[at:quote])
         at = quote + 1
         if data[at : at + 1] != b'"' or at >= stop:
-            break  # what follows the closing quote belongs to the field as it is
+            break  # text after the closing quote belongs to the field as it is
         pieces.append(b'"')
         at += 1
     return b"".join([*pieces, data[at:stop]])
 
 
 def count_first_quotes(data: bytes, rows: CsvRows) -> int:
-    """How many fields begin with a quote."""
+    """Count the fields that begin with a quote."""
     starts = rows.fields[rows.fields[:, 0] < rows.fields[:, 1], 0]
     return int(np.count_nonzero(np.frombuffer(data, np.uint8)[starts] == _QUOTE))
 
@@ -136,7 +136,10 @@ def _scan_rows(
     rows: NDArray[np.int64],
     fields: NDArray[np.int64],
 ) -> int:
-    """Go on until a row begins at or after `at_least`; at the end of the bytes -1 - the number of rows noted."""
+    """Scan until a row begins at or after `at_least` and return its start; at the end, -1 - the number of rows noted.
+
+    `state` keeps the mode between calls. With an empty array of rows nothing is noted: this only follows the quotes.
+    """
     mode = state[0]
     keeps = len(rows) > 0
     num_rows = num_fields = 0

@@ -1,1 +1,1 @@
-"""Folders that hold a whole dataset: Hugging Face, Hub snapshots, and this project's own."""
+"""Folders that hold a whole dataset: of Hugging Face's `datasets`, of the Hub, and finished datasets of Gristmill."""

@@ -1,7 +1,7 @@
-"""A finished dataset as a source: the shards that its manifest names, and nothing else of its folder.
+"""A finished dataset as a source: the shards that its manifest names, and nothing else in its folder.
 
-Origins, quarantine and notes are not records. Sizes are compared with the manifest, so that a shard which was cut short
-or is missing is found before the run; `gristmill verify` also reads them.
+Origins, quarantine and notes are not records. Sizes are compared with the manifest, so that a truncated or missing
+shard is found before the run; `gristmill verify` also reads the shards.
 """
 
 from __future__ import annotations
@@ -34,35 +34,35 @@ _READABLE_KINDS = ("documents", *KINDS)
 
 @dataclass(frozen=True, slots=True)
 class _ListedDataset:
-    """A dataset in a listing."""
+    """A finished dataset in a listing of files."""
 
     folder: str
-    """Where it is: a path or URL."""
+    """The path or URL of its folder."""
     relative: str
-    """The same below the source's root."""
+    """The path of its folder below the source's root."""
     manifest: Manifest
     listed: Mapping[str, ListedFile]
     """All files of the listing, by relative path."""
 
     def file(self, stored: StoredFile, what: str) -> ListedFile:
-        """A file that the manifest names, if it is there in its size."""
+        """Return a file that the manifest names; raises if it is missing or has another size."""
         if protocol_of(self.folder) is None:
             stored.below(self.folder)
-        found = self.listed.get(posixpath.join(self.relative, stored.path))
-        if found is None or found.num_bytes != stored.bytes:
-            size = f"has {found.num_bytes} bytes, but {stored.bytes} were written" if found else "is missing"
+        file = self.listed.get(posixpath.join(self.relative, stored.path))
+        if file is None or file.num_bytes != stored.bytes:
+            size = f"has {file.num_bytes} bytes, but {stored.bytes} were written" if file else "is missing"
             raise self.damage_error(f"{what} {stored.path} {size}")
-        return found
+        return file
 
     def damage_error(self, problem: str) -> DamagedDatasetError:
         return DamagedDatasetError(
             f"{self.folder}: {problem}",
-            help=f"see gristmill verify {self.folder}; put the files back, or run its recipe with --update",
+            help=f"run gristmill verify {self.folder}; then restore the files, or run its recipe with --update",
         )
 
 
 def refuse_unfinished(patterns: Iterable[str], base: str | None) -> None:
-    """Refuse a folder in which a run is not finished: what lies there already is not all of it."""
+    """Refuse a folder in which a run is not finished: its files are not complete."""
     for pattern in patterns:
         if protocol_of(pattern) is None:
             folder = Path(base or "", local_path(pattern)).expanduser()
@@ -70,23 +70,23 @@ def refuse_unfinished(patterns: Iterable[str], base: str | None) -> None:
                 load_manifest(folder)
 
 
-def holds_datasets(found: Sequence[ListedFile]) -> bool:
-    """Whether a manifest of ours is among the files; other programs call files so, too."""
-    return bool(_find_manifests(found))
+def holds_datasets(listed: Sequence[ListedFile]) -> bool:
+    """Whether a manifest of Gristmill is among the files. Its beginning is checked: others use the file name too."""
+    return bool(_find_manifests(listed))
 
 
-def find_shards(found: Sequence[ListedFile]) -> dict[str, list[ListedFile]]:
-    """The shards of all datasets in a listing, by split."""
+def find_shards(listed: Sequence[ListedFile]) -> dict[str, list[ListedFile]]:
+    """Return the shards of all datasets in a listing, by split."""
     shards: dict[str, list[ListedFile]] = {}
-    for dataset in _list_datasets(found):
+    for dataset in _list_datasets(listed):
         for split, _, shard in dataset.manifest.shards():
             shards.setdefault(split, []).append(dataset.file(shard, "shard"))
     return shards
 
 
-def find_datasets_tokenizer(found: Sequence[ListedFile]) -> TokenizerSnapshot | None:
-    """What made the ids in a listing of datasets of tokens; None if they hold documents."""
-    first, *others = _list_datasets(found)
+def find_datasets_tokenizer(listed: Sequence[ListedFile]) -> TokenizerSnapshot | None:
+    """Return the tokenizer of a listing of token datasets; None if they hold documents."""
+    first, *others = _list_datasets(listed)
     identity = first.manifest.tokenizer
     if not first.manifest.holds_rows:
         return None
@@ -107,27 +107,27 @@ def find_datasets_tokenizer(found: Sequence[ListedFile]) -> TokenizerSnapshot | 
     return TokenizerSnapshot(msgspec.structs.replace(identity, files=[]), files)
 
 
-def _list_datasets(found: Sequence[ListedFile]) -> list[_ListedDataset]:
-    manifests = _find_manifests(found)
+def _list_datasets(listed: Sequence[ListedFile]) -> list[_ListedDataset]:
+    manifests = _find_manifests(listed)
     if not manifests:
         raise UsageError(
-            f"no {MANIFEST} of Gristmill among {len(found)} files",
+            f"no {MANIFEST} of Gristmill among {len(listed)} files",
             help="name the output folder of a finished run itself, without a pattern",
         )
-    _refuse_other_files(found, manifests)
-    listed = {file.relative: file for file in found}
+    _refuse_other_files(listed, manifests)
+    by_relative = {file.relative: file for file in listed}
     datasets = []
     for file in manifests:
         with open_input(file.path) as stream:
             manifest = parse_manifest(stream.read(), file.path)
         folder, relative = posixpath.dirname(file.path), posixpath.dirname(file.relative)
-        datasets.append(_ListedDataset(folder, relative, manifest, listed))
+        datasets.append(_ListedDataset(folder, relative, manifest, by_relative))
     _check_kinds(datasets)
     return datasets
 
 
-def _find_manifests(found: Sequence[ListedFile]) -> list[ListedFile]:
-    named = [file for file in found if posixpath.basename(file.relative) == MANIFEST]
+def _find_manifests(listed: Sequence[ListedFile]) -> list[ListedFile]:
+    named = [file for file in listed if posixpath.basename(file.relative) == MANIFEST]
     return [file for file in named if _BEGINNING.match(_read_beginning(file))]
 
 
@@ -136,12 +136,12 @@ def _read_beginning(file: ListedFile) -> bytes:
         return stream.read(_BEGINNING_BYTES)
 
 
-def _refuse_other_files(found: Sequence[ListedFile], manifests: Sequence[ListedFile]) -> None:
+def _refuse_other_files(listed: Sequence[ListedFile], manifests: Sequence[ListedFile]) -> None:
     folders = tuple(file.relative.removesuffix(MANIFEST) for file in manifests)
-    for file in found:
+    for file in listed:
         if not file.relative.startswith(folders):
             raise UsageError(
-                f"one source holds a dataset ({manifests[0].path}) and a file that is not of it ({file.path})",
+                f"one source holds a dataset ({manifests[0].path}) and a file that is not part of it ({file.path})",
                 help="make them two sources",
             )
 

@@ -2,7 +2,7 @@
 
 Its card, the YAML at the head of README.md, may say so under `configs`; else files named
 `data/NAME-00000-of-00001.parquet`, as `push_to_hub` writes them, are in the split NAME. No other name makes a split. A
-card is somebody else's: it is read up to 4 MiB, and its patterns only choose among the files that were listed.
+card is untrusted: it is read up to 4 MiB, and its patterns only choose among the listed files.
 """
 
 from __future__ import annotations
@@ -35,70 +35,74 @@ _SPLIT_FILE = re.compile(r"data/([^/]+)-([0-9]{5})-of-([0-9]{5})\.parquet")
 _ABOUT = re.compile(
     r"(?:README|LICEN[SC]E|COPYING|NOTICE|CITATION|CHANGELOG|CONTRIBUTING|AUTHORS)(?:[-_.].*)?", re.IGNORECASE
 )
-"""Names of files that tell about others."""
+"""The names of files that are documentation."""
 _DESCRIPTIONS = ("dataset_info.json", "dataset_infos.json")
 _NO_DATA = ("README.md", *_DESCRIPTIONS, "dataset_dict.json", "config.json")
 
 
 class _SplitFiles(msgspec.Struct):
+    """The files of one split, as a card lists them."""
+
     split: str
     path: str | list[str]
 
 
 class _HubConfig(msgspec.Struct):
+    """One config of a repository, as its card describes it."""
+
     config_name: str
     data_files: str | list[str | _SplitFiles] | None = None
     data_dir: str | None = None
     default: bool = False
 
     def patterns(self) -> dict[str, list[str]] | None:
-        """By split; files that the card puts in none are for training, as `datasets` has it."""
+        """Return the patterns by split; files without a split are for training, as in `datasets`."""
         if self.data_files is None:
             return None
         entries = [self.data_files] if isinstance(self.data_files, str) else self.data_files
-        found: dict[str, list[str]] = {}
+        patterns: dict[str, list[str]] = {}
         for entry in entries:
             split, path = (TRAIN, entry) if isinstance(entry, str) else (entry.split, entry.path)
-            found.setdefault(split, []).extend([path] if isinstance(path, str) else path)
-        return found
+            patterns.setdefault(split, []).extend([path] if isinstance(path, str) else path)
+        return patterns
 
 
 @dataclass(frozen=True, slots=True)
 class HubFiles:
-    """What is read of a repository."""
+    """The data files of a repository."""
 
     splits: dict[str, list[ListedFile]]
-    """Under an empty name: files in no split."""
+    """The files by split; files without a split under an empty name."""
     notes: list[str] = field(default_factory=list)
 
 
-def find_hub_files(read: Read, found: Sequence[ListedFile]) -> HubFiles | None:
-    """The data files of a listed folder by split; None if it is no repository of the Hub."""
+def find_hub_files(read: Read, listed: Sequence[ListedFile]) -> HubFiles | None:
+    """Find the data files of a listed folder by split; None if it is not a repository of the Hub."""
     if not _names_folder(read.read):
         return None
-    card = next((file for file in found if file.relative == _CARD), None)
+    card = next((file for file in listed if file.relative == _CARD), None)
     front_matter = _read_front_matter(card) if card is not None else None
     configs = _parse_configs(front_matter, card.path) if front_matter and card is not None else {}
     config = _choose_config(configs, read.config, card.path if card is not None else "")
     if config is not None and (patterns := config.patterns()) is not None:
         folder = _folder(config)
-        return HubFiles({split: _match_files(found, folder, paths) for split, paths in patterns.items()})
-    data = [file for file in found if _is_data(file, read)]
+        return HubFiles({split: _match_files(listed, folder, paths) for split, paths in patterns.items()})
+    data = [file for file in listed if _is_data(file, read)]
     folder = _folder(config) if config is not None else ""
     data = [file for file in data if file.relative.startswith(folder)]
     named = {file.relative: _SPLIT_FILE.fullmatch(file.relative.removeprefix(folder)) for file in data}
     if any(named.values()):
         return _split_by_name(data, named)
     if front_matter is None:
-        return _without_documentation(found, read)
-    others = len(found) - len(data)
+        return _without_documentation(listed, read)
+    others = len(listed) - len(data)
     return HubFiles({"": data}, [f"{others} files of the repository are not data: {_CARD}, …"] if others > 1 else [])
 
 
-def _without_documentation(found: Sequence[ListedFile], read: Read) -> HubFiles | None:
-    """Files that are about a dataset are none of its data, unless all of it is text: then a README is one as well."""
-    about = [file.relative for file in found if _is_about(file.relative)]
-    data = [file for file in found if not _is_about(file.relative)]
+def _without_documentation(listed: Sequence[ListedFile], read: Read) -> HubFiles | None:
+    """Leave documentation out; None if there is none, or if all data is text: then a README is data too."""
+    about = [file.relative for file in listed if _is_about(file.relative)]
+    data = [file for file in listed if not _is_about(file.relative)]
     formats = {file_format(file.path, read.format) for file in data if has_known_format(file.relative)}
     if not about or not formats - {"text"}:
         return None
@@ -107,13 +111,13 @@ def _without_documentation(found: Sequence[ListedFile], read: Read) -> HubFiles 
 
 
 def _names_folder(paths: Any) -> bool:
-    """Whether one name is given, and no pattern: what a pattern finds is a list of files, whatever it finds."""
+    """Whether `read` is one name and not a pattern: what a pattern matches is always a list of files."""
     names = [paths] if isinstance(paths, str) else paths
     return len(names) == 1 and not is_wild(names[0]) and "{" not in names[0]
 
 
 def _is_about(path: str) -> bool:
-    """Whether a file tells about others, by its name; `authors.parquet` is data."""
+    """Whether a file is documentation, by its name; `authors.parquet` is data."""
     name = path.rpartition("/")[2]
     is_text = not has_known_format(name) or file_format(name) == "text"
     return name in _DESCRIPTIONS or (is_text and _ABOUT.fullmatch(name) is not None)
@@ -139,14 +143,14 @@ def _parse_configs(front_matter: str, path: str) -> dict[str, _HubConfig]:
     try:
         card = yaml.load(front_matter, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         listed = card.get("configs") if isinstance(card, dict) else None
-        if not listed or all(isinstance(name, str) for name in listed):  # in old cards a list of names
+        if not listed or all(isinstance(name, str) for name in listed):  # old cards have a list of names
             return {}
         configs = msgspec.convert(listed, list[_HubConfig])
     except (yaml.YAMLError, msgspec.ValidationError, RecursionError, TypeError) as error:
         problem = " ".join(str(error).split())
         raise UsageError(
-            f"{path}: its configs cannot be understood: {problem:.200}",
-            help="name the files themselves, as in read: repository/data/train-*.parquet",
+            f"{path}: its configs cannot be parsed: {problem:.200}",
+            help="name the files themselves, like read: repository/data/train-*.parquet",
         ) from error
     return {config.config_name: config for config in configs}
 
@@ -154,7 +158,7 @@ def _parse_configs(front_matter: str, path: str) -> dict[str, _HubConfig]:
 def _choose_config(configs: dict[str, _HubConfig], wanted: str | None, path: str) -> _HubConfig | None:
     if wanted is not None:
         if not configs:
-            raise UsageError("config: no README.md with configs lies in the folder that is read", help="leave it out")
+            raise UsageError("config: the folder has no README.md with configs", help="leave it out")
         check_choice("config", wanted, configs)
         return configs[wanted]
     if len(configs) > 1:
@@ -162,7 +166,8 @@ def _choose_config(configs: dict[str, _HubConfig], wanted: str | None, path: str
         hint = f"config: {default or next(iter(configs))}"
         raise UsageError(
             f"{path} describes {len(configs)} configs: {_join_names(list(configs))}",
-            help=f"choose one, as in {hint}{' (the default one)' if default else ''}; several are several sources",
+            help=f"choose one, like {hint}{' (the default one)' if default else ''}; to read several, use a source for "
+            "each",
         )
     return next(iter(configs.values()), None)
 
@@ -176,11 +181,11 @@ def _folder(config: _HubConfig) -> str:
     return f"{folder}/" if folder not in ("", ".") else ""
 
 
-def _match_files(found: Sequence[ListedFile], folder: str, paths: Sequence[str]) -> list[ListedFile]:
+def _match_files(listed: Sequence[ListedFile], folder: str, paths: Sequence[str]) -> list[ListedFile]:
     patterns = [PathPattern.below(path) for path in paths]
     names = {path.rpartition("/")[2] for path in paths}
     matching = []
-    for file in found:
+    for file in listed:
         relative = file.relative.removeprefix(folder)
         name = relative.rpartition("/")[2]
         if not file.relative.startswith(folder) or (name in _NO_DATA and name not in names):
@@ -204,7 +209,7 @@ def _split_by_name(data: Sequence[ListedFile], named: dict[str, re.Match[str] | 
         splits.setdefault(name, []).append(file)
         totals[name, total] += 1
     missing = [
-        f"of split {name} there are {count} of {int(total)} files"
+        f"split {name} has {count} of {int(total)} files"
         for (name, total), count in totals.items()
         if count != int(total)
     ]

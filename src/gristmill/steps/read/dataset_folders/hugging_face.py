@@ -1,7 +1,8 @@
 """Folders written by `datasets`' `save_to_disk`, read without that package.
 
-A dataset is a folder with `state.json`, which names its Arrow files; a DatasetDict a folder with `dataset_dict.json`,
-which names folders of datasets. Other files in them (caches of earlier maps, descriptions) are not data.
+A dataset is a folder with `state.json`, which names its Arrow files; a DatasetDict is a folder with
+`dataset_dict.json`, which names folders of datasets. Other files in them (caches of earlier maps, descriptions) are not
+data.
 """
 
 from __future__ import annotations
@@ -38,27 +39,27 @@ class _Splits(msgspec.Struct):
     splits: list[StoredName]
 
 
-def is_dataset_folder(found: Sequence[ListedFile]) -> bool:
-    """Whether a listing is that of a saved dataset: its description lies in the listed folder itself."""
-    return any(file.relative in (_STATE, _SPLITS) for file in found)
+def is_dataset_folder(listed: Sequence[ListedFile]) -> bool:
+    """Whether a listing is that of a saved dataset: its description is in the listed folder itself."""
+    return any(file.relative in (_STATE, _SPLITS) for file in listed)
 
 
-def find_saved_files(found: Sequence[ListedFile]) -> dict[str, list[ListedFile]]:
-    """The Arrow files of all datasets in a listing by split; under an empty name those that no DatasetDict names."""
-    by_relative = {file.relative: file for file in found}
-    states = [file for file in found if posixpath.basename(file.relative) == _STATE]
+def find_saved_files(listed: Sequence[ListedFile]) -> dict[str, list[ListedFile]]:
+    """Find the Arrow files of all datasets in a listing, by split; files of no DatasetDict are under an empty name."""
+    by_relative = {file.relative: file for file in listed}
+    states = [file for file in listed if posixpath.basename(file.relative) == _STATE]
     split_of = {
         state: split
-        for file in found
+        for file in listed
         if posixpath.basename(file.relative) == _SPLITS
         for state, split in _split_states(file, by_relative).items()
     }
     if not states:
         raise UsageError(
-            f"no {_STATE} among {len(found)} files: not a folder written by save_to_disk",
+            f"no {_STATE} among {len(listed)} files: not a folder written by save_to_disk",
             help="name the dataset's folder itself, without a pattern",
         )
-    chosen: dict[str, dict[str, ListedFile]] = {}
+    splits: dict[str, dict[str, ListedFile]] = {}
     for state in states:
         folder = posixpath.dirname(state.relative)
         described = _load(state, _State)
@@ -67,20 +68,20 @@ def find_saved_files(found: Sequence[ListedFile]) -> dict[str, list[ListedFile]]
                 f"{state.path}: the dataset is a selection of rows of other files",
                 help="save it again after flatten_indices()",
             )
-        files = chosen.setdefault(split_of.get(state.relative, ""), {})
+        files = splits.setdefault(split_of.get(state.relative, ""), {})
         for entry in described.data_files:
             relative = posixpath.join(folder, entry.filename)
             files[relative] = _require_file(by_relative, relative, state)
-    if not any(chosen.values()):
+    if not any(splits.values()):
         raise UsageError(
             f"{posixpath.dirname(states[0].path)}: the saved dataset is empty: its {_STATE} names no data files",
             help="check what was saved there, or leave the source out",
         )
-    return {split: list(files.values()) for split, files in chosen.items()}
+    return {split: list(files.values()) for split, files in splits.items()}
 
 
 def _split_states(file: ListedFile, by_relative: dict[str, ListedFile]) -> dict[str, str]:
-    """The states of a DatasetDict's splits, with their names."""
+    """Return the splits of a DatasetDict by the paths of their states."""
     folder = posixpath.dirname(file.relative)
     states = {posixpath.join(folder, split, _STATE): split for split in _load(file, _Splits).splits}
     for state in states:
@@ -91,8 +92,8 @@ def _split_states(file: ListedFile, by_relative: dict[str, ListedFile]) -> dict[
 def _require_file(by_relative: dict[str, ListedFile], relative: str, describing: ListedFile) -> ListedFile:
     if relative not in by_relative:
         raise UsageError(
-            f"{describing.path} names {relative}, which is not there",
-            help=f"get {posixpath.basename(relative)} from where the folder came from, or save the dataset anew",
+            f"{describing.path} names {relative}, which does not exist",
+            help=f"get {posixpath.basename(relative)} from where the folder came from, or save the dataset again",
             path=relative,
         )
     return by_relative[relative]

@@ -1,9 +1,9 @@
-r"""The elements of a JSON array as records, each judged alone; an array may be longer than memory.
+r"""The elements of a JSON array as records; a bad element affects no other, and an array may be larger than memory.
 
-An element belongs to the cell in which its first byte lies, and that is its position. From the middle of a file nothing
-tells a string from what stands between strings: all before a cell is scanned for quotes and brackets (see `scanned`).
+An element belongs to the cell of its first byte, and that is its position. In the middle of a file, a string cannot be
+told from the text between strings: so everything before a cell is scanned for quotes and brackets (see `ScannedFile`).
 
-An element over several lines is carried along without its line ends: `record` is always one line.
+An element over several lines is kept without its line ends: `record` is always one line.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SPACE = b" \t\r\n"
 
 
 class ElementCutter(ScannedCutter):
-    """Gives the bytes of one cell after another; each begins at an element, the first at the opening bracket."""
+    """A cutter whose cells begin at an element, the first one at the opening bracket."""
 
     _scanner: ElementScanner
 
@@ -49,27 +49,27 @@ class ElementCutter(ScannedCutter):
         scanner = ElementScanner(is_open=start != elements.start or not elements.is_array)
         super().__init__(stream, start, scanner, cell_bytes, num_bytes, piece)
         self._is_whole = elements.is_whole
-        # How a piece ends has been seen when it was made.
+        # The end of a piece was checked when the piece was made.
         self._must_close = elements.is_array and piece is None
 
     def _find_end(self, border: int) -> int | None:
-        found = super()._find_end(border)
-        if found is None and self._scanner.is_closed and not self._is_whole and not self._ended:
-            self._end, self._ended = self._scanner.end, True  # what follows in the object is of no interest
+        size = super()._find_end(border)
+        if size is None and self._scanner.is_closed and not self._is_whole and not self._ended:
+            self._end, self._ended = self._scanner.end, True  # the array is over: ignore the rest of the object
             self._scanned = self._end - self._begin
-        return found
+        return size
 
     def _read_more(self) -> bool:
         has_more = super()._read_more()
         if not has_more and self.error is None and self._must_close and not self._scanner.is_closed:
             self.error = CorruptStreamError(
-                "the array is not closed: the file breaks off, or a bracket is missing", reason="truncated_array"
+                "the array is not closed: the file is truncated, or a bracket is missing", reason="truncated_array"
             )
         return has_more
 
 
 class ElementFile(ScannedFile):
-    """Cuts the array of one file, or an unpacked piece of it, into raw cells."""
+    """The array of one file, or an unpacked piece of it, cut into raw cells."""
 
     def __init__(
         self,
@@ -87,33 +87,33 @@ class ElementFile(ScannedFile):
 
 
 class JsonArrayReader(JsonLinesReader):
-    """Reads the elements of an array cell by cell."""
+    """A reader of the elements of an array, cell by cell."""
 
     _cells: ElementFile
 
     def _cut_cell(self, raw: RawCell) -> CutRecords:
         ranges = self._cells.elements
         is_opening = raw.start == ranges.start and ranges.is_array
-        found = ElementScanner(is_open=not is_opening).split(raw.data)
-        starts, stops, bad = found.starts, found.stops, []
+        elements = ElementScanner(is_open=not is_opening).split(raw.data)
+        starts, stops, quarantined = elements.starts, elements.stops, []
         if raw.rest is not None:
-            raw.rest = self._rest(raw, raw.rest, found.unfinished)
-        elif found.unfinished is not None:
-            # One that is too large, or the only record of the file.
-            stop = found.unfinished + len(bytes(raw.data[found.unfinished :]).rstrip(_SPACE))
-            starts, stops = np.append(starts, found.unfinished), np.append(stops, stop)
-        elif found.end is not None and ranges.is_whole:
-            bad = self._quarantine_trailing(raw, found.end)
-        cut = CutRecords(raw, starts, stops, bad)
+            raw.rest = self._rest(raw, raw.rest, elements.unfinished)
+        elif elements.unfinished is not None:
+            # An element that is too large, or the only record of the file.
+            stop = elements.unfinished + len(bytes(raw.data[elements.unfinished :]).rstrip(_SPACE))
+            starts, stops = np.append(starts, elements.unfinished), np.append(stops, stop)
+        elif elements.end is not None and ranges.is_whole:
+            quarantined = self._quarantine_trailing(raw, elements.end)
+        cut = CutRecords(raw, starts, stops, quarantined)
         sizes = stops - starts
-        if found.unfinished is not None and len(sizes) > len(found.starts):
+        if elements.unfinished is not None and len(sizes) > len(elements.starts):
             sizes[-1] += raw.num_left_out
         self._quarantine_empty(cut)
         return quarantine_unreadable(cut, self._cells.file.id, sizes[sizes > 0], self._read.max_record_bytes)
 
     def _decode_together(self, cut: CutRecords) -> list[Any] | None:
-        """All elements in one call: an array that is valid as a whole has the elements that the scanner found."""
-        if not len(cut) or cut.bad or not cut.are_enclosed(b"{", b"}"):
+        """Decode all elements in one call: a valid array has exactly the elements that the scanner found."""
+        if not len(cut) or cut.quarantined or not cut.are_enclosed(b"{", b"}"):
             return None
         try:
             rows = self._fields.decode_array(b"".join((b"[", cut.raw.data[cut.starts[0] : cut.stops[-1]], b"]")))
@@ -133,10 +133,10 @@ class JsonArrayReader(JsonLinesReader):
         try:
             return msgspec.json.format(element, indent=-1)
         except RecursionError:
-            return element.translate(None, b"\r\n")  # they stand between values: in a string they would be escaped
+            return element.translate(None, b"\r\n")  # line ends are between values: in strings they would be escaped
 
     def _rest(self, raw: RawCell, rest: QuarantinedRecord, unfinished: int | None) -> QuarantinedRecord:
-        """What stands for the elements that are missing, with the beginning of the one in which the file breaks off."""
+        """Return the quarantined rest of a truncated array, with the beginning of its unfinished element."""
         if unfinished is None:
             return rest
         fragment = bytes(raw.data[unfinished:]).rstrip(_SPACE)
@@ -148,7 +148,7 @@ class JsonArrayReader(JsonLinesReader):
         )
 
     def _quarantine_trailing(self, raw: RawCell, end: int) -> list[QuarantinedRecord]:
-        """What follows the array, if that is not white space alone."""
+        """Quarantine the text after the array, if that is not white space alone."""
         data = bytes(raw.data[end:])
         follows = data.strip(_SPACE)
         if not follows and not raw.num_left_out:
@@ -159,16 +159,16 @@ class JsonArrayReader(JsonLinesReader):
                 position=raw.start + end + len(data) - len(data.lstrip(_SPACE)),
                 part=0,
                 reason="after_array",
-                message="something follows the array that the file begins with",
+                message="the file begins with an array, but something follows it",
                 raw=None if raw.num_left_out else follows,
                 num_bytes=len(follows) + raw.num_left_out,
             )
         ]
 
     def _quarantine_empty(self, cut: CutRecords) -> None:
-        """Nothing between two commas is no blank line: an element is missing."""
+        """Quarantine empty places between two commas: unlike a blank line, each is a missing element."""
         empty = np.flatnonzero(cut.starts == cut.stops).tolist()
-        cut.bad += [
+        cut.quarantined += [
             QuarantinedRecord(
                 self._cells.file.id, int(cut.positions[index]), 0, "invalid_json", "no value before a comma or the end"
             )

@@ -1,8 +1,8 @@
 """Where the elements of a JSON array begin and end, without decoding them: about 1 GB/s a core.
 
-The kernel follows strings and brackets only; whether an element is valid JSON is the decoder's business. A closing
-bracket that does not fit closes what it can: after `{"a": [1, 2}` the next element is found again, and only the broken
-one is quarantined. Kinds of brackets are remembered 256 levels deep, deeper ones are counted.
+The kernel follows strings and brackets only; the decoder decides whether an element is valid JSON. A closing bracket
+that does not fit closes the nearest bracket that it fits: after `{"a": [1, 2}` the next element is found again, and
+only the broken one is quarantined. Kinds of brackets are stored for 256 levels; deeper ones are only counted.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _OPEN, _FIRST, _NEXT, _INSIDE, _STRING, _ESCAPE, _CLOSED = range(7)
-"""Modes: at the opening bracket, before the first element, behind a comma, in an element, in a string of one, behind a
-backslash in it, behind the closing bracket."""
+"""The modes of the scanner: at the opening bracket, before the first element, after a comma, in an element, in a string
+of an element, after a backslash in a string, after the closing bracket."""
 _MODE, _DEPTH, _CLOSER, _COUNT, _END, _NUM_FIELDS = range(6)
-"""Fields of the state."""
+"""The fields of the scanner's state."""
 _MAX_KINDS = 256
 _QUOTE, _BACKSLASH, _COMMA = 0x22, 0x5C, 0x2C
 _OPEN_LIST, _CLOSE_LIST, _OPEN_OBJECT, _CLOSE_OBJECT = 0x5B, 0x5D, 0x7B, 0x7D
@@ -32,25 +32,25 @@ _NONE = np.zeros(0, np.int64)
 
 @dataclass(slots=True)
 class Elements:
-    """What was found in a run of bytes."""
+    """The elements in a run of bytes."""
 
     starts: NDArray[np.int64]
     stops: NDArray[np.int64]
-    """Of each element, white space apart; equal to its start where nothing stands between two commas."""
+    """The end of each element, without white space; equal to its start if there is nothing between two commas."""
     unfinished: int | None
-    """Where an element begins that does not end here."""
+    """The start of a last element that does not end in these bytes."""
     end: int | None
-    """Where the array ends: behind its closing bracket."""
+    """The end of the array: the offset after its closing bracket."""
 
 
 class ElementScanner:
-    """Goes once through the bytes of an array, or of an object, in pieces of any size.
+    """A scanner of the bytes of an array, or of an object, in pieces of any size.
 
     Members of an object are separated like elements of an array, so they are found in the same way.
     """
 
     def __init__(self, *, is_open: bool, is_object: bool = False) -> None:
-        """Start at the opening bracket, or where it `is_open` already: at an element."""
+        """Start at the opening bracket or, with `is_open`, at an element."""
         self._state = np.zeros(_NUM_FIELDS, np.int64)
         self._state[_MODE] = _FIRST if is_open else _OPEN
         self._state[_CLOSER] = _CLOSE_OBJECT if is_object else _CLOSE_LIST
@@ -62,18 +62,18 @@ class ElementScanner:
 
     @property
     def end(self) -> int:
-        """Where in the bytes that were scanned last the container was closed: behind its bracket."""
+        """The offset after the closing bracket, in the bytes that were scanned last."""
         return int(self._state[_END])
 
     def find_start(self, data: memoryview | bytes | bytearray, begin: int, end: int, at_least: int) -> int | None:
-        """The first element that begins at or after `at_least`; all up to it, or up to `end`, has been scanned then."""
-        found = _scan_elements(
+        """Find the first element that begins at or after `at_least`; scans up to it, or up to `end`."""
+        start = _scan_elements(
             np.frombuffer(data, np.uint8), begin, end, at_least, self._state, self._kinds, _NONE, _NONE
         )
-        return found if found >= 0 else None
+        return start if start >= 0 else None
 
     def split(self, data: memoryview | bytes) -> Elements:
-        """All elements of a run of bytes."""
+        """Return all elements of a run of bytes."""
         values = np.frombuffer(data, np.uint8)
         starts, stops = np.empty(_START_CAPACITY, np.int64), np.empty(_START_CAPACITY, np.int64)
         begin = 0
@@ -115,10 +115,13 @@ def _scan_elements(
     starts: NDArray[np.int64],
     stops: NDArray[np.int64],
 ) -> int:
-    """Go on until an element begins at or after `at_least`, or `starts` is full; -1 at the end of the bytes."""
+    """Scan until an element begins at or after `at_least`, or `starts` is full; return that place, or -1 at the end.
+
+    `state` is kept between calls. With empty arrays nothing is noted.
+    """
     mode, depth, closer, count = state[_MODE], state[_DEPTH], state[_CLOSER], state[_COUNT]
     capacity = len(starts)
-    found = -1
+    next_start = -1
     at = begin
     while at < end and mode != _CLOSED:
         if mode == _STRING:  # where most bytes are
@@ -140,7 +143,7 @@ def _scan_elements(
             is_empty = byte == _COMMA or (mode == _NEXT and byte == closer)
             if is_empty or byte != closer:
                 if (at >= at_least and not is_empty) or (capacity > 0 and count == capacity):
-                    found = at
+                    next_start = at
                     break
                 if capacity > 0:
                     starts[count] = at
@@ -154,7 +157,7 @@ def _scan_elements(
             mode = _STRING
         elif byte in (_OPEN_LIST, _OPEN_OBJECT):
             if depth < _MAX_KINDS:
-                kinds[depth] = byte + 2  # of the bracket that closes it
+                kinds[depth] = byte + 2  # the bracket that closes it: in ASCII ] is [ + 2, and } is { + 2
             depth += 1
         elif byte in (_CLOSE_LIST, _CLOSE_OBJECT):
             level = depth - 1
@@ -163,7 +166,7 @@ def _scan_elements(
                     level -= 1
             if level >= 0:
                 depth = level
-            elif byte == closer:  # what is still open of the element was never closed
+            elif byte == closer:  # the array ends here: open brackets of the element were never closed
                 is_end = True
                 depth = 0
         if is_end:
@@ -176,4 +179,4 @@ def _scan_elements(
                 state[_END] = at + 1
         at += 1
     state[_MODE], state[_DEPTH], state[_COUNT] = mode, depth, count
-    return found
+    return next_start

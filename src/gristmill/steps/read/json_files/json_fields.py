@@ -1,7 +1,7 @@
-"""Decoding the needed fields of one JSON object, and saying what is wrong with one that cannot be decoded.
+"""A decoder of the needed fields of JSON objects, with the reasons for objects that cannot be decoded.
 
-The verdict on a record is msgspec's alone: one grammar (RFC 8259, UTF-8, no lone surrogates), typed fields, everything
-else checked but not built. Only what it refuses is looked at a second time, to give the reason.
+msgspec alone decides whether a record is valid: one grammar (RFC 8259, UTF-8, no lone surrogates), typed fields,
+everything else checked but not built. Only records that it refuses are parsed a second time, to find the reason.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 REFUSED = "\0refused"
-"""The key of an object that stands for a record which could not become JSON: reason and message."""
+"""The key of an object in the place of a Python record that is not JSON; its value is the reason and the message."""
 NUM_NAN = "\0nan"
-"""The last key of an object from Python in which numbers became null: how many."""
+"""The last key of an object from Python in which numbers became null; its value is how many."""
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _SCALARS: dict[pa.DataType, Any] = {
     pa.large_string(): str,
@@ -35,7 +35,7 @@ _REFUSALS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class JsonFields:
-    """A decoder of some fields of an object. Paths step into objects with dots.
+    """A decoder of some fields of an object. Dots in a path step into objects.
 
     >>> fields = JsonFields("payload.body", {"id": pa.int64()})
     >>> row = fields.decode(b'{"id": 7, "payload": {"body": "hello", "more": []}}')
@@ -64,14 +64,14 @@ class JsonFields:
         return list(map(self._get_text, rows))
 
     def values(self, path: str, rows: Sequence[Any]) -> list[Any]:
-        """A column's value in each row; None where it is null or missing."""
+        """Return a column's value in each row; None if it is null or missing."""
         values = list(rows)
         for name in self._attributes[path].split("."):
             values = [None if value is None else getattr(value, name) for value in values]
         return values
 
     def retry(self, line: bytes) -> Any:
-        """Decode in a thread of its own: how deep objects may nest must not depend on the caller's stack."""
+        """Decode in a new thread: how deep objects may nest must not depend on the caller's stack."""
         result: list[Any] = []
         thread = threading.Thread(target=lambda: result.append(_try_decode(self.decode, line)))
         thread.start()
@@ -81,7 +81,7 @@ class JsonFields:
         return result[0]
 
     def refusal(self, line: bytes, error: Exception) -> tuple[str, str]:
-        """Reason and message for a record that could not be decoded."""
+        """Return the reason and the message for a record that could not be decoded."""
         if isinstance(error, UnicodeDecodeError):
             return "invalid_utf8", str(error)
         if isinstance(error, RecursionError):
@@ -91,16 +91,18 @@ class JsonFields:
             if not isinstance(error, msgspec.ValidationError):
                 raise error
         except _REFUSALS as fault:
-            lone = isinstance(fault, msgspec.DecodeError) and _has_lone_surrogate(line)
-            return ("lone_surrogate", "a surrogate without its partner") if lone else ("invalid_json", str(fault))
+            is_surrogate = isinstance(fault, msgspec.DecodeError) and _has_lone_surrogate(line)
+            return (
+                ("lone_surrogate", "a surrogate without its partner") if is_surrogate else ("invalid_json", str(fault))
+            )
         return self._mismatch(record, str(error))
 
     def _mismatch(self, value: Any, message: str) -> tuple[str, str]:
         if not isinstance(value, dict):
             return "not_an_object", message
         if REFUSED in value:
-            reason, told = value[REFUSED]
-            return str(reason), str(told)
+            reason, explanation = value[REFUSED]
+            return str(reason), str(explanation)
         record = value
         if self.text is None:
             return self._column_mismatch(record, message)
@@ -115,7 +117,7 @@ class JsonFields:
         return self._column_mismatch(record, message)
 
     def _column_mismatch(self, record: dict[str, Any], message: str) -> tuple[str, str]:
-        """A column of another type, or a number in it that its type cannot hold."""
+        """Return why a column does not fit: it has another type, or a number is out of range."""
         for path in self._columns:
             value: Any = record
             for name in path.split("."):
@@ -140,7 +142,7 @@ class JsonFields:
 
 
 def python_type(arrow_type: pa.DataType) -> Any:
-    """The type that a JSON value must have to go into a column."""
+    """Return the type that a JSON value must have for a column."""
     if pa.types.is_large_list(arrow_type):
         return list[python_type(arrow_type.value_type) | None]  # type: ignore[misc]
     return _SCALARS[arrow_type]
@@ -151,7 +153,7 @@ def _insert(tree: dict[str, Any], path: str, leaf: Any) -> None:
     for name in outer:
         tree = tree.setdefault(name, {})
         if not isinstance(tree, dict):
-            raise UsageError(f"{path!r} lies inside a field that is read as a whole", help="name one or the other")
+            raise UsageError(f"{path!r} is inside a field that is read as a whole", help="name one or the other")
     if last in tree:
         raise UsageError(f"{path!r} is read twice", help="name a field once")
     tree[last] = leaf
@@ -173,7 +175,7 @@ def _try_decode(decode: Callable[[bytes | memoryview], Any], line: bytes) -> Any
 
 
 def _has_lone_surrogate(line: bytes) -> bool:
-    """Whether the line is well-formed but for surrogates without a partner."""
+    """Whether the line is well-formed JSON except for lone surrogates."""
     try:
         json.dumps(json.loads(line), ensure_ascii=False).encode()
     except UnicodeEncodeError:

@@ -1,13 +1,13 @@
-r"""How a `.json` file holds its records, told by its content: lines, or the elements of one array.
+r"""The layout of a `.json` file, found from its content: its records are lines, or the elements of one array.
 
-* It begins with "[": the elements of that array.
+* It begins with "[": the records are the elements of that array.
 * The first line is a whole object and others follow: JSON lines.
-* It is one object, on one line or over many: the record itself if it has the field of the text or a list of turns
+* It is one object, on one line or over many: the record itself, if it has the field of the text or a list of turns
   ("role", "from"); else the elements of its array of objects, if it has exactly one.
-* Anything else: lines, each judged alone.
+* Anything else: lines.
 
-`field` names the array of an object outright: `data`, or `result.items` inside of objects. Cost: the beginning of a
-file; of one that is an object, one pass over all of it.
+`field` names the array in an object: `data`, or `result.items` inside objects. Cost: the beginning of a file is read;
+if it is one object, all of it is scanned once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _WHOLE_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def find_elements(read: Read, path: str) -> ElementRange | None:
-    """Where the records of a `.json` file are; None if it holds lines."""
+    """Find the array with the records of a `.json` file; None if it holds lines."""
     with closing(read_unpacked_chunks(path)) as chunks, closing(read_unpacked_chunks(path)) as again:
         return _find_in_document(read, path, _DocumentWalk(chunks), _DocumentWalk(again))
 
@@ -51,7 +51,7 @@ def find_elements_in(read: Read, path: str, data: bytes) -> ElementRange | None:
 
 
 def _find_in_document(read: Read, path: str, walk: _DocumentWalk, ahead: _DocumentWalk) -> ElementRange | None:
-    """By a walk through the document; `ahead` is another one, to look for its end without holding what lies between."""
+    """Find the array by a walk through the document; `ahead` is a second walk, to find its end without holding it."""
     start = walk.skip_space(len(BYTE_ORDER_MARK) if walk.peek(0, 3) == BYTE_ORDER_MARK else 0)
     first = walk.peek(start, 1)
     if read.field is not None:
@@ -68,12 +68,12 @@ def _find_in_document(read: Read, path: str, walk: _DocumentWalk, ahead: _Docume
     if not _begins_document(walk.peek(start, _HEAD_BYTES)):
         return None
     if not has_end and (end := ahead.end_of(start)) is not None and ahead.peek(ahead.skip_space(end), 1):
-        return None  # lines, of which the first is long
+        return None  # lines, and the first one is long
     return _find_only_array(read, walk, start) or ElementRange(start, is_array=False)
 
 
 def _find_only_array(read: Read, walk: _DocumentWalk, start: int) -> ElementRange | None:
-    """The one array of objects in the object that begins at `start`, unless that is itself a record."""
+    """Find the only array of objects in the object that begins at `start`; None if the object is itself a record."""
     text = read.text.split(".")[0]
     arrays = []
     for key, value in walk.members(start):
@@ -88,13 +88,13 @@ def _find_only_array(read: Read, walk: _DocumentWalk, start: int) -> ElementRang
 
 
 def _find_named_array(field: str, path: str, walk: _DocumentWalk, start: int) -> ElementRange:
-    """The array that `field` names."""
+    """Find the array that `field` names."""
     at = start
     for number, name in enumerate(names := field.split(".")):
         if walk.peek(at, 1) != b"{":
             place = ".".join(names[:number])
             what = f"its {place} is" if place else "it is"
-            raise UsageError(f"{path}: field {field!r} names an array in an object, but {what} no object")
+            raise UsageError(f"{path}: field {field!r} names an array in an object, but {what} not an object")
         keys = []
         for key, value in walk.members(at):
             keys.append(key)
@@ -106,7 +106,9 @@ def _find_named_array(field: str, path: str, walk: _DocumentWalk, start: int) ->
             hint = f'did you mean "{meant}"?' if meant else f"the fields there are {', '.join(keys[:20])}"
             raise UsageError(f"{path}: there is no field {'.'.join(names[: number + 1])!r}", help=hint)
     if walk.peek(at, 1) != b"[":
-        raise UsageError(f"{path}: field {field!r} is no array", help="name the field that holds the list of records")
+        raise UsageError(
+            f"{path}: field {field!r} is not an array", help="name the field that holds the list of records"
+        )
     return ElementRange(at, is_array=True, is_whole=False)
 
 
@@ -124,7 +126,7 @@ def _begins_document(head: bytes) -> bool:
     try:
         json.loads(text)
     except json.JSONDecodeError as error:
-        # It broke off at the end, or in a string that the end of the bytes has cut.
+        # The error is at the end, or in a string that the end of the bytes has cut.
         return error.pos >= len(text) - 8 or error.msg.startswith("Unterminated string")
     except (RecursionError, ValueError):
         return False
@@ -132,7 +134,7 @@ def _begins_document(head: bytes) -> bool:
 
 
 def _first_keys(head: bytes) -> set[str]:
-    """The keys of the object that begins here, if it is small."""
+    """Return the keys of the object that begins here, if it is small."""
     try:
         first: Any = json.JSONDecoder().raw_decode(head.decode(errors="ignore"))[0]
     except (ValueError, RecursionError):
@@ -141,7 +143,7 @@ def _first_keys(head: bytes) -> set[str]:
 
 
 class _DocumentWalk:
-    """Goes forward through a document; holds what lies between the last place that was asked for and the newest."""
+    """A walk forward through a document, which holds the bytes from the last scanned place on."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
@@ -149,13 +151,13 @@ class _DocumentWalk:
         self._offset = 0
 
     def peek(self, at: int, size: int) -> bytes:
-        """The bytes from a place on; fewer at the end, or where a damaged stream breaks off."""
+        """Return the bytes from a place on; fewer at the end, or where a damaged stream ends."""
         while self._offset + len(self._held) < at + size and (chunk := self._next()):
             self._held += chunk
         return bytes(self._held[at - self._offset : at - self._offset + size])
 
     def skip_space(self, at: int) -> int:
-        """The first place from here on that is no white space."""
+        """Return the first place from here on that is not white space."""
         while block := self.peek(at, _HEAD_BYTES):
             rest = len(block.lstrip(_SPACE))
             at += len(block) - rest
@@ -164,13 +166,13 @@ class _DocumentWalk:
         return at
 
     def line(self, at: int) -> tuple[bytes, bool]:
-        """The bytes up to the end of the line or of the document, and whether that was found within 1 MiB."""
+        """Return the bytes up to the end of the line or of the document, and whether that is within 1 MiB."""
         block = self.peek(at, _LINE_BYTES)
         end = block.find(b"\n")
         return (block[:end], True) if end >= 0 else (block, len(block) < _LINE_BYTES)
 
     def end_of(self, at: int) -> int | None:
-        """Where the object ends that begins at `at`: behind its bracket."""
+        """Return the place after the closing bracket of the object that begins at `at`."""
         scanner = ElementScanner(is_open=False, is_object=True)
         while block := self._block(at):
             scanner.find_start(block, 0, len(block), len(block))
@@ -180,19 +182,19 @@ class _DocumentWalk:
         return None
 
     def members(self, at: int) -> Iterator[tuple[str, int]]:
-        """The keys of the object that begins at `at`, and where their values begin."""
+        """Yield the keys of the object that begins at `at`, and where their values begin."""
         scanner = ElementScanner(is_open=False, is_object=True)
         while not scanner.is_closed and (block := self._block(at)):
             begin, at_least = 0, 0
-            while (found := scanner.find_start(block, begin, len(block), at_least)) is not None:
-                key = _KEY.match(self.peek(at + found, _HEAD_BYTES))
+            while (start := scanner.find_start(block, begin, len(block), at_least)) is not None:
+                key = _KEY.match(self.peek(at + start, _HEAD_BYTES))
                 if key is not None:
-                    yield _decode_key(key[1]), at + found + key.end()
-                begin, at_least = found, found + 1
+                    yield _decode_key(key[1]), at + start + key.end()
+                begin, at_least = start, start + 1
             at += len(block)
 
     def _block(self, at: int) -> bytes:
-        """The next bytes to scan; those before them are forgotten."""
+        """Return the next bytes to scan, and drop those before them."""
         self.peek(at, 1)
         del self._held[: at - self._offset]
         self._offset = at
@@ -202,7 +204,7 @@ class _DocumentWalk:
         try:
             return next(self._chunks, b"")
         except CorruptStreamError:
-            return b""  # what could be read is looked at; whoever reads the records reports the damage
+            return b""  # use the readable part; the reader of the records reports the damage
 
 
 def _decode_key(key: bytes) -> str:

@@ -1,6 +1,6 @@
-r"""JSON lines: one object a line, each judged alone. About 300 MB/s a core.
+r"""JSON lines: one object a line; a bad line affects no other. About 300 MB/s a core.
 
-Only "\n" ends a line; a "\r" before it is part of the line end. Blank lines are counted, not records.
+Only "\n" ends a line; a "\r" before it is part of the line end. Blank lines are counted and are not records.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ LINE_END = b"\n"
 _BLANK = b" \t\r"
 _RETURN = ord("\r")
 _FROM_PYTHON = "/.gristmill/records/"
-"""Where a run keeps the records of a program; a plan keeps some in memory."""
+"""Where a run keeps records from Python; a plan keeps some in memory."""
 _NUM_NAN = re.compile(rb',"\\u0000nan":([0-9]+)(?=}\r?(?:\n|$))')
-"""`NUM_NAN` as it stands in a line that `json_line` has made."""
+"""`NUM_NAN` as it is written in a line by `encode_json_line`."""
 
 
 class JsonLinesReader:
-    """Reads a file of JSON lines cell by cell."""
+    """A reader of a file of JSON lines, cell by cell."""
 
     def __init__(self, read: Read, cells: RawCells, schema: pa.Schema) -> None:
         self.can_cut = cells.can_cut
@@ -59,7 +59,7 @@ class JsonLinesReader:
             yield self.parse(raw)
 
     def parse(self, raw: RawCell) -> CellBatch:
-        """The records of a raw cell."""
+        """Decode the records of a raw cell."""
         cut = self._cut_cell(raw)
         refused: list[tuple[int, Exception]] = []
         rows = self._decode_together(cut)
@@ -67,18 +67,18 @@ class JsonLinesReader:
             rows = self._decode_each(cut, refused)
         num_blank = self._quarantine_refused(cut, refused)
         records = self._records(cut) if self._keeps_record else None
-        measures: Counter[str] = Counter()
+        counters: Counter[str] = Counter()
         if self._is_from_python:
-            measures[NAN_AS_NULL] = sum(map(int, _NUM_NAN.findall(raw.data)))
-            if measures[NAN_AS_NULL] and records is not None:
+            counters[NAN_AS_NULL] = sum(map(int, _NUM_NAN.findall(raw.data)))
+            if counters[NAN_AS_NULL] and records is not None:
                 records = pa.array([_NUM_NAN.sub(b"", line) for line in records.to_pylist()], RECORD_TYPE)
         columns = self._build_columns(rows, records)
         batch = build_batch(self._schema, self._cells.file.id, cut.positions, columns)
         if raw.rest is not None:
-            batch, num_more = self._account_for_rest(raw.rest, batch, cut.bad)
+            batch, num_more = self._account_for_rest(raw.rest, batch, cut.quarantined)
             num_blank += num_more
-        cut.bad.sort(key=lambda bad: bad.position)
-        return CellBatch(raw.cell, batch, num_blank, cut.bad, +measures)
+        cut.quarantined.sort(key=lambda record: record.position)
+        return CellBatch(raw.cell, batch, num_blank, cut.quarantined, +counters)
 
     def _cut_cell(self, raw: RawCell) -> CutRecords:
         return cut_records(raw, self._cells.file.id, LINE_END, self._read.max_record_bytes)
@@ -87,17 +87,17 @@ class JsonLinesReader:
         return cut.join_records(strip=_RETURN)
 
     def _as_line(self, record: bytes) -> bytes:
-        """A record as it is carried along."""
+        """Return a record in the form in which it is kept."""
         return record.removesuffix(b"\r")
 
     def _decode_together(self, cut: CutRecords) -> list[Any] | None:
-        """All lines in one call, where that gives what each would give alone; None if a line is not that plain.
+        """Decode all lines in one call, if that gives the same as decoding each alone; else return None.
 
-        msgspec takes several objects on a line, and one that runs over several. But if every line begins with "{" and
-        ends with "}", none can run on: inside an object "{" never follows "}". And then as many objects as lines
-        means one on each.
+        msgspec accepts several objects on a line, and an object over several lines. But if every line begins with "{"
+        and ends with "}", no object can extend over two lines: inside an object "{" never follows "}". Then as many
+        objects as lines means one on each line.
         """
-        if not len(cut) or cut.bad or not cut.are_enclosed(b"{", b"}"):
+        if not len(cut) or cut.quarantined or not cut.are_enclosed(b"{", b"}"):
             return None
         try:
             rows = self._fields.decode_lines(cut.raw.data[cut.starts[0] : cut.stops[-1]])
@@ -113,7 +113,7 @@ class JsonLinesReader:
             try:
                 add(decode(line))
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                refused.append((index, error.with_traceback(None)))  # which would keep the cell alive
+                refused.append((index, error.with_traceback(None)))  # a traceback would keep the cell in memory
             except RecursionError:
                 self._decode_deep(index, bytes(line), rows, refused)
         return rows
@@ -125,7 +125,7 @@ class JsonLinesReader:
             refused.append((index, error))
 
     def _quarantine_refused(self, cut: CutRecords, refused: list[tuple[int, Exception]]) -> int:
-        """Take the refused lines out of the records; count the blank ones."""
+        """Quarantine the refused lines; return how many of them are blank."""
         if not refused:
             return 0
         num_blank = 0
@@ -137,7 +137,8 @@ class JsonLinesReader:
             else:
                 reason, message = self._fields.refusal(line, error)
                 position = int(positions[index])
-                cut.bad.append(QuarantinedRecord(self._cells.file.id, position, 0, reason, message, line, len(line)))
+                record = QuarantinedRecord(self._cells.file.id, position, 0, reason, message, line, len(line))
+                cut.quarantined.append(record)
         cut.drop([index for index, _ in refused])
         return num_blank
 
@@ -150,16 +151,16 @@ class JsonLinesReader:
         return arrays
 
     def _account_for_rest(
-        self, rest: QuarantinedRecord, batch: pa.RecordBatch, bad: list[QuarantinedRecord]
+        self, rest: QuarantinedRecord, batch: pa.RecordBatch, quarantined: list[QuarantinedRecord]
     ) -> tuple[pa.RecordBatch, int]:
         """Account for the rest of a damaged stream.
 
-        It may have broken off right behind a whole object, or in a blank line: then the rest begins after that.
+        The stream may end right after a whole object, or in a blank line: then the rest begins after that.
         """
         line = rest.raw or b""
         after = replace(rest, position=rest.position + rest.num_bytes, raw=None, num_bytes=0)
         if rest.raw is not None and not line.strip(_BLANK):
-            bad.append(after)
+            quarantined.append(after)
             return batch, 1
         try:
             if not line or len(line) > self._read.max_record_bytes or not is_utf8(line):
@@ -167,8 +168,8 @@ class JsonLinesReader:
             record = pa.array([self._as_line(line)], RECORD_TYPE) if self._keeps_record else None
             columns = self._build_columns([self._fields.retry(line)], record)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            bad.append(rest)
+            quarantined.append(rest)
             return batch, 0
-        bad.append(after)
+        quarantined.append(after)
         last = build_batch(self._schema, self._cells.file.id, np.array([rest.position]), columns)
         return pa.concat_batches([batch, last]), 0

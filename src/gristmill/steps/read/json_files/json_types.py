@@ -1,9 +1,9 @@
-"""The types of columns that come out of JSON, fixed before a run from a sample of the records.
+"""The types of columns read from JSON, fixed before a run from a sample of the records.
 
-The rule: of up to 16 files spread over the source, the records in the first 256 KiB are looked at. A field's values
-there must be of one type: strings, booleans, whole numbers, numbers (whole ones among them), or lists of one of these.
-Nulls fit everywhere; a field that is only ever null becomes text. A field that is in no record, or holds objects, is
-refused. A record that later does not fit is set aside as `column_type`.
+The sample is the records in the first 256 KiB of up to 16 files spread over the source. A field's values there must be
+of one type: strings, booleans, whole numbers, numbers (which may be whole), or lists of one of these. Nulls fit every
+type; a field that is always null becomes text. A field that is in no record, or holds objects, is refused. A record
+that does not fit is quarantined in the run as `column_type`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAMES = {str: pa.large_string(), bool: pa.bool_(), int: pa.int64(), float: pa.f
 
 
 def infer_column_types(columns: Sequence[str], records: Iterable[Any]) -> dict[str, pa.DataType]:
-    """The type of each column in a sample of decoded records.
+    """Return the type of each column in a sample of decoded records.
 
     >>> records = [{"id": "a", "meta": {"score": 1}}, {"id": "b", "meta": {"score": 0.5}}]
     >>> infer_column_types(["id", "meta.score"], records)
@@ -37,7 +37,7 @@ def infer_column_types(columns: Sequence[str], records: Iterable[Any]) -> dict[s
 
 
 def decode_sample(content: bytes) -> Any:
-    """A record of a sample; None if it is not valid."""
+    """Decode a record of a sample; None if it is not valid."""
     try:
         record = decode_json(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -48,7 +48,7 @@ def decode_sample(content: bytes) -> Any:
 
 
 def find_values(path: str, records: Iterable[Any]) -> list[Any]:
-    """The values of a field in the records that have it."""
+    """Return the values of a field in the records that have it."""
     values = list(records)
     for name in path.split("."):
         values = [value[name] for value in values if isinstance(value, dict) and name in value]
@@ -56,13 +56,13 @@ def find_values(path: str, records: Iterable[Any]) -> list[Any]:
 
 
 def missing_field_error(what: str, path: str, records: Iterable[Any]) -> UsageError:
-    """The error for a field that no record of the sample has."""
+    """Make the error for a field that no record of the sample has."""
     sample = [record for record in records if isinstance(record, dict)]
     names = sorted({name for record in sample for name in record})
     arrays = [name for name in names if all(_holds_objects(record.get(name)) for record in sample)]
     meant = find_nearest(path, names)
     if arrays:
-        hint = f"if the records are inside of {' or '.join(arrays[:5])}: a .json file with `field: {arrays[0]}`"
+        hint = f"if the records are inside {' or '.join(arrays[:5])}: use a .json file with `field: {arrays[0]}`"
         return UsageError(f"{what}: no record of the sample has a field {path!r}", help=hint)
     hint = f'did you mean "{meant}"?' if meant else f"the fields there are {', '.join(names[:20])}"
     return UsageError(f"{what}: no record of the sample has a field {path!r}", help=hint if names else None)
@@ -83,12 +83,12 @@ def _type_of(column: str, values: Sequence[Any]) -> pa.DataType:
     kinds = {type(value) for value in values if value is not None}
     if kinds == {list}:
         return pa.large_list(_type_of(column, [inner for value in values if value is not None for inner in value]))
-    kinds.discard(Decimal)  # set aside in the run, as a number out of range
+    kinds.discard(Decimal)  # quarantined in the run, as a number out of range
     if dict in kinds:
         raise UsageError(f"columns: {column!r} holds objects", help=f"name a field in it: {column}.<field>")
     if kinds == {int, float}:
         kinds = {float}
     if len(kinds) > 1:
-        found = " and ".join(sorted(kind.__name__ for kind in kinds))
-        raise UsageError(f"columns: {column!r} holds values of different types: {found}", help="leave it out")
+        names = " and ".join(sorted(kind.__name__ for kind in kinds))
+        raise UsageError(f"columns: {column!r} holds values of different types: {names}", help="leave it out")
     return _NAMES[kinds.pop()] if kinds else pa.large_string()

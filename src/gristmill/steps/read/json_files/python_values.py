@@ -1,8 +1,8 @@
-"""A Python dict as a line of JSON, or a line that says why it cannot be one.
+"""A Python dict as a line of JSON, or a line that says why this is not possible.
 
-Numbers of numpy and its arrays become plain ones, times ISO 8601 text, bytes base64, numbers that JSON has not (NaN,
-infinity) null, and the line says how many these are. What JSON has no form for (sets, objects) is never bent: the
-record is set aside when its line is read. Cost: about 1 µs a value.
+Numbers and arrays of numpy become plain ones, times become ISO 8601 text, bytes base64, and numbers that JSON does not
+have (NaN, infinity) null; the line says how many these are. Values that JSON cannot hold (sets, objects) are never
+changed to fit: the record is quarantined when its line is read. Cost: about 1 µs a value.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from gristmill.steps.read.json_files.json_fields import NUM_NAN, REFUSED
 
 _SHOWN_CHARACTERS = 1000
 _MAX_BITS = 13_000
-"""Python refuses to write larger whole numbers: 4,300 digits and more."""
+"""The size of whole numbers from which on Python refuses to write them: 4,300 digits."""
 REFUSED_LINE = msgspec.json.encode({REFUSED: []})[:-3]
 """The beginning of a line that says why a record cannot be JSON."""
-_TIMES = (dt.date, dt.time)  # a datetime is a date, too
+_TIMES = (dt.date, dt.time)  # a datetime is a date too
 
 
 class _NotJson(Exception):
-    """What stands where."""
+    """A record holds a value that JSON cannot hold; the message says where."""
 
 
 def encode_json_line(record: object) -> bytes:
-    r"""One line, with its end.
+    r"""Encode a record as one line, with its line end.
 
     >>> encode_json_line({"text": "a", "day": dt.date(2024, 2, 29)})
     b'{"text":"a","day":"2024-02-29"}\n'
@@ -50,7 +50,7 @@ def encode_json_line(record: object) -> bytes:
 
 
 def _to_json_value(value: Any, place: str, nan: list[str]) -> Any:
-    """A value that JSON can hold; `nan` gets the places of numbers that it cannot."""
+    """Convert a value to one that JSON can hold; `nan` gets the places of numbers that became null."""
     kind = type(value)
     if kind is str or kind is bool or value is None:
         return value

@@ -1,1 +1,1 @@
-"""How files of bytes are cut into cells and records."""
+"""Files of bytes, cut into cells and records."""

@@ -1,13 +1,13 @@
-r"""Cutting a stream of bytes into cells of whole records.
+r"""Cuts of a stream of bytes into cells of whole records.
 
-A record belongs to the cell in which its first byte lies: cell k holds the records that start in [k * 4 MiB, (k + 1) *
-4 MiB). So a cell ends at the first record start at or after its border, and to find that from the middle of a file it
-is enough to look at the bytes around the border. With lines of 3 bytes and cells of 4, "ab|ab|ab|" (| ends a line) is
-cut into "ab|ab|" and "ab|".
+A record belongs to the cell of its first byte: cell k holds the records that start in [k * 4 MiB, (k + 1) * 4 MiB). So
+a cell ends at the first record start at or after its border, and to find that from the middle of a file it is enough to
+look at the bytes around the border. With lines of 3 bytes and cells of 4, "ab|ab|ab|" (| ends a line) is cut into
+"ab|ab|" and "ab|".
 
-Records end where `bytes.split(separator)` would cut. A separator that can overlap itself (an empty line, "\n\n")
-makes that depend on what came before: in "\n\n\n" the first two are the separator, not the last two. `find_safe_start`
-then steps back to a place that no separator spans.
+Records end where `bytes.split(separator)` would cut. With a separator that can overlap itself (an empty line, "\n\n")
+that depends on the bytes before: in "\n\n\n" the first two are the separator, not the last two. Then `find_safe_start`
+steps back to a place that no separator spans.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LOOK_BACK_BYTES = 64 << 10
 
 
 def overlaps_itself(separator: bytes) -> bool:
-    r"""Whether two occurrences can share bytes.
+    r"""Whether two occurrences of the separator can share bytes.
 
     >>> overlaps_itself(b"\n\n"), overlaps_itself(b"--\n")
     (True, False)
@@ -36,9 +36,9 @@ def overlaps_itself(separator: bytes) -> bool:
 
 
 def find_safe_start(path: str, shift: int, at: int, separator: bytes) -> int:
-    """An offset from which cutting finds every record start at or after `at`: no separator spans it.
+    """Find an offset that no separator spans: cutting from there finds every record start at or after `at`.
 
-    Offsets are those of the whole stream, of which the file at `path` holds the part from `shift` on.
+    Offsets count in the whole stream, of which the file at `path` holds the part from `shift` on.
     """
     width = len(separator)
     here = at - width
@@ -64,21 +64,21 @@ def _read_exactly(stream: BinaryIO, size: int) -> bytes:
 
 
 class ByteStream(Protocol):
-    """What cells are cut from: a file, or `ChunkStream`."""
+    """The input of a cutter: a file, or a `ChunkStream`."""
 
     def readinto(self, buffer: memoryview, /) -> int | None:
-        """Fill some of the buffer; 0 at the end."""
+        """Fill a part of the buffer and return its size; 0 at the end."""
 
 
 class ChunkStream:
-    """Chunks as a stream of bytes."""
+    """An iterator of chunks as a stream of bytes."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
         self._held = memoryview(b"")
 
     def skip(self, size: int) -> None:
-        """Leave out the next bytes."""
+        """Skip the next bytes."""
         scratch = memoryview(bytearray(min(size, READ_BYTES)))
         while size and (num_read := self.readinto(scratch[:size])):
             size -= num_read
@@ -96,10 +96,10 @@ class ChunkStream:
 
 
 class CellCutter:
-    """Takes a stream of bytes, gives the bytes of one cell after another.
+    """Cuts a stream of bytes into the bytes of one cell after another.
 
-    They are views of its own two buffers of a cell and 2 MiB: fresh memory costs more than all else that is done here.
-    A view holds until the next is asked for. A record of any length goes by in pieces.
+    They are views of two buffers of a cell and 2 MiB: allocating memory would cost more than all other work here. A
+    view is valid until the next one is requested. A record longer than the buffer comes in pieces.
     """
 
     def __init__(
@@ -111,13 +111,13 @@ class CellCutter:
         num_bytes: int = 0,
         end_error: CorruptStreamError | None = None,
     ) -> None:
-        """Start at a place that no separator spans. `num_bytes` is how much there probably is, if that is known."""
+        """Start at a place that no separator spans. `num_bytes` is the expected size, if it is known."""
         self.position = start
-        """The offset of the next byte that will be given out."""
+        """The offset of the next byte to be returned."""
         self.terminated = True
-        """Whether the bytes given out last ended with a separator."""
+        """Whether the bytes returned last ended with a separator."""
         self.error: CorruptStreamError | None = None
-        """Why the stream ended early, once its end is reached."""
+        """The reason why the stream ended early, once its end is reached."""
         self._end_error = end_error
         self._stream = stream
         self._separator = separator
@@ -126,14 +126,14 @@ class CellCutter:
         self._max_buffered = cell_bytes + 2 * READ_BYTES
         self._buffer = bytearray(min(max(num_bytes + 1, _FIRST_BYTES), self._max_buffered))
         self._spare = bytearray()
-        self._begin = self._end = 0  # what is in the buffer and not yet given out
-        self._scanned = 0  # bytes from there on in which no separator ends beyond a border
+        self._begin = self._end = 0  # the bytes in the buffer that are not yet returned
+        self._scanned = 0  # bytes from `_begin` on in which no separator ends beyond a border
         self._ended = False
 
     def cells(self, first: int, stop: int | None) -> Iterator[tuple[int, Iterator[memoryview]]]:
-        """Each cell's number and its bytes, in pieces that must be taken before the next cell is asked for.
+        """Yield each cell's number and its bytes, in pieces that must be used before the next cell is requested.
 
-        The end of a damaged stream belongs to the last cell that is given; after it no empty cells follow.
+        The end of a damaged stream belongs to the last cell that is yielded; no empty cells follow it.
         """
         for _ in self._take_until(first * self._cell_bytes):
             pass
@@ -150,11 +150,11 @@ class CellCutter:
             cell += 1
 
     def at_end(self) -> bool:
-        """Whether nothing is left; looks ahead. The last view still holds."""
+        """Whether nothing is left. Reads ahead, but the last view stays valid."""
         return self._begin == self._end and not self._read_more()
 
     def _take_until(self, border: int) -> Iterator[memoryview]:
-        """The bytes up to the first record start at or after the border."""
+        """Yield the bytes up to the first record start at or after the border."""
         if self.position >= border:
             return
         while True:
@@ -173,23 +173,23 @@ class CellCutter:
                 yield self._take(min(self._scanned, self._end - self._begin))
 
     def _find_end(self, border: int) -> int | None:
-        """How many bytes are left of the cell; None if its end is not in the buffer."""
+        """Return how many bytes are left of the cell; None if its end is not in the buffer."""
         width = len(self._separator)
-        if not self._overlaps:
+        if not self._overlaps:  # else every separator must be looked at, because it decides about the next one
             self._scanned = max(self._scanned, border - self.position - width)
-        while (found := self._buffer.find(self._separator, self._begin + self._scanned, self._end)) >= 0:
-            self._scanned = found - self._begin + width
+        while (place := self._buffer.find(self._separator, self._begin + self._scanned, self._end)) >= 0:
+            self._scanned = place - self._begin + width
             if self.position + self._scanned >= border:
                 return self._scanned
         self._scanned = max(self._scanned, self._end - self._begin - width + 1)
         return None
 
     def _take(self, size: int) -> memoryview:
-        taken = memoryview(self._buffer)[self._begin : self._begin + size]
+        view = memoryview(self._buffer)[self._begin : self._begin + size]
         self._begin += size
         self.position += size
         self._scanned = max(0, self._scanned - size)
-        return taken
+        return view
 
     def _read_more(self) -> bool:
         if self._ended:
@@ -207,7 +207,7 @@ class CellCutter:
         return not self._ended
 
     def _make_room(self) -> None:
-        """Go on in the other buffer: the bytes given out last may still be in use, those before them are not."""
+        """Continue in the other buffer: the bytes returned last may still be in use, those before them are not."""
         size = self._end - self._begin
         room = max(size + _FIRST_BYTES, min(8 * len(self._buffer), self._max_buffered))
         if len(self._spare) < room:

@@ -1,4 +1,4 @@
-"""Cutting a raw cell into records, and setting aside what is wrong with any record whatever its format."""
+"""Cuts of a raw cell into records, with the quarantine of records that no format allows: too large, or not UTF-8."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class CutRecords:
-    """The records of a cell that are not too large and valid UTF-8, as parts of its bytes; and the others.
+    """The usable records of a cell, as ranges of its bytes, and the quarantined ones.
 
-    They are sliced as they are asked for: a list of some 10,000 views would keep Python's garbage collector busy.
+    Records are sliced when they are needed: a list of some 10,000 views would keep Python's garbage collector busy.
     """
 
     raw: RawCell
     starts: NDArray[np.int64]
     stops: NDArray[np.int64]
-    bad: list[QuarantinedRecord] = field(default_factory=list)
+    quarantined: list[QuarantinedRecord] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -47,7 +47,7 @@ class CutRecords:
         return self.starts + self.raw.start
 
     def are_enclosed(self, first: bytes, last: bytes) -> bool:
-        """Whether each of them begins and ends with these bytes; a return at its end does not count."""
+        """Whether each record begins and ends with these bytes; a carriage return at its end does not count."""
         data = np.frombuffer(self.raw.data, np.uint8)
         if (self.stops <= self.starts).any():
             return False
@@ -58,7 +58,7 @@ class CutRecords:
         return bool((data[self.starts] == first[0]).all() and (ends == last[0]).all())
 
     def join_records(self, strip: int) -> pa.LargeBinaryArray:
-        """All of them as values, each without one byte `strip` at its end. Copied once: 0.8 GB/s."""
+        """Return all records as an array, each without one byte `strip` at its end. Copied once: 0.8 GB/s."""
         ends = self.stops
         if len(ends):
             ends = ends - (np.frombuffer(self.raw.data, np.uint8)[ends - 1] == strip)
@@ -70,8 +70,8 @@ class CutRecords:
             pa.large_binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(values)]
         )
 
-    def drop(self, gone: list[int]) -> None:
-        self.starts, self.stops = np.delete(self.starts, gone), np.delete(self.stops, gone)
+    def drop(self, rows: list[int]) -> None:
+        self.starts, self.stops = np.delete(self.starts, rows), np.delete(self.stops, rows)
 
 
 def cut_records(raw: RawCell, file: int, separator: bytes, max_record_bytes: int) -> CutRecords:
@@ -89,7 +89,7 @@ def cut_records(raw: RawCell, file: int, separator: bytes, max_record_bytes: int
 
 
 def quarantine_unreadable(cut: CutRecords, file: int, sizes: NDArray[np.int64], max_record_bytes: int) -> CutRecords:
-    """Take out the records that are too large, of these `sizes`, or not UTF-8."""
+    """Quarantine the records that are too large, by their `sizes`, or not UTF-8."""
     if len(sizes) and sizes.max() > max_record_bytes:
         _quarantine_records(cut, _find_too_large(cut, file, sizes, max_record_bytes))
     if not is_utf8(cut.raw.data):
@@ -97,9 +97,9 @@ def quarantine_unreadable(cut: CutRecords, file: int, sizes: NDArray[np.int64], 
     return cut
 
 
-def _quarantine_records(cut: CutRecords, bad: dict[int, QuarantinedRecord]) -> None:
-    cut.drop(list(bad))
-    cut.bad += bad.values()
+def _quarantine_records(cut: CutRecords, by_row: dict[int, QuarantinedRecord]) -> None:
+    cut.drop(list(by_row))
+    cut.quarantined += by_row.values()
 
 
 def _find_too_large(cut: CutRecords, file: int, sizes: NDArray[np.int64], most: int) -> dict[int, QuarantinedRecord]:
@@ -117,18 +117,18 @@ def _find_too_large(cut: CutRecords, file: int, sizes: NDArray[np.int64], most: 
 
 
 def _find_invalid_utf8(cut: CutRecords, file: int) -> dict[int, QuarantinedRecord]:
-    bad = {}
+    by_row = {}
     for index, record in enumerate(cut):
         try:
             str(record, "utf-8")
         except UnicodeDecodeError as error:
             position = int(cut.positions[index])
-            bad[index] = QuarantinedRecord(file, position, 0, "invalid_utf8", str(error), bytes(record), len(record))
-    return bad
+            by_row[index] = QuarantinedRecord(file, position, 0, "invalid_utf8", str(error), bytes(record), len(record))
+    return by_row
 
 
 def _find_record_starts(data: memoryview, separator: bytes) -> NDArray[np.int64]:
-    """Where the records of a cell begin: at its start and after each separator."""
+    """Return where the records of a cell begin: at its start and after each separator."""
     if len(separator) == 1:
         ends = np.flatnonzero(np.frombuffer(data, np.uint8) == separator[0]) + 1
     else:

@@ -1,7 +1,7 @@
 """One file of separated records (lines, or documents between separators) as raw cells: plain, compressed or unpacked.
 
-Memory: a cell and one record of at most `max_record_bytes`. Of a longer one only the beginning is held; the rest is
-counted as it goes by.
+Memory: a cell and one record of at most `max_record_bytes`. Of a longer record only the beginning is held; the rest is
+counted as it is read.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class RawCell:
 
     cell: int
     start: int
-    """Offset of the first byte in the (decompressed) file."""
+    """The offset of the first byte in the (decompressed) file."""
     data: memoryview
-    """Holds until the next cell is read."""
+    """The bytes; valid until the next cell is read."""
     is_terminated: bool
-    """Whether the last record is followed by a separator, too."""
+    """Whether the last record is followed by a separator too."""
     num_left_out: int
-    """Bytes of the last record that are not in `data`, because it is too large."""
+    """The bytes of the last record that are not in `data`, because it is too large."""
     rest: QuarantinedRecord | None = None
-    """On the last cell of a damaged stream: what stands for the part that could not be read. Its raw bytes are the
-    beginning of the record in which the stream broke off; they are not in `data`."""
+    """In the last cell of a damaged stream: the part that could not be read. Its raw bytes are the beginning of the
+    record in which the stream ended; they are not in `data`."""
 
 
 class RawCells(Protocol):
@@ -79,7 +79,7 @@ class DelimitedFile:
         self._cell_bytes = cell_bytes
         self.can_cut = self._codec is None
         self.start = 0
-        """Where its records begin."""
+        """The offset of the first record."""
 
     def cell_sizes(self) -> list[int]:
         if self._piece is not None:
@@ -88,7 +88,7 @@ class DelimitedFile:
         return [self._cell_bytes] * full + ([rest] if rest else [])
 
     def raw_cells(self, first: int = 0, stop: int | None = None) -> Iterator[RawCell]:
-        """The cells of a range. From the middle of a compressed file this costs unpacking all before it."""
+        """Yield the cells of a range. In the middle of a compressed file, everything before it must be unpacked too."""
         if self._piece is not None:
             first = max(first, self._piece.first_cell)
             last = self._piece.first_cell + self._piece.num_cells
@@ -97,7 +97,7 @@ class DelimitedFile:
             yield from self._gather_cells(cutter, first, stop)
 
     def pieces(self) -> Iterator[tuple[int, bytes]]:
-        """Each cell's number and bytes; the bytes of a cell with a large record come in several pieces."""
+        """Yield each cell's number and bytes; the bytes of a cell with a large record come in several pieces."""
         with self._open(0) as cutter:
             for cell, pieces in cutter.cells(0, None):
                 num_pieces = 0
@@ -126,18 +126,19 @@ class DelimitedFile:
                 yield RawCell(cell, cutter.position, memoryview(b""), is_terminated=True, num_left_out=0)
 
     def _hold_bytes(self, cutter: CellCutter, pieces: Iterator[memoryview]) -> tuple[memoryview, int]:
-        """The bytes of a cell, without what a too large record has beyond the limit; and how much that is."""
+        """Return the bytes of a cell, without those of a large record beyond the limit, and how many these are."""
         held: list[memoryview | bytes] = []
         num_held = num_left_out = 0
         for piece in pieces:
-            kept = piece[: max(0, self._max_held - num_held)]
-            held.append(kept if cutter.terminated else bytes(kept))
-            num_held += len(kept)
-            num_left_out += len(piece) - len(kept)
+            within = piece[: max(0, self._max_held - num_held)]
+            # The last piece may stay a view of the cutter's buffer; earlier ones are overwritten, so they are copied.
+            held.append(within if cutter.terminated else bytes(within))
+            num_held += len(within)
+            num_left_out += len(piece) - len(within)
         return memoryview(held[0] if len(held) == 1 else b"".join(held)), num_left_out
 
     def _break_off(self, raw: RawCell, damage: StreamDamage) -> None:
-        """Take the record in which the stream broke off out of the cell."""
+        """Remove the record in which the stream ended from the cell."""
         end = raw.start + len(raw.data) + raw.num_left_out
         fragment, num_bytes = b"", 0
         if not raw.is_terminated:
@@ -158,7 +159,7 @@ class DelimitedFile:
 
     @contextmanager
     def _open(self, first: int) -> Iterator[CellCutter]:
-        """A cutter at a place from which cell `first` can be found."""
+        """Open a cutter at a place from which cell `first` can be found."""
         if self._codec is not None:
             with closing(read_unpacked_chunks(self.file.path)) as chunks:
                 yield CellCutter(ChunkStream(chunks), 0, self.separator, self._cell_bytes)
@@ -176,7 +177,7 @@ class DelimitedFile:
 
 
 def read_unpacked_chunks(path: str) -> Generator[bytes]:
-    """The content of a file that may be compressed."""
+    """Yield the content of a file that may be compressed, unpacked."""
     codec = codec_of(path)
     with open_input(path) as stream:
         if codec is not None:

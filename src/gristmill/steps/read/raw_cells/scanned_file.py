@@ -1,7 +1,7 @@
-"""Files in which a record's beginning is only known to someone who has seen all before it, as raw cells.
+"""Files that must be scanned from their start to find where a record begins, as raw cells.
 
-Quotes decide it, in a JSON array as in CSV. So all before a cell is scanned; of a file of several units this is done
-once, and where each unit begins is noted (see `UnpackedPiece`).
+Quotes decide it, in a JSON array and in CSV. So everything before a cell is scanned. For a file of several units this
+is done once, and the beginning of each unit is noted (see `UnpackedPiece`).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class Scanner(Protocol):
-    """Follows the quotes of a file, in pieces of any size."""
+    """A scanner that follows the quotes of a file, in pieces of any size."""
 
     def find_start(self, data: bytearray, begin: int, end: int, at_least: int, /) -> int | None:
-        """The first record that begins at or after `at_least`; all up to it, or up to `end`, has been scanned then."""
+        """Find the first record that begins at or after `at_least`; scans up to it, or up to `end`."""
 
 
 class ScannedCutter(CellCutter):
-    """Gives the bytes of one cell after another; each begins at a record."""
+    """A cutter whose cells begin at the records that a scanner finds."""
 
     def __init__(
         self,
@@ -48,9 +48,9 @@ class ScannedCutter(CellCutter):
 
     def _find_end(self, border: int) -> int | None:
         at_least = self._begin + border - self.position
-        found = self._scanner.find_start(self._buffer, self._begin + self._scanned, self._end, at_least)
-        self._scanned = (self._end if found is None else found) - self._begin
-        return None if found is None else self._scanned
+        start = self._scanner.find_start(self._buffer, self._begin + self._scanned, self._end, at_least)
+        self._scanned = (self._end if start is None else start) - self._begin
+        return None if start is None else self._scanned
 
 
 class ScannedFile(DelimitedFile):
@@ -68,7 +68,7 @@ class ScannedFile(DelimitedFile):
         self.start = start
 
     def _cutter(self, stream: ByteStream, start: int, num_bytes: int = 0) -> CellCutter:
-        """What cuts a stream that begins at `start` of the file."""
+        """Make the cutter of a stream that begins at `start` of the file."""
         raise NotImplementedError
 
     def _chunks(self) -> Generator[bytes]:

@@ -1,9 +1,9 @@
-"""Arrow IPC, file and stream. A file is a stream between two marks, so both are read the same way; but for files of
-which only the footer tells the columns, as polars writes them: these are read by their footer.
+"""Arrow IPC, file and stream. A file is a stream between two marks, so both are read the same way, except for files in
+which only the footer has the columns, as polars writes them: these are read by their footer.
 
-A cell is whole record batches until they hold about 4 MiB; a larger batch is cut into cells of equal numbers of rows.
-Local files are mapped into memory, so batches before a range cost nothing but their headers, and pages are given back
-after each cell. Remote files are streams: a range costs all that comes before it.
+A cell is as many whole record batches as hold about 4 MiB; a larger batch is cut into cells of equal numbers of rows.
+Local files are mapped into memory, so batches before a range cost only their headers, and pages are released after each
+cell. Remote files are streams: for a range, everything before it is read too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FILE_MARK = b"ARROW1\0\0"
 
 @dataclass(slots=True)
 class _RowCell:
-    """The rows of one cell, in parts of batches."""
+    """The rows of one cell, as parts of batches."""
 
     first_row: int
     parts: list[pa.RecordBatch] = field(default_factory=list)
@@ -51,13 +51,13 @@ class _RowCell:
 
 
 def read_arrow_schema(path: str) -> pa.Schema:
-    """The columns of a file, from its first message."""
+    """Return the columns of a file, from its first message."""
     with ExitStack() as stack:
         return _IpcStream(path, stack).schema
 
 
 class ArrowReader:
-    """Reads an Arrow IPC file or stream cell by cell."""
+    """A reader of an Arrow IPC file or stream, cell by cell."""
 
     def __init__(self, read: Read, file: SourceFile, schema: pa.Schema, *, cell_bytes: int = CELL_BYTES) -> None:
         self._file = file
@@ -77,7 +77,7 @@ class ArrowReader:
                     return
                 if number >= first:
                     yield self._map_cell(number, cell, stream.schema)
-                    stream.give_back()
+                    stream.release_pages()
 
     def _row_cells(self, stream: _IpcStream) -> Iterator[_RowCell]:
         cell = _RowCell(0)
@@ -101,26 +101,27 @@ class ArrowReader:
         if cell.parts or cell.damage:
             yield cell
 
-    def _map_cell(self, number: int, cell: _RowCell, found: pa.Schema) -> CellBatch:
-        wanted = [place for place, name in enumerate(found.names) if name in self._columns.top_level]
-        empty = pa.RecordBatch.from_pylist([], pa.schema([found.field(index) for index in wanted]))
-        batches, bad, measures = [], list[QuarantinedRecord](), Counter[str]()
+    def _map_cell(self, number: int, cell: _RowCell, stored: pa.Schema) -> CellBatch:
+        wanted = [place for place, name in enumerate(stored.names) if name in self._columns.top_level]
+        empty = pa.RecordBatch.from_pylist([], pa.schema([stored.field(index) for index in wanted]))
+        batches, quarantined, counters = [], list[QuarantinedRecord](), Counter[str]()
         first_row = cell.first_row
         for part in [part.select(wanted) for part in cell.parts] or [empty]:
             damage = _find_damage(part)
             if damage is not None:
                 message = f"rows {first_row} to {first_row + len(part) - 1} cannot be read: {damage}"
-                bad.append(QuarantinedRecord(self._file.id, first_row, 0, "damaged", message, num_records=len(part)))
-            batch, bad_rows, counted = self._columns.batch(part if damage is None else empty, first_row)
+                lost = QuarantinedRecord(self._file.id, first_row, 0, "damaged", message, num_records=len(part))
+                quarantined.append(lost)
+            batch, quarantined_rows, counts = self._columns.batch(part if damage is None else empty, first_row)
             batches.append(batch)
-            bad += bad_rows
-            measures.update(counted)
+            quarantined += quarantined_rows
+            counters.update(counts)
             first_row += len(part)
         if cell.damage:
-            bad.append(QuarantinedRecord(self._file.id, first_row, 0, "truncated_stream", cell.damage))
-        # Copied out of the map, at the latest here: a file that shrinks under a map ends the process.
+            quarantined.append(QuarantinedRecord(self._file.id, first_row, 0, "truncated_stream", cell.damage))
+        # Rows must be copied out of the map here: reading a mapped file that has shrunk kills the process.
         joined = pa.concat_batches(batches) if len(batches) > 1 else _copy(batches[0])
-        return CellBatch(number, joined, 0, bad, measures)
+        return CellBatch(number, joined, 0, quarantined, counters)
 
 
 def _make_mapper(read: Read, file: SourceFile, stored: pa.Schema, planned: pa.Schema) -> ColumnMapper | TokenRowMapper:
@@ -135,7 +136,7 @@ class _IpcStream:
         self.damage: str | None = None
         stream = stack.enter_context(open_input(path))
         self._map: mmap.mmap | None = None
-        self._start = self._given_back = 0
+        self._start = self._released = 0
         try:
             if protocol_of(path) is None:
                 self._map = mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ)
@@ -149,14 +150,14 @@ class _IpcStream:
         self.schema = schema_without_views(self._reader.schema)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """All batches until the end, or until `damage` says why there are no more."""
+        """Yield all batches until the end, or until the file is damaged; then `damage` is set."""
         for number in itertools.count():
             self._start = self._source.tell()
             try:
                 batch = self._next(number)
                 if batch is None:
                     return
-                batch.validate()  # that no buffer is too short for its rows: `nbytes` and slices rely on it
+                batch.validate()  # no buffer may be too short for its rows: `nbytes` and slices rely on it
                 batch = without_views(batch)
             except (pa.ArrowException, OSError) as error:
                 self.damage = str(error)
@@ -164,7 +165,7 @@ class _IpcStream:
             yield batch
 
     def _open(self) -> pa.RecordBatchStreamReader | pa.RecordBatchFileReader:
-        """By the stream inside a file, which needs no footer, so that of a truncated file the beginning is read."""
+        """Open the stream inside a file, which needs no footer, so that the beginning of a truncated file is read."""
         self._source.seek(len(_FILE_MARK) if self._has_mark else 0)
         try:
             return pa.ipc.open_stream(self._source)
@@ -178,19 +179,19 @@ class _IpcStream:
             return self._reader.get_batch(number) if number < self._reader.num_record_batches else None
         return next(self._reader, None)
 
-    def give_back(self) -> None:
-        """Let go of the pages read so far. The batch in use may be read again: its pages then come back."""
+    def release_pages(self) -> None:
+        """Release the pages read so far. The batch in use may be read again: its pages are then loaded again."""
         if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
             by_footer = isinstance(self._reader, pa.RecordBatchFileReader)
             end = len(self._map) if by_footer else self._source.tell()
-            start = self._given_back // mmap.PAGESIZE * mmap.PAGESIZE
+            start = self._released // mmap.PAGESIZE * mmap.PAGESIZE
             if end > start:
                 self._map.madvise(mmap.MADV_DONTNEED, start, end - start)
-            self._given_back = 0 if by_footer else min(self._start, end)
+            self._released = 0 if by_footer else min(self._start, end)
 
 
 def _find_damage(batch: pa.RecordBatch) -> str | None:
-    """Why the columns cannot be used: offsets that lead out of them. A text that is not UTF-8 is another matter."""
+    """Return why the columns cannot be used, such as offsets out of bounds. Text that is not UTF-8 is no damage."""
     try:
         for column in batch.columns:
             is_text = column.type in (pa.string(), pa.large_string())

@@ -1,10 +1,10 @@
-"""What Parquet and Arrow readers share: from a file's columns to a source's columns.
+"""From the columns of a Parquet or Arrow file to the columns of its source.
 
 Types are those of the files, without encodings: dictionaries and views become plain values. The text becomes
-`large_string`; a null, too large or not UTF-8 text is set aside.
+`large_string`; a record whose text is null, too large or not UTF-8 is quarantined.
 
-A column that the recipe names must be of its type in every file. Of the others, those that the plan has seen are
-columns, of JSON text where files disagree; the rest goes to `other_fields`.
+A column that the recipe names must have one type in all files. Other columns that the plan has seen stay columns, of
+JSON text if files disagree; the rest goes to `other_fields`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def is_textual(arrow_type: pa.DataType) -> bool:
 
 
 def find_type(schema: pa.Schema, path: str) -> pa.DataType | None:
-    """The type of a column, or of a field in it: `payload.body`. A column may also have dots in its own name."""
+    """Return the type of a column, or of a field in it: `payload.body`. A column's own name may have dots too."""
     if path in schema.names:
         if len(schema.get_all_field_indices(path)) > 1:
             raise UsageError(f"two columns are called {path!r}", help="give one of them another name")
@@ -60,12 +60,12 @@ def find_type(schema: pa.Schema, path: str) -> pa.DataType | None:
     name, *inner = path.split(".")
     if name not in schema.names:
         return None
-    found = schema.field(name).type
+    kind = schema.field(name).type
     for step in inner:
-        if not pa.types.is_struct(found) or found.get_field_index(step) < 0:
+        if not pa.types.is_struct(kind) or kind.get_field_index(step) < 0:
             return None
-        found = found.field(step).type
-    return plain_type(found)
+        kind = kind.field(step).type
+    return plain_type(kind)
 
 
 def missing_column_error(schema: pa.Schema, path: str, where: str) -> UsageError:
@@ -75,18 +75,18 @@ def missing_column_error(schema: pa.Schema, path: str, where: str) -> UsageError
 
 
 def check_text_column(schema: pa.Schema, path: str, where: str) -> None:
-    found = find_type(schema, path)
-    if found is None:
+    kind = find_type(schema, path)
+    if kind is None:
         raise missing_column_error(schema, path, where)
-    if not is_textual(found):
+    if not is_textual(kind):
         raise UsageError(
-            f"{where}: column {path!r} holds {found}, not text", help="name the column that holds the text: `text: ...`"
+            f"{where}: column {path!r} holds {kind}, not text", help="name the column that holds the text: `text: ...`"
         )
 
 
 def find_unnamed_columns(schema: pa.Schema, read: Read, *, has_text: bool) -> dict[str, pa.DataType | None]:
-    """The columns of a file that nobody named, with their types; None for what can be no column of its own."""
-    found: dict[str, pa.DataType | None] = {}
+    """Return the columns of a file that the recipe does not name, with their types; None if it cannot be a column."""
+    unnamed: dict[str, pa.DataType | None] = {}
     for field in schema:
         name = field.name
         if (
@@ -97,37 +97,37 @@ def find_unnamed_columns(schema: pa.Schema, read: Read, *, has_text: bool) -> di
         ):
             continue
         if not is_column_name(name) or len(schema.get_all_field_indices(name)) > 1:
-            found[name] = None
+            unnamed[name] = None
         elif is_json(field) or not is_storable(plain_type(field.type)):
-            found[name] = JSON_TYPE
+            unnamed[name] = JSON_TYPE
         else:
-            found[name] = plain_type(field.type)
-    return found
+            unnamed[name] = plain_type(field.type)
+    return unnamed
 
 
 def is_own_origin(field: pa.Field) -> bool:
-    """A dataset of ours has origins, which are left out because its records get new ones."""
+    """Whether a field holds the origins of a finished dataset: they are left out, because records get new ones."""
     return bool(field.name == ORIGIN and field.type.equals(ORIGIN_TYPE))
 
 
 def is_own_other_fields(field: pa.Field) -> bool:
-    """What had no column in a dataset of ours has none here."""
+    """Whether a field is the `other_fields` of a finished dataset: its content stays in `other_fields`."""
     return bool(field.name == OTHER_FIELDS and is_json(field))
 
 
 class ColumnMapper:
-    """Turns rows of one file into batches of the planned schema."""
+    """A mapper of rows of one file to batches of the planned schema."""
 
-    def __init__(self, read: Read, file: SourceFile, found: pa.Schema, planned: pa.Schema) -> None:
+    def __init__(self, read: Read, file: SourceFile, stored: pa.Schema, planned: pa.Schema) -> None:
         self._read = read
         self._file = file
         self.planned = planned
         self._extra = extra_columns(planned)
         self._has_text = TEXT in planned.names
         if self._has_text:
-            check_text_column(found, read.text, file.path)
+            check_text_column(stored, read.text, file.path)
         named = [name for name in self._extra if name in read.columns]
-        kinds = {name: find_type(found, name) for name in named}
+        kinds = {name: find_type(stored, name) for name in named}
         for name, kind in kinds.items():
             if kind is not None and join_types(kind, self._extra[name]) != self._extra[name]:
                 raise UsageError(
@@ -135,28 +135,28 @@ class ColumnMapper:
                     help="give it one type in all files, or read them as two sources",
                 )
         self._present = {name for name, kind in kinds.items() if kind is not None}
-        """The others are null in this file, as a field that a JSON record lacks."""
+        """The planned columns that this file has; the others are null, like a field that a JSON record lacks."""
         self._rest: list[str] = []
-        """What goes to `other_fields`."""
+        """The columns that go to `other_fields`."""
         self._has_own_rest = False
         if CARRIES_ALL in (planned.metadata or {}):
-            self._sort_unnamed(found)
+            self._sort_unnamed(stored)
         paths = [*([read.text] if self._has_text else []), *sorted(self._present), *self._rest]
         paths += [OTHER_FIELDS] if self._has_own_rest else []
-        self.top_level = [name for name in found.names if any(_lies_in(path, name) for path in paths)]
+        self.top_level = [name for name in stored.names if any(_is_inside(path, name) for path in paths)]
         """The file's columns that must be read."""
 
-    def _sort_unnamed(self, found: pa.Schema) -> None:
-        for name, kind in find_unnamed_columns(found, self._read, has_text=self._has_text).items():
+    def _sort_unnamed(self, stored: pa.Schema) -> None:
+        for name, kind in find_unnamed_columns(stored, self._read, has_text=self._has_text).items():
             if kind is not None and name in self._extra and self._takes(name, kind):
                 self._present.add(name)
             else:
                 self._rest.append(name)
-        self._has_own_rest = any(map(is_own_other_fields, found))
+        self._has_own_rest = any(map(is_own_other_fields, stored))
         if (self._rest or self._has_own_rest) and OTHER_FIELDS not in self._extra:
             raise UsageError(
-                f"{self._file.path}: its columns {', '.join(self._rest)} were not there when the run was planned",
-                help="run the same command again: it plans anew",
+                f"{self._file.path}: its columns {', '.join(self._rest)} did not exist when the run was planned",
+                help="run the same command again: it makes a new plan",
             )
 
     def _takes(self, name: str, kind: pa.DataType) -> bool:
@@ -168,54 +168,54 @@ class ColumnMapper:
     def batch(
         self, rows: pa.RecordBatch, first_row: int
     ) -> tuple[pa.RecordBatch, list[QuarantinedRecord], Counter[str]]:
-        """The batch, the rows that cannot be in it, and what was counted: see `UniteColumns`."""
+        """Return the batch, the quarantined rows, and counters (see `UniteColumns`)."""
         arrays: dict[str, pa.Array] = {}
         reasons: Reasons = {}
-        measures: Counter[str] = Counter()
+        counters: Counter[str] = Counter()
         if self._has_text:
             raw = _column(rows, self._read.text)
             arrays[TEXT], reasons = _check_texts(raw, self._read.max_record_bytes)
         for name, planned in self._extra.items():
             if name == OTHER_FIELDS:
-                arrays[name] = self._other_fields(rows, measures)
+                arrays[name] = self._other_fields(rows, counters)
             elif name not in self._present:
                 arrays[name] = pa.nulls(len(rows), planned)
             elif is_json(self.planned.field(name)):
-                arrays[name] = _json_texts(rows, name, measures)
+                arrays[name] = _json_texts(rows, name, counters)
             else:
                 arrays[name] = _column(rows, name).cast(planned)
         positions = np.arange(first_row, first_row + len(rows))
         if not reasons:
-            return build_batch(self.planned, self._file.id, positions, arrays), [], measures
-        kept = np.setdiff1d(np.arange(len(rows)), list(reasons))
-        bad = [
+            return build_batch(self.planned, self._file.id, positions, arrays), [], counters
+        good_rows = np.setdiff1d(np.arange(len(rows)), list(reasons))
+        quarantined = [
             QuarantinedRecord(self._file.id, first_row + row, 0, reason, message, raw_text, num_bytes)
             for row, (reason, message, raw_text, num_bytes) in sorted(reasons.items())
         ]
-        arrays = {name: array.take(pa.array(kept)) for name, array in arrays.items()}
-        return build_batch(self.planned, self._file.id, positions[kept], arrays), bad, measures
+        arrays = {name: array.take(pa.array(good_rows)) for name, array in arrays.items()}
+        return build_batch(self.planned, self._file.id, positions[good_rows], arrays), quarantined, counters
 
-    def _other_fields(self, rows: pa.RecordBatch, measures: Counter[str]) -> pa.Array:
-        begun = _json_texts(rows, OTHER_FIELDS, measures) if self._has_own_rest else None
+    def _other_fields(self, rows: pa.RecordBatch, counters: Counter[str]) -> pa.Array:
+        earlier = _json_texts(rows, OTHER_FIELDS, counters) if self._has_own_rest else None
         if not self._rest:
-            return pa.nulls(len(rows), TEXT_TYPE) if begun is None else begun
+            return pa.nulls(len(rows), TEXT_TYPE) if earlier is None else earlier
         others: list[dict[str, Any]] = [{} for _ in range(len(rows))]
         for name in dict.fromkeys(self._rest):
-            for other, value in zip(others, _read_named_values(rows, name, measures), strict=True):
+            for other, value in zip(others, _read_named_values(rows, name, counters), strict=True):
                 if value is not None:
                     other[name] = value
-        if begun is not None:
-            others = [_merge_objects(text, other) for text, other in zip(begun.to_pylist(), others, strict=True)]
-        measures[OTHER_FIELDS] += sum(map(bool, others))
+        if earlier is not None:
+            others = [_merge_objects(text, other) for text, other in zip(earlier.to_pylist(), others, strict=True)]
+        counters[OTHER_FIELDS] += sum(map(bool, others))
         return to_json_text([other or None for other in others])
 
 
-def _read_named_values(rows: pa.RecordBatch, name: str, measures: Counter[str]) -> list[Any]:
-    """The values of the column of this name; if several have it, those that are not null."""
+def _read_named_values(rows: pa.RecordBatch, name: str, counters: Counter[str]) -> list[Any]:
+    """Return the values of the column with this name; if several have it, a list of those that are not null."""
     columns = []
     for index in rows.schema.get_all_field_indices(name):
         array = _plain_array(rows.column(index))
-        measures[NAN_AS_NULL] += count_not_finite(array)
+        counters[NAN_AS_NULL] += count_not_finite(array)
         columns.append(to_json_values(array, holds_json=is_json(rows.schema.field(index))))
     if len(columns) == 1:
         return columns[0]
@@ -223,25 +223,28 @@ def _read_named_values(rows: pa.RecordBatch, name: str, measures: Counter[str]) 
     return [values or None for values in lists]
 
 
-def _json_texts(rows: pa.RecordBatch, name: str, measures: Counter[str]) -> pa.Array:
+def _json_texts(rows: pa.RecordBatch, name: str, counters: Counter[str]) -> pa.Array:
     array = _plain_array(rows.column(name))
-    measures[NAN_AS_NULL] += count_not_finite(array)
+    counters[NAN_AS_NULL] += count_not_finite(array)
     return to_json_text(to_json_values(array, holds_json=is_json(rows.schema.field(name))))
 
 
-def _merge_objects(begun: str | None, other: dict[str, Any]) -> dict[str, Any]:
-    if begun is None:
+def _merge_objects(earlier: str | None, other: dict[str, Any]) -> dict[str, Any]:
+    """Merge the `other_fields` of a finished dataset with further fields; where keys clash, they stay one value."""
+    if earlier is None:
         return other
     fields: dict[str, Any]
     try:
-        fields = msgspec.json.decode(begun, type=dict[str, msgspec.Raw])
+        fields = msgspec.json.decode(earlier, type=dict[str, msgspec.Raw])
     except msgspec.DecodeError:
-        fields = {OTHER_FIELDS: begun}
-    return {OTHER_FIELDS: msgspec.Raw(begun.encode()), **other} if fields.keys() & other.keys() else {**fields, **other}
+        fields = {OTHER_FIELDS: earlier}
+    if fields.keys() & other.keys():
+        return {OTHER_FIELDS: msgspec.Raw(earlier.encode()), **other}
+    return {**fields, **other}
 
 
 def unite_file_columns(files: Iterable[dict[str, pa.DataType]]) -> dict[str, FieldType]:
-    """The columns of several files that nobody named; JSON text where no type holds the values of all."""
+    """Unite the unnamed columns of several files; a column is JSON text if no type holds the values of all files."""
     united: dict[str, FieldType] = {}
     for columns in files:
         for name, kind in columns.items():
@@ -262,7 +265,7 @@ def _merge_field_types(known: FieldType, kind: pa.DataType, both: pa.DataType | 
 
 
 def join_file_columns(schemas: Iterable[tuple[str, dict[str, pa.DataType]]]) -> dict[str, pa.DataType]:
-    """The columns of several files; a column must have one type in all of them."""
+    """Join the named columns of several files; a column must have one type in all of them."""
     joined: dict[str, tuple[str, pa.DataType]] = {}
     for path, columns in schemas:
         for name, kind in columns.items():
@@ -277,12 +280,12 @@ def join_file_columns(schemas: Iterable[tuple[str, dict[str, pa.DataType]]]) -> 
     return {name: kind for name, (_, kind) in joined.items()}
 
 
-def _lies_in(path: str, column: str) -> bool:
+def _is_inside(path: str, column: str) -> bool:
     return path == column or path.startswith(f"{column}.")
 
 
 def _column(rows: pa.RecordBatch, path: str) -> pa.Array:
-    """A column or a field in it, without its encoding."""
+    """Return a column or a field in it, without its encoding."""
     name, *inner = [path] if path in rows.schema.names else path.split(".")
     array = rows.column(name)
     for step in inner:
@@ -300,10 +303,11 @@ def _plain_array(array: pa.Array) -> pa.Array:
 
 
 Reasons = dict[int, tuple[str, str, bytes | None, int]]
+"""By row, why it is quarantined: the reason, the message, the raw bytes and their number."""
 
 
 def _check_texts(raw: pa.Array, most: int) -> tuple[pa.Array, Reasons]:
-    """The text, with empty strings in place of what is bad; and why, by row."""
+    """Return the texts, with nulls in the place of bad ones, and the reasons of the bad ones by row."""
     reasons: Reasons = {}
     for row in _rows(pc.is_null(raw)):
         reasons[row] = "null_text", "the text is null", None, 0

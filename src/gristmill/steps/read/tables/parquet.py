@@ -3,9 +3,9 @@
 Pages are read through a buffer of 1 MiB and decoded as they are needed, so a row group of any size takes the memory of
 a cell. A range that begins inside a row group decodes that group from its start.
 
-Pages stand one after the other in a row group, so a damaged one takes the rest of its group with it, from the batch of
-rows in which it lies: these rows are set aside as `damaged`, with their number. What that is depends on the file alone,
-since batches are counted from the start of each group.
+Pages are one after the other in a row group, so a damaged one makes the rest of its group unreadable, from the batch of
+rows that contains it: these rows are quarantined as `damaged`, with their number. Which rows these are depends on the
+file alone, since batches are counted from the start of each group.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _END_BYTES = 8
 
 
 def read_parquet_schema(path: str) -> pa.Schema:
-    """The columns of a file, from its footer."""
+    """Return the columns of a file, from its footer."""
     with open_input(path) as stream, _open_parquet(stream, path) as parquet:
         return parquet.schema_arrow
 
 
 def check_footers(files: Iterable[SourceFile]) -> None:
-    """Refuse a local file without a footer, as of a copy that broke off. One small read a file: all are looked at."""
+    """Refuse a local file without a footer, such as an interrupted copy. One small read a file, so all are checked."""
     for file in files:
         with open_input(file.path) as stream:
             stream.seek(max(0, file.num_bytes - _END_BYTES))
@@ -57,7 +57,7 @@ def check_footers(files: Iterable[SourceFile]) -> None:
 
 
 class ParquetReader:
-    """Reads a Parquet file cell by cell."""
+    """A reader of a Parquet file, cell by cell."""
 
     can_cut = True
 
@@ -93,24 +93,24 @@ class ParquetReader:
 
     def _cell(self, number: int, runs: list[_RowRun]) -> CellBatch:
         batches: list[pa.RecordBatch] = []
-        bad: list[QuarantinedRecord] = []
-        measures: Counter[str] = Counter()
+        quarantined: list[QuarantinedRecord] = []
+        counters: Counter[str] = Counter()
         for run in runs:
             if run.rows is None:
                 message = f"rows {run.first_row} to {run.first_row + run.num_rows - 1} cannot be read: {run.damage}"
                 lost = QuarantinedRecord(self._file.id, run.first_row, 0, "damaged", message, num_records=run.num_rows)
-                bad.append(lost)
+                quarantined.append(lost)
             else:
-                batch, bad_rows, counted = self._columns.batch(run.rows, run.first_row)
+                batch, quarantined_rows, counts = self._columns.batch(run.rows, run.first_row)
                 batches.append(batch)
-                bad += bad_rows
-                measures.update(counted)
+                quarantined += quarantined_rows
+                counters.update(counts)
         if len(batches) != 1:
             batches = [pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], self._columns.planned)]
-        return CellBatch(number, batches[0], 0, bad, measures)
+        return CellBatch(number, batches[0], 0, quarantined, counters)
 
     def _runs(self, start: int, stop: int) -> Iterator[_RowRun]:
-        """The rows from `start` to `stop`, in runs of one row group each."""
+        """Yield the rows from `start` to `stop`, in runs of one row group each."""
         with open_input(self._file.path) as stream, _open_parquet(stream, self._file.path) as parquet:
             group_start = 0
             for group, num_rows in enumerate(self._group_rows):
@@ -145,7 +145,7 @@ class ParquetReader:
 
 @dataclass(frozen=True, slots=True)
 class _RowRun:
-    """Consecutive rows of one row group: the rows, or why they cannot be read."""
+    """Consecutive rows of one row group, or the damage that makes them unreadable."""
 
     first_row: int
     num_rows: int
@@ -153,7 +153,7 @@ class _RowRun:
     damage: str = ""
 
     def between(self, start: int, stop: int) -> _RowRun | None:
-        """The part of it in a range of rows."""
+        """Return the part of the run in a range of rows."""
         first, last = max(self.first_row, start), min(self.first_row + self.num_rows, stop)
         if first >= last:
             return None
@@ -162,7 +162,7 @@ class _RowRun:
 
 
 def _cut_at_cells(runs: Iterator[_RowRun], cell_rows: int) -> Iterator[_RowRun]:
-    """The same rows, in runs that end with cells."""
+    """Cut runs at the borders of cells."""
     for run in runs:
         for border in range(run.first_row // cell_rows * cell_rows, run.first_row + run.num_rows, cell_rows):
             if (part := run.between(border, border + cell_rows)) is not None:
@@ -170,7 +170,7 @@ def _cut_at_cells(runs: Iterator[_RowRun], cell_rows: int) -> Iterator[_RowRun]:
 
 
 def _is_damage(error: Exception) -> bool:
-    """Whether it tells of the file's content: Arrow says that with a bare OSError, the system with a number."""
+    """Whether an error is about the content: for that Arrow raises a bare OSError, the system one with a number."""
     return not isinstance(error, OSError) or (type(error) is OSError and error.errno is None)
 
 

@@ -1,6 +1,6 @@
 """Dictionaries of string views, as polars writes categories: pyarrow can neither make nor decode them.
 
-Their values become plain ones, so that every other part may take a column for what its type says.
+Their values become plain strings, so that no other module has to handle them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ _PLAIN = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary
 
 
 def type_without_views(kind: pa.DataType) -> pa.DataType:
-    """The type with dictionaries of views replaced: their values become plain.
+    """Return the type with dictionaries of views replaced by dictionaries of plain values.
 
     >>> type_without_views(pa.dictionary(pa.uint32(), pa.string_view()))
     DictionaryType(dictionary<values=large_string, indices=uint32, ordered=0>)
@@ -34,7 +34,7 @@ def schema_without_views(schema: pa.Schema) -> pa.Schema:
 
 
 def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with the columns of `schema_without_views`."""
+    """Return the batch with the columns of `schema_without_views`."""
     schema = schema_without_views(batch.schema)
     if schema.equals(batch.schema):
         return batch
@@ -45,7 +45,7 @@ def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _decode_views(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if column.type == kind:
         return column
-    column.validate(full=True)  # of a damaged file, views may lead anywhere
+    column.validate(full=True)  # in a damaged file, views may point anywhere
     if pa.types.is_dictionary(kind):
         return pa.DictionaryArray.from_arrays(column.indices, column.dictionary.cast(kind.value_type))
-    return pa.array(column.to_pylist(), kind)  # inside of lists and objects, value by value
+    return pa.array(column.to_pylist(), kind)  # inside lists and objects, value by value

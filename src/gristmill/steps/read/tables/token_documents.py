@@ -1,6 +1,6 @@
-"""Rows of a token dataset that is not packed, read as documents again: each row is one.
+"""Rows of a token dataset that is not packed, read as documents again: each row is one document.
 
-What a document still has is its ids, and of a chat its loss mask.
+A document has its ids and, if it is a chat, its loss mask; the text and all other columns are gone.
 """
 
 from __future__ import annotations
@@ -25,46 +25,46 @@ _TEXT_KEYS = ("text", "columns", "max_record_bytes")
 
 
 def refuse_text_keys(read: Read) -> None:
-    """Refuse keys of a source that mean nothing where there is no text."""
+    """Refuse keys of a source that have no meaning without text."""
     untouched = Read(read=read.read)
     for key in _TEXT_KEYS:
         if getattr(read, key) != getattr(untouched, key):
             raise UsageError(
-                f"{key}: a dataset of tokens has token ids and splits, and neither text nor other columns",
+                f"{key}: a dataset of tokens has only token ids and splits, no text and no other columns",
                 help=f"leave {key} out, or read the documents that the tokens were made of",
             )
 
 
 def holds_token_rows(stored: pa.Schema) -> bool:
-    """Whether a shard of ours with these columns holds rows of tokens."""
+    """Whether a shard with these columns holds rows of tokens."""
     return {INPUT_IDS, LENGTHS, ORIGINS} <= set(stored.names)
 
 
 def documents_schema(stored: pa.Schema, path: str) -> pa.Schema:
-    """The columns of the documents in a shard of rows."""
+    """Return the columns of the documents in a shard of rows."""
     kind = CHATS if LOSS_MASK in stored.names else TOKENS
     if find_schema_problem(kind, stored) is not None or not stored.equals(shard_schema(stored, None)):
         raise UsageError(
             f"{path} holds {', '.join(f'{field.name} {field.type}' for field in stored)}: only rows of one document "
-            "each, with nothing but its ids, can be read again",
+            "each, with its ids alone, can be read again",
             help="read the documents that the tokens were made of",
         )
-    kept = [stored.field(name) for name in (INPUT_IDS, LOSS_MASK) if name in stored.names]
-    return pa.schema([(ORIGIN, ORIGIN_TYPE), *kept])
+    fields = [stored.field(name) for name in (INPUT_IDS, LOSS_MASK) if name in stored.names]
+    return pa.schema([(ORIGIN, ORIGIN_TYPE), *fields])
 
 
 class TokenRowMapper:
-    """Turns rows of one shard into batches of the planned schema; the counterpart of `ColumnMapper`."""
+    """A mapper of rows of one shard to batches of the planned schema; the counterpart of `ColumnMapper`."""
 
     def __init__(self, file: SourceFile, stored: pa.Schema, planned: pa.Schema) -> None:
         self._file = file
         self._planned = planned
-        found = documents_schema(stored, file.path)
+        own = documents_schema(stored, file.path)
         self.top_level = [name for name in planned.names if name != ORIGIN]
         for name in self.top_level:
-            if name not in found.names or found.field(name).type != planned.field(name).type:
+            if name not in own.names or own.field(name).type != planned.field(name).type:
                 raise UsageError(
-                    f'{file.path} holds {", ".join(map(str, found))}, but other shards hold "{name}" as '
+                    f'{file.path} holds {", ".join(map(str, own))}, but other shards hold "{name}" as '
                     f"{planned.field(name).type}",
                     help="read datasets of one tokenizer only",
                 )

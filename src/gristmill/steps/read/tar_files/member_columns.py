@@ -1,7 +1,7 @@
-"""The members of a WebDataset sample that nobody named, as columns: one an extension, and the key.
+"""The members of a WebDataset sample that the recipe does not name, as columns: one an extension, and the key.
 
-A JSON member has the type of its values, as a key of a JSON record has; others are text, or bytes where a sample holds
-what is no text. A member that the plan did not see, and one that does not fit, goes to `other_fields`.
+A JSON member has the type of its values, like a key of a JSON record; other members are text, or bytes if a sample
+holds one that is not text. A member that the plan did not see, or that does not fit, goes to `other_fields`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def infer_member_types(samples: Sequence[TarSample], known: Collection[str]) -> dict[str, FieldType]:
-    """A type for each member of some samples, without those that are `known`."""
+    """Return a type for each member of some samples that is not in `known`."""
     names = dict.fromkeys(name for sample in samples for name in sample.members)
     types = {} if KEY in known else {KEY: FieldType(TEXT_TYPE)}
     for name in names:
@@ -42,7 +42,7 @@ def infer_member_types(samples: Sequence[TarSample], known: Collection[str]) -> 
 
 
 class MemberColumns:
-    """Members of samples into columns of planned types."""
+    """A mapper of the members of samples to columns of planned types."""
 
     def __init__(self, schema: pa.Schema, known: Collection[str]) -> None:
         fields = [field for field in schema if field.name not in known and field.name != OTHER_FIELDS]
@@ -53,7 +53,7 @@ class MemberColumns:
         self._decoder = RecordColumns({name: kind for name, kind in types.items() if name not in self._plain})
 
     def arrays(self, samples: Iterable[TarSample]) -> dict[str, pa.Array]:
-        """The columns of some samples, and `other_fields`."""
+        """Return the columns of some samples, with `other_fields`."""
         values: dict[str, list[Any]] = {name: [] for name in self._plain}
         lines = []
         for sample in samples:

@@ -1,7 +1,7 @@
 """Samples of a WebDataset tar: members with the same name up to the first dot, one after the other.
 
 `text: txt` names a member by its extension; `text: json.content` a field of a JSON member; `__key__` is the name
-itself. Members that no column needs are passed over without being held.
+itself. Members that no column needs are skipped and never held in memory.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _META = re.compile(r"__[^/]*__($|/)")
 
 
 class MemberPath(NamedTuple):
-    """Where a column comes from: a member's extension, and a field if that member is JSON."""
+    """The place of a column in a sample: a member's extension, and a field if that member is JSON."""
 
     member: str
     field: str | None
 
     @classmethod
     def parse(cls, path: str) -> MemberPath:
-        """Take a column's path apart.
+        """Parse a column's path.
 
         >>> MemberPath.parse("seg.txt"), MemberPath.parse("meta.json.a.b")
         (MemberPath(member='seg.txt', field=None), MemberPath(member='meta.json', field='a.b'))
@@ -52,7 +52,7 @@ def is_json_member(extension: str) -> bool:
 
 
 def member_path(read: Read, column: str) -> MemberPath:
-    """Where a column of a source comes from. Tars of ours hold the text as `.txt` and the other columns in `.json`."""
+    """Return the place of a column. Tars of a finished dataset hold the text as `.txt`, other columns in `.json`."""
     if read.format != "gristmill":
         return MemberPath.parse(column)
     return MemberPath("txt", None) if column == TEXT else MemberPath(JSON, column)
@@ -63,13 +63,13 @@ class TarMembers(Protocol):
 
     @property
     def damage(self) -> object | None:
-        """After the last member: why the tar broke off there, if it did."""
+        """After the last member: the damage that ended the tar, if there is any."""
 
     def members(self) -> Iterator[Any]:
-        """Headers, in order."""
+        """Yield the headers, in order."""
 
     def content(self, member: Any, /) -> bytes | None:
-        """Of the member given last; None if the tar ends in it."""
+        """Return the bytes of the member that was yielded last; None if the tar ends in it."""
 
 
 @dataclass(slots=True)
@@ -78,17 +78,17 @@ class TarSample:
 
     key: str
     position: int
-    """Number of its first member in the file."""
+    """The number of its first member in the file."""
     cell: int
     members: dict[str, bytes] = field(default_factory=dict)
     too_large: dict[str, int] = field(default_factory=dict)
-    """Sizes of members that were not read for their size."""
+    """The sizes of members that were not read because they are too large."""
 
 
 def add_members_to_json(sample: TarSample) -> None:
-    """Put what a tar of ours holds beside the text and `.json` into the latter: bytes as base64, and a key of its own.
+    """Put all members of a finished dataset's sample into its `.json`: bytes as base64, and the sample's own key.
 
-    Who reads a dataset of ours finds every column in the record, as in JSON lines.
+    So the record has every column, as in JSON lines.
     """
     raw = sample.members.get(JSON, b"{}")
     extra = {name: content for name, content in sample.members.items() if name not in ("txt", JSON)}
@@ -98,20 +98,20 @@ def add_members_to_json(sample: TarSample) -> None:
         if not is_origin_key(sample.key):
             raw = with_new_value(raw, KEY, sample.key)
     except ValueError:
-        return  # what is no JSON object is set aside as such
+        return  # a member that is not a JSON object is quarantined later
     sample.members[JSON] = raw
 
 
 @dataclass(slots=True)
 class StrayMember:
-    """A member that belongs to no sample because something is wrong with it."""
+    """A member that is quarantined and belongs to no sample."""
 
     cell: int
-    bad: QuarantinedRecord
+    record: QuarantinedRecord
 
 
 class TarSampleWalk:
-    """Walks through a tar stream; without `needed` all members are taken.
+    """A walk through the samples of a tar; without `needed` all members are read.
 
     After the last sample, `num_members`, `cell` and `unfinished` say where it ended.
     """
@@ -128,15 +128,15 @@ class TarSampleWalk:
         first_cell: int = 0,
         cells: range | None = None,
     ) -> None:
-        """Member `first_member` is the first that `stream` gives, and begins cell `first_cell`.
+        """Start at member `first_member`, the first of `stream`, which begins cell `first_cell`.
 
-        `cells`: of others nothing is read, and the walk ends behind them.
+        With `cells`, nothing is read of other cells, and the walk ends after them.
         """
         self.num_members = first_member
         self.cell = first_cell
         self._cells = cells
         self.unfinished: TarSample | None = None
-        """The sample in which a damaged file broke off."""
+        """The sample in which a damaged file ended."""
         self._stream = stream
         self._file = file
         self._needed = needed
@@ -161,7 +161,7 @@ class TarSampleWalk:
                         return
                     sample = TarSample(key, position, self.cell)
                 if fault is None and sample is not None and extension in (*sample.members, *sample.too_large):
-                    fault = "duplicate_member", f"{member.name!r} is there twice"
+                    fault = "duplicate_member", f"{member.name!r} occurs twice"
                 if fault is not None:
                     yield StrayMember(self.cell, QuarantinedRecord(self._file, position, 0, *fault, None, member.size))
                 elif sample is not None and (self._needed is None or extension in self._needed) and self._is_wanted():
@@ -190,18 +190,18 @@ class TarSampleWalk:
 
 
 def _sample_name(member: Member) -> tuple[str, str] | None:
-    """Key and extension; None for what is no part of a sample: folders, WebDataset's own notes, names without a dot."""
+    """Return key and extension; None for folders, WebDataset's own notes and names without a dot."""
     if member.isdir() or _META.match(member.name):
         return None
-    # What is no UTF-8 in a name is shown as \xff: columns hold text.
+    # Bytes of a name that are not UTF-8 become escapes such as \xff: columns hold text.
     name = member.name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    found = split_sample_name(name)
-    return (found[0], found[1].lower()) if found else None
+    parts = split_sample_name(name)
+    return (parts[0], parts[1].lower()) if parts else None
 
 
 def _find_fault(member: Member) -> tuple[str, str] | None:
     if member.name.startswith("/") or ".." in member.name.split("/"):
-        return "unsafe_name", f"{member.name!r} leads out of the archive"
+        return "unsafe_name", f"{member.name!r} points outside the archive"
     if not member.isreg() or (isinstance(member, TarInfo) and member.issparse()):
         return "not_a_file", f"{member.name!r} is a link, a device or a sparse file"
     return None

@@ -1,8 +1,8 @@
-"""Walking a tar stream member by member, so that every way it can end is told apart.
+"""A tar stream, read member by member, with every way in which it can end told apart.
 
-`tarfile` stops without a word at a damaged header in the middle of an archive, at a missing end mark, and at the end
-mark of the first of several archives put one after the other. Here the first two are damage, and the third goes on.
-This is for compressed tars, which have no places; plain ones have an index (`storage.tar_index`).
+`tarfile` silently stops at a damaged header in the middle of an archive, at a missing end mark, and at the end mark of
+the first of several concatenated archives. Here the first two are damage, and the third continues with the next
+archive. This is for compressed tars, which can only be read in order; plain ones have an index (`storage.tar_index`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
 
 _MAX_READS_BEHIND_END = 4
-"""`tarfile` passes over a member in reads of 10 KiB, also where a header says that it has 2**80 bytes."""
+"""How many empty reads end the stream: `tarfile` skips a member in reads of 10 KiB, even if its header claims 2**80
+bytes."""
 
 
 class _ChunkStream:
-    """The `read` that tarfile needs, over chunks. A damaged stream just ends, and `error` says so."""
+    """Chunks with the `read` method that tarfile needs. A damaged stream just ends, and `error` is set."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self.error: CorruptStreamError | None = None
@@ -45,7 +46,7 @@ class _ChunkStream:
         self.num_bytes += len(data)
         self._reads_behind_end = 0 if data else self._reads_behind_end + 1
         if self._reads_behind_end > _MAX_READS_BEHIND_END:
-            raise EOFError("the tar file is cut short")
+            raise EOFError("the tar file is truncated")
         return data
 
     def _fetch(self) -> bool:
@@ -57,7 +58,7 @@ class _ChunkStream:
 
 
 class TarStream:
-    """The members of a tar file, in order; then `damage` says whether its end was reached."""
+    """The members of a tar file, in order; afterwards `damage` is set if the end was not reached."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self.damage: StreamDamage | None = None
@@ -68,7 +69,7 @@ class TarStream:
     def members(self) -> Iterator[tarfile.TarInfo]:
         fault: str | None = None
         try:
-            # Not a context: there is nothing to close, the stream is the caller's.
+            # No context manager: there is nothing to close, and the stream belongs to the caller.
             self._archive = tarfile.open(  # noqa: SIM115
                 fileobj=cast("IO[bytes]", self._stream),
                 mode="r|",
@@ -88,7 +89,7 @@ class TarStream:
             self.damage = StreamDamage("truncated_stream", fault or "the tar file has no end mark")
 
     def content(self, member: tarfile.TarInfo) -> bytes | None:
-        """The bytes of the member given last; None if the stream ends in them."""
+        """Return the bytes of the member that was yielded last; None if the stream ends in them."""
         assert self._archive is not None
         opened = self._archive.extractfile(member)
         assert opened is not None

@@ -1,8 +1,8 @@
 """WebDataset tars of text and JSON members. Nothing is ever written to disk under a member's name.
 
-A cell is samples until about 4 MiB of members have gone by. A plain tar is read by an index of its members
-(`storage.tar_index`): a piece of a large one by one that the run has made first. A small one is scanned on the way, and
-a compressed one that was not unpacked is a stream; of both a range costs all that comes before it.
+A cell is as many samples as have about 4 MiB of members. A piece of a large plain tar is read by an index of its
+members (`storage.tar_index`), which the run makes first. A small tar is scanned as it is read, and a compressed one
+that was not unpacked is a stream; for a range of these, everything before it is read too.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 
 class WebDatasetReader:
-    """Reads a tar file cell by cell."""
+    """A reader of a tar file, cell by cell."""
 
     can_cut = False
 
@@ -84,8 +84,8 @@ class WebDatasetReader:
         self._keeps_record = RECORD in schema.names
         paths = [self._text, *self._columns.values()]
         self._named = frozenset([*(path.member for path in paths), *([JSON] if self._keeps_record else [])])
-        self._is_ours = read.format == "gristmill" and (self._keeps_record or bool(self._columns))
-        self._needed = None if is_loose or self._is_ours else self._named
+        self._is_own_dataset = read.format == "gristmill" and (self._keeps_record or bool(self._columns))
+        self._needed = None if is_loose or self._is_own_dataset else self._named
         self._fields = self._json_fields(extra)
         known = {path.member for path in paths if path.field is None} | {ORIGIN, TEXT, *self._columns}
         self._loose = MemberColumns(schema, known) if is_loose else None
@@ -121,36 +121,36 @@ class WebDatasetReader:
             cells=cells,
         )
         building = _CellBuilder(first_cell)
-        for found in walk.walk():
-            while building.cell < found.cell:
+        for item in walk.walk():
+            while building.cell < item.cell:
                 if building.cell >= cells.start:
                     yield self._build_cell(building)
                 building = _CellBuilder(building.cell + 1)
             if building.cell < cells.start:
                 continue
-            if isinstance(found, StrayMember):
-                building.bad.append(found.bad)
+            if isinstance(item, StrayMember):
+                building.quarantined.append(item.record)
             else:
-                self._add(found, building)
-        if building.cell < walk.cell and walk.cell in cells:  # a sample that broke off begins a cell
+                self._add(item, building)
+        if building.cell < walk.cell and walk.cell in cells:  # an unfinished sample begins a cell
             if building.cell in cells:
                 yield self._build_cell(building)
             building = _CellBuilder(walk.cell)
         if tar.damage is not None:
-            building.bad.append(self._rest(walk, tar.damage))
-        if building.cell in cells and (walk.num_members or building.bad):
+            building.quarantined.append(self._rest(walk, tar.damage))
+        if building.cell in cells and (walk.num_members or building.quarantined):
             yield self._build_cell(building)
 
     def _rest(self, walk: TarSampleWalk, damage: StreamDamage | str) -> QuarantinedRecord:
         if isinstance(damage, str):
             damage = StreamDamage("truncated_stream", damage)
-        if self._piece is not None and self._piece.damage is not None:  # of the compressed file that it was
+        if self._piece is not None and self._piece.damage is not None:  # the compressed file was damaged
             damage = self._piece.damage
         position = walk.unfinished.position if walk.unfinished else walk.num_members
         return QuarantinedRecord(self._file.id, position, 0, damage.reason, damage.message)
 
     def _json_fields(self, types: dict[str, pa.DataType]) -> dict[str, JsonFields]:
-        """A decoder for each JSON member that fields are taken from."""
+        """Make a decoder for each JSON member whose fields are columns."""
         columns: dict[str, dict[str, pa.DataType]] = {}
         for name, path in self._columns.items():
             if path.field is not None:
@@ -164,7 +164,7 @@ class WebDatasetReader:
         }
 
     def _add(self, sample: TarSample, building: _CellBuilder) -> None:
-        if self._is_ours:
+        if self._is_own_dataset:
             add_members_to_json(sample)
         try:
             text, values = self._values(sample)
@@ -172,7 +172,7 @@ class WebDatasetReader:
         except _BadSample as bad:
             raw = sample.members.get(bad.member)
             size = sample.too_large.get(bad.member, len(raw or b""))
-            building.bad.append(
+            building.quarantined.append(
                 QuarantinedRecord(
                     self._file.id, sample.position, 0, bad.reason, f"{sample.key}: {bad.message}", raw, size
                 )
@@ -184,7 +184,7 @@ class WebDatasetReader:
         building.records.append(record)
         if self._loose is not None:
             building.samples.append(sample)
-            building.measures["members_too_large"] += len(sample.too_large)
+            building.counters["members_too_large"] += len(sample.too_large)
 
     def _values(self, sample: TarSample) -> tuple[str, list[Any]]:
         for member in sorted(self._named & sample.too_large.keys()):
@@ -200,11 +200,11 @@ class WebDatasetReader:
         return text, [self._value(sample, path, rows) for path in self._columns.values()]
 
     def _record(self, sample: TarSample, text: str) -> bytes:
-        """The whole record of a tar of ours, as a JSON object that holds its text."""
+        """Return the whole record of a finished dataset, as a JSON object that holds its text."""
         raw = sample.members.get(JSON, b"{}")
         try:
             return raw if self._text.field is not None else with_text(raw, text)
-        except ValueError as error:  # also what msgspec raises
+        except ValueError as error:  # msgspec's errors are ValueErrors too
             raise _BadSample(JSON, "invalid_json", str(error)) from None
 
     def _decode_member(self, sample: TarSample, member: str) -> Any:
@@ -234,29 +234,29 @@ class WebDatasetReader:
         if self._loose is not None:
             arrays |= self._loose.arrays(building.samples)
             rest = arrays[OTHER_FIELDS]
-            building.measures[OTHER_FIELDS] += len(rest) - rest.null_count
+            building.counters[OTHER_FIELDS] += len(rest) - rest.null_count
         if self._keeps_record:
             arrays[RECORD] = pa.array(building.records, RECORD_TYPE)
         positions = np.array(building.positions, np.int64)
-        building.bad.sort(key=lambda bad: bad.position)
+        building.quarantined.sort(key=lambda record: record.position)
         batch = build_batch(self._schema, self._file.id, positions, arrays)
-        return CellBatch(building.cell, batch, 0, building.bad, +building.measures)
+        return CellBatch(building.cell, batch, 0, building.quarantined, +building.counters)
 
 
 def index_cells(path: str, max_cells: int | None, cell_bytes: int = CELL_BYTES) -> tuple[TarIndex, list[int]]:
-    """The index of a plain tar, as far as so many cells go, and the number of the first member of each cell."""
+    """Index up to `max_cells` cells of a plain tar; also return the number of the first member of each cell."""
     with open_input(path) as file:
         scan = _IndexingScan(file)
         cells = range(sys.maxsize if max_cells is None else max_cells)
         starts = [0]
-        for found in TarSampleWalk(scan, 0, frozenset(), 0, cell_bytes, cells=cells).walk():
-            if isinstance(found, TarSample) and found.cell == len(starts):
-                starts.append(found.position)
+        for item in TarSampleWalk(scan, 0, frozenset(), 0, cell_bytes, cells=cells).walk():
+            if isinstance(item, TarSample) and item.cell == len(starts):
+                starts.append(item.position)
         return scan.index(), starts
 
 
 class _IndexingScan:
-    """The headers of a tar, put down in an index as they go by."""
+    """The headers of a tar, added to an index as they are read."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._scan = TarScan(file)
@@ -272,13 +272,15 @@ class _IndexingScan:
             yield member
 
     def content(self, member: TarMember) -> bytes | None:
-        raise NotImplementedError(f"nobody needs {member.name} here")
+        raise NotImplementedError(f"indexing reads headers only, not {member.name}")
 
     def index(self) -> TarIndex:
         return self._builder.build(self._scan.num_bytes, self._scan.fault)
 
 
 class _CellBuilder:
+    """The values of a cell's samples, collected until the cell is complete."""
+
     def __init__(self, cell: int) -> None:
         self.cell = cell
         self.positions: list[int] = []
@@ -286,11 +288,13 @@ class _CellBuilder:
         self.values: list[list[Any]] = []
         self.records: list[bytes] = []
         self.samples: list[TarSample] = []
-        self.measures: Counter[str] = Counter()
-        self.bad: list[QuarantinedRecord] = []
+        self.counters: Counter[str] = Counter()
+        self.quarantined: list[QuarantinedRecord] = []
 
 
 class _BadSample(Exception):
+    """A sample is quarantined because of one of its members."""
+
     def __init__(self, member: str, reason: str, message: str) -> None:
         super().__init__(message)
         self.member = member
