@@ -304,7 +304,7 @@ def test_wrong_recipes_are_refused_in_the_plan(folder):
         with pytest.raises(UsageError, match=message):
             gm.plan(gm.Recipe(sources=sources, steps=chosen, output="out", folder=str(folder)))
     own = {**sources, "web": gm.Source(sources["web"], [by_documents(size=5)])}
-    with pytest.raises(UsageError, match="weighs all sources"):
+    with pytest.raises(UsageError, match="needs all sources"):
         gm.plan(gm.Recipe(sources=own, output="out", folder=str(folder)))
     for options in ({"size": 0}, {"by": "bytes"}, {"max_epochs": 0}, {"weights": {"web": -1}}, {"size": 2.5}):
         with pytest.raises(UsageError):

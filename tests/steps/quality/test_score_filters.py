@@ -132,11 +132,11 @@ def test_null_switches_a_rule_off_and_its_pass_too():
         ({"max_hash_word_ratio": [1]}, "max_hash_word_ratio: Expected `float"),
         ({"by_language": {"de": 3}}, "by_language: Expected `object"),
         ({"stop_words": 3}, "stop_words: Expected `array"),
-        ({"stop_words": ["of the"]}, "no single word"),
+        ({"stop_words": ["of the"]}, "not a single word"),
         ({"by_language": {"german": {"min_words": 3}}}, '"german" is not a language code'),
         ({"by_language": {"xx": {}}}, '"xx" is not a language code'),
         ({"by_language": {"": {}}}, "is not a language code"),
-        ({"by_language": {"zh": {"stop_words": ["的是"]}}}, "no single word"),
+        ({"by_language": {"zh": {"stop_words": ["的是"]}}}, "not a single word"),
     ],
 )
 def test_senseless_tables_are_refused(parameters, message):

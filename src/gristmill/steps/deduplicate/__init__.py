@@ -1,1 +1,1 @@
-"""The kernels of `deduplicate`: from keys to candidates, from candidates to clusters. Pure functions of arrays."""
+"""The step `deduplicate` and its kernels: from keys to candidates, from candidates to clusters."""

@@ -1,8 +1,10 @@
-"""Documents with a key in common, as pairs that may be alike. Linear in the number of documents, however many share a
-key: in a group of up to `ALL_PAIRS` all pairs are taken; in a larger one each document with the group's best, with the
-one before it, and with some that are likely (`large_groups`), about as many for each as in the largest of the others.
+"""Documents with a key in common, as pairs that may be similar.
 
-Rank: of two documents the one with the smaller (rank, number) is the better one, and stays.
+Linear in the number of documents, however many share a key: in a group of up to `ALL_PAIRS` documents all pairs are
+candidates; in a larger one each document is paired with the group's best, with the one before it, and with a few likely
+ones (`large_groups`), about as many for each document as in the largest of the other groups.
+
+Rank: of two documents the one with the smaller (rank, number) is the better one, and survives.
 """
 
 from __future__ import annotations
@@ -23,10 +25,10 @@ if TYPE_CHECKING:
     from gristmill.steps.deduplicate.large_groups import Sketches
 
     Ranks = Callable[[NDArray[np.int64]], NDArray[np.uint64]]
-    """The ranks of some documents."""
+    """A function that returns the ranks of documents."""
 
 ALL_PAIRS = 24
-"""Members of a group of which all pairs are taken: eleven or twelve for each, as in larger groups."""
+"""The size up to which all pairs of a group are candidates: eleven or twelve for each member, as in larger groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class Pairs:
 
     @staticmethod
     def of(one: NDArray[np.int64], other: NDArray[np.int64]) -> Pairs:
-        """Sorted, each once."""
+        """Sort pairs, and keep each once."""
         first, second = np.minimum(one, other), np.maximum(one, other)
         order = np.lexsort((first, second))
         first, second = first[order], second[order]
@@ -63,12 +65,12 @@ class KeyGroups:
 
 
 def group_by_key(keys: NDArray[np.uint64], documents: NDArray[np.int64], ranks: Ranks) -> KeyGroups:
-    """The groups of two and more; each document comes at most once under each key."""
+    """Return the groups of two and more documents; each document must be at most once under each key."""
     order = np.argsort(keys)
     keys = keys[order]
     is_start = np.ones(len(keys) + 1, dtype=bool)
     is_start[1:-1] = keys[1:] != keys[:-1]
-    # One that begins where the next one begins too is alone.
+    # A group that begins where the next one begins too has one member.
     in_group = ~(is_start[:-1] & is_start[1:])
     keys, documents = keys[in_group], documents[order[in_group]]
     order = np.lexsort((documents, ranks(documents), keys))
@@ -77,9 +79,10 @@ def group_by_key(keys: NDArray[np.uint64], documents: NDArray[np.int64], ranks: 
 
 
 def group_by_digest(digests: NDArray[np.uint64], documents: NDArray[np.int64], ranks: Ranks) -> KeyGroups:
-    """The same for keys of 128 bits, two numbers a document."""
-    found = group_by_key(digests[:, 0], np.arange(len(documents)), lambda rows: digests[rows, 1])
-    rows = found.documents
+    """Like `group_by_key`, for keys of 128 bits: two numbers a document."""
+    # Group by the first half, sorted by the second half: then equal digests are neighbours.
+    groups = group_by_key(digests[:, 0], np.arange(len(documents)), lambda rows: digests[rows, 1])
+    rows = groups.documents
     halves = digests[rows]
     is_start = np.ones(len(rows) + 1, dtype=bool)
     is_start[1:-1] = (halves[1:] != halves[:-1]).any(axis=1)
@@ -90,18 +93,18 @@ def group_by_digest(digests: NDArray[np.uint64], documents: NDArray[np.int64], r
     return KeyGroups(copies[order], np.flatnonzero(np.append(is_start[:-1][in_group], True)))
 
 
-def find_candidate_pairs(found: KeyGroups, sketches: Sketches, num_fixed: int = 0) -> Pairs:
-    """The pairs to compare. Two of the first `num_reference` documents, which always stay, may be among them."""
-    sizes = np.diff(found.starts)
+def find_candidate_pairs(groups: KeyGroups, sketches: Sketches, num_reference: int = 0) -> Pairs:
+    """Return the pairs to compare; some may be pairs of two reference documents, the first `num_reference`."""
+    sizes = np.diff(groups.starts)
     num_pairs = np.where(sizes <= ALL_PAIRS, sizes * (sizes - 1) // 2, 2 * sizes - 3)
     one, other = np.empty(num_pairs.sum(), np.int64), np.empty(num_pairs.sum(), np.int64)
-    _write_pairs(found.documents, found.starts, ALL_PAIRS, one, other)
+    _write_pairs(groups.documents, groups.starts, ALL_PAIRS, one, other)
     ones, others = [one], [other]
     for group in np.flatnonzero(sizes > ALL_PAIRS):
-        members = found.documents[found.starts[group] : found.starts[group + 1]]
-        for some, neighbours in pair_likely_members(members, sketches, num_fixed):
-            ones.append(some)
-            others.append(neighbours)
+        members = groups.documents[groups.starts[group] : groups.starts[group + 1]]
+        for left, right in pair_likely_members(members, sketches, num_reference):
+            ones.append(left)
+            others.append(right)
     return Pairs.of(np.concatenate(ones), np.concatenate(others))
 
 

@@ -1,7 +1,7 @@
-"""`deduplicate`: one of each set of copies, over all sources together.
+"""`deduplicate`: keep one of each set of copies, over all sources together.
 
-A description and nothing else: the kernels are in `steps/duplicates`, and how they come together over a corpus that is
-larger than memory is the pipeline's.
+The step is a description. Its kernels are beside it in this folder; its barrier in the pipeline applies them to a
+corpus that is larger than memory.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 DUPLICATE = "duplicate"
-"""The reason for which a copy of a text is dropped."""
+"""The reason for dropping a copy of a text."""
 NEAR_DUPLICATE = "near_duplicate"
-"""The reason for which a text is dropped that is much like another one."""
+"""The reason for dropping a text that is very similar to another one."""
 DUPLICATE_COUNT = "duplicate_count"
 AGAINST = "deduplicate.against"
-"""Stands for the source's name in the origins of the documents of `against`."""
+"""The name in the place of a source's, in the origins of the documents of `against`."""
 
 KINDS = ("near", "exact")
 VERIFY = ("text", "signature")
@@ -42,21 +42,22 @@ _MIN_RECALL = 0.5
 
 
 class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
-    """Keep one of each set of copies, over all sources together; the others are dropped, each with its survivor named.
+    """Keep one of each set of copies, over all sources together; drop the others and record the survivor of each.
 
-    Texts that are equal are dropped as `duplicate`. With `kind: near` (the default) so are those whose sets of word
-    `ngram`s are alike, as `near_duplicate`: a Jaccard similarity of at least `threshold` with the very document that
-    stays. Texts with fewer than `ngram` words are compared exactly.
+    Equal texts are dropped as `duplicate`. With `kind: near` (the default), similar texts are dropped too, as
+    `near_duplicate`: those whose set of word `ngram`s has a Jaccard similarity of at least `threshold` with that of the
+    survivor itself. Texts with fewer than `ngram` words are compared exactly.
 
     The survivor is the one whose source comes first in `prefer`, then the longest (`prefer_longest`), then the first by
-    source, file and place. `against` names a dataset or file whose documents all stay: what is in it is dropped here.
+    source, file and position. `against` names a dataset or files whose documents always survive: their copies are
+    dropped here.
 
     Candidates are found by `bands` of `rows` MinHash values. With `verify: text` signatures may reject a pair, but each
     removal is verified by comparing the shingle sets of both texts, and its similarity is exact; `signature` compares
-    no texts, and its similarities are estimates. A source that loses more than `max_source_loss` or a cluster above
-    `max_cluster` stops the run.
+    no texts, and its similarities are estimates. The run fails if a source loses more than `max_source_loss`, or if a
+    cluster is larger than `max_cluster`.
 
-    `against` is no decontamination: it compares whole documents, and does not find a test question inside a page.
+    `against` is not a decontamination: it compares whole documents, and does not find a test question inside a page.
 
     >>> Deduplicate(threshold=0.8).estimate_recall(0.8)
     0.9957...
@@ -74,23 +75,23 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
     rows: int = 6
     verify: str = "text"
     prefer: list[str] = msgspec.field(default_factory=list)
-    """Sources, the most wanted first; those not named come last, all alike."""
+    """Sources, the most preferred first; the other sources come last, with equal rank."""
     prefer_longest: bool = True
     against: str | dict[str, Any] | None = None
     """Files or a dataset, or the keys of a source: `{read: older.jsonl, text: content}`."""
     count: bool = False
-    """Add a column `duplicate_count`: how many documents each stands for, itself among them. None may have it yet."""
+    """Whether to add the new column `duplicate_count`: how many documents each represents, including itself."""
     max_source_loss: float = 0.5
     max_cluster: int = 100_000
     partition_bytes: int = 32 << 20
-    """How many keys a worker holds at once; it takes about five times as much memory."""
+    """The size of the keys that a worker loads together; it uses about five times as much memory."""
 
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, KINDS)
         check_choice("verify", self.verify, VERIFY)
         for name in ("threshold", "max_source_loss"):
             share = getattr(self, name)
-            if not 0 < share <= 1:  # not a number is refused too
+            if not 0 < share <= 1:  # refuses NaN too
                 raise UsageError(f"{name} must be above 0 and at most 1, not {share}")
         for name in ("ngram", "bands", "rows", "max_cluster", "partition_bytes"):
             if getattr(self, name) < 1:
@@ -115,12 +116,12 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
             rows = int(math.log(1 - 0.5 ** (1 / self.bands)) / math.log(self.threshold)) if self.threshold < 1 else 1
             raise UsageError(
                 f"threshold {self.threshold}: {self.bands} bands of {self.rows} rows would find only {recall:.0%} of "
-                "the pairs that are just so alike",
-                help=f"take at most {max(rows, 1)} rows, or more bands",
+                "the pairs with just this similarity",
+                help=f"use at most {max(rows, 1)} rows, or more bands",
             )
 
     def estimate_recall(self, similarity: float) -> float:
-        """The probability that two documents so alike are compared at all."""
+        """Return the probability that two documents of this similarity are compared at all."""
         return float(1 - (1 - similarity**self.rows) ** self.bands)
 
     @property
@@ -155,53 +156,53 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
         return schema.append(pa.field(DUPLICATE_COUNT, pa.int64()))
 
     def resolve(self, folder: str) -> Deduplicate:
-        """With the files of `against` looked up."""
+        """Find the files of `against`."""
         if self.against is None:
             return self
         read = self._parse_against()
-        found = find_files(read.read, base=folder)
-        read = with_detected_format(read, found)
-        chosen = list_source_files(AGAINST, read, found, needs_train=False)
-        files = [msgspec.structs.replace(file, split="") for file in chosen]
+        listed = find_files(read.read, base=folder)
+        read = with_detected_format(read, listed)
+        source_files = list_source_files(AGAINST, read, listed, needs_train=False)
+        files = [msgspec.structs.replace(file, split="") for file in source_files]
         require_column("deduplicate: against", TEXT, plan_schema(read, files, keeps_record=False))
         fields = msgspec.structs.asdict(self)
         return DeduplicateAgainst(**fields, read=read, files=files, content=[file.identity for file in files])
 
     def _parse_against(self) -> Read:
-        given = {"read": self.against} if isinstance(self.against, str) else self.against
+        keys = {"read": self.against} if isinstance(self.against, str) else self.against
         try:
-            return msgspec.convert(given, Read)
+            return msgspec.convert(keys, Read)
         except msgspec.ValidationError as error:
             raise UsageError(f"against: {error}", help='write a path, or {read: "…", text: "…"}') from error
 
 
 class DeduplicateAgainst(Deduplicate, tag="deduplicate", frozen=True, kw_only=True):
-    """The step with the files of `against`, as the plan has found them."""
+    """The step with the files of `against` that the plan found."""
 
     not_fingerprinted: ClassVar[tuple[str, ...]] = (*Deduplicate.not_fingerprinted, "against", "files")
 
     read: Read
     files: list[SourceFile]
     content: list[Any]
-    """What tells whether a file is still the same."""
+    """The identities of the files: they change when a file changes."""
 
     def input_files(self) -> list[SourceFile]:
         return self.files
 
 
 class AddCopyCounts(LocalStep, tag="deduplicate", frozen=True, kw_only=True):
-    """What `count` does to the columns, for the sample records of a plan: nothing is known of copies there."""
+    """A step that changes columns as `count` does, for the sample records of a plan, whose copies are not known."""
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
         return StepResult(with_counts(batch, np.ones(batch.num_rows, np.int64)))
 
 
 def with_counts(batch: pa.RecordBatch, counts: NDArray[np.int64]) -> pa.RecordBatch:
-    """The batch with the column `duplicate_count`, which JSON records get as a key.
+    """Return the batch with the column `duplicate_count`, which JSON records get as a key.
 
     Raises:
-        UsageError: A record has such a key already. What it counts is not known here, so it is neither added up (those
-            that go would have to be, too) nor written over.
+        UsageError: A record has such a key already. Its meaning is not known here, so it is neither added up (those of
+            removed records would have to be added too) nor overwritten.
     """
     if RECORD in batch.schema.names:
         index = batch.schema.get_field_index(RECORD)
@@ -210,7 +211,7 @@ def with_counts(batch: pa.RecordBatch, counts: NDArray[np.int64]) -> pa.RecordBa
             changed = [with_new_value(line, DUPLICATE_COUNT, count) for line, count in lines]
         except ValueError as error:
             raise UsageError(
-                f"deduplicate: count: {error}", help="rename or leave out this key before this step, or count: false"
+                f"deduplicate: count: {error}", help="rename or remove this key before this step, or set count: false"
             ) from error
         batch = batch.set_column(index, batch.schema.field(index), pa.array(changed, batch.schema.field(index).type))
     return batch.append_column(pa.field(DUPLICATE_COUNT, pa.int64()), pa.array(counts))

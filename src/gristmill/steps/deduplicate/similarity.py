@@ -1,11 +1,11 @@
-"""Whether two documents are alike: their sketches may say no, only their texts may say yes.
+"""Whether two documents are similar: their sketches can reject a pair, only their texts can confirm it.
 
-An estimate of n values has a standard deviation of sqrt(t(1-t)/n) at the threshold t: 0.038 for 108 values at 0.8.
-Three of them below the threshold the sketch rejects a pair; of pairs just at the threshold it loses about one in 700.
-Above the threshold nothing can be believed, because the errors of documents made from one template go together: if the
-template's words are lucky for one page, they are for all of them.
+An estimate from n values has a standard deviation of sqrt(t(1-t)/n) at the threshold t: 0.038 for 108 values at 0.8.
+A sketch rejects a pair three deviations below the threshold; of pairs just at the threshold it loses about one in 700.
+An estimate above the threshold proves nothing, because the errors of documents made from one template are correlated:
+if the template's words happen to agree for one page, they do for all of them.
 
-Texts are compared at once where the estimate is near the threshold. A pair far above it is only a candidate until
+If the estimate is near the threshold, the texts are compared immediately. A pair far above it is only a candidate until
 a removal depends on it (`clusters.verify_removals`): in a cluster of a thousand documents with some eleven such pairs
 each, one text comparison a document is enough.
 """
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ClassifiedPairs:
-    """What the sketches of some pairs say; those that are in neither are rejected."""
+    """Pairs classified by their sketches; pairs that are in neither class are rejected."""
 
     alike: NDArray[np.bool_]
-    """Accepted with `verify: signature`; with `text` not before a removal that depends on it is verified."""
+    """Pairs that are accepted; with `verify: text` a removal that depends on one is verified first."""
     undecided: NDArray[np.bool_]
-    """Their texts are compared at once."""
+    """Pairs whose texts are compared immediately."""
 
 
 def classify_pairs(step: Deduplicate, estimates: NDArray[np.float64]) -> ClassifiedPairs:
-    """By the estimated similarities of pairs."""
+    """Classify pairs by their estimated similarities."""
     if step.verify == "signature":
         return ClassifiedPairs(estimates >= step.threshold, np.zeros(len(estimates), dtype=bool))
     margin = max(3 * math.sqrt(step.threshold * (1 - step.threshold) / (step.bands * step.rows)), 0.05)
@@ -47,7 +47,7 @@ def classify_pairs(step: Deduplicate, estimates: NDArray[np.float64]) -> Classif
 
 @dataclass(frozen=True, slots=True)
 class SimilarPairs:
-    """Pairs that are alike, as far as it is known."""
+    """Pairs that are similar, by their texts or by an estimate."""
 
     pairs: Pairs
     similarities: NDArray[np.float64]

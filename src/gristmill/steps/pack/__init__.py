@@ -1,1 +1,1 @@
-"""`pack`: documents of all lengths into training rows of one."""
+"""`pack`: documents of all lengths, packed into training rows of one length."""

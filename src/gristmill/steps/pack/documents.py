@@ -1,7 +1,7 @@
 """Tokenized documents as Arrow batches, packed into training rows.
 
-All documents of a unit are held at once (their ids: some 20 million for 64 MiB of text, and of chats a byte more for
-each); rows are made a few MiB at a time.
+All documents of a unit are in memory together (their ids: some 20 million for 64 MiB of text, and for chats one more
+byte each); rows are made a few MiB at a time.
 """
 
 from __future__ import annotations
@@ -38,43 +38,43 @@ Values = TypeVar("Values", bound=np.generic)
 
 @dataclass(frozen=True, slots=True)
 class PackedDocuments:
-    """The rows of some documents, and what is left over for a later packing."""
+    """The rows of some documents, and the documents left over for a later packing."""
 
     pack: Pack
     pad_id: int
     packing: Packing
-    """Of the rows that are written."""
+    """The rows that are written."""
     leftover: Packing
-    """Of rows that are worth packing again with others."""
+    """Rows that are worth packing again with those of other units."""
     ids: NDArray[np.unsignedinteger]
     mask: NDArray[np.bool_] | None
     """Which of the ids are trained; None: these are not chats."""
     trained: NDArray[np.int64] | None
-    """How many of each document, in what a row could hold of it."""
+    """For each document, how many trained tokens a row could hold of it."""
     offsets: NDArray[np.int64]
     origins: pa.StructArray
 
     @property
     def num_trained_tokens(self) -> int | None:
-        """In the rows that are written; of chats only, which are never in two pieces."""
+        """The trained tokens in the rows that are written; only for chats, which are never in two pieces."""
         return None if self.trained is None else int(self.trained[self.packing.documents].sum())
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        """Batches of a fixed number of rows."""
+        """Yield the rows in batches of a fixed number."""
         row_length = self.pack.row_length
         step = max(1, _BLOCK_BYTES // (row_length * self.ids.itemsize))
         for first in range(0, self.packing.num_rows, step):
             yield self._batch(_slice_rows(self.packing, first, min(first + step, self.packing.num_rows)))
 
     def leftover_documents(self) -> pa.RecordBatch:
-        """Pieces of documents that found no good row, as documents."""
-        taken = self.leftover
-        ends = np.cumsum(taken.lengths, dtype=np.int64)
+        """Return the pieces of documents in leftover rows, each as a document."""
+        leftover = self.leftover
+        ends = np.cumsum(leftover.lengths, dtype=np.int64)
         offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
-        in_one_row = replace(taken, row_ends=np.array([len(taken.lengths)]))
+        in_one_row = replace(leftover, row_ends=np.array([len(leftover.lengths)]))
         flat = self._flat(in_one_row, int(ends[-1]) if len(ends) else 0)
         columns = {name: pa.ListArray.from_arrays(offsets, values) for name, values in flat.items()}
-        return pa.RecordBatch.from_pydict({ORIGIN: self.origins.take(pa.array(taken.documents)), **columns})
+        return pa.RecordBatch.from_pydict({ORIGIN: self.origins.take(pa.array(leftover.documents)), **columns})
 
     def _batch(self, packing: Packing) -> pa.RecordBatch:
         row_length = self.pack.row_length
@@ -89,7 +89,7 @@ class PackedDocuments:
         return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
     def _flat(self, packing: Packing, row_length: int) -> dict[str, pa.Array]:
-        """The ids of rows, and of chats the masks: padding is not trained."""
+        """Return the ids of rows and, for chats, their masks: padding is not trained."""
         flat = {INPUT_IDS: pa.array(fill_rows(self.ids, self.offsets, packing, row_length, self.pad_id))}
         if self.mask is not None:
             marks = fill_rows(self.mask.view(np.uint8), self.offsets, packing, row_length, 0)
@@ -101,7 +101,7 @@ class PackedDocuments:
 def pack_documents(
     pack: Pack, pad_id: int, batches: Sequence[pa.RecordBatch], *, keeps_unfinished: bool
 ) -> PackedDocuments:
-    """Lay the documents of all batches into rows; `keeps_unfinished` also those that others might still fill."""
+    """Pack the documents of all batches; with `keeps_unfinished` also into rows that other units could still fill."""
     ids = [batch.column(INPUT_IDS) for batch in batches]
     lengths = np.concatenate([np.empty(0, np.int64), *map(document_lengths, ids)])
     offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -129,7 +129,7 @@ def _concatenate(arrays: Sequence[NDArray[Values]]) -> NDArray[Values]:
 
 
 def _concatenate_masks(batches: Sequence[pa.RecordBatch]) -> NDArray[np.bool_]:
-    """A byte a token."""
+    """Join the loss masks of all batches: a byte a token."""
     masks = [check_mask(batch, document_lengths(batch.column(INPUT_IDS))) for batch in batches]
     return _concatenate([mask.flatten().to_numpy(zero_copy_only=False) for mask in masks])
 
@@ -147,7 +147,7 @@ def _slice_rows(packing: Packing, first: int, stop: int) -> Packing:
 
 
 def _select_rows(packing: Packing, rows: NDArray[np.int64]) -> Packing:
-    """Only these rows."""
+    """Return the packing of these rows only."""
     starts = np.concatenate([[0], packing.row_ends])
     sizes = packing.row_ends[rows] - starts[rows]
     row_ends = np.cumsum(sizes)

@@ -1,8 +1,8 @@
-"""The loops of packing, compiled: best-fit decreasing in O(n log L), and the copying of pieces into rows.
+"""The compiled loops of packing: best-fit decreasing in O(n log L), and the copying of pieces into rows.
 
-Best-fit decreasing takes pieces from the longest to the shortest and puts each into the row that it fills best, that
-is the one with the least space that is enough; only where none has enough does it open a new row. So at most one row
-can end up half empty or more: had two, the first piece of the later one would have had space in the earlier.
+Best-fit decreasing goes through pieces from the longest to the shortest and puts each into the row that it fills best:
+the one with the least space that is enough. Only if no row has enough space does it open a new one. So at most one row
+can end up half empty or more: if there were two, the first piece of the later one would have fitted into the earlier.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def _sort_longest_first(
     lengths: NDArray[np.int32], row_length: int, places: NDArray[np.int64], order: NDArray[np.int64]
 ) -> None:
-    """Counting sort of piece numbers, equal lengths in their order. `places` is room for row_length + 2 zeros."""
+    """Sort piece numbers by a stable counting sort. `places` is scratch memory for row_length + 2 zeros."""
     for length in lengths:
         places[row_length - length + 1] += 1
     for index in range(1, row_length + 2):
@@ -42,12 +42,12 @@ def _choose_rows(
     below: NDArray[np.int64],
     row_of: NDArray[np.int64],
 ) -> int:
-    """Write the row of each piece, rows numbered as they are opened; gives how many there are.
+    """Write the row of each piece, with rows numbered as they are opened; return how many there are.
 
-    Open rows stand in one stack for each amount of free space: `top[free]`, and `below` each row the next one. `filled`
-    is a binary tree over the amounts, its leaves a power of two: a node is set when a stack under it holds a row. The
-    best row for a piece is in the first stack at or right of its length, found by climbing until a right neighbour is
-    set and then descending to that one's left end.
+    Open rows are in one stack for each amount of free space: `top[free]` is the top row, and `below[row]` the next one.
+    `filled` is a binary tree over the amounts, whose leaves are a power of two: a node is set if a stack under it holds
+    a row. The best row for a piece is in the first stack at or right of its length, found by climbing until a right
+    neighbour is set and then descending to the left end of that neighbour.
     """
     leaves = len(filled) // 2
     num_rows = 0
@@ -90,9 +90,9 @@ def _choose_rows(
 def _group_by_row(
     row_of: NDArray[np.int64], rank: NDArray[np.int64], row_ends: NDArray[np.int64], pieces: NDArray[np.int64]
 ) -> None:
-    """Write piece numbers row after row, and where each row ends; rows are ranked by their first pieces.
+    """Write piece numbers row after row, and where each row ends; rows are in the order of their first pieces.
 
-    `rank` comes as -1 and `row_ends` as 0 for each row.
+    For each row, `rank` must be -1 and `row_ends` 0.
     """
     num_seen = 0
     for row in row_of:
@@ -101,7 +101,7 @@ def _group_by_row(
             num_seen += 1
         row_ends[rank[row]] += 1
     place = 0
-    for row in range(len(row_ends)):  # counts become starts, and the filling below moves each start to its end
+    for row in range(len(row_ends)):  # counts become starts, and the loop below moves each start to its end
         count = row_ends[row]
         row_ends[row] = place
         place += count
@@ -112,9 +112,9 @@ def _group_by_row(
 
 
 def pack_best_fit(lengths: NDArray[np.int32], row_length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Piece numbers row after row, and the end of each row among them.
+    """Return piece numbers row after row, and the end of each row among them.
 
-    Rows stand in the order of their first pieces, and pieces in a row in theirs.
+    Rows are in the order of their first pieces, and the pieces of a row in their own order.
     """
     num_pieces = len(lengths)
     order = np.empty(num_pieces, dtype=np.int64)
@@ -124,7 +124,7 @@ def pack_best_fit(lengths: NDArray[np.int32], row_length: int) -> tuple[NDArray[
     row_of = np.empty(num_pieces, dtype=np.int64)
     num_rows = _choose_rows(lengths, order, row_length, filled, top, np.empty(num_pieces, dtype=np.int64), row_of)
     row_ends = np.zeros(num_rows, dtype=np.int64)
-    pieces = order  # its room is free again
+    pieces = order  # reuse its memory
     _group_by_row(row_of, np.full(num_rows, -1, dtype=np.int64), row_ends, pieces)
     return pieces, row_ends
 
@@ -133,7 +133,7 @@ def pack_best_fit(lengths: NDArray[np.int32], row_length: int) -> tuple[NDArray[
 def count_trained(
     mask: NDArray[np.uint8], first: NDArray[np.int64], lengths: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> None:
-    """Write how many of the `lengths` tokens from `first` on are marked, for each piece."""
+    """Count the marked tokens of each piece, which has `lengths` tokens from `first` on."""
     for piece in range(len(first)):
         count = 0
         for marked in mask[first[piece] : first[piece] + lengths[piece]]:
@@ -150,7 +150,7 @@ def copy_pieces(
     row_length: int,
     rows: NDArray[np.unsignedinteger],
 ) -> None:
-    """Write the pieces that begin at `first` into rows, one after the other; what they do not fill is left as it is."""
+    """Copy the pieces that begin at `first` into rows, one after the other; unfilled places keep their values."""
     piece = 0
     for row in range(len(row_ends)):
         place = row * row_length

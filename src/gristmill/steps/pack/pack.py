@@ -1,4 +1,4 @@
-"""`pack`: how documents are laid into rows. The step is a description; `rows` plans them and `fill` writes them."""
+"""`pack`: how documents are packed into rows. The step is a description; `plan_rows` and `fill_rows` do the work."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _MAX_ROW_LENGTH = 1 << 24  # beyond any model's context; the tables of packing a
 
 
 class Pack(Step, tag="pack", frozen=True, kw_only=True):
-    """Lay tokenized documents into rows of `row_length` tokens.
+    """Pack tokenized documents into rows of `row_length` tokens.
 
     `strategy` is `best_fit` (no document is cut unless it is longer than a row, almost no padding), `concat` (the
-    documents of a unit as one stream of tokens cut into rows: no padding, but most long documents are cut, and the end
-    of each unit's stream goes to rows of tails at the end of the source) or `pad` (one document a row).
-    `long_documents` says what becomes of a document that is longer than a row: `split` it over several, `truncate` it
-    to one, or `drop` it. A run whose rows hold less than `min_utilisation` of tokens fails.
+    documents of a unit are one stream of tokens, cut into rows: no padding, but most long documents are cut, and the
+    end of each unit's stream is packed into rows at the end of the source) or `pad` (one document a row).
+    `long_documents` says what to do with a document that is longer than a row: `split` it over several, `truncate` it
+    to one, or `drop` it. The run fails if less than `min_utilisation` of its rows are tokens.
 
     Chats (documents with a loss mask) are never cut in the middle: they cannot be concatenated or split, and long ones
-    are dropped by default. One that has no trained token, or none left, is dropped, too.
+    are dropped by default. A chat without a trained token, or with none left, is dropped too.
 
     >>> import numpy as np
     >>> from gristmill.steps.pack.rows import plan_rows
@@ -47,9 +47,9 @@ class Pack(Step, tag="pack", frozen=True, kw_only=True):
     row_length: int
     strategy: str = BEST_FIT
     long_documents: str | None = None
-    """None: documents are split, chats dropped."""
+    """None: documents are split, chats are dropped."""
     min_utilisation: float | None = None
-    """The share of all places in rows that must hold tokens; None: no matter."""
+    """The share of all places in rows that must hold tokens; None: no limit."""
 
     def __post_init__(self) -> None:
         if not 2 <= self.row_length <= _MAX_ROW_LENGTH:
@@ -62,14 +62,14 @@ class Pack(Step, tag="pack", frozen=True, kw_only=True):
             check_choice("long_documents", self.long_documents, LONG_DOCUMENTS)
         share = self.min_utilisation
         if share is not None and not (0 <= share <= 1 and math.isfinite(share)):
-            raise UsageError(f"min_utilisation is a share from 0 to 1, not {share}", help="for 95 % write 0.95")
+            raise UsageError(f"min_utilisation must be from 0 to 1, not {share}", help="for 95 % write 0.95")
 
     def check_position(self, position: StepPosition) -> None:
         if not position.is_common or position.following not in ((), ("write",)):
             raise UsageError(f"{position.key}: pack must be the last of the common steps; only write may follow it")
 
     def to_chat_form(self) -> Pack:
-        """The same step for documents with a loss mask; refuses what would cut them."""
+        """Return the step for chats; raises `UsageError` if it would cut them."""
         if self.strategy == CONCAT:
             raise UsageError(
                 "pack: strategy concat cuts chats in the middle", help="use best_fit, or pad for one chat a row"

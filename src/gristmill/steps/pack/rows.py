@@ -1,6 +1,6 @@
-"""Which piece of which document stands where in which row. From all lengths of a unit at once; no token is looked at.
+"""The plan of rows: which piece of which document is where in which row, from the lengths of all documents of a unit.
 
-O(n log L) for n documents and rows of L tokens, in compiled code; about 40 bytes a document.
+No token is read. O(n log L) for n documents and rows of L tokens, in compiled code; about 40 bytes a document.
 """
 
 from __future__ import annotations
@@ -20,33 +20,35 @@ if TYPE_CHECKING:
 
 
 _MAX_UNFINISHED = 16
+"""How many rows of a unit may be packed again with those of other units."""
 _WELL_FILLED = 15 / 16
+"""The share of tokens from which on a row is not packed again."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packing:
     """Rows of pieces of documents. Rows are in the order of their first pieces, pieces in that of documents and starts.
 
-    Tokens: all = in rows + `truncated_tokens` + `dropped_tokens`.
+    All tokens = those in rows + `truncated_tokens` + `dropped_tokens`.
     """
 
     documents: NDArray[np.int64]
     """For each piece, row after row: the number of its document."""
     starts: NDArray[np.int64]
-    """Its first token in the document."""
+    """For each piece: its first token in the document."""
     lengths: NDArray[np.int32]
     row_ends: NDArray[np.int64]
     """The pieces of row r are those from `row_ends[r - 1]` (0 for the first row) to `row_ends[r]`."""
     num_split_documents: int
-    """Documents in more than one piece."""
+    """The number of documents in more than one piece."""
     num_truncated_documents: int
     truncated_tokens: int
     num_dropped_documents: int
-    """Dropped for their length; those without tokens are counted apart."""
+    """The number of documents dropped for their length; those without tokens are counted in `num_empty`."""
     num_untrained_documents: int
-    """Dropped because no token of what a row could hold of them is trained."""
+    """The number of documents dropped because no token that a row could hold of them is trained."""
     dropped_tokens: int
-    """Of both."""
+    """The tokens of both kinds of dropped documents."""
     num_empty: int
 
     @property
@@ -55,36 +57,36 @@ class Packing:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens in rows."""
+        """The number of tokens in rows."""
         return int(self.lengths.sum(dtype=np.int64))
 
     def tokens_in_rows(self) -> NDArray[np.int64]:
-        """How many tokens each row holds."""
+        """Return how many tokens each row holds."""
         total = np.concatenate([[0], np.cumsum(self.lengths, dtype=np.int64)])
         return np.diff(total[self.row_ends], prepend=0)
 
     def rows(self) -> list[list[int]]:
-        """The documents of each row, for people."""
+        """Return the documents of each row as lists, for people."""
         return [row.tolist() for row in np.split(self.documents, self.row_ends[:-1])] if self.num_rows else []
 
 
 def plan_rows(pack: Pack, lengths: NDArray[np.int64], trained: NDArray[np.int64] | None = None) -> Packing:
-    """Lay documents of these lengths into rows; those of which no token is `trained` are left out (None: all are)."""
-    long = lengths > pack.row_length
-    taken = lengths
+    """Plan the rows of documents of these lengths; documents without a `trained` token are dropped (None: none is)."""
+    is_long = lengths > pack.row_length
+    packed_lengths = lengths
     if pack.long_documents == TRUNCATE:
-        taken = np.minimum(lengths, pack.row_length)
+        packed_lengths = np.minimum(lengths, pack.row_length)
     elif pack.long_documents == DROP:
-        taken = np.where(long, 0, lengths)
-    num_too_long = int(np.count_nonzero(long & (taken == 0)))
+        packed_lengths = np.where(is_long, 0, lengths)
+    num_too_long = int(np.count_nonzero(is_long & (packed_lengths == 0)))
     num_untrained = 0
     if trained is not None:
-        untrained = (taken > 0) & (trained == 0)
-        num_untrained = int(np.count_nonzero(untrained))
-        taken = np.where(untrained, 0, taken)
-    truncated = (taken > 0) & (taken < lengths)
+        is_untrained = (packed_lengths > 0) & (trained == 0)
+        num_untrained = int(np.count_nonzero(is_untrained))
+        packed_lengths = np.where(is_untrained, 0, packed_lengths)
+    is_truncated = (packed_lengths > 0) & (packed_lengths < lengths)
     cut = _cut_anywhere if pack.strategy == CONCAT else _cut_long
-    documents, starts, piece_lengths = cut(taken, pack.row_length)
+    documents, starts, piece_lengths = cut(packed_lengths, pack.row_length)
     if pack.strategy == BEST_FIT:
         pieces, row_ends = pack_best_fit(piece_lengths, pack.row_length)
         documents, starts, piece_lengths = documents[pieces], starts[pieces], piece_lengths[pieces]
@@ -99,11 +101,11 @@ def plan_rows(pack: Pack, lengths: NDArray[np.int64], trained: NDArray[np.int64]
         lengths=piece_lengths,
         row_ends=row_ends,
         num_split_documents=int(np.count_nonzero(num_pieces > 1)),
-        num_truncated_documents=int(np.count_nonzero(truncated)),
-        truncated_tokens=int((lengths - taken)[truncated].sum()),
+        num_truncated_documents=int(np.count_nonzero(is_truncated)),
+        truncated_tokens=int((lengths - packed_lengths)[is_truncated].sum()),
         num_dropped_documents=num_too_long,
         num_untrained_documents=num_untrained,
-        dropped_tokens=int(lengths[taken == 0].sum()),
+        dropped_tokens=int(lengths[packed_lengths == 0].sum()),
         num_empty=int(np.count_nonzero(lengths == 0)),
     )
 
@@ -111,7 +113,7 @@ def plan_rows(pack: Pack, lengths: NDArray[np.int64], trained: NDArray[np.int64]
 def count_trained_tokens(
     mask: NDArray[np.bool_], offsets: NDArray[np.int64], lengths: NDArray[np.int64], row_length: int
 ) -> NDArray[np.int64]:
-    """How many trained tokens a row could hold of each document: in all of it, or where it is longer in its beginning.
+    """Count the trained tokens that a row could hold of each document: of a longer document, those in its beginning.
 
     >>> count_trained_tokens(np.array([True, False, False, True]), np.array([0, 1, 4]), np.array([1, 3]), row_length=2)
     array([1, 0])
@@ -122,10 +124,10 @@ def count_trained_tokens(
 
 
 def find_unfinished_rows(pack: Pack, packing: Packing) -> NDArray[np.int64]:
-    """The rows that are worth packing again together with those of other units, in order.
+    """Find the rows that are worth packing again together with those of other units, in order.
 
-    For `best_fit` the least filled ones, at most `_MAX_UNFINISHED` and only with space worth filling; for `concat` the
-    last one if it is not full. None for `pad`: its rows are not shared.
+    For `best_fit` these are the least filled ones, at most `_MAX_UNFINISHED` and only with space worth filling; for
+    `concat` the last one if it is not full. `pad` has none: its rows hold one document.
     """
     if pack.strategy == PAD:
         return np.empty(0, dtype=np.int64)
@@ -139,7 +141,7 @@ def find_unfinished_rows(pack: Pack, packing: Packing) -> NDArray[np.int64]:
 def fill_rows(
     ids: NDArray[np.unsignedinteger], offsets: NDArray[np.int64], packing: Packing, row_length: int, pad_id: int
 ) -> NDArray[np.unsignedinteger]:
-    """The ids (or marks) of all rows, one after the other. Document d has `ids[offsets[d]:offsets[d + 1]]`.
+    """Return the ids (or marks) of all rows, one after the other. Document d has `ids[offsets[d]:offsets[d + 1]]`.
 
     >>> from gristmill.steps.pack.pack import Pack
     >>> packing = plan_rows(Pack(row_length=4), np.array([3, 2]))
@@ -153,7 +155,7 @@ def fill_rows(
 
 
 def _as_read_only(values: NDArray[np.unsignedinteger]) -> NDArray[np.unsignedinteger]:
-    """As Arrow's arrays are: code for both kinds would be compiled twice."""
+    """Return a read-only view, since Arrow's arrays are read-only: a kernel is compiled once more for writable ones."""
     view = values.view()
     view.flags.writeable = False
     return view
@@ -163,7 +165,7 @@ Pieces = tuple["NDArray[np.int64]", "NDArray[np.int64]", "NDArray[np.int32]"]
 
 
 def _cut_long(lengths: NDArray[np.int64], row_length: int) -> Pieces:
-    """Documents as pieces, those longer than a row as full rows and what remains."""
+    """Return documents as pieces; those longer than a row as full rows and the rest."""
     num_pieces = -(-lengths // row_length)
     documents = np.repeat(np.arange(len(lengths)), num_pieces)
     first_piece = np.cumsum(num_pieces) - num_pieces
@@ -172,7 +174,7 @@ def _cut_long(lengths: NDArray[np.int64], row_length: int) -> Pieces:
 
 
 def _cut_anywhere(lengths: NDArray[np.int64], row_length: int) -> Pieces:
-    """Documents one after the other, cut where they end and where a row does."""
+    """Return documents one after the other, cut where they end and where a row ends."""
     document_ends = np.cumsum(lengths)
     total = int(document_ends[-1]) if len(lengths) else 0
     ends = np.concatenate([document_ends, np.arange(row_length, total, row_length)])
@@ -185,7 +187,7 @@ def _cut_anywhere(lengths: NDArray[np.int64], row_length: int) -> Pieces:
 
 
 def _end_full_rows(piece_lengths: NDArray[np.int32], row_length: int) -> NDArray[np.int64]:
-    """Where rows end among pieces that fill them one after the other."""
+    """Return where rows end among pieces that fill them one after the other."""
     ends = np.cumsum(piece_lengths, dtype=np.int64)
     is_last = ends % row_length == 0
     if len(is_last):

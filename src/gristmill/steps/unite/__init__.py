@@ -1,1 +1,1 @@
-"""Columns that nobody named: what type they get, where what does not fit goes, and how sources become one table."""
+"""Columns that the recipe does not name: their types, and the step that makes one table of all sources."""

@@ -1,7 +1,8 @@
-"""The types of columns that nobody named.
+"""The types of columns that the recipe does not name.
 
-Of JSON, from a sample of the records: strings, booleans, whole numbers, numbers, lists of one of these, objects. Of
-tables, from the files. Where two values or two files disagree, the column is JSON text, which holds anything exactly.
+For JSON they come from a sample of the records: strings, booleans, whole numbers, numbers, lists of one of these,
+objects. For tables they come from the files. If two values or two files disagree, the column is JSON text, which holds
+any value exactly.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 RESERVED = frozenset((ORIGIN, TEXT, RECORD, SPLIT, INPUT_IDS, LOSS_MASK, TRAINED, LITERALS, OTHER_FIELDS))
-"""Names that mean something to the pipeline: a field of a file that has one goes to `other_fields`."""
+"""Names with a meaning in the pipeline: a field of a file with such a name goes to `other_fields`."""
 MAX_COLUMNS = 256
-"""More keys than this are no columns: those in the fewest records go to `other_fields`."""
+"""How many keys become columns: beyond that, the keys in the fewest records go to `other_fields`."""
 _MAX_KEYS = 64
-"""An object with more different keys than this is a mapping, not a table."""
+"""How many different keys objects may have to be a struct: with more they are mappings."""
 _MAX_DEPTH = 8
 _INT64 = range(-(2**63), 2**63)
 _SCALARS = {str: pa.large_string(), bool: pa.bool_(), float: pa.float64()}
@@ -31,14 +32,14 @@ _IN_WORDS = {str: "strings", bool: "booleans", int: "whole numbers", float: "num
 
 
 class FieldType(NamedTuple):
-    """The type of a column, and if that is JSON text why."""
+    """The type of a column, and the reason if it is JSON text."""
 
     type: pa.DataType
     why: str = ""
 
 
 def infer_field_types(records: Sequence[Mapping[str, Any]]) -> dict[str, FieldType]:
-    """A type for each key of decoded records, in the order in which they are first seen; `null` if nothing else is.
+    """Return a type for each key of decoded records, in the order of their first occurrence; `null` for nulls only.
 
     >>> infer_field_types([{"id": 1, "tags": ["a"]}, {"id": "b", "score": 0.5}])["tags"].type
     LargeListType(large_list<item: large_string>)
@@ -48,12 +49,12 @@ def infer_field_types(records: Sequence[Mapping[str, Any]]) -> dict[str, FieldTy
         for key, value in record.items():
             values.setdefault(key, []).append(value)
     counts = Counter({key: len(seen) for key, seen in values.items() if is_column_name(key)})
-    kept = {key for key, _ in counts.most_common(MAX_COLUMNS)}
-    return {key: _field_type(seen, 0) for key, seen in values.items() if key in kept}
+    columns = {key for key, _ in counts.most_common(MAX_COLUMNS)}
+    return {key: _field_type(seen, 0) for key, seen in values.items() if key in columns}
 
 
 def is_column_name(key: str) -> bool:
-    """Whether a key can be a column: not one of ours, and a name that decoders take."""
+    """Whether a key can be a column: it is not reserved, and decoders accept it as a name."""
     return key not in RESERVED and is_plain_key(key)
 
 
@@ -86,21 +87,21 @@ def _number_type(values: Sequence[Any], kinds: set[type]) -> FieldType:
         fits = min(whole) in _INT64 and max(whole) in _INT64
         return FieldType(pa.int64()) if fits else FieldType(JSON_TYPE, "whole numbers outside int64")
     if max(map(abs, whole)) > EXACT_FLOAT:
-        return FieldType(JSON_TYPE, "numbers, and whole ones that are not exact as float64")
+        return FieldType(JSON_TYPE, "numbers, and whole numbers that are not exact as float64")
     return FieldType(pa.float64())
 
 
 def _object_type(objects: Sequence[dict[str, Any]], depth: int) -> FieldType:
     values: dict[str, list[Any]] = {}
-    for each in objects:
-        for key, value in each.items():
+    for item in objects:
+        for key, value in item.items():
             values.setdefault(key, []).append(value)
     if not values:
         return FieldType(JSON_TYPE, "objects without keys")
     if len(values) > _MAX_KEYS:
         return FieldType(JSON_TYPE, f"objects with more than {_MAX_KEYS} different keys")
     if not all(map(is_plain_key, values)):
-        return FieldType(JSON_TYPE, "objects with keys that are no names")
+        return FieldType(JSON_TYPE, "objects with keys that are not names")
     fields = {key: _field_type(seen, depth + 1) for key, seen in values.items()}
     for key, (kind, why) in fields.items():
         if kind.equals(JSON_TYPE):
@@ -109,7 +110,7 @@ def _object_type(objects: Sequence[dict[str, Any]], depth: int) -> FieldType:
 
 
 def without_nulls(kind: pa.DataType) -> pa.DataType:
-    """A type of sampled JSON for a column: what was only ever null is text.
+    """Replace null types of sampled JSON by text: a value that was always null may become text.
 
     >>> without_nulls(pa.large_list(pa.null()))
     LargeListType(large_list<item: large_string>)
@@ -124,7 +125,7 @@ def without_nulls(kind: pa.DataType) -> pa.DataType:
 
 
 def plain_type(arrow_type: pa.DataType) -> pa.DataType:
-    """A type without its encoding. Texts have one type, wherever they come from: sources must go together."""
+    """Return a type without its encoding. All texts get one type, so that sources fit together."""
     if pa.types.is_dictionary(arrow_type) or pa.types.is_run_end_encoded(arrow_type):
         return plain_type(arrow_type.value_type)
     if pa.types.is_string(arrow_type) or pa.types.is_string_view(arrow_type):
@@ -141,7 +142,7 @@ def plain_type(arrow_type: pa.DataType) -> pa.DataType:
 
 
 def join_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The type that holds every value of both exactly; None if there is none.
+    """Return the type that holds every value of both types exactly; None if there is none.
 
     >>> join_types(pa.int32(), pa.int64()), join_types(pa.uint32(), pa.int32()), join_types(pa.int64(), pa.float64())
     (DataType(int64), DataType(int64), None)
@@ -172,11 +173,11 @@ _WIDER = (
     (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
     (pa.float16(), pa.float32(), pa.float64()),
 )
-"""Each holds the values of those before it."""
+"""Groups of types: each type of a group holds all values of the types before it."""
 
 
 def unite_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Like `join_types`, for columns that nobody named: objects get the fields of both, lists are lists.
+    """Like `join_types`, for unnamed columns: objects get the fields of both, and all kinds of lists fit together.
 
     >>> unite_types(pa.struct({"a": pa.int8()}), pa.struct({"b": pa.int8()}))
     StructType(struct<a: int8, b: int8>)

@@ -1,4 +1,4 @@
-"""`columns`: the step that gives all sources the columns of one table. The plan puts it in where it is needed."""
+"""`columns`: the step that gives all sources the columns of one table. The plan inserts it where it is needed."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from gristmill.steps.records.columns import path_in_record, value_columns
 
 
 class UniteColumns(LocalStep, tag="columns", frozen=True, kw_only=True):
-    """Give records the columns of `schema`: those that they lack are null, others are widened or become JSON text.
+    """Give records the columns of `schema`: missing columns are null, others are widened or become JSON text.
 
-    Where records are JSON (column `record`) and the schema has none, its columns are made of them. `measures` counts
-    `other_fields`, the records with a value that fits no column, and `nan_as_null`, the numbers that JSON has not.
+    If records are JSON (column `record`) and the schema has no such column, its columns are made from them. The
+    counters are `other_fields`, the records with a value that fits no column, and `nan_as_null`, the numbers that JSON
+    does not have.
     """
 
     preserves_text: ClassVar[bool] = True
@@ -34,21 +35,21 @@ class UniteColumns(LocalStep, tag="columns", frozen=True, kw_only=True):
     not_fingerprinted: ClassVar[tuple[str, ...]] = ("serialized",)
 
     serialized: bytes
-    """The schema, as Arrow has it in a file."""
+    """The schema, serialized by Arrow."""
     described: tuple[str, ...]
     """The schema in words: part of every fingerprint."""
     opens_record: bool = True
-    """Columns are made of JSON records; else these are only left out."""
+    """Whether columns are made from JSON records; else the records are only left out."""
     drops: tuple[str, ...] = ()
-    """Columns that are left out first: they stand beside the record."""
+    """Columns that are left out first: they are beside the record, not in it."""
     ignores: tuple[str, ...] = ()
-    """Keys of JSON records that become no columns."""
+    """Keys of JSON records that do not become columns."""
     writes_json: bool = False
-    """What comes out is written as JSON."""
+    """Whether the result is written as JSON."""
 
     @classmethod
     def to(cls, schema: pa.Schema, **options: Any) -> UniteColumns:
-        """The step that makes this schema."""
+        """Make the step that gives records this schema."""
         described = tuple(f"{field.name} {'json' if is_json(field) else field.type}" for field in schema)
         return cls(serialized=schema.serialize().to_pybytes(), described=described, **options)
 
@@ -66,12 +67,12 @@ class UniteColumns(LocalStep, tag="columns", frozen=True, kw_only=True):
         return _UniteColumnsKernel(self)
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
-        """For a try: a run calls `load` once a worker."""
+        """Apply the step once, for tests and trials. A run calls `load` once a worker."""
         return self.load().apply(batch, seed)
 
 
 class _UniteColumnsKernel:
-    """The step with its decoder, which is made when the first batch shows what columns there are already."""
+    """The step with its decoder, which is made when the first batch shows which columns exist already."""
 
     def __init__(self, step: UniteColumns) -> None:
         self._step = step
@@ -79,43 +80,43 @@ class _UniteColumnsKernel:
         self._decoder: RecordColumns | None = None
 
     def begin_task(self) -> None:
-        """Nothing is kept from record to record."""
+        """Do nothing: no record depends on an earlier one."""
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
-        measures: Counter[str] = Counter()
+        counters: Counter[str] = Counter()
         planned = self._planned
         batch = batch.drop_columns([name for name in self._step.drops if name in batch.schema.names])
-        found = {field.name: _Column(field, column) for field, column in zip(batch.schema, batch.columns, strict=True)}
-        if RECORD in found and RECORD not in planned.names:
-            records = found.pop(RECORD).values
+        columns = {field.name: _Column(field, array) for field, array in zip(batch.schema, batch.columns, strict=True)}
+        if RECORD in columns and RECORD not in planned.names:
+            records = columns.pop(RECORD).values
             if self._step.opens_record:
-                found |= self._record_columns(records, found, measures)
-        if RECORD in planned.names and RECORD not in found:
-            found[RECORD] = _Column(planned.field(RECORD), _encode_records(batch, measures))
-        arrays = [_build_array(field, found.get(field.name), batch.num_rows, measures) for field in planned]
+                columns |= self._decode_records(records, columns, counters)
+        if RECORD in planned.names and RECORD not in columns:
+            columns[RECORD] = _Column(planned.field(RECORD), _encode_records(batch, counters))
+        arrays = [_build_array(field, columns.get(field.name), batch.num_rows, counters) for field in planned]
         united = pa.RecordBatch.from_arrays(arrays, schema=planned)
         if self._step.writes_json:
-            measures[NAN_AS_NULL] += sum(
+            counters[NAN_AS_NULL] += sum(
                 count_not_finite(united.column(field.name)) for field in value_columns(planned)
             )
-        return StepResult(united, counters={name: count for name, count in measures.items() if count})
+        return StepResult(united, counters={name: count for name, count in counters.items() if count})
 
-    def _record_columns(
-        self, records: pa.Array, found: dict[str, _Column], measures: Counter[str]
+    def _decode_records(
+        self, records: pa.Array, known_columns: dict[str, _Column], counters: Counter[str]
     ) -> dict[str, _Column]:
-        """The columns that are in the JSON records alone."""
-        missing = [field for field in self._planned if field.name not in (*found, ORIGIN, SPLIT, OTHER_FIELDS)]
+        """Decode the planned columns that are only in the JSON records."""
+        missing = [field for field in self._planned if field.name not in (*known_columns, ORIGIN, SPLIT, OTHER_FIELDS)]
         fields = [field for field in missing if is_decodable(field.type)]
         if self._decoder is None:
             types = {field.name: JSON_TYPE if is_json(field) else field.type for field in fields}
-            paths = [path_in_record(column.field) for name, column in found.items() if name not in (ORIGIN, SPLIT)]
-            known = [path[0] for path in paths if len(path) == 1]
-            self._decoder = RecordColumns(types, [*known, *self._step.ignores])
+            own = [column.field for name, column in known_columns.items() if name not in (ORIGIN, SPLIT)]
+            keys = [path[0] for path in map(path_in_record, own) if len(path) == 1]
+            self._decoder = RecordColumns(types, [*keys, *self._step.ignores])
         arrays = self._decoder.decode(records.to_pylist())
         columns = {field.name: _Column(field, arrays[field.name]) for field in fields}
         other = arrays[OTHER_FIELDS]
         if OTHER_FIELDS in self._planned.names:
-            measures[OTHER_FIELDS] += len(other) - other.null_count
+            counters[OTHER_FIELDS] += len(other) - other.null_count
             columns[OTHER_FIELDS] = _Column(self._planned.field(OTHER_FIELDS), other)
         elif other.null_count < len(other):
             shown = other.drop_null()[0].as_py()
@@ -124,28 +125,30 @@ class _UniteColumnsKernel:
 
 
 class _Column(msgspec.Struct, frozen=True):
+    """A column with its field, whose metadata says whether it is JSON."""
+
     field: Any
     values: Any
 
 
 _TRAIN = "train"
-"""A source without splits is for training."""
+"""The split of records of a source without splits."""
 
 
-def _build_array(field: pa.Field, found: _Column | None, count: int, measures: Counter[str]) -> pa.Array:
-    if found is None:
+def _build_array(field: pa.Field, column: _Column | None, count: int, counters: Counter[str]) -> pa.Array:
+    if column is None:
         return pa.repeat(pa.scalar(_TRAIN, field.type), count) if field.name == SPLIT else pa.nulls(count, field.type)
-    values: pa.Array = found.values
-    if is_json(field) and not is_json(found.field):
-        measures[NAN_AS_NULL] += count_not_finite(values)
+    values: pa.Array = column.values
+    if is_json(field) and not is_json(column.field):
+        counters[NAN_AS_NULL] += count_not_finite(values)
         return to_json_text(to_json_values(values))
     return values if values.type.equals(field.type) else values.cast(field.type)
 
 
-def _encode_records(batch: pa.RecordBatch, measures: Counter[str]) -> pa.Array:
-    """The rows of a batch as JSON records."""
+def _encode_records(batch: pa.RecordBatch, counters: Counter[str]) -> pa.Array:
+    """Encode the rows of a batch as JSON records."""
     fields = value_columns(batch.schema)
-    measures[NAN_AS_NULL] += sum(count_not_finite(batch.column(field.name)) for field in fields)
+    counters[NAN_AS_NULL] += sum(count_not_finite(batch.column(field.name)) for field in fields)
     columns = [to_json_values(batch.column(field.name), holds_json=is_json(field)) for field in fields]
     names = [field.name for field in fields]
     rows = zip(*columns, strict=True) if names else ([] for _ in range(batch.num_rows))
