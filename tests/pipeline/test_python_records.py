@@ -250,7 +250,7 @@ def test_what_only_the_plan_can_see(mill):
             mill.run(mill.recipe(sources(wrong), JSONL))
     with pytest.raises(UsageError, match="split"):
         mill.run(mill.recipe(sources(RECORDS, split="train"), JSONL))
-    with pytest.raises(UsageError, match="of files"):
+    with pytest.raises(UsageError, match="for files"):
         Read(read=RECORDS, format="jsonl")
     with pytest.raises(UsageError, match="Read"):
         Recipe(sources={"py": Source(RECORDS)}, output="out")

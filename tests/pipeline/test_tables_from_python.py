@@ -110,7 +110,7 @@ def test_words_that_are_no_files_are_taken_for_paths_with_a_hint(mill):
 
 
 def test_paths_among_texts_are_refused():
-    with pytest.raises(UsageError, match="one list"):
+    with pytest.raises(UsageError, match="both paths and texts"):
         Read(read=["a text of some words", "a.jsonl"])
 
 

@@ -226,5 +226,5 @@ def test_names_with_spaces_in_a_list_are_paths(tmp_path, names):
 def test_lines_in_a_list_of_paths_are_refused(tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text('output: out\nsources: {web: {read: ["one line\\nand another"]}}\n')
-    with pytest.raises(UsageError, match="no path"):
+    with pytest.raises(UsageError, match="not a path"):
         load_recipe(path)

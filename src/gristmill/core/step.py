@@ -22,11 +22,13 @@ The first three phases are part of planning (`pipeline/planning/source_draft.py`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Protocol, Self, runtime_checkable
+from functools import cache
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, get_args, get_origin, runtime_checkable
 
 import msgspec
 import pyarrow as pa
 
+from gristmill.core.names import check_choice
 from gristmill.core.records import StepResult, count_dropped
 
 if TYPE_CHECKING:
@@ -51,6 +53,29 @@ class StepPosition(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the recipe packs rows of tokens."""
     following: tuple[str, ...] = ()
     """Names of the steps that follow it in the same list of steps."""
+
+
+def check_choices(step_type: type[Step], values: Mapping[str, object]) -> None:
+    """Raise `UsageError` for a value that is not one of the choices of its field, whose type is a `Literal`.
+
+    msgspec checks this too, but names neither the choices nor the nearest one. Fields without a value are not checked.
+    """
+    for name, (choices, is_optional) in _find_choices(step_type).items():
+        if name in values and not (is_optional and values[name] is None):
+            check_choice(name, values[name], choices)
+
+
+@cache
+def _find_choices(step_type: type[Step]) -> dict[str, tuple[tuple[str, ...], bool]]:
+    """Return the choices of each field of type `Literal[...]`, and whether it may be None as well."""
+    fields = {}
+    for field in msgspec.structs.fields(step_type):
+        kinds = [field.type] if get_origin(field.type) is Literal else get_args(field.type)
+        literals = [kind for kind in kinds if get_origin(kind) is Literal]
+        if literals and all(kind in (*literals, type(None)) for kind in kinds):
+            choices = tuple(choice for literal in literals for choice in get_args(literal))
+            fields[field.encode_name] = choices, type(None) in kinds
+    return fields
 
 
 class UserCode:

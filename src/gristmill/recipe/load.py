@@ -14,6 +14,7 @@ from gristmill.core.errors import UsageError
 from gristmill.core.names import find_nearest
 from gristmill.core.numbers import parse_byte_size
 from gristmill.core.recipe import Recipe, Source
+from gristmill.core.step import Step, check_choices
 from gristmill.pipeline.planning.used_plugins import name_missing_packages, read_recorded_plugins
 from gristmill.recipe.catalog import step_class
 from gristmill.recipe.overrides import apply_overrides
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping, Sequence
 
-    from gristmill.core.step import Step
     from gristmill.recipe.yaml_tree import Path as TreePath
     from gristmill.recipe.yaml_tree import Tree
 
@@ -182,17 +182,24 @@ class _RecipeReader:
 
     def _convert(self, path: TreePath, value: Any, target_type: Any) -> Any:
         try:
+            if isinstance(target_type, type) and issubclass(target_type, Step):
+                check_choices(target_type, value)
             return msgspec.convert(value, target_type)
+        except UsageError as error:
+            raise self._locate_step_error(path, value, error) from error
         except msgspec.ValidationError as error:
             raise self._locate_error(path, value, error) from error
 
+    def _locate_step_error(self, path: TreePath, value: Any, error: UsageError) -> UsageError:
+        """Locate an error of a step's own check, whose message names the key if possible."""
+        with suppress(UsageError), name_missing_packages(self._read_recorded_plugins):
+            raise error
+        named = [key for key in value if re.search(rf"\b{re.escape(key)}\b", error.message)]
+        return self._tree.error((*path, *named[:1]), f"{path[-1]}: {error.message}", help=error.help)
+
     def _locate_error(self, path: TreePath, value: Any, error: msgspec.ValidationError) -> UsageError:
-        cause = error.__cause__
-        if isinstance(cause, UsageError):  # the step's own check, whose message names the key if possible
-            with suppress(UsageError), name_missing_packages(self._read_recorded_plugins):
-                raise cause
-            named = [key for key in value if re.search(rf"\b{re.escape(key)}\b", cause.message)]
-            return self._tree.error((*path, *named[:1]), f"{path[-1]}: {cause.message}", help=cause.help)
+        if isinstance(error.__cause__, UsageError):
+            return self._locate_step_error(path, value, error.__cause__)
         message = str(error)
         inner = _PATH_IN_ERROR.search(message)
         keys = _parse_keys(inner[1]) if inner else ()

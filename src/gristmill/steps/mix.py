@@ -6,27 +6,26 @@ size takes the same records and more. The barrier of `mix` brings the records to
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
+import msgspec
 import numpy as np
 import pyarrow.compute as pc
 
 from gristmill.core.errors import UsageError
-from gristmill.core.names import check_choice
 from gristmill.core.numbers import check_positive_number, check_whole_number
 from gristmill.core.records import INPUT_IDS, ORIGIN, is_for_training
 from gristmill.core.seeds import hash_origins
-from gristmill.core.step import GlobalStep, LocalStep, StepPosition
+from gristmill.core.step import GlobalStep, LocalStep, StepPosition, check_choices
 from gristmill.steps.records.source_column import NameSource, with_source_field
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-TOKENS = "tokens"
-ROWS = "rows"
-DOCUMENTS = "documents"
-UNITS = (TOKENS, ROWS, DOCUMENTS)
+Unit = Literal["tokens", "rows", "documents"]
+UNITS: tuple[str, ...] = get_args(Unit)
+TOKENS, ROWS, DOCUMENTS = UNITS
 
 NOT_CHOSEN = "not_chosen"
 """The reason for dropping the other records."""
@@ -52,13 +51,13 @@ class Mix(GlobalStep, tag="mix", frozen=True, kw_only=True):
 
     weights: dict[str, float]
     size: int
-    by: str = TOKENS
+    by: Unit = "tokens"
     max_epochs: float = 1.0
     interleave: bool = True
     """Whether to write one mixed lane; false: a folder for each source."""
 
     def __post_init__(self) -> None:
-        check_choice("by", self.by, UNITS)
+        check_choices(type(self), msgspec.structs.asdict(self))
         check_whole_number("size", self.size, least=1)
         check_positive_number("max_epochs", self.max_epochs)
         for name, weight in self.weights.items():

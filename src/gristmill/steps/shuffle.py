@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+import msgspec
 import numpy as np
 
 from gristmill.core.records import ORIGIN
 from gristmill.core.seeds import hash_origins
-from gristmill.core.step import GlobalStep, LocalStep
+from gristmill.core.step import GlobalStep, LocalStep, check_choices
 from gristmill.steps.records.source_column import NameSource, with_source_field
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ class Shuffle(GlobalStep, tag="shuffle", frozen=True, kw_only=True):
     disk_copies: ClassVar[int] = 2
 
     across: Literal["sources"] | None = None
+
+    def __post_init__(self) -> None:
+        check_choices(type(self), msgspec.structs.asdict(self))
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         return with_source_field(schema) if self.joins_sources else schema

@@ -7,16 +7,16 @@ corpus that is larger than memory.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
 from gristmill.core.errors import UsageError
-from gristmill.core.names import check_choice, find_nearest
+from gristmill.core.names import find_nearest
 from gristmill.core.records import RECORD, TEXT, SourceFile, StepResult
-from gristmill.core.step import GlobalStep, LocalStep, StepPosition
+from gristmill.core.step import GlobalStep, LocalStep, StepPosition, check_choices
 from gristmill.steps.read import Read, list_source_files, plan_schema, with_detected_format
 from gristmill.steps.records.columns import require_column
 from gristmill.steps.records.json_records import with_new_value
@@ -34,8 +34,10 @@ DUPLICATE_COUNT = "duplicate_count"
 AGAINST = "deduplicate.against"
 """The name in the place of a source's, in the origins of the documents of `against`."""
 
-KINDS = ("near", "exact")
-VERIFY = ("text", "signature")
+Kind = Literal["near", "exact"]
+Verify = Literal["text", "signature"]
+KINDS: tuple[str, ...] = get_args(Kind)
+VERIFY: tuple[str, ...] = get_args(Verify)
 _MAX_NGRAM = 64
 _MAX_PERMUTATIONS = 4096
 _MIN_RECALL = 0.5
@@ -68,12 +70,12 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
     lists_removals: ClassVar[bool] = True
     not_fingerprinted: ClassVar[tuple[str, ...]] = ("max_source_loss", "max_cluster", "partition_bytes")
 
-    kind: str = "near"
+    kind: Kind = "near"
     threshold: float = 0.8
     ngram: int = 5
     bands: int = 18
     rows: int = 6
-    verify: str = "text"
+    verify: Verify = "text"
     prefer: list[str] = msgspec.field(default_factory=list)
     """Sources, the most preferred first; the other sources come last, with equal rank."""
     prefer_longest: bool = True
@@ -87,8 +89,7 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
     """The size of the keys that a worker loads together; it uses about five times as much memory."""
 
     def __post_init__(self) -> None:
-        check_choice("kind", self.kind, KINDS)
-        check_choice("verify", self.verify, VERIFY)
+        check_choices(type(self), msgspec.structs.asdict(self))
         for name in ("threshold", "max_source_loss"):
             share = getattr(self, name)
             if not 0 < share <= 1:  # refuses NaN too

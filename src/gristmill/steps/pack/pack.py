@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
 import msgspec
 
 from gristmill.core.errors import UsageError
-from gristmill.core.names import check_choice
-from gristmill.core.step import Step, StepPosition
+from gristmill.core.step import Step, StepPosition, check_choices
 
-BEST_FIT = "best_fit"
-CONCAT = "concat"
-PAD = "pad"
-SPLIT = "split"
-TRUNCATE = "truncate"
-DROP = "drop"
+Strategy = Literal["best_fit", "concat", "pad"]
+LongDocuments = Literal["split", "truncate", "drop"]
 
-STRATEGIES = (BEST_FIT, CONCAT, PAD)
-LONG_DOCUMENTS = (SPLIT, TRUNCATE, DROP)
+BEST_FIT, CONCAT, PAD = STRATEGIES = get_args(Strategy)
+SPLIT, TRUNCATE, DROP = LONG_DOCUMENTS = get_args(LongDocuments)
 
 _MAX_ROW_LENGTH = 1 << 24  # beyond any model's context; the tables of packing are as long as a row
 
@@ -45,8 +40,8 @@ class Pack(Step, tag="pack", frozen=True, kw_only=True):
     version: ClassVar[int] = 2
 
     row_length: int
-    strategy: str = BEST_FIT
-    long_documents: str | None = None
+    strategy: Strategy = "best_fit"
+    long_documents: LongDocuments | None = None
     """None: documents are split, chats are dropped."""
     min_utilisation: float | None = None
     """The share of all places in rows that must hold tokens; None: no limit."""
@@ -57,9 +52,7 @@ class Pack(Step, tag="pack", frozen=True, kw_only=True):
                 f"row_length must be from 2 to {_MAX_ROW_LENGTH:,}, not {self.row_length}",
                 help="use the length of your model's context, such as 2048",
             )
-        check_choice("strategy", self.strategy, STRATEGIES)
-        if self.long_documents is not None:
-            check_choice("long_documents", self.long_documents, LONG_DOCUMENTS)
+        check_choices(type(self), msgspec.structs.asdict(self))
         share = self.min_utilisation
         if share is not None and not (0 <= share <= 1 and math.isfinite(share)):
             raise UsageError(f"min_utilisation must be from 0 to 1, not {share}", help="for 95 % write 0.95")

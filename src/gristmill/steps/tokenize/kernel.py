@@ -7,7 +7,7 @@ document in 10,000 is encoded again with the reference, which is loaded when it 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
     from gristmill.text.tokenizers import TokenizerFiles
 
-AS_TEXT, AS_TOKEN, REJECT = POLICIES = ("text", "token", "reject")
+LiteralPolicy = Literal["text", "token", "reject"]
+"""How to treat special tokens that are written out in a text."""
+AS_TEXT: LiteralPolicy
+AS_TOKEN: LiteralPolicy
+REJECT: LiteralPolicy
+AS_TEXT, AS_TOKEN, REJECT = get_args(LiteralPolicy)
 CHECKED_SHARE = 1 / 10_000
 """The share of documents that are encoded again with the reference."""
 CHECKED_BYTES = 256 << 10

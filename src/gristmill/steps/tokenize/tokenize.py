@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from gristmill.core.errors import UsageError
 from gristmill.core.names import check_choice
-from gristmill.core.step import Step
-from gristmill.steps.tokenize.kernel import AS_TEXT, AS_TOKEN, POLICIES
+from gristmill.core.step import Step, check_choices
+from gristmill.steps.tokenize.kernel import AS_TOKEN, LiteralPolicy
 from gristmill.steps.tokenize.resolved_tokenize import ResolvedTokenize
 from gristmill.text.tokenizers import AUTO, ENGINES, choose_engine, find_tokenizer, read_facts
 
@@ -29,13 +31,13 @@ class Tokenize(Step, tag="tokenize", frozen=True, kw_only=True):
     engine: str = AUTO
     add_eos: bool = True
     add_bos: bool = False
-    special_tokens_in_text: str = AS_TEXT
+    special_tokens_in_text: LiteralPolicy = "text"
 
     def __post_init__(self) -> None:
         if not self.tokenizer:
             raise UsageError("tokenizer must be a folder, a file or a name on the Hugging Face Hub")
-        check_choice("engine", self.engine, [AUTO, *ENGINES])
-        check_choice("special_tokens_in_text", self.special_tokens_in_text, POLICIES)
+        check_choice("engine", self.engine, [AUTO, *ENGINES])  # a table, not a type: engines may be added
+        check_choices(type(self), msgspec.structs.asdict(self))
 
     def resolve(self, folder: str) -> ResolvedTokenize:
         """Find the tokenizer, try it, and choose an engine. Takes 1 to 3 s."""
