@@ -176,7 +176,7 @@ def test_mistakes_are_told_by_the_plan(mill, data, tokenizer):
     chats = {"chats": Read(read=f"{data}/part-*.jsonl")}
     tokenize = Tokenize(tokenizer=tokenizer)
     changes = Map(call=lambda record: record)
-    refused(mill, chats, [Render(template="chatml"), changes, tokenize], "map cannot stand between them")
+    refused(mill, chats, [Render(template="chatml"), changes, tokenize], "map cannot be between them")
     refused(mill, chats, [tokenize, Render(template="chatml")], "before")
     refused(mill, chats, [Render(template="chatml"), Render(template="chatml")], "only once")
     refused(mill, chats, [Length(), Render(), tokenize], 'no column "text"')

@@ -96,7 +96,7 @@ class Split(LocalStep, tag="split", frozen=True, kw_only=True):
     def smallest(self, keys: Iterable[NDArray[np.uint64]]) -> NDArray[np.uint64]:
         """Return the smallest keys, sorted, as many as the numbers of records need.
 
-        Applied to the results for parts of the data it gives the result for all of it.
+        The result for all data can be computed from the results for its parts.
         """
         count = int(self.validation) + int(self.test)
         smallest = np.empty(0, dtype=np.uint64)

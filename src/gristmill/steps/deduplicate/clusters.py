@@ -1,4 +1,4 @@
-"""Which documents survive: in the order of their ranks, each is removed that is similar to a better one that survives.
+"""The choice of survivors: in the order of ranks, a document is removed if it is similar to a better one that survives.
 
 So every removed document is similar to its own survivor, and no chain of similarities removes a dissimilar document. If
 bands have not paired a document with the best of its cluster, that pair is compared as well (`missing_pairs`): the root

@@ -25,7 +25,7 @@ CELL_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class ElementRange:
-    """Where in a file the JSON array is whose elements are the records."""
+    """The place in a file of the JSON array whose elements are the records."""
 
     start: Count
     """The offset of the opening bracket, or of the record if it is the only one."""

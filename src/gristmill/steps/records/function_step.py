@@ -74,7 +74,7 @@ class _StoppingKernel:
         self._step = step
 
     def begin_task(self) -> None:
-        """Do nothing: each batch stands alone."""
+        """Do nothing: no batch depends on an earlier one."""
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
         return self._step.call_on(batch, stops=True)

@@ -44,7 +44,7 @@ def link_chat_steps(steps: Sequence[Step], row_length: int | None) -> tuple[Step
     tokenize_index, tokenize = tokenizes[0]
     changing = [step.name for step in steps[render_index + 1 : tokenize_index] if not step.preserves_text]
     if tokenize_index < render_index or changing:
-        between = f"{changing[0]} cannot stand between them" if changing else "it stands before"
+        between = f"{changing[0]} cannot be between them" if changing else "it comes before render"
         raise UsageError(
             "render: tokenize must follow with nothing between that changes the text, on which the loss mask depends: "
             f"{between}",

@@ -78,14 +78,14 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         if self.keeps_chat:
             return self._schema_beside(schema)
-        kept = [schema.field(name) for name in (ORIGIN, SPLIT) if name in schema.names]
+        carried = [schema.field(name) for name in (ORIGIN, SPLIT) if name in schema.names]
         if self.is_tokenized:
             added = [(TEXT, TEXT_TYPE), (TRAINED, PLACES_TYPE), (LITERALS, PLACES_TYPE)]
         else:
             added = [(TEXT, TEXT_TYPE), (PROMPT, TEXT_TYPE), (COMPLETION, TEXT_TYPE)]
-            kept += [field for field in value_columns(schema) if field.name not in CHAT_FIELDS]
-            kept += [schema.field(RECORD)] if RECORD in schema.names else []
-        return pa.schema([*kept, *(pa.field(*column) for column in added)])
+            carried += [field for field in value_columns(schema) if field.name not in CHAT_FIELDS]
+            carried += [schema.field(RECORD)] if RECORD in schema.names else []
+        return pa.schema([*carried, *(pa.field(*column) for column in added)])
 
     def _schema_beside(self, schema: pa.Schema) -> pa.Schema:
         added = [pa.field(TEXT, TEXT_TYPE, metadata={BESIDE_RECORD: b"text"})]

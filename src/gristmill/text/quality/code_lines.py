@@ -289,7 +289,7 @@ def count_code_lines(
             if mark and own_mark == mark:
                 # Lines between the marks were counted as if the mark were never closed: undo that.
                 code, waiting, decided = code_before + enclosed, waiting_before, decided_before
-                if mark in (34, 39):  # triple quotes are code themselves; a fence may stand in prose
+                if mark in (34, 39):  # triple quotes are code themselves; a fence may be in prose
                     code += waiting * (decided >= 0)
                     waiting, decided = 0, 1
                 mark = 0

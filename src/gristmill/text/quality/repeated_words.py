@@ -130,14 +130,14 @@ def _keep_repeated(
     places: NDArray[np.int32], stops: NDArray[np.int32], numbers: NDArray[np.int32], times: NDArray[np.int32]
 ) -> int:
     """Keep the places (with the ends and numbers of their runs) whose run occurs again; return how many there are."""
-    kept = 0
+    num_kept = 0
     for index in range(len(places)):
         if times[numbers[index]] > 1:
-            places[kept] = places[index]
-            stops[kept] = stops[index]
-            numbers[kept] = numbers[index]
-            kept += 1
-    return kept
+            places[num_kept] = places[index]
+            stops[num_kept] = stops[index]
+            numbers[num_kept] = numbers[index]
+            num_kept += 1
+    return num_kept
 
 
 @kernel
@@ -157,7 +157,7 @@ def _lengthen(
     """
     size = _table_size(len(places))
     table[:size] = 0
-    kept = count = 0
+    num_kept = count = 0
     for index in range(len(places)):
         stop = stops[index]
         if stop >= len(words) or pieces[stop] < 0:
@@ -172,12 +172,12 @@ def _lengthen(
             times[count] = 0
             count += 1
             table[slot] = count
-        places[kept] = places[index]
-        stops[kept] = stop + words[stop, _PIECE_WORDS]
-        numbers[kept] = table[slot] - 1
-        times[numbers[kept]] += 1
-        kept += 1
-    return kept
+        places[num_kept] = places[index]
+        stops[num_kept] = stop + words[stop, _PIECE_WORDS]
+        numbers[num_kept] = table[slot] - 1
+        times[numbers[num_kept]] += 1
+        num_kept += 1
+    return num_kept
 
 
 @kernel
@@ -241,17 +241,19 @@ def _count_runs(
         numbers[word] = pieces[word]
         if times[pieces[word]] == 1:
             pieces[word] = -1
-    kept = _keep_repeated(places[: len(words)], stops, numbers, times)
+    num_kept = _keep_repeated(places[: len(words)], stops, numbers, times)
     for length in range(2, longest + 1):
-        kept = _lengthen(places[:kept], stops, numbers, words, pieces, table, keys, times)
-        kept = _keep_repeated(places[:kept], stops, numbers, times)
-        if kept == 0:
+        num_kept = _lengthen(places[:num_kept], stops, numbers, words, pieces, table, keys, times)
+        num_kept = _keep_repeated(places[:num_kept], stops, numbers, times)
+        if num_kept == 0:
             return
         column = length + _COLUMN_OF_LENGTH
         if length <= _LAST_TOP:
-            row[column] = _count_covered_by_top_run(places[:kept], stops, numbers[:kept], times, ends, reached, covered)
+            row[column] = _count_covered_by_top_run(
+                places[:num_kept], stops, numbers[:num_kept], times, ends, reached, covered
+            )
         else:
-            row[column] = _count_covered(places[:kept], stops, ends)
+            row[column] = _count_covered(places[:num_kept], stops, ends)
 
 
 @kernel

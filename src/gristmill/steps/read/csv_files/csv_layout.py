@@ -144,7 +144,7 @@ def _choose_dialect(read: Read, path: str, sample: bytes, *, is_whole: bool) -> 
 
 @dataclass(frozen=True, slots=True)
 class _DialectFit:
-    """How well a dialect fits a sample."""
+    """The fit of a dialect to a sample."""
 
     dialect: Dialect
     rank: tuple[bool, float, int, int]

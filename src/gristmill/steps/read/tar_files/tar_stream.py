@@ -1,4 +1,4 @@
-"""A tar stream, read member by member, with every way in which it can end told apart.
+"""A tar stream, read member by member, that distinguishes every way in which it can end.
 
 `tarfile` silently stops at a damaged header in the middle of an archive, at a missing end mark, and at the end mark of
 the first of several concatenated archives. Here the first two are damage, and the third continues with the next

@@ -1,4 +1,4 @@
-"""Who is removed, against every document compared with every other."""
+"""Which documents are removed, against every document compared with every other."""
 
 import random
 
