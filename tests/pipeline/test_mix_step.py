@@ -194,7 +194,7 @@ def test_shuffle_within_sources_or_across_them(folder):
     }
     assert all(one == other for one, other in order.values())
     own = gm.Source(steps.Read(read="web-*.jsonl"), [steps.Shuffle(across="sources")])
-    with pytest.raises(UsageError, match="about all sources"):
+    with pytest.raises(UsageError, match="concerns all sources"):
         gm.plan(gm.Recipe(sources={"web": own}, output="o", folder=str(folder)))
 
 

@@ -31,8 +31,8 @@ def advise_on_file(path: str, wanted: str) -> str:
         first = b""
     if not first.strip(b"\0"):
         what = "it is empty" if not first else "it begins with zeros only: its disk or its writer failed"
-        return f"{what}: remove it, or write it again"
+        return f"{what}: remove it, or rewrite it"
     for mark, advice in _KINDS:
         if first.lower().startswith(mark.lower()) and f"format: {wanted}" not in advice:
             return advice
-    return f"it begins with {first[:16]!r}: leave it out of read, set format to what it is, or write it again"
+    return f"it begins with {first[:16]!r}: leave it out of read, set format to what it is, or rewrite it"

@@ -2,8 +2,8 @@
 
     def read_ini(path: str) -> Iterator[dict[str, object]]: ...
 
-A record becomes a JSON object, so everything that holds for JSON records holds for it: `text`, named columns, columns
-that nobody named, values that JSON cannot hold. Its position is its number in the file. A cell is 4 MiB of these
+A record becomes a JSON object, so it is handled like JSON records: the text, named columns, other columns, values that
+JSON cannot hold. Its position is its number in the file. A cell is 4 MiB of these
 objects. The file is read from start to end by one task, since only the reader knows where records begin. Cost: about
 1 µs a value on top of the reader's own.
 """
@@ -47,7 +47,7 @@ def read_plugin_records(path: str, format: str) -> Generator[bytes]:
         raise UsageError(f"format {format!r}: its reader is not installed", help="install the package that provides it")
     reader = plugin.load()
     if not callable(reader):
-        raise plugin.make_type_error(reader, "a function of a path that gives records")
+        raise plugin.make_type_error(reader, "a function from a path to records")
     num_records = 0
     try:
         records = reader(path)
@@ -66,7 +66,7 @@ def read_plugin_records(path: str, format: str) -> Generator[bytes]:
 
 
 class PluginFile:
-    """Cuts the records of one file into raw cells."""
+    """The records of one file, cut into raw cells."""
 
     can_cut = False
 
@@ -113,7 +113,7 @@ def _join_lines(cell: int, first_record: int, lines: list[bytes], rest: Quaranti
 
 
 class PluginReader(JsonLinesReader):
-    """Reads a file with the reader of an installed package, cell by cell."""
+    """A reader of files by the function of an installed package, cell by cell."""
 
     def __init__(self, read: Read, cells: PluginFile, schema: pa.Schema) -> None:
         super().__init__(read, cells, schema)
@@ -130,12 +130,13 @@ class PluginReader(JsonLinesReader):
             num_bytes = int(stops[index] - starts[index])
             message = f"{num_bytes} bytes as JSON, more than max_record_bytes ({most})"
             position = int(cut.positions[index])
-            cut.bad.append(QuarantinedRecord(self._cells.file.id, position, 0, "too_large", message, None, num_bytes))
+            record = QuarantinedRecord(self._cells.file.id, position, 0, "too_large", message, None, num_bytes)
+            cut.quarantined.append(record)
         cut.drop(large.tolist())
         return cut
 
     def _account_for_rest(
-        self, rest: QuarantinedRecord, batch: pa.RecordBatch, bad: list[QuarantinedRecord]
+        self, rest: QuarantinedRecord, batch: pa.RecordBatch, quarantined: list[QuarantinedRecord]
     ) -> tuple[pa.RecordBatch, int]:
-        bad.append(rest)
+        quarantined.append(rest)
         return batch, 0
