@@ -1,5 +1,7 @@
 """`gristmill template`: check a chat template on chats before a run depends on it."""
 
+from typing import get_args
+
 import click
 import msgspec
 
@@ -10,7 +12,8 @@ from gristmill.pipeline.jobs.template_check import TemplateTrial, try_template
 from gristmill.steps.read import Read, to_path
 from gristmill.steps.read.read import FORMATS
 from gristmill.steps.render import Render
-from gristmill.text.chats import AUTO, LAST_NOT_ASSISTANT, PROMPT, SHAPES, SPLIT_TURNS, TRAIN_ON
+from gristmill.steps.render.render import ToolArguments
+from gristmill.text.chats import LastNotAssistant, PromptPolicy, Shape, SplitTurns, TrainOn
 
 _SHOWN_TOKENS = 600
 _OPEN, _CLOSE = "⟦", "⟧"
@@ -28,9 +31,13 @@ def command() -> None:
 @click.argument("tokenizer")
 @click.argument("files", nargs=-1, required=True)
 @click.option("--template", help="Jinja file or name of a built-in template. Default: the template of the tokenizer.")
-@click.option("--shape", type=Choice((AUTO, *SHAPES)), default=AUTO, show_default=True, help="Shape of the records.")
+@click.option("--shape", type=Choice(get_args(Shape)), default="auto", show_default=True, help="Shape of the records.")
 @click.option(
-    "--train-on", type=Choice(TRAIN_ON), default="assistant", show_default=True, help="Which messages are trained."
+    "--train-on",
+    type=Choice(get_args(TrainOn)),
+    default="assistant",
+    show_default=True,
+    help="Which messages are trained.",
 )
 @click.option(
     "--train-end-of-turn/--no-train-end-of-turn",
@@ -39,11 +46,15 @@ def command() -> None:
     help="Train the end of turn with its answer.",
 )
 @click.option(
-    "--split-turns", type=Choice(SPLIT_TURNS), default="auto", show_default=True, help="Make one example of each turn."
+    "--split-turns",
+    type=Choice(get_args(SplitTurns)),
+    default="auto",
+    show_default=True,
+    help="Make one example of each turn.",
 )
 @click.option(
     "--last-not-assistant",
-    type=Choice(LAST_NOT_ASSISTANT),
+    type=Choice(get_args(LastNotAssistant)),
     default="drop",
     show_default=True,
     help="What to do with chats that do not end with an answer.",
@@ -51,14 +62,14 @@ def command() -> None:
 @click.option("--append-eos", is_flag=True, help="Add the end token to last answers that lack it.")
 @click.option(
     "--prompt",
-    type=Choice(PROMPT),
+    type=Choice(get_args(PromptPolicy)),
     default="as_rendered",
     show_default=True,
     help="What to do if the generation prompt holds more than the rendered turn.",
 )
 @click.option("--date", help="The date that templates see as today's.")
 @click.option(
-    "--tool-arguments", type=Choice(("as_given", "object")), help="Use object if arguments are JSON in a string."
+    "--tool-arguments", type=Choice(get_args(ToolArguments)), help="Use object if arguments are JSON in a string."
 )
 @click.option(
     "--format", "format_name", type=Choice(FORMATS), help="Format of the files, if their names do not show it."
@@ -71,13 +82,13 @@ def check_command(
     tokenizer: str,
     files: tuple[str, ...],
     template: str | None,
-    shape: str,
-    train_on: str,
-    split_turns: str,
-    last_not_assistant: str,
-    prompt: str,
+    shape: Shape,
+    train_on: TrainOn,
+    split_turns: SplitTurns,
+    last_not_assistant: LastNotAssistant,
+    prompt: PromptPolicy,
     date: str | None,
-    tool_arguments: str | None,
+    tool_arguments: ToolArguments | None,
     format_name: str | None,
     records: int,
     *,

@@ -60,7 +60,7 @@ def read_all(path, cell_bytes=4 << 20, **parameters):
 
 
 def test_the_suffix_of_a_file_is_the_name_of_its_format(site):
-    with pytest.raises(UsageError, match="no format is known"):
+    with pytest.raises(UsageError, match="the format cannot be told"):
         file_format("mail/a.recs")
     install(site)
     assert file_format("mail/a.recs") == file_format("a.recs.gz") == file_format("a.dat", "recs") == "recs"

@@ -4,34 +4,31 @@ from __future__ import annotations
 
 from datetime import date
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from gristmill.core.errors import UsageError
-from gristmill.core.names import check_choice
-from gristmill.core.step import Step
+from gristmill.core.step import Step, check_choices
 from gristmill.steps.render.resolved_render import ResolvedRender
 from gristmill.text.chats import (
-    AUTO,
     DROP_CHAT,
-    LAST_NOT_ASSISTANT,
-    PROMPT,
     RESERVED_VARIABLES,
-    SHAPES,
     SPLIT_NEVER,
-    SPLIT_TURNS,
-    TOO_LONG,
-    TRAIN_ON,
     ChatOptions,
+    LastNotAssistant,
+    PromptPolicy,
+    Shape,
+    SplitTurns,
+    TooLong,
+    TrainOn,
     find_template,
     find_unknown_tokens,
 )
 from gristmill.text.tokenizers import AUTO as CHOSEN
 from gristmill.text.tokenizers import TokenizerFiles, choose_engine, find_tokenizer, find_unmarked_controls, read_facts
 
-_KEEP = ("messages",)
-_AS_GIVEN, _OBJECT = _ARGUMENTS = ("as_given", "object")
+ToolArguments = Literal["as_given", "object"]
 
 
 class Render(Step, tag="render", frozen=True, kw_only=True):
@@ -65,50 +62,40 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
 
     template: str | None = None
     tokenizer: str | None = None
-    shape: str = AUTO
-    train_on: str = TRAIN_ON[0]
+    shape: Shape = "auto"
+    train_on: TrainOn = "assistant"
     train_end_of_turn: bool = True
     append_eos: bool = False
     """Whether to add the tokenizer's end token to a last answer that does not end with it, and train it."""
-    last_not_assistant: str = LAST_NOT_ASSISTANT[0]
+    last_not_assistant: LastNotAssistant = "drop"
     """What to do with a conversation that does not end with an answer: `drop`, `keep`, or `trim` to its last answer."""
-    split_turns: str = SPLIT_TURNS[0]
+    split_turns: SplitTurns = "auto"
     max_tokens: int | None = None
-    too_long: str = TOO_LONG[0]
+    too_long: TooLong = "drop_turns"
     date: str | None = None
     """The date for templates that ask for today's, such as `2026-01-31`."""
-    prompt: str = PROMPT[0]
+    prompt: PromptPolicy = "as_rendered"
     """What to do if the rendering of an answer does not begin with its prompt: use it `as_rendered`, build it
     `as_prompted`, or `refuse` it."""
     chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
     """Variables of the template for every record (`enable_thinking: false`), unless the record sets them itself."""
-    keep: str | None = None
+    keep: Literal["messages"] | None = None
     """`messages`: write the chat as it was read. Its `text` and, with a tokenizer, `num_tokens` are columns for the
     steps in between."""
-    tool_arguments: str | None = None
+    tool_arguments: ToolArguments | None = None
     """Arguments of tool calls that are JSON in a string: pass them `as_given`, or as an `object` for templates that
     write the JSON themselves."""
 
     def __post_init__(self) -> None:
-        check_choice("shape", self.shape, [AUTO, *SHAPES])
-        check_choice("train_on", self.train_on, TRAIN_ON)
-        check_choice("last_not_assistant", self.last_not_assistant, LAST_NOT_ASSISTANT)
-        check_choice("split_turns", self.split_turns, SPLIT_TURNS)
-        check_choice("too_long", self.too_long, TOO_LONG)
-        check_choice("prompt", self.prompt, PROMPT)
+        check_choices(type(self), msgspec.structs.asdict(self))
         reserved = [name for name in self.chat_template_kwargs if name in RESERVED_VARIABLES]
         if reserved:
             raise UsageError(f"chat_template_kwargs: {reserved[0]} cannot be set", help="it comes from the records")
-        if self.keep is not None:
-            check_choice("keep", self.keep, _KEEP)
-            if self.max_tokens is not None and self.too_long != DROP_CHAT:
-                raise UsageError(
-                    f"render: with keep: {self.keep} chats are written whole, so one that is too long can only be "
-                    "dropped",
-                    help="add too_long: drop",
-                )
-        if self.tool_arguments is not None:
-            check_choice("tool_arguments", self.tool_arguments, _ARGUMENTS)
+        if self.keep is not None and self.max_tokens is not None and self.too_long != DROP_CHAT:
+            raise UsageError(
+                f"render: with keep: {self.keep} chats are written whole, so one that is too long can only be dropped",
+                help="add too_long: drop",
+            )
         if self.max_tokens is not None and self.max_tokens < 1:
             raise UsageError(f"max_tokens must be at least 1, not {self.max_tokens}")
         if self.date is not None:
@@ -139,7 +126,7 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
             split_turns=self.split_turns if self.keep is None else SPLIT_NEVER,
             max_tokens=self.max_tokens,
             too_long=self.too_long,
-            parse_arguments=self.tool_arguments == _OBJECT,
+            parse_arguments=self.tool_arguments == "object",
             append_eos=self.append_eos,
             prompt=self.prompt,
             template_variables=self.chat_template_kwargs,
@@ -155,7 +142,7 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
             unknown_tokens=find_unknown_tokens(files, facts.added_tokens)
             if files is not None and facts is not None
             else (),
-            accepts_quoted_arguments=self.tool_arguments == _AS_GIVEN,
+            accepts_quoted_arguments=self.tool_arguments == "as_given",
             engine=self._counting_engine(files),
             keeps_chat=self.keep is not None,
             renderer=f"jinja2 {version('jinja2')}",

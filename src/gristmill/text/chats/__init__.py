@@ -3,41 +3,40 @@
 from gristmill.text.chats.chat_options import (
     CUT,
     DROP_CHAT,
-    LAST_NOT_ASSISTANT,
-    PROMPT,
     SPLIT_NEVER,
-    SPLIT_TURNS,
-    TOO_LONG,
-    TRAIN_ON,
     ChatOptions,
+    LastNotAssistant,
+    PromptPolicy,
+    SplitTurns,
+    TooLong,
+    TrainOn,
 )
 from gristmill.text.chats.check_template import TemplateProblem, TemplateReport, check_template
 from gristmill.text.chats.example_maker import ExampleMaker
 from gristmill.text.chats.find_template import FoundTemplate, find_template, find_unknown_tokens
 from gristmill.text.chats.rendered_record import Example, RenderedRecord
-from gristmill.text.chats.shapes import AUTO, RESERVED_VARIABLES, SHAPES, Conversation, NotAChat, parse_conversation
+from gristmill.text.chats.shapes import RESERVED_VARIABLES, Conversation, NotAChat, Shape, parse_conversation
 
 __all__ = [
-    "AUTO",
     "CUT",
     "DROP_CHAT",
-    "LAST_NOT_ASSISTANT",
-    "PROMPT",
     "RESERVED_VARIABLES",
-    "SHAPES",
     "SPLIT_NEVER",
-    "SPLIT_TURNS",
-    "TOO_LONG",
-    "TRAIN_ON",
     "ChatOptions",
     "Conversation",
     "Example",
     "ExampleMaker",
     "FoundTemplate",
+    "LastNotAssistant",
     "NotAChat",
+    "PromptPolicy",
     "RenderedRecord",
+    "Shape",
+    "SplitTurns",
     "TemplateProblem",
     "TemplateReport",
+    "TooLong",
+    "TrainOn",
     "check_template",
     "find_template",
     "find_unknown_tokens",

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, get_args
 
 import msgspec
 
-from gristmill.text.chats.shapes import AUTO
+from gristmill.text.chats.shapes import Shape  # noqa: TC001  (msgspec looks at the types of fields)
 
-TRAIN_ON = TRAIN_ASSISTANT, TRAIN_LAST, TRAIN_ALL, TRAIN_MARKED = ("assistant", "last_assistant", "all", "marked")
-DROP, KEEP, TRIM = LAST_NOT_ASSISTANT = ("drop", "keep", "trim")
-SPLIT_AUTO, SPLIT_ALWAYS, SPLIT_NEVER = SPLIT_TURNS = ("auto", "always", "never")
-DROP_TURNS, DROP_CHAT, CUT, WINDOWS = TOO_LONG = ("drop_turns", "drop", "cut", "windows")
-AS_RENDERED, AS_PROMPTED, REFUSE = PROMPT = ("as_rendered", "as_prompted", "refuse")
+TrainOn = Literal["assistant", "last_assistant", "all", "marked"]
+LastNotAssistant = Literal["drop", "keep", "trim"]
+SplitTurns = Literal["auto", "always", "never"]
+TooLong = Literal["drop_turns", "drop", "cut", "windows"]
+PromptPolicy = Literal["as_rendered", "as_prompted", "refuse"]
+
+TRAIN_ASSISTANT, TRAIN_LAST, TRAIN_ALL, TRAIN_MARKED = get_args(TrainOn)
+DROP, KEEP, TRIM = get_args(LastNotAssistant)
+SPLIT_AUTO, SPLIT_ALWAYS, SPLIT_NEVER = get_args(SplitTurns)
+DROP_TURNS, DROP_CHAT, CUT, WINDOWS = get_args(TooLong)
+AS_RENDERED, AS_PROMPTED, REFUSE = get_args(PromptPolicy)
 
 
 class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How conversations become examples. The fields are keys of the step `render`."""
 
-    shape: str = AUTO
-    train_on: str = TRAIN_ASSISTANT
+    shape: Shape = "auto"
+    train_on: TrainOn = "assistant"
     train_end_of_turn: bool = True
-    last_not_assistant: str = DROP
-    split_turns: str = SPLIT_AUTO
+    last_not_assistant: LastNotAssistant = "drop"
+    split_turns: SplitTurns = "auto"
     max_tokens: int | None = None
-    too_long: str = DROP_TURNS
+    too_long: TooLong = "drop_turns"
     parse_arguments: bool = False
     append_eos: bool = False
-    prompt: str = AS_RENDERED
+    prompt: PromptPolicy = "as_rendered"
     template_variables: dict[str, Any] = {}
     """Variables for the template of all records, like `chat_template_kwargs` of one."""

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from gristmill.text.chats.jinja import Message
 
-AUTO = "auto"
-MESSAGES = "messages"
-SHAREGPT = "sharegpt"
-ALPACA = "alpaca"
-PROMPT_COMPLETION = "prompt_completion"
-SHAPES = (MESSAGES, SHAREGPT, ALPACA, PROMPT_COMPLETION)
+Shape = Literal["auto", "messages", "sharegpt", "alpaca", "prompt_completion"]
+SHAPES: tuple[str, ...] = get_args(Shape)
+AUTO, MESSAGES, SHAREGPT, ALPACA, PROMPT_COMPLETION = SHAPES
 
 ASSISTANT = "assistant"
 SYSTEM = "system"
