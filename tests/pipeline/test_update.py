@@ -214,7 +214,7 @@ def test_code_that_cannot_be_known_is_run_again(mill, data, caplog):
     with pytest.raises(NotUpToDateError, match="cannot be known"):
         mill.run(recipe)
     mill.run(recipe, update=True)
-    assert "nothing of an earlier run is used again" in caplog.text
+    assert "nothing of an earlier run is reused" in caplog.text
 
 
 def test_overwriting_removes_the_files_of_the_old_dataset_only(mill, data):

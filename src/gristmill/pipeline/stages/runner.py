@@ -179,8 +179,13 @@ class StageRunner:
     def _find_slice_results(self, unit: StageUnit, stage: StageContext) -> tuple[SliceResult, ...]:
         """Find the results of a unit's slices, in order."""
         tasks = self._cut_into_slices(unit, stage.sources[unit.source.name].output)
-        results = [self.find_receipt(task.id, SliceResult) for task in tasks]
-        return tuple(result for result in results if result is not None)
+        results = []
+        for task in tasks:
+            result = self.find_receipt(task.id, SliceResult)
+            if result is None:  # all slices were run, so its files have disappeared since
+                raise _make_lost_files_error(f"{task.payload.stem}*")
+            results.append(result)
+        return tuple(results)
 
     def find_receipt(self, name: str, kind: type[T]) -> T | None:
         """Find the result of a task, if it is done and its files are still there.
