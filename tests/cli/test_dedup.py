@@ -60,7 +60,7 @@ def test_wrong_use(gristmill, tmp_path):
     assert "no file" in gristmill("dedup", "a.jsonl", "out", folder=tmp_path, fails=2).err
     shown = gristmill("dedup", "--help").out
     assert "Examples" in shown
-    assert "no decontamination" in " ".join(shown.split())
+    assert "not decontamination" in " ".join(shown.split())
     assert "signature" in gristmill("dedup", "a.jsonl", "out", "--verify", "off", folder=tmp_path, fails=2).err
 
 

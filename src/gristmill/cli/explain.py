@@ -62,7 +62,7 @@ def _end(found: Explanation) -> str:
     if found.leaves_at is not None:
         return f"{'' if found.is_certain else 'as far as it is known, '}it leaves the recipe at {found.leaves_at}"
     if found.undecided_at is None:
-        return "it stays to the end of the recipe"
+        return "it is kept to the end of the recipe"
     return f"no local step drops it; {found.undecided_at} decides once all records are known"
 
 
