@@ -40,7 +40,7 @@ def write_dataset(folder, *, num_shards, rows_a_shard, row_length, rows_a_batch=
         schema=Schema.of(schema),
         splits={"train": {"web": shards}},
         row_length=row_length,
-    ).sealed()
+    ).seal()
     for path, content in make_side_files(manifest).items():
         (folder / path).write_bytes(content)
     (folder / "manifest.json").write_bytes(b"".join(dump_manifest(manifest)))
