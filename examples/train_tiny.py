@@ -3,9 +3,9 @@
     python examples/train_tiny.py --folder tiny --steps 60
     torchrun --nproc-per-node 2 examples/train_tiny.py --folder tiny --steps 60 --workers 3
 
-Kill it with -9, start it again with another number of ranks or workers: the rows go on where the last checkpoint was,
-none left out and none read twice. The global batch stays the same (24 rows, shared by the ranks), because that is a
-choice of training; the stream itself would take any.
+Kill it with -9 and start it again with another number of ranks or workers: it continues with the rows after the last
+checkpoint, none left out and none read twice. The global batch stays the same (24 rows, shared by the ranks), because
+that is a choice of training; the stream itself accepts any.
 """
 
 import argparse
@@ -33,7 +33,7 @@ SAVE_EVERY = 5
 
 
 def build_dataset(folder: Path) -> Path:
-    """Two sources of packed rows: Python's `json` and `email` packages."""
+    """Make packed rows of two sources: Python's `json` and `email` packages."""
     library = Path(sysconfig.get_path("stdlib"))
     sources = {
         name: steps.Read(read=str(library / name / "*.py"), format="text", text="text") for name in ("json", "email")
@@ -52,7 +52,7 @@ def build_dataset(folder: Path) -> Path:
 
 
 class TinyGPT(nn.Module):
-    """Two layers of 64."""
+    """A GPT of two layers with 64 dimensions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ def main() -> None:
 
 
 def save(state: dict[str, object], path: Path) -> None:
-    """Whole or not at all."""
+    """Write a checkpoint, whole or not at all."""
     temporary = path.with_suffix(".tmp")
     torch.save(state, temporary)
     temporary.replace(path)

@@ -1,4 +1,4 @@
-"""Writes the example's data beside itself: `sharegpt.jsonl`, a few hundred small chats, and a tokenizer for them.
+"""Write the example's data beside this file: `sharegpt.jsonl`, a few hundred small chats, and a tokenizer for them.
 
 Then: `gristmill template check tokenizer sharegpt.jsonl --template chatml`, `gristmill run recipe.yaml`,
 `gristmill inspect out`.
@@ -16,7 +16,7 @@ GOODS = ("wheat", "rye", "barley", "oats", "spelt")
 
 
 def chats() -> Iterator[dict[str, Any]]:
-    """Sums about a mill's day, in one to three turns, some with a system prompt."""
+    """Make chats about sums in a mill, of one to three turns, some with a system prompt."""
     for number in range(400):
         goods = GOODS[number % len(GOODS)]
         turns = []
