@@ -28,7 +28,7 @@ class LineLog:
             os.write(self._fd, (json.dumps(record) + "\n").encode())
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file of lines."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
