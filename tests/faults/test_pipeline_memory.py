@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from gristmill.core.books import Account
 from gristmill.core.records import ORIGIN_TYPE, SourceFile
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.runner import StageUnit
@@ -43,7 +44,7 @@ for number in range(count):
         origins_blocks=[31_000] * 16,
     )
     books = [
-        {"step": step, "in": 12_400, "created": 0, "out": 12_345, "dropped": {"too_short": 55}, "quarantined": {}}
+        Account(step, records_in=12_400, records_out=12_345, dropped={"too_short": 55})
         for step in ("read", "length", "sample")
     ]
     receipts.add(unit.fingerprint, SliceResult(split_files=[part], books=books))

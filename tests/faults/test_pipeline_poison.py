@@ -1,4 +1,4 @@
-"""Functions that kill or hang their process on one record: it is found and set aside, all others are kept."""
+"""Functions that kill or hang their process on one record: it is found and quarantined, all others are kept."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What is set aside, how much may be, and that nothing is lost on the way."""
+"""What is quarantined, how much may be, and that nothing is lost on the way."""
 
 import json
 
