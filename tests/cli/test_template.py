@@ -51,8 +51,8 @@ def test_json(folder):
 def test_a_syntax_error_is_told_with_its_line(folder):
     (folder / "wrong.jinja").write_text("{% for m in messages %}\n{% endif %}")
     done = check(folder, "--template", str(folder / "wrong.jinja"))
-    assert done.to_exception is not None
-    assert "line 2" in str(done.to_exception)
+    assert done.exception is not None
+    assert "line 2" in str(done.exception)
 
 
 def test_prompts_that_differ_are_shown_beside_the_rendering(folder):
