@@ -13,8 +13,7 @@ pytestmark = pytest.mark.timeout(900)  # a page is a dozen commands
 
 
 def test_settings(tmp_path):
-    printed = follow_guide(GUIDES / "settings.md", tmp_path)
-    assert "workers by default" in printed
+    follow_guide(GUIDES / "settings.md", tmp_path)
     names = ("laptop", "memory", "cores", "files", "huge", "chats")
     datasets = {name: gm.open_dataset(tmp_path / "out" / name) for name in names}
     assert all(dataset.verify() for dataset in datasets.values())
