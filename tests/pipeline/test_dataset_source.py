@@ -164,7 +164,7 @@ def test_the_output_of_the_same_recipe_is_refused(first, tmp_path, pattern):
     (tmp_path / "link").symlink_to(folder)
     before = load_manifest(folder)
     recipe = Recipe(sources={"web": Read(read=pattern.format(folder, tmp_path))}, output=str(folder))
-    with pytest.raises(UsageError, match="same recipe"):
+    with pytest.raises(UsageError, match="output of this recipe"):
         run(recipe)
     assert load_manifest(folder) == before
 
