@@ -7,11 +7,16 @@ import uuid
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 from gristmill_testing.fake_packages import forget_packages
 from gristmill_testing.watching import MARK, Leftovers
+
+# No test may fail because the machine is slow: hypothesis has no say on time.
+settings.register_profile("any-speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any-speed")
 
 
 def pytest_addoption(parser):

@@ -217,7 +217,9 @@ FLAGS = """--split --sources --seed --mixture --weights-in --no-shuffle --batch-
     --workers --batch --steps --simulate --size --by --max-epochs"""
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     command=st.sampled_from(["where", "prove", "mix"]),
     tail=st.lists(st.sampled_from(WORDS + FLAGS.split()), max_size=9),

@@ -32,7 +32,9 @@ def slow(rows, *, loss_masks):
     return inputs, targets, masks
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     shards=st.lists(st.lists(ROW, min_size=1, max_size=5), min_size=1, max_size=3),
     id_type=st.sampled_from(["uint16", "uint32"]),

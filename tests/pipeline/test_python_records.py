@@ -212,7 +212,9 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(values=st.lists(VALUES, min_size=1, max_size=10))
 def test_every_record_comes_out_or_is_set_aside(tmp_path_factory, values):
     output = tmp_path_factory.mktemp("run") / "out"

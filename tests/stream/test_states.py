@@ -46,7 +46,9 @@ def streams(draw, folders):
     return given, {**options, "mixture": mixture}, chosen
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(data=st.data())
 def test_every_state_loads_and_its_phases_are_taken_again(folders, data):
     given, options, chosen = data.draw(streams(folders))

@@ -244,7 +244,9 @@ STEPS = {
 
 
 @pytest.mark.parametrize("steps", STEPS)
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(files=st.lists(st.lists(LINE, max_size=12), min_size=1, max_size=4), format=st.sampled_from(["jsonl", "arrow"]))
 def test_books_balance_whatever_comes(mill, tmp_path_factory, calls, steps, files, format):
     folder = tmp_path_factory.mktemp("in")

@@ -17,7 +17,9 @@ FORMATS = [
     Write(format="webdataset"),
 ]
 PARQUETS = [Write(format="parquet", compression=codec) for codec in (None, "snappy", "gzip", "lz4", "none")]
-LAW = settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+LAW = settings(
+    deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 SCHEMA = pa.schema(
     [
