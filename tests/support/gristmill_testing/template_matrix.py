@@ -252,24 +252,24 @@ def _frozen_date():
     return mock.patch.object(chat_template_utils, "datetime", Frozen)
 
 
-INTRODUCTION = """# Templates
+INTRODUCTION = """# Chat templates
 
-What `render` makes of chats in {count} chat templates: the {num_published} that TRL {trl} brings, and {num_made}
-written for the tests, one for each way in which templates differ. The page is made by a test, which fails when it is
-not true.
+How `render` handles chats with {count} chat templates: the {num_published} that TRL {trl} includes, and {num_made}
+written for the tests, one for each way in which templates differ. The page is generated, and a test fails if it is out of
+date.
 
-* **text**: of {num_texts} renderings each, with and without a prompt, those that equal transformers
+* **text**: how many of {num_texts} renderings, with and without a prompt, are equal to those of transformers
   {transformers} to the byte.
-* **answers**: of the assistant's answers, those that are trained, each once and without a word of anybody else.
-* **end**: what ends an answer and is trained with it, each time. Without one, the plan stops and offers `append_eos`.
-* **call**, **calls at once**, **text beside**: `kept` is trained with all names and arguments; `counted` is trained
-  without the text, which the template leaves out (`answer_left_out`); a record that the template refuses, or of which
-  it leaves calls or results out, is quarantined with the reason.
-* **prompt**: `differs` where the prompt for some answer is not how the answer is rendered (`prompt_differs`).
-* **history**: `split` where the template writes earlier turns otherwise, so that each answer becomes an example of its
-  own.
+* **answers**: how many of the assistant's answers are trained, each exactly once and without text of other roles.
+* **end**: the tokens that end every answer and are trained with it. If there are none, the plan stops and suggests
+  `append_eos`.
+* **call**, **several calls**, **text and call**: `kept` means that the call is trained with all names and arguments.
+  `counted` means that it is trained without the text beside it, which the template leaves out (`answer_left_out`). Any
+  other value is the reason for which the record is quarantined: the template refuses it, or leaves calls or results out.
+* **prompt**: `differs` if the prompt for an answer differs from the rendering of that answer (`prompt_differs`).
+* **history**: `split` if the template renders earlier turns differently, so each answer becomes its own example.
 
-| template | text | answers | end | call | calls at once | text beside | prompt | history |
+| template | text | answers | end | call | several calls | text and call | prompt | history |
 |---|---|---|---|---|---|---|---|---|
 """
 
@@ -295,7 +295,7 @@ def page(rows):
             *("differs" if row.differs else "", "split" if row.splits else ""),
         ]
         text += f"| {row.name} | {' | '.join(cells)} |\n"
-    text += "\n## Templates made for the tests\n\n"
+    text += "\n## Templates written for the tests\n\n"
     for row in made:
         text += f"* **{row.name}**: {row.about}\n"
     return text
