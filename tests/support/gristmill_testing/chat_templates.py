@@ -109,7 +109,7 @@ ABOUT = {
     "LINE_BEFORE_HEADER": "A tool result that is not the last message has one more line end than in the prompt.",
     "ONE_CALL": "Only the first of several calls is written, without the text beside it.",
     "NO_ARGUMENTS": "Calls are written without their arguments.",
-    "SWITCHED_THOUGHT": "A variable makes the prompt begin a thought or supply an empty one; without it, the prompt does neither.",
+    "SWITCHED_THOUGHT": "A variable makes the prompt begin a thought or supply an empty one.",
     "NO_END": "Only the next turn ends an answer.",
     "END_BETWEEN": "The next question ends an answer; nothing ends the last one.",
 }

@@ -255,8 +255,8 @@ def _frozen_date():
 INTRODUCTION = """# Chat templates
 
 How `render` handles chats with {count} chat templates: the {num_published} that TRL {trl} includes, and {num_made}
-written for the tests, one for each way in which templates differ. The page is generated, and a test fails if it is out of
-date.
+written for the tests, one for each way in which templates differ. The page is generated, and a test fails if it is
+out of date.
 
 * **text**: how many of {num_texts} renderings, with and without a prompt, are equal to those of transformers
   {transformers} to the byte.
@@ -265,7 +265,7 @@ date.
   `append_eos`.
 * **call**, **several calls**, **text and call**: `kept` means that the call is trained with all names and arguments.
   `counted` means that it is trained without the text beside it, which the template leaves out (`answer_left_out`). Any
-  other value is the reason for which the record is quarantined: the template refuses it, or leaves calls or results out.
+  other value is the reason why the record is quarantined: the template refuses it, or leaves calls or results out.
 * **prompt**: `differs` if the prompt for an answer differs from the rendering of that answer (`prompt_differs`).
 * **history**: `split` if the template renders earlier turns differently, so each answer becomes its own example.
 
