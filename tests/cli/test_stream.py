@@ -183,7 +183,7 @@ WRONG = [
     (["bench", "nowhere"], "nowhere"),
     (["where", "OUT", "9" * 30, "--batch-size", "2"], "step must be"),
     (["where", "OUT", str(2**61), "--batch-size", "8"], "must be at most"),
-    (["where", "OUT", "0", "--batch-size", "2", "--world", "2", "--rank", "2"], "rank 2 is not one of 2"),
+    (["where", "OUT", "0", "--batch-size", "2", "--world", "2", "--rank", "2"], "rank 2 is not below the world size 2"),
     (["where", "OUT", "0", "--batch-size", "16777216", "--world", "16777216"], "in one call"),
     (["where", "OUT", "0", "--batch-size", "2", "--state", "STATE"], "not the state of a stream"),
 ]

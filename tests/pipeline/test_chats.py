@@ -158,7 +158,7 @@ def test_chats_and_documents_do_not_become_one_dataset(mill, data, tokenizer):
 @pytest.mark.parametrize("pack", [None, Pack(row_length=ROW)], ids=["none", "best_fit"])
 def test_a_mask_that_does_not_fit_its_ids_is_refused(mill, data, tokenizer, pack):
     steps = [MapBatches(call=shorten_ids), *([pack] if pack else [])]
-    with pytest.raises(UsageError, match="not one entry"):
+    with pytest.raises(UsageError, match="does not have one entry"):
         mill.run(recipe_of(mill, data, tokenizer, *steps))
 
 

@@ -37,7 +37,7 @@ def test_rows_are_records(mill, tmp_path, name):
     dataset = open_dataset(mill.output)
     assert list(dataset) == ROWS
     place = trace(dataset, 333).places[0]
-    assert (place.unit, json.loads(place.original)) == ("byte", ROWS[333])
+    assert (place.position_kind, json.loads(place.original)) == ("byte", ROWS[333])
     explained = explain(recipe, str(tmp_path / name), 7)
     assert explained.record["text"] == ROWS[7]["text"]
 

@@ -129,7 +129,7 @@ def test_receipts(mill, finished, victim, receipts, path):
     """A receipt that names files elsewhere is none: its task is done again."""
     units = mill.output / ".gristmill/units.jsonl"
     receipt = json.loads(units.read_text())
-    receipt["result"]["parts"][0]["data"] |= {"path": named(path, victim), "bytes": len("mine")}
+    receipt["result"]["split_files"][0]["data"] |= {"path": named(path, victim), "bytes": len("mine")}
     shutil.rmtree(mill.output)
     units.parent.mkdir(parents=True)
     (units.parent / receipts).write_text(json.dumps(receipt) + "\n")
@@ -208,7 +208,7 @@ def test_the_journal_of_a_mix_that_was_killed(tmp_path, victim, path):
 def test_the_note_of_an_export_that_was_killed(tmp_path, victim, names):
     """It names files that begin with the prefix; another one is left alone, one elsewhere is refused."""
     with PreallocatedFiles(tmp_path / "x") as files:
-        note = files._note
+        note = files._journal
     (tmp_path / "other.txt").write_text("mine")
     note.write_text(json.dumps(names))
     if "/" in names[0]:

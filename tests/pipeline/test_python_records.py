@@ -79,11 +79,11 @@ def test_mistakes_show_before_a_generator_is_spent(mill):
 def test_a_spent_generator_is_refused(mill):
     recipe = mill.recipe(sources(generator()), JSONL)
     mill.run(recipe)
-    with pytest.raises(UsageError, match="end already"):
+    with pytest.raises(UsageError, match="already been read to its end"):
         mill.run(recipe)
     spent = generator()
     list(spent)
-    with pytest.raises(UsageError, match="end already"):
+    with pytest.raises(UsageError, match="already been read to its end"):
         mill.run(mill.recipe(sources(spent), JSONL))
 
 

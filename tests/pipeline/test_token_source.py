@@ -11,7 +11,7 @@ import pytest
 from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.core.recipe import Recipe, Source
 from gristmill.pipeline.inspecting.trace import trace
-from gristmill.pipeline.jobs.tokenizer_jobs import train_on_source
+from gristmill.pipeline.jobs.tokenizer_jobs import train_tokenizer
 from gristmill.pipeline.planning.plan import make_plan
 from gristmill.pipeline.run import run_recipe
 from gristmill.pipeline.stages import runner as legs
@@ -279,8 +279,8 @@ def test_what_cannot_be_done_with_tokens(mill, world, tmp_path):
         run(mill, Read(read=tokens, split="train"), Split(validation=0.1))
     assert "by: origin" in caught.value.help
     with pytest.raises(UsageError, match='no column "text"'):
-        train_on_source(
-            str(tmp_path / "t"), Read(read=tokens, format="gristmill"), vocab_size=300, special_tokens=[], max_bytes=9
+        train_tokenizer(
+            Read(read=tokens, format="gristmill"), tmp_path / "t", vocab_size=300, special_tokens=[], max_bytes=9
         )
     assert not mill.output.exists()
 

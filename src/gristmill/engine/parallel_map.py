@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 OnError = Literal["raise", "return", "skip"]
-BackendName = Literal["serial", "threads", "processes", "ray", "auto"]
+BackendName = Literal["serial", "threads", "processes", "auto"]
 
 _log = logging.getLogger("gristmill")
 

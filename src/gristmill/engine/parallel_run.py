@@ -32,6 +32,10 @@ _BACKENDS = {
     "processes": ("gristmill.engine.backends.processes", "ProcessBackend"),
 }
 BACKENDS = (*_BACKENDS, "auto")
+IN_PROCESS_BACKENDS = ("serial", "threads")
+"""The backends without processes of their own: nothing there can be killed, so there are no timeouts."""
+CALLER_BACKENDS = (*IN_PROCESS_BACKENDS, "auto")
+"""The backends that may run an item in the caller's process."""
 _SMALL_JOB_SECONDS = 1.0
 _ESTIMATE_AFTER_SECONDS = 0.05
 """How long items run in the caller before their time is extrapolated to the whole job."""
@@ -65,7 +69,7 @@ class Options:
             _check_at_least("max_items_per_worker", self.max_items_per_worker, 1)
         if self.timeout is not None and not self.timeout > 0:
             raise UsageError(f"timeout must be a positive number of seconds, not {self.timeout!r}")
-        if self.backend in ("serial", "threads"):
+        if self.backend in IN_PROCESS_BACKENDS:
             self._check_backend_support()
         if self.pin and sys.platform != "linux":
             raise UsageError("pin=True needs Linux: other systems do not let a process choose its CPU")

@@ -151,11 +151,11 @@ class Execution:
         """
         stage = source.stages[0]
         # Where records are assigned to splits on the way, any unit may hold some that the barrier does not count.
-        if stage.barrier is None or not source.is_limited or any(step.splits_added() for step in stage.steps):
+        if stage.global_step is None or not source.is_limited or any(step.splits_added() for step in stage.steps):
             return list(units)
         num_left: dict[str, float] = {}
         for split in {file.split or TRAIN for file in source.files}:
-            max_records = stage.barrier.max_first(split)
+            max_records = stage.global_step.max_first(split)
             num_left[split] = float("inf") if max_records is None else max_records
         needed: list[StageUnit] = []
         wave_size = 1
@@ -197,7 +197,7 @@ class Execution:
     def _choose_output(self, source: _SourceProgress) -> UnitOutput:
         """Choose how the source's next stage writes its units: for the stage after it, or for the dataset."""
         schema = source.plan.stage_schemas[source.stage_number]
-        return choose_final_output(self._plan, schema) if source.stage.barrier is None else StoredStreams(schema)
+        return choose_final_output(self._plan, schema) if source.stage.global_step is None else StoredStreams(schema)
 
     def _collect_results(self, source: _SourceProgress) -> None:
         """Collect the books and files that a stage's units have left."""
@@ -209,7 +209,7 @@ class Execution:
 
     def _pass_barriers(self, sources: Sequence[_SourceProgress], context: StageContext) -> None:
         """Pass each global step's barrier once, with all sources that come to an equal step."""
-        waiting = [(source, source.stage.barrier) for source in sources if source.stage.barrier is not None]
+        waiting = [(source, source.stage.global_step) for source in sources if source.stage.global_step is not None]
         run = BarrierRun(self._plan, self._runner, context)
         while waiting:
             step = waiting[0][1]
@@ -233,7 +233,7 @@ class Execution:
         stage = source.stage
         described = fingerprint.of(
             fingerprint.describe_steps([*(outcome.prepended_steps or [step]), *stage.steps]),
-            fingerprint.describe_steps(self._plan.output_steps) if stage.barrier is None else None,
+            fingerprint.describe_steps(self._plan.output_steps) if stage.global_step is None else None,
         )
         source.units = [
             replace(unit, fingerprint=fingerprint.of(unit.fingerprint, described))
@@ -270,8 +270,8 @@ def _check_barriers(plan: Plan) -> None:
     """Raise `UsageError` for a global step without a barrier, before any work is done."""
     for source in plan.sources:
         for stage in source.stages:
-            if stage.barrier is not None:
-                make_barrier(stage.barrier)
+            if stage.global_step is not None:
+                make_barrier(stage.global_step)
 
 
 def _finish(source: _SourceProgress) -> FinishedSource:

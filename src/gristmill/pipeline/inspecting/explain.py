@@ -236,15 +236,15 @@ def _try_steps(source: SourcePlan, batch: pa.RecordBatch, seed: int, removals: _
             is_there &= outcome.outcome in (KEPT, CHANGED)
             if not step.is_added_by_plan:
                 yield outcome
-        if stage.barrier is not None and stage.barrier.lists_removals:
-            outcome = removals.find_outcome(num_deduplicated, stage.barrier.name, batch, is_there=is_there)
+        if stage.global_step is not None and stage.global_step.lists_removals:
+            outcome = removals.find_outcome(num_deduplicated, stage.global_step.name, batch, is_there=is_there)
             num_deduplicated += 1
             is_there &= outcome.outcome in (KEPT, CHANGED)
             yield outcome
-        elif stage.barrier is not None:
-            yield StepOutcome(step=stage.barrier.name, outcome=NOT_KNOWN)
-        if stage.barrier is not None:
-            batch = _pass_barrier(stage.barrier, batch, seed)
+        elif stage.global_step is not None:
+            yield StepOutcome(step=stage.global_step.name, outcome=NOT_KNOWN)
+        if stage.global_step is not None:
+            batch = _pass_barrier(stage.global_step, batch, seed)
 
 
 def _try_step(step: LocalStep, batch: pa.RecordBatch, seed: int) -> tuple[StepOutcome, pa.RecordBatch]:

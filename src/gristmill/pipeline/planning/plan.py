@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gristmill.core.errors import UsageError
 from gristmill.core.names import join_names
+from gristmill.engine.parallel_run import CALLER_BACKENDS
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.planning.compatibility import (
     check_joined_lane,
@@ -159,7 +160,7 @@ def make_plan(
     check_joined_lane(recipe)
     resolver = StepResolver(recipe.path("."), tell)
     reads = sample_python_records(recipe) if spooled is None else spooled
-    apart = backend == "processes"
+    apart = backend not in CALLER_BACKENDS
     row_length = pack.row_length if pack is not None else None
     drafts = [
         draft_source(

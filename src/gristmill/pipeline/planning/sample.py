@@ -188,6 +188,8 @@ def _make_unusable_error(read: Read, file: SourceFile, bad: QuarantinedRecord) -
         hint = "it holds a JSON array, not one object per line: set `format: json`"
     if file_format(file.path, read.format) == "csv" and bad.reason == "invalid_utf8":
         hint = "name the encoding of the file: `encoding: latin-1`, `encoding: cp1252`, …"
+    if bad.reason == "ragged_row":
+        hint = "check the header line; set `delimiter` if the columns were split at the wrong character"
     return UsageError(
         f"{file.path}: no record can be used; the first, at position {bad.position}: {bad.reason}: {bad.message}",
         help=hint,

@@ -93,8 +93,8 @@ class SourcePlan:
     @property
     def is_limited(self) -> bool:
         """Whether its first stage ends at a step that needs only the first records."""
-        barrier = self.stages[0].barrier
-        return barrier is not None and barrier.needs_first_only
+        global_step = self.stages[0].global_step
+        return global_step is not None and global_step.needs_first_only
 
     def must_unpack(self, file: SourceFile) -> bool:
         """Tell whether a file is first unpacked into pieces, or scanned for them where it is not compressed."""
@@ -121,7 +121,7 @@ class SourcePlan:
         to_unpack = [file for file in self.files if self.must_unpack(file) and codec_of(file.relative) is not None]
         units = list(make_units(self.files, self.cell_sizes, self._estimate_pieces))
         stages = [
-            [*(step.name for step in stage.all_steps), *(output_steps if stage.barrier is None else ())]
+            [*(step.name for step in stage.all_steps), *(output_steps if stage.global_step is None else ())]
             for stage in self.stages
         ]
         return SourceOutline(
@@ -138,7 +138,7 @@ class SourcePlan:
             num_tasks=sum(len(cut_into_slices(unit, slice_bytes, self.cell_sizes)) for unit in units),
             columns=_describe_columns(self.output_schema),
             stored_columns=self._estimate_stored_columns(sum(sizes.values())),
-            stored_copies=[stage.barrier.disk_copies for stage in self.stages if stage.barrier is not None],
+            stored_copies=[stage.global_step.disk_copies for stage in self.stages if stage.global_step is not None],
             notes=self.notes,
             is_sample=self.is_sample,
         )

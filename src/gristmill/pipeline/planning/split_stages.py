@@ -23,11 +23,11 @@ class Stage:
     """Local steps that run in one pass, and the global step at whose barrier they end (None: the output)."""
 
     steps: tuple[LocalStep, ...]
-    barrier: GlobalStep | None
+    global_step: GlobalStep | None
 
     @property
     def all_steps(self) -> tuple[Step, ...]:
-        return self.steps if self.barrier is None else (*self.steps, self.barrier)
+        return self.steps if self.global_step is None else (*self.steps, self.global_step)
 
 
 def split_into_stages(steps: Sequence[Step]) -> tuple[Stage, ...]:
@@ -54,14 +54,14 @@ def find_stage_schemas(schema: pa.Schema, stages: Sequence[Stage]) -> tuple[pa.S
                 require_column(step.name, column, schema)
             schema = step.output_schema(schema)
         schemas.append(schema)
-        if stage.barrier is not None:
-            schema = stage.barrier.output_schema(schema)
+        if stage.global_step is not None:
+            schema = stage.global_step.output_schema(schema)
     return tuple(schemas)
 
 
 def list_source_column_notes(stages: Sequence[Stage], schemas: Sequence[pa.Schema]) -> list[str]:
     """Note where records already have a column with the name that tells the source in a mixed lane."""
-    joins = [stage.barrier is not None and stage.barrier.joins_sources for stage in stages]
+    joins = [stage.global_step is not None and stage.global_step.joins_sources for stage in stages]
     if True not in joins or SOURCE not in schemas[joins.index(True)].names:
         return []
     return [f'records have their own column "{SOURCE}", which is kept; origins tell which source a record is from']
@@ -97,5 +97,5 @@ def select_stored_columns(
 
 def _list_sample_steps(stage: Stage) -> tuple[LocalStep, ...]:
     """List the local steps of a stage, and the stand-in for its barrier if that changes the columns."""
-    sample_step = stage.barrier.sample_step() if stage.barrier is not None else None
+    sample_step = stage.global_step.sample_step() if stage.global_step is not None else None
     return stage.steps if sample_step is None else (*stage.steps, sample_step)

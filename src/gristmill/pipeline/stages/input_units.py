@@ -55,7 +55,7 @@ class InputUnits:
             source.read_parameters,
             source.schema.to_string(),
             fingerprint.describe_steps(source.stages[0].steps),
-            fingerprint.describe_steps(self._plan.output_steps) if source.stages[0].barrier is None else None,
+            fingerprint.describe_steps(self._plan.output_steps) if source.stages[0].global_step is None else None,
             self._plan.versions,
             self._plan.recipe.keep_dropped,
         )

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from gristmill.steps.read.read import Read
     from gristmill.storage.paths import ListedFile
 
+_COLUMNAR_READERS: dict[str, type[ParquetReader | ArrowReader]] = {"parquet": ParquetReader, "arrow": ArrowReader, "hugging_face": ArrowReader}
+
 
 def with_detected_format(read: Read, listed: Sequence[ListedFile]) -> Read:
     """Set the format of a source of finished datasets, which the names of its files do not tell."""
@@ -198,8 +200,7 @@ def open_reader(
         return WholeTextReader(read, file, schema)
     if kind == "webdataset":
         return WebDatasetReader(read, file, schema, piece=piece, cell_bytes=cell_bytes)
-    columnar = ParquetReader if kind == "parquet" else ArrowReader
-    return columnar(read, file, schema, cell_bytes=cell_bytes)
+    return _COLUMNAR_READERS[kind](read, file, schema, cell_bytes=cell_bytes)
 
 
 def needs_scan(read: Read, file: SourceFile) -> bool:
