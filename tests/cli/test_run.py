@@ -131,4 +131,4 @@ def test_quiet_says_one_line_and_verbose_all_there_is(gristmill, project):
     assert "stage 1" in verbose.err
     assert "length" in verbose.out
     assert len(verbose.out) > len(quiet.out)
-    assert "exclude" in gristmill(*command, "-q", "-v", fails=2).err
+    assert "contradict" in gristmill(*command, "-q", "-v", fails=2).err

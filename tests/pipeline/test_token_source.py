@@ -14,8 +14,7 @@ from gristmill.pipeline.inspecting.trace import trace
 from gristmill.pipeline.jobs.tokenizer_jobs import train_tokenizer
 from gristmill.pipeline.planning.plan import make_plan
 from gristmill.pipeline.run import run_recipe
-from gristmill.pipeline.stages import runner as legs
-from gristmill.pipeline.stages import slice_task as work
+from gristmill.pipeline.stages import runner, slice_reader
 from gristmill.pipeline.stages.options import RunOptions
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps import Filter, Length, Limit, Pack, Read, Rename, Sample, Shuffle, Split, Tokenize, Write
@@ -168,16 +167,16 @@ def test_a_run_that_was_stopped_goes_on(mill, world, monkeypatch):
     recipe = mill.recipe({"web": Read(read=str(world / "large"))}, [CONCAT], slice_bytes=1)
     expected = mill.fresh_files(recipe)
     shutil.rmtree(mill.output)
-    whole = legs.run_join
+    whole = runner.run_join
 
     def stops(task, context):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(legs, "run_join", stops)
+    monkeypatch.setattr(runner, "run_join", stops)
     with pytest.raises(KeyboardInterrupt):
         mill.run(recipe)
-    monkeypatch.setattr(legs, "run_join", whole)
-    monkeypatch.setattr(work, "open_reader", None)  # all that had to be read is done
+    monkeypatch.setattr(runner, "run_join", whole)
+    monkeypatch.setattr(slice_reader, "open_reader", None)  # all that had to be read is done
     mill.run(recipe)
     assert mill.files(work=False) == expected
 
@@ -246,7 +245,7 @@ def test_trace_leads_to_the_row_of_the_dataset(mill, world):
     assert len(found.places) == len(dataset[3]["lengths"])
     for place in found.places:
         assert place.state == "unchanged"
-        assert place.unit == "row"
+        assert place.position_kind == "row"
         split = Path(place.origin.path).relative_to(world / "tokens").parts[0]
         text = source.split(split).decode(place.origin.position)
         assert place.original == {"text": text}
@@ -279,9 +278,7 @@ def test_what_cannot_be_done_with_tokens(mill, world, tmp_path):
         run(mill, Read(read=tokens, split="train"), Split(validation=0.1))
     assert "by: origin" in caught.value.help
     with pytest.raises(UsageError, match='no column "text"'):
-        train_tokenizer(
-            Read(read=tokens, format="gristmill"), tmp_path / "t", vocab_size=300, special_tokens=[], max_bytes=9
-        )
+        train_tokenizer(Read(read=tokens, format="gristmill"), tmp_path / "t", vocab_size=300, max_bytes=9)
     assert not mill.output.exists()
 
 

@@ -69,7 +69,7 @@ def test_refused(vocab_size, specials):
 def test_nothing_is_overwritten_unasked(folder, tmp_path):
     before = (folder / "tokenizer.json").read_bytes()
     other = train_bpe(SENTENCES, vocab_size=260)
-    with pytest.raises(UsageError, match="there already"):
+    with pytest.raises(UsageError, match="exists already"):
         save_tokenizer(other, folder)
     assert (folder / "tokenizer.json").read_bytes() == before
     (tmp_path / "file").touch()

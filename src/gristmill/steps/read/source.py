@@ -39,7 +39,11 @@ if TYPE_CHECKING:
     from gristmill.steps.read.read import Read
     from gristmill.storage.paths import ListedFile
 
-_COLUMNAR_READERS: dict[str, type[ParquetReader | ArrowReader]] = {"parquet": ParquetReader, "arrow": ArrowReader, "hugging_face": ArrowReader}
+_COLUMNAR_READERS: dict[str, type[ParquetReader | ArrowReader]] = {
+    "parquet": ParquetReader,
+    "arrow": ArrowReader,
+    "hugging_face": ArrowReader,
+}
 
 
 def with_detected_format(read: Read, listed: Sequence[ListedFile]) -> Read:
