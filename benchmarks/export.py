@@ -20,7 +20,7 @@ import pyarrow as pa
 import gristmill as gm
 from gristmill.core.records import ORIGIN_TYPE
 from gristmill.shards.arrow_stream import STREAM_END, stream_block, stream_header
-from gristmill.shards.canonical import canonical_schema
+from gristmill.shards.canonical import canonicalize_schema
 from gristmill.shards.manifest import Manifest, Schema, Shard, dump_manifest
 
 ROW_LENGTH = 2048
@@ -84,7 +84,7 @@ def copy(dataset, target):
 
 def write_dataset(folder, num_shards, row_length):
     size = -1 if row_length is None else row_length
-    schema = canonical_schema(
+    schema = canonicalize_schema(
         pa.schema(
             [
                 ("input_ids", pa.list_(pa.uint16(), size)),

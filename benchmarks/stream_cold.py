@@ -27,12 +27,12 @@ NUM_ROWS = 4000
 def make_dataset(folder: Path, num_shards: int) -> None:
     from gristmill.core.books import Account
     from gristmill.shards.arrow_stream import STREAM_END, stream_block, stream_header
-    from gristmill.shards.canonical import canonical_schema
+    from gristmill.shards.canonical import canonicalize_schema
     from gristmill.shards.manifest import Manifest, Schema, Shard, dump_manifest
     from gristmill.shards.token_rows import rows_schema
-    from gristmill.storage.checksums import file_checksum
+    from gristmill.storage.checksums import compute_file_checksum
 
-    schema = canonical_schema(rows_schema(pa.uint16(), ROW_LENGTH))
+    schema = canonicalize_schema(rows_schema(pa.uint16(), ROW_LENGTH))
     rng, shards = np.random.default_rng(0), []
     (folder / "train/web").mkdir(parents=True)
     ends = pa.array(np.arange(ROWS_A_BLOCK + 1, dtype=np.int32))
@@ -59,7 +59,7 @@ def make_dataset(folder: Path, num_shards: int) -> None:
             file.write(STREAM_END)
             os.fsync(file.fileno())
         rows, size = ROWS_A_BLOCK * BLOCKS_A_SHARD, (folder / path).stat().st_size
-        checksum = file_checksum(str(folder / path))
+        checksum = compute_file_checksum(str(folder / path))
         shards.append(Shard(path=path, bytes=size, xxh3=checksum, rows=rows, tokens=rows * ROW_LENGTH))
     manifest = Manifest(
         kind="tokens",

@@ -5,7 +5,7 @@ import pyarrow as pa
 
 from gristmill.core.records import ORIGIN_TYPE
 from gristmill.shards.arrow_stream import STREAM_END, stream_block, stream_header
-from gristmill.shards.canonical import canonical_schema
+from gristmill.shards.canonical import canonicalize_schema
 from gristmill.shards.hugging_face import make_side_files
 from gristmill.shards.manifest import Manifest, Schema, Shard, dump_manifest
 from gristmill.shards.token_rows import rows_schema
@@ -15,7 +15,7 @@ DOCUMENTS_A_ROW = 4
 
 def write_dataset(folder, *, num_shards, rows_a_shard, row_length, rows_a_batch=256, same_content=False):
     """Random ids below 50,000, four documents in each row. `same_content`: all shards are links to the first."""
-    schema = canonical_schema(rows_schema(pa.uint16(), row_length))
+    schema = canonicalize_schema(rows_schema(pa.uint16(), row_length))
     shards = []
     for number in range(num_shards):
         path = folder / "train" / "web" / f"shard-{number:05d}.arrow"

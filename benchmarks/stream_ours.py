@@ -5,7 +5,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from gristmill.shards.arrow_stream import mapped_batches
+from gristmill.shards.arrow_stream import read_mapped_batches
 from gristmill.shards.manifest import load_manifest
 from gristmill.stream import Collate, Stream
 from gristmill.stream.torch import TorchDataset, TorchLoader
@@ -19,7 +19,7 @@ def stored_rows(folder):
     """All rows as one array in memory."""
     parts = []
     for _, _, shard in load_manifest(folder).shards():
-        for batch in mapped_batches(folder / shard.path):
+        for batch in read_mapped_batches(folder / shard.path):
             ids = batch.column("input_ids")
             parts.append(ids.values.to_numpy().reshape(-1, ids.type.list_size))
     return np.concatenate(parts)

@@ -224,7 +224,7 @@ def test_a_slow_start_is_named_on_a_terminal_and_erased(monkeypatch, shows):
     terminal.isatty = lambda: True
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr(main_module, "_QUIET_SECONDS", 0.0)
-    with main_module._loading(shows=shows):
+    with main_module._show_loading(shows=shows):
         if shows:
             wait_until(lambda: "starting" in terminal.getvalue())
     assert terminal.getvalue().endswith("\r\x1b[K") == shows

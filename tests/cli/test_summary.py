@@ -15,7 +15,7 @@ from collections import Counter
 import pytest
 from rich.cells import cell_len
 
-from gristmill.cli.summary import books_lines, is_short, wrap, wrap_line
+from gristmill.cli.summary import format_books, is_short, wrap, wrap_line
 from gristmill.core.books import Account
 
 LETTERS = "abc _-€ü粉🦀\x1b\x07\u202e"
@@ -52,7 +52,7 @@ def test_no_line_is_longer_than_the_terminal_and_nothing_in_them_steers_it(seed)
         random_name(rng): [random_account(rng) for _ in range(rng.randrange(1, 4))] for _ in range(rng.randrange(1, 6))
     }
     width = rng.randrange(46, 120)
-    for line in books_lines(books, width):
+    for line in format_books(books, width):
         assert cell_len(line) <= width
         assert line.isprintable()
 
@@ -71,7 +71,7 @@ def test_what_a_step_took_away_adds_up(seed, width):
         Counter({"abcdefgh"[number]: count for number, count in enumerate(counts.values())})
         for counts in (account.dropped, account.quarantined)
     )
-    lines = list(books_lines({"web": [account]}, width))
+    lines = list(format_books({"web": [account]}, width))
     num_gone = account.dropped.total() + account.quarantined.total()
     head, step, *reasons = lines
     assert head.split()[0] == "web"
@@ -87,7 +87,7 @@ def test_what_a_step_took_away_adds_up(seed, width):
     assert len(shown) <= 5
     hidden = len(account.dropped) + len(account.quarantined) > 5
     assert hidden == is_short({"web": [account]})
-    everything = list(books_lines({"web": [account]}, width, details=True))
+    everything = list(format_books({"web": [account]}, width, details=True))
     assert len(everything) >= len(lines)
 
 
@@ -95,11 +95,11 @@ def test_many_sources_are_a_line_each():
     steps = [Account("read", records_in=10, records_out=10)]
     steps += [Account("length", records_in=10, records_out=7, dropped=Counter(too_short=3))]
     books = {f"source{number}": steps for number in range(9)}
-    lines = list(books_lines(books, 50))
+    lines = list(format_books(books, 50))
     assert len(lines) == 10
     assert lines[1].split() == ["source0", "7", "3"]
     assert is_short(books)
-    assert sum("too_short" in line for line in books_lines(books, 50, details=True)) == 9
+    assert sum("too_short" in line for line in format_books(books, 50, details=True)) == 9
 
 
 def test_paths_and_commands_stay_whole():

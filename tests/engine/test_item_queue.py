@@ -98,7 +98,7 @@ def test_at_least_a_few_large_results_may_wait():
 
 
 def drain(queue, max_items=None):
-    while (chunk := queue.next_chunk(max_items)) is not None:
+    while (chunk := queue.take_next_chunk(max_items)) is not None:
         yield chunk
 
 
@@ -118,21 +118,21 @@ def test_numbering_can_go_on_where_another_stopped():
 
 def test_limit_of_a_worker_is_kept():
     queue = ItemQueue(range(10), sizer(5), 0)
-    assert len(queue.next_chunk(2).items) == 2
-    assert len(queue.next_chunk(None).items) == 5
+    assert len(queue.take_next_chunk(2).items) == 2
+    assert len(queue.take_next_chunk(None).items) == 5
 
 
 def test_returned_items_go_first_and_alone_if_asked():
     queue = ItemQueue("abcdef", sizer(3), 0)
-    first = queue.next_chunk(None)
+    first = queue.take_next_chunk(None)
     queue.put_back(first.unfinished_items(), alone=True)
     assert [chunk.items for chunk in itertools.islice(drain(queue), 4)] == [["a"], ["b"], ["c"], ["d", "e", "f"]]
 
 
 def test_returned_items_go_together_if_not_alone():
     queue = ItemQueue("abcdef", sizer(3), 0)
-    queue.put_back(queue.next_chunk(None).unfinished_items(), alone=False)
-    assert queue.next_chunk(None).items == ["a", "b", "c"]
+    queue.put_back(queue.take_next_chunk(None).unfinished_items(), alone=False)
+    assert queue.take_next_chunk(None).items == ["a", "b", "c"]
 
 
 def test_only_what_is_asked_for_is_taken():
@@ -145,7 +145,7 @@ def test_only_what_is_asked_for_is_taken():
 
     queue = ItemQueue(items(), sizer(4), 0)
     assert taken == []
-    queue.next_chunk(None)
+    queue.take_next_chunk(None)
     assert len(taken) == 4
     queue.prefetch(3)
     assert len(taken) == 7
@@ -155,13 +155,13 @@ def test_only_what_is_asked_for_is_taken():
 
 def test_pause_stops_the_input_but_not_what_came_back():
     queue = ItemQueue(range(10), sizer(2), 0)
-    chunk = queue.next_chunk(None)
+    chunk = queue.take_next_chunk(None)
     queue.is_paused = True
-    assert queue.next_chunk(None) is None
+    assert queue.take_next_chunk(None) is None
     queue.put_back(chunk.unfinished_items(), alone=False)
-    assert queue.next_chunk(None).items == [0, 1]
+    assert queue.take_next_chunk(None).items == [0, 1]
     queue.is_paused = False
-    assert queue.next_chunk(None).items == [2, 3]
+    assert queue.take_next_chunk(None).items == [2, 3]
 
 
 def test_end_forgets_what_comes_after():
@@ -183,7 +183,7 @@ def test_law_of_the_queue(number, chunk_size, seed):
     auto = ChunkSizer(chunk_size, 2, number)
     queue = ItemQueue(range(number), auto, 0)
     done = []
-    while (chunk := queue.next_chunk(rng.choice([None, 1, 4]))) is not None:
+    while (chunk := queue.take_next_chunk(rng.choice([None, 1, 4]))) is not None:
         assert list(chunk.indexes) == list(chunk.items)
         chunk.num_done = rng.randint(0, len(chunk.items))
         auto.observe_time(chunk.num_done, 1e-6 * chunk.num_done)

@@ -9,7 +9,7 @@ import pytest
 
 from gristmill.core.errors import UsageError
 from gristmill.order import Permutation
-from gristmill.order.permutation import epoch_key
+from gristmill.order.permutation import make_epoch_key
 
 EDGES = sorted({2**k + d for k in range(1, 21) for d in (-1, 0, 1)} | {4**k + 1 for k in range(1, 11)})
 
@@ -41,7 +41,7 @@ def chi_square(values, bins):
 @pytest.mark.parametrize("n", [2**20, 900_000, 600_000, 2**20 + 1, 10**9, 10**12])
 @pytest.mark.parametrize("key", range(6))
 def test_low_and_high_bits_are_uniform_in_short_windows(n, key):
-    permutation = Permutation(n, epoch_key(key, "web", 0))
+    permutation = Permutation(n, make_epoch_key(key, "web", 0))
     for start in (0, n // 2, n - 1024):
         places = permutation(np.arange(start, start + 1024))
         assert chi_square(places % 8, 8) < 35
@@ -57,7 +57,9 @@ def test_neighbours_are_not_kept_together():
 
 
 def test_every_order_of_few_is_equally_likely():
-    orders = Counter(tuple(Permutation(3, epoch_key(seed, "web", 1))(np.arange(3)).tolist()) for seed in range(3000))
+    orders = Counter(
+        tuple(Permutation(3, make_epoch_key(seed, "web", 1))(np.arange(3)).tolist()) for seed in range(3000)
+    )
     assert len(orders) == 6
     assert max(orders.values()) < 1.25 * min(orders.values())
 
@@ -67,11 +69,11 @@ def test_golden_vectors():
     assert Permutation(16, key=7)(np.arange(16)).tolist() == [13, 1, 10, 14, 6, 9, 2, 5, 8, 7, 12, 11, 3, 15, 4, 0]
     assert Permutation(65537, key=1)([0, 1, 65535, 65536]).tolist() == [63630, 30048, 51661, 7069]
     assert Permutation(10**12, key=2**64 - 1)([0, 1, 10**12 - 1]).tolist() == [233416192921, 626944417677, 148743267037]
-    assert [epoch_key(7, "web", epoch) for epoch in range(2)] == [13744505006043651613, 16544507736040009665]
+    assert [make_epoch_key(7, "web", epoch) for epoch in range(2)] == [13744505006043651613, 16544507736040009665]
 
 
 def test_a_seed_and_its_neighbour_share_no_epoch():
-    keys = {epoch_key(seed, source, epoch) for seed in range(20) for source in ("a", "b") for epoch in range(20)}
+    keys = {make_epoch_key(seed, source, epoch) for seed in range(20) for source in ("a", "b") for epoch in range(20)}
     assert len(keys) == 800
 
 

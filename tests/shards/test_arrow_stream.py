@@ -30,6 +30,6 @@ def test_origins_alone(tmp_path):
     path = tmp_path / "origins.arrow"
     blocks = b"".join(map(arrow_stream.origins_block, [_batch(2), _batch(0), _batch(3)]))
     path.write_bytes(arrow_stream.origins_header() + blocks + arrow_stream.origins_footer())
-    read = list(arrow_stream.mapped_batches(path))
+    read = list(arrow_stream.read_mapped_batches(path))
     assert [batch.num_rows for batch in read] == [2, 3]
     assert read[1].column("origin").to_pylist()[2] == {"file": 7, "position": 2, "part": 0}

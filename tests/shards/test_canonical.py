@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.errors import UsageError
-from gristmill.shards.canonical import canonical_array, canonical_batch, canonical_schema
+from gristmill.shards.canonical import canonicalize_array, canonicalize_batch, canonicalize_schema
 
 LAW = settings(deadline=None)  # the first example pays for imports
 _small = st.integers(-100, 100)
@@ -76,8 +76,8 @@ def _with_nulls(full, valid):
 
 
 def _bytes(array):
-    schema = canonical_schema(pa.schema([("column", array.type)]))
-    return canonical_batch(pa.record_batch([array], names=["column"]), schema).serialize().to_pybytes()
+    schema = canonicalize_schema(pa.schema([("column", array.type)]))
+    return canonicalize_batch(pa.record_batch([array], names=["column"]), schema).serialize().to_pybytes()
 
 
 @LAW
@@ -114,7 +114,7 @@ def test_chunks_do_not_show(column, cut):
 def test_values_stay_and_the_form_is_stable(column):
     kind, values, valid = column
     array = _with_nulls(pa.array(values, type=kind), valid)
-    canonical = canonical_array(array)
+    canonical = canonicalize_array(array)
     canonical.validate(full=True)
     assert canonical.to_pylist() == array.to_pylist()
     assert canonical.null_count == array.null_count
@@ -150,7 +150,7 @@ def test_leftovers_of_numbers_do_not_show():
 def test_dictionaries_inside_nested_columns_are_unfolded():
     inner = pa.array(["a", "b", "a"]).dictionary_encode()
     column = pa.ListArray.from_arrays(pa.array([0, 2, 3], pa.int32()), inner)
-    assert canonical_array(column).to_pylist() == [["a", "b"], ["a"]]
+    assert canonicalize_array(column).to_pylist() == [["a", "b"], ["a"]]
     assert _bytes(column) == _bytes(pa.array([["a", "b"], ["a"]]))
 
 
@@ -159,7 +159,7 @@ def test_metadata_is_sorted_and_stale_descriptions_go():
         entries = {b"b": b"2", b"a": b"1", b"huggingface": b"{}", b"pandas": b"{}"}
         metadata = {key: entries[key] for key in order}
         field = pa.field("x", pa.struct([pa.field("y", pa.int8(), metadata=metadata)]), nullable=False)
-        return canonical_schema(pa.schema([field], metadata=metadata))
+        return canonicalize_schema(pa.schema([field], metadata=metadata))
 
     one = schema([b"b", b"a", b"huggingface", b"pandas"])
     other = schema([b"pandas", b"a", b"huggingface", b"b"])
@@ -181,12 +181,12 @@ def test_extension_types_are_stored_as_what_they_are_made_of():
 def test_a_union_is_refused():
     union = pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])])
     with pytest.raises(UsageError, match="struct"):
-        canonical_schema(pa.schema([("u", union.type)]))
+        canonicalize_schema(pa.schema([("u", union.type)]))
 
 
 def test_a_batch_that_is_not_as_planned_is_refused_by_the_column():
-    schema = canonical_schema(pa.schema([("text", pa.large_string()), ("n", pa.int64())]))
+    schema = canonicalize_schema(pa.schema([("text", pa.large_string()), ("n", pa.int64())]))
     with pytest.raises(UsageError, match=r"'n'.*not in the batch"):
-        canonical_batch(pa.record_batch({"text": pa.array(["a"], pa.large_string())}), schema)
+        canonicalize_batch(pa.record_batch({"text": pa.array(["a"], pa.large_string())}), schema)
     with pytest.raises(UsageError, match="'n' has type string"):
-        canonical_batch(pa.record_batch({"text": pa.array(["a"], pa.large_string()), "n": pa.array(["1"])}), schema)
+        canonicalize_batch(pa.record_batch({"text": pa.array(["a"], pa.large_string()), "n": pa.array(["1"])}), schema)

@@ -8,7 +8,7 @@ from gristmill_testing.token_datasets import write_tokens
 
 from gristmill.core.errors import UsageError
 from gristmill.core.sample_batches import documents
-from gristmill.shards.canonical import canonical_batch, canonical_schema
+from gristmill.shards.canonical import canonicalize_batch, canonicalize_schema
 from gristmill.shards.manifest import dump_manifest, load_manifest
 from gristmill.shards.token_rows import (
     find_row_problem,
@@ -76,10 +76,10 @@ def test_what_is_wrong_with_masks_is_said():
 def test_equal_masks_are_equal_bytes(row_length):
     """Bits that no token has are zero, whatever the arrays were cut out of."""
     masks = np.random.default_rng(row_length).random((7, row_length)) < 0.5
-    schema = canonical_schema(rows_schema(pa.uint16(), row_length, masked=True))
+    schema = canonicalize_schema(rows_schema(pa.uint16(), row_length, masked=True))
     alone = packed(masks[2:5].tolist(), [[row_length]] * 3, row_length)
     sliced = packed(masks.tolist(), [[row_length]] * 7, row_length).slice(2, 3)
-    found = [canonical_batch(batch, schema).column("loss_mask").values for batch in (alone, sliced)]
+    found = [canonicalize_batch(batch, schema).column("loss_mask").values for batch in (alone, sliced)]
     assert found[0].offset == found[1].offset == 0
     first, second = (values.buffers()[1].to_pybytes() for values in found)
     assert first == second == np.packbits(masks[2:5].ravel(), bitorder="little").tobytes()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.core.errors import UsageError
-from gristmill.storage.checksums import file_checksum
+from gristmill.storage.checksums import compute_file_checksum
 from gristmill.storage.commit import PendingFile, count_free_bytes, make_folder, remove_temporaries, write_file
 
 
@@ -26,7 +26,7 @@ def test_nothing_is_visible_before_commit_and_all_after(tmp_path):
         assert path.read_bytes() == b"hello world"
     assert names(tmp_path) == ["shard"]
     assert file.num_bytes == 11
-    assert file.checksum == file_checksum(path) == xxhash.xxh3_64_hexdigest(b"hello world")
+    assert file.checksum == compute_file_checksum(path) == xxhash.xxh3_64_hexdigest(b"hello world")
 
 
 def test_without_commit_nothing_stays(tmp_path):
@@ -51,7 +51,7 @@ def test_commit_replaces_an_older_file(tmp_path):
     path.write_text("old")
     checksum = write_file(path, b"new", "run1")
     assert path.read_text() == "new"
-    assert checksum == file_checksum(path)
+    assert checksum == compute_file_checksum(path)
 
 
 def test_two_writers_of_one_name_do_not_meet(tmp_path):

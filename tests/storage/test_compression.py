@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.core.errors import UsageError
-from gristmill.storage.compression import codec_of, compress_frame, decompress, strip_codec
+from gristmill.storage.compression import compress_frame, decompress, find_codec, strip_codec
 
 CODECS = ("gzip", "zstd", "bz2", "xz", "lz4")
 SUFFIXES = {"gzip": ".gz", "zstd": ".zst", "bz2": ".bz2", "xz": ".xz", "lz4": ".lz4"}
@@ -158,7 +158,7 @@ def test_all_kinds_of_zstd_headers_are_read(options, num_bytes):
 
 
 def test_a_codec_is_known_by_its_suffix():
-    assert [codec_of(f"a.jsonl{suffix}") for suffix in (".gz", ".zst", ".zstd", ".bz2", ".xz", ".lz4", "")] == [
+    assert [find_codec(f"a.jsonl{suffix}") for suffix in (".gz", ".zst", ".zstd", ".bz2", ".xz", ".lz4", "")] == [
         *("gzip", "zstd", "zstd", "bz2", "xz", "lz4"),
         None,
     ]

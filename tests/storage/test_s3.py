@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from gristmill.core.errors import UsageError
-from gristmill.storage.checksums import file_checksum
+from gristmill.storage.checksums import compute_file_checksum
 from gristmill.storage.compression import compress_frame, decompress
 from gristmill.storage.files import open_input, read_version
 from gristmill.storage.paths import find_files
@@ -105,7 +105,7 @@ def test_content_and_ranges(bucket):
 
 def test_a_checksum_of_a_remote_file(bucket, tmp_path):
     (tmp_path / "x").write_bytes(NAMES[0].encode())
-    assert file_checksum(f"s3://corpus/{NAMES[0]}") == file_checksum(tmp_path / "x")
+    assert compute_file_checksum(f"s3://corpus/{NAMES[0]}") == compute_file_checksum(tmp_path / "x")
 
 
 def test_the_etag_tells_a_changed_object_of_the_same_size(bucket):

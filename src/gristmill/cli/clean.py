@@ -22,13 +22,15 @@ def command(out: str, *, as_json: bool) -> None:
     The run cannot be resumed after this. Files of a finished dataset are never removed, and nothing is done while a
     run works in OUT.
     """
-    found = clean(Path(out))
+    removed = clean(Path(out))
     if as_json:
-        click.echo(json.dumps(asdict(found), indent=2))
+        click.echo(json.dumps(asdict(removed), indent=2))
         return
-    for path in found.files[:_MAX_LISTED]:
+    for path in removed.files[:_MAX_LISTED]:
         click.echo(f"removed {path}")
-    if len(found.files) > _MAX_LISTED:
-        click.echo(f"removed {len(found.files) - _MAX_LISTED:,} others")
-    note = "; the finished dataset is unchanged" if found.is_dataset else ""
-    click.echo(f"{format_count(len(found.files), 'file')}, {format_bytes(found.num_bytes)} removed from {out}{note}")
+    if len(removed.files) > _MAX_LISTED:
+        click.echo(f"removed {len(removed.files) - _MAX_LISTED:,} others")
+    note = "; the finished dataset is unchanged" if removed.is_dataset else ""
+    click.echo(
+        f"{format_count(len(removed.files), 'file')}, {format_bytes(removed.num_bytes)} removed from {out}{note}"
+    )

@@ -15,12 +15,12 @@ from gristmill.core.recipe import Recipe
 from gristmill.pipeline.debug import FunctionFailedError, run_in_debug_mode
 
 
-def debug_run(recipe: Recipe, *, limit: int | None, use_pdb: bool) -> None:
+def run_debug(recipe: Recipe, *, limit: int | None, use_pdb: bool) -> None:
     """Run in debug mode. An exception of a user's function ends the command with exit code 1."""
     try:
         result = run_in_debug_mode(recipe, partial(print_lines, breaks_words=True), limit=limit)
     except FunctionFailedError as failed:
-        frames = _user_frames(failed.error.__traceback__)
+        frames = _list_user_frames(failed.error.__traceback__)
         if frames is None:
             click.echo(failed.traceback, err=True, nl=False)
         click.echo("".join(traceback.format_exception(type(failed.error), failed.error, frames)), err=True, nl=False)
@@ -38,7 +38,7 @@ def debug_run(recipe: Recipe, *, limit: int | None, use_pdb: bool) -> None:
     click.echo(f"next: gristmill inspect {result.output}")
 
 
-def _user_frames(frames: TracebackType | None) -> TracebackType | None:
+def _list_user_frames(frames: TracebackType | None) -> TracebackType | None:
     """Cut the traceback so that it starts at the user's function; keep all of it if it ends in this package."""
     own_folder = str(Path(gristmill.__file__).parent)
     user_frames = frames

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from gristmill.cli.options import Choice, json_option
-from gristmill.cli.run import print_accounts, print_outcome, result_facts
+from gristmill.cli.run import describe_result, print_accounts, print_outcome
 from gristmill.core.errors import UsageError
 from gristmill.core.recipe import Recipe
 from gristmill.pipeline.run import run_recipe
@@ -105,7 +105,7 @@ def command(
     options = RunOptions(workers=workers or "auto", update=update, overwrite=overwrite)
     result = run_recipe(recipe, options)
     if as_json:
-        click.echo(json.dumps(result_facts(result, monotonic() - started), indent=2))
+        click.echo(json.dumps(describe_result(result, monotonic() - started), indent=2))
     else:
         print_accounts(result)
         print_outcome(result, monotonic() - started)

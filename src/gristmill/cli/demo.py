@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from gristmill.cli.printing import one_line
+from gristmill.cli.printing import to_one_line
 from gristmill.cli.tables import print_books, print_lines, print_tokens
 from gristmill.core.errors import GristmillError
 from gristmill.core.quantities import format_bytes
@@ -38,10 +38,10 @@ def command(folder: Path, workers: int | None, *, as_json: bool) -> None:
     downloaded. FOLDER keeps the recipe: change it and run it again.
     """
     progress = False if as_json else None
-    _say(as_json, f"1. Python's standard library as documents, and a tokenizer trained on it, in {folder}")
+    _print_progress(as_json, f"1. Python's standard library as documents, and a tokenizer trained on it, in {folder}")
     prepared = prepare_demo(folder, workers=workers or "auto", progress=progress)
     _print_prepared(prepared, as_json=as_json)
-    _say(as_json, f"2. gristmill run {prepared.recipe}")
+    _print_progress(as_json, f"2. gristmill run {prepared.recipe}")
     start = time.perf_counter()
     options = RunOptions(workers=workers or "auto", progress=progress, update=True)
     result = run_recipe(load_recipe(prepared.recipe), options)
@@ -64,37 +64,41 @@ def command(folder: Path, workers: int | None, *, as_json: bool) -> None:
     click.echo(f"   gristmill inspect {result.output}; gristmill export {result.output} --to numpy")
 
 
-def _say(as_json: bool, line: str) -> None:  # noqa: FBT001
+def _print_progress(as_json: bool, line: str) -> None:  # noqa: FBT001
     if not as_json:
         print_lines(line)
 
 
 def _print_prepared(prepared: DemoFolder, *, as_json: bool) -> None:
     left_out = f", {prepared.num_unreadable} with an unreadable encoding left out" if prepared.num_unreadable else ""
-    found = f"{prepared.num_files:,} files and {prepared.num_docstrings:,} docstrings"
+    amounts = f"{prepared.num_files:,} files and {prepared.num_docstrings:,} docstrings"
     times = f"in {prepared.extract_seconds:.1f} s{left_out}; the tokenizer took {prepared.train_seconds:.1f} s"
     killed = f"Worker {prepared.killed_pid} was killed (SIGKILL) while it read {prepared.killed_at}"
-    _say(as_json, f"   {found} {times}")
-    _say(as_json, f"   {killed}; another read it again.")
-    _say(as_json, "   Nothing was lost: the numbers of files and bytes agree with the file system.")
+    _print_progress(as_json, f"   {amounts} {times}")
+    _print_progress(as_json, f"   {killed}; another read it again.")
+    _print_progress(as_json, "   Nothing was lost: the numbers of files and bytes agree with the file system.")
 
 
-def _num_bytes(result: RunResult) -> int:
+def _count_bytes(result: RunResult) -> int:
     return sum(account.counters["bytes"] for books in result.books.values() for account in books)
 
 
 def _print_result(result: RunResult, seconds: float) -> None:
     print_books(result.books, more=f"gristmill inspect {result.output} --details")
     print_tokens(result.manifest)
-    num_bytes = _num_bytes(result)
-    done = "up to date" if result.was_up_to_date else f"{format_bytes(num_bytes)} of text, {_speed(result, seconds)}"
-    print_lines(f"3. {done}; every checksum, row and token verified; the books balance")
+    num_bytes = _count_bytes(result)
+    outcome = (
+        "up to date"
+        if result.was_up_to_date
+        else f"{format_bytes(num_bytes)} of text, {_format_speed(result, seconds)}"
+    )
+    print_lines(f"3. {outcome}; every checksum, row and token verified; the books balance")
 
 
-def _speed(result: RunResult, seconds: float) -> str:
+def _format_speed(result: RunResult, seconds: float) -> str:
     """Describe the speed without planning, start-up and compilation, which do not grow with the amount of text."""
     working = result.work_seconds
-    rate = _num_bytes(result) / 1e6 / working if working else 0.0
+    rate = _count_bytes(result) / 1e6 / working if working else 0.0
     return f"{rate:.1f} MB/s ({working:.1f} s; planning, start-up and compilation {seconds - working:.1f} s)"
 
 
@@ -103,7 +107,7 @@ def _print_rows(dataset: Dataset) -> None:
     for number in range(0, len(dataset), max(1, len(dataset) // _SHOWN_ROWS))[:_SHOWN_ROWS]:
         row = dataset[number]
         click.echo(f"   row {number}: {len(row['lengths'])} documents, {int(row['lengths'].sum())} tokens")
-        print_lines(f"   {one_line(dataset.decode(number), max_chars=_SHOWN_CHARS)}", breaks_words=True)
+        print_lines(f"   {to_one_line(dataset.decode(number), max_chars=_SHOWN_CHARS)}", breaks_words=True)
 
 
 def _print_batches(dataset: Dataset) -> None:
@@ -126,7 +130,7 @@ def _as_dict(prepared: DemoFolder, result: RunResult, seconds: float) -> dict[st
         "num_docstrings": prepared.num_docstrings,
         "killed_worker": {"pid": prepared.killed_pid, "file": str(prepared.killed_at)},
         "seconds": round(seconds, 3),
-        "num_bytes": _num_bytes(result),
+        "num_bytes": _count_bytes(result),
         "books": msgspec.to_builtins(result.books),
         "dataset_hash": result.manifest.dataset_hash,
     }

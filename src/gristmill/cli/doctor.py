@@ -45,15 +45,15 @@ def collect_facts() -> dict[str, dict[str, Any]]:
     """Collect everything that the command shows, by heading."""
     return {
         "gristmill": {"version": __version__, "python": sys.version.split()[0], "platform": platform.platform()},
-        "machine": _machine(),
-        "limits": _limits(),
-        "folders": _folders(),
-        "packages": _packages(),
-        "plugins": _plugins(),
+        "machine": _describe_machine(),
+        "limits": _list_limits(),
+        "folders": _list_folders(),
+        "packages": _list_packages(),
+        "plugins": _list_plugins(),
     }
 
 
-def _machine() -> dict[str, Any]:
+def _describe_machine() -> dict[str, Any]:
     cpus, cores, quota = len(resources.find_usable_cpus()), resources.count_physical_cores(), resources.read_cpu_quota()
     return {
         "usable CPUs": cpus,
@@ -65,13 +65,13 @@ def _machine() -> dict[str, Any]:
     }
 
 
-def _limits() -> dict[str, Any]:
+def _list_limits() -> dict[str, Any]:
     names = {"open files": resource.RLIMIT_NOFILE, "processes": resource.RLIMIT_NPROC, "data": resource.RLIMIT_DATA}
     limits = {name: resource.getrlimit(number)[0] for name, number in names.items()}
     return {name: "none" if value == resource.RLIM_INFINITY else value for name, value in limits.items()}
 
 
-def _folders() -> dict[str, Any]:
+def _list_folders() -> dict[str, Any]:
     kernels = find_cache_folder()
     try:
         sizes = [path.stat().st_size for path in kernels.iterdir()]
@@ -87,14 +87,14 @@ def _folders() -> dict[str, Any]:
     }
 
 
-def _packages() -> dict[str, str]:
+def _list_packages() -> dict[str, str]:
     """List the installed dependencies with their versions, including extras for users."""
     requirements = [line for line in distribution("gristmill").requires or () if "dev" not in line.partition(";")[2]]
     names = sorted({re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in requirements}, key=str.lower)
-    return {name: installed for name in names if (installed := _version(name))}
+    return {name: installed for name in names if (installed := _find_version(name))}
 
 
-def _plugins() -> dict[str, str]:
+def _list_plugins() -> dict[str, str]:
     """The packages with plugins, by name and version, and what each provides. None of them is imported."""
     plugins: dict[str, list[str]] = {}
     for plugin in list_plugins():
@@ -102,7 +102,7 @@ def _plugins() -> dict[str, str]:
     return {package: ", ".join(sorted(names)) for package, names in plugins.items()}
 
 
-def _version(name: str) -> str | None:
+def _find_version(name: str) -> str | None:
     try:
         return version(name)
     except PackageNotFoundError:

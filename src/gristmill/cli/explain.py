@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from gristmill.cli.options import json_option, recipe_argument
-from gristmill.cli.printing import one_line, short_number
+from gristmill.cli.printing import format_short_number, to_one_line
 from gristmill.cli.removed_pair import print_pair
 from gristmill.cli.summary import summary_width
 from gristmill.cli.tables import print_lines
@@ -28,11 +28,11 @@ def command(recipe: str, place: str, overrides: tuple[str, ...], *, as_json: boo
     dataset, whose record N is traced back to its input. ORIGIN is SOURCE:FILE@POSITION, as in the files in dropped/.
     """
     path, number = _parse_place(place)
-    found = explain(load_recipe(recipe, overrides), path, number)
+    explanation = explain(load_recipe(recipe, overrides), path, number)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(found, enc_hook=str), indent=2))
+        click.echo(msgspec.json.format(msgspec.json.encode(explanation, enc_hook=str), indent=2))
         return
-    _print(found)
+    _print(explanation)
 
 
 def _parse_place(place: str) -> tuple[str, int]:
@@ -45,31 +45,32 @@ def _parse_place(place: str) -> tuple[str, int]:
     return path, int(number)
 
 
-def _print(found: Explanation) -> None:
-    click.echo(f"source {found.source}, {found.file}, position {found.position:,}")
-    for name, value in found.record.items():
-        print_lines(f"  {one_line(name)}: {one_line(value)}", breaks_words=True)
-    for number, outcome in enumerate(found.steps, 1):
-        reason = f" as {one_line(outcome.reason)}" if outcome.reason else ""
+def _print(explanation: Explanation) -> None:
+    click.echo(f"source {explanation.source}, {explanation.file}, position {explanation.position:,}")
+    for name, value in explanation.record.items():
+        print_lines(f"  {to_one_line(name)}: {to_one_line(value)}", breaks_words=True)
+    for number, outcome in enumerate(explanation.steps, 1):
+        reason = f" as {to_one_line(outcome.reason)}" if outcome.reason else ""
         click.echo(f"step {number}, {outcome.step}: {outcome.outcome}{reason}")
         _print_findings(outcome)
-    if found.removed is not None:
-        print_pair(found.removed)
-    click.echo(_end(found))
+    if explanation.removed is not None:
+        print_pair(explanation.removed)
+    click.echo(_describe_end(explanation))
 
 
-def _end(found: Explanation) -> str:
-    if found.leaves_at is not None:
-        return f"{'' if found.is_certain else 'as far as it is known, '}it leaves the recipe at {found.leaves_at}"
-    if found.undecided_at is None:
+def _describe_end(explanation: Explanation) -> str:
+    if explanation.leaves_at is not None:
+        doubt = "" if explanation.is_certain else "as far as it is known, "
+        return f"{doubt}it leaves the recipe at {explanation.leaves_at}"
+    if explanation.undecided_at is None:
         return "it is kept to the end of the recipe"
-    return f"no local step drops it; {found.undecided_at} decides once all records are known"
+    return f"no local step drops it; {explanation.undecided_at} decides once all records are known"
 
 
 def _print_findings(outcome: StepOutcome) -> None:
     if not outcome.findings:
         return
-    rows = [_row(finding) for finding in outcome.findings]
+    rows = [_format_row(finding) for finding in outcome.findings]
     names, values, thresholds = (max(len(row[column]) for row in rows) for column in (1, 2, 3))
     names = min(names, summary_width() - values - thresholds - 12)
     for word, name, value, threshold in rows:
@@ -80,9 +81,9 @@ def _print_findings(outcome: StepOutcome) -> None:
         click.echo(f"{line:<{names + 8}}  {value:>{values}}  {threshold}".rstrip())
 
 
-def _row(finding: Finding) -> tuple[str, str, str, str]:
+def _format_row(finding: Finding) -> tuple[str, str, str, str]:
     """Return the outcome, the rule (named after its score), the value and the threshold."""
     word = "" if finding.rule is None else "ok" if finding.passed else "FAILS"
     sign = {"min": "≥ ", "max": "≤ "}.get((finding.rule or "")[:3], "") if finding.threshold is not None else ""
-    threshold = f"{sign}{short_number(finding.threshold)}"
-    return word, finding.rule or finding.name, one_line(short_number(finding.value)), threshold
+    threshold = f"{sign}{format_short_number(finding.threshold)}"
+    return word, finding.rule or finding.name, to_one_line(format_short_number(finding.value)), threshold

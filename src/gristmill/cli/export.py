@@ -60,7 +60,7 @@ def command(
     exported = export(
         out,
         to=to,
-        path=path or _default_path(out, to),
+        path=path or _choose_default_path(out, to),
         split=split,
         source=source,
         vocab_size=vocab_size,
@@ -92,7 +92,7 @@ def command(
         print_lines(f"note: {note}")
 
 
-def _default_path(out: str, to: str) -> Path:
+def _choose_default_path(out: str, to: str) -> Path:
     """Choose a folder beside the dataset and, unless the format takes a folder, the beginning of the files' names."""
     folder = Path(out).absolute()
     exported = Path(out).parent / f"{folder.name}-{to}"

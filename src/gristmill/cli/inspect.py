@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from gristmill.cli.options import dataset_argument, json_option
-from gristmill.cli.printing import one_line
+from gristmill.cli.printing import to_one_line
 from gristmill.cli.tables import print_books, print_duplicates, print_lines, print_table, print_tokens
 from gristmill.core.quantities import format_bytes, format_count
 from gristmill.core.records import INPUT_IDS, LOSS_MASK
@@ -46,7 +46,7 @@ def command(
     else:
         records = [_readable(dataset, number, ids=ids) for number in range(min(num_records, len(dataset)))]
     if as_json:
-        click.echo(json.dumps({**_facts(dataset), "records": records}, indent=2, default=str))
+        click.echo(json.dumps({**_collect_facts(dataset), "records": records}, indent=2, default=str))
         return
     _print(dataset, details=details)
     if of_quarantine and not records:
@@ -66,13 +66,13 @@ def _readable(dataset: Dataset, number: int, *, ids: bool) -> dict[str, Any]:
     record = dataset[number]
     if not dataset.manifest.holds_rows:
         return record
-    shown: dict[str, Any] = {"documents": dataset.documents(number), "lengths": record[LENGTHS].tolist()}
+    visible_text: dict[str, Any] = {"documents": dataset.documents(number), "lengths": record[LENGTHS].tolist()}
     if ids:
-        shown |= {name: values.tolist() for name, values in record.items() if name in (INPUT_IDS, LOSS_MASK)}
-    return shown
+        visible_text |= {name: values.tolist() for name, values in record.items() if name in (INPUT_IDS, LOSS_MASK)}
+    return visible_text
 
 
-def _counts(dataset: Dataset) -> list[tuple[str, str, int, int, int]]:
+def _describe_counts(dataset: Dataset) -> list[tuple[str, str, int, int, int]]:
     """Count rows, shards and bytes of each split and source."""
     sums: dict[tuple[str, str], list[int]] = {}
     for split, source, shard in dataset.manifest.shards():
@@ -83,7 +83,7 @@ def _counts(dataset: Dataset) -> list[tuple[str, str, int, int, int]]:
     return [(split, source, *values) for (split, source), values in sums.items()]  # type: ignore[misc]
 
 
-def _facts(dataset: Dataset) -> dict[str, Any]:
+def _collect_facts(dataset: Dataset) -> dict[str, Any]:
     manifest = dataset.manifest
     names = ("split", "source", "rows", "shards", "bytes")
     return {
@@ -94,7 +94,7 @@ def _facts(dataset: Dataset) -> dict[str, Any]:
         "num_rows": len(dataset),
         "columns": manifest.schema.columns,
         **_count_trained_tokens(dataset),
-        "counts": [dict(zip(names, row, strict=True)) for row in _counts(dataset)],
+        "counts": [dict(zip(names, row, strict=True)) for row in _describe_counts(dataset)],
         "books": msgspec.to_builtins(manifest.books),
         "quarantine": manifest.quarantine.counts,
         "deduplicated": [msgspec.to_builtins(step) for step in manifest.deduplicated],
@@ -120,7 +120,7 @@ def _print(dataset: Dataset, *, details: bool) -> None:
     print_lines(f"{dataset.folder}: {len(dataset):,} {kind}, {manifest.format}, {manifest.dataset_hash}")
     rows = [
         (split, source, f"{num_rows:,}", f"{num_shards:,}", format_bytes(num_bytes))
-        for split, source, num_rows, num_shards, num_bytes in _counts(dataset)
+        for split, source, num_rows, num_shards, num_bytes in _describe_counts(dataset)
     ]
     print_table(("split", "source", "rows", "shards", "size"), rows, num_words=2)
     print_table(("column", "type"), manifest.schema.columns.items(), num_words=2)
@@ -132,7 +132,7 @@ def _print(dataset: Dataset, *, details: bool) -> None:
 def _print_record(title: str, record: dict[str, Any]) -> None:
     click.echo(title)
     for name, value in record.items():
-        print_lines(f"  {one_line(name)}: {one_line(value)}", breaks_words=True)
+        print_lines(f"  {to_one_line(name)}: {to_one_line(value)}", breaks_words=True)
 
 
 def _print_row(dataset: Dataset, number: int, record: dict[str, Any]) -> None:
@@ -148,8 +148,8 @@ def _print_row(dataset: Dataset, number: int, record: dict[str, Any]) -> None:
             if left <= 0:
                 click.echo("  …")
                 break
-            shown = one_line(text, min(left, _DOCUMENT_CHARS))
-            print_lines(f"  {format_count(length, 'token')}: {shown}", breaks_words=True)
+            visible_text = to_one_line(text, min(left, _DOCUMENT_CHARS))
+            print_lines(f"  {format_count(length, 'token')}: {visible_text}", breaks_words=True)
             left -= min(len(text), _DOCUMENT_CHARS)
     for name in (INPUT_IDS, LOSS_MASK):
         if name in record:
@@ -159,8 +159,8 @@ def _print_row(dataset: Dataset, number: int, record: dict[str, Any]) -> None:
 def _print_count_trained_tokens(dataset: Dataset, number: int) -> None:
     left = _EXAMPLE_CHARS
     for text, trained in dataset.spans(number):
-        shown = "\n".join(one_line(line, left) for line in text[:left].split("\n"))
-        click.echo(click.style(f"⟦{shown}⟧", fg="green") if trained else shown, nl=False)
+        visible_text = "\n".join(to_one_line(line, left) for line in text[:left].split("\n"))
+        click.echo(click.style(f"⟦{visible_text}⟧", fg="green") if trained else visible_text, nl=False)
         left -= len(text)
         if left <= 0:
             click.echo(" …", nl=False)

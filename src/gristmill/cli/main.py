@@ -17,7 +17,7 @@ from typing import NoReturn
 import click
 
 from gristmill import __version__
-from gristmill.cli.printing import error_facts, error_text
+from gristmill.cli.printing import describe_error, format_error
 from gristmill.core.errors import GristmillError, UsageError
 
 COMMANDS = {
@@ -52,7 +52,7 @@ class CommandTable(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, summary = COMMANDS[cmd_name]
-        with _loading(shows=not ctx.resilient_parsing):  # not while a shell completes a word
+        with _show_loading(shows=not ctx.resilient_parsing):  # not while a shell completes a word
             command: click.Command = import_module(module).command
         command.short_help = summary
         return command
@@ -62,7 +62,7 @@ class CommandTable(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
-            raise UsageError(f"there is no command {name!r}", help=_suggestion(name), command=name)
+            raise UsageError(f"there is no command {name!r}", help=_make_suggestion(name), command=name)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -81,7 +81,7 @@ def command_line() -> None:
 
 
 @contextmanager
-def _loading(*, shows: bool) -> Iterator[None]:
+def _show_loading(*, shows: bool) -> Iterator[None]:
     """Show a line on the terminal while a command's module is imported, if that takes long."""
     if not shows or sys.stderr is None or not sys.stderr.isatty():
         yield
@@ -135,13 +135,13 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
 def _report(error: Exception, exit_code: int) -> int:
     from gristmill.cli.tables import print_lines  # noqa: PLC0415  (not for --help)
 
-    print_lines(error_text(error), err=True)
+    print_lines(format_error(error), err=True)
     return exit_code
 
 
 def _report_as_json(error: Exception, exit_code: int) -> int:
     """Report an error on standard output, for the script, and also as text on standard error."""
-    click.echo(json.dumps(error_facts(error, exit_code), indent=2))
+    click.echo(json.dumps(describe_error(error, exit_code), indent=2))
     return _report(error, exit_code)
 
 
@@ -153,7 +153,7 @@ def _terminate(*_: object) -> NoReturn:
     raise _Terminated(128 + signal.SIGTERM)
 
 
-def _suggestion(name: str) -> str:
+def _make_suggestion(name: str) -> str:
     from gristmill.core.names import find_nearest  # noqa: PLC0415  (only a mistyped name needs it)
 
     nearest = find_nearest(name, COMMANDS)

@@ -27,16 +27,16 @@ _HELP = {
 }
 
 
-def error_text(error: Exception) -> str:
+def format_error(error: Exception) -> str:
     """Format an error for the user. Its notes say where it happened.
 
-    >>> print(error_text(GristmillError("no records in 'corpus'", help="check the path")))
+    >>> print(format_error(GristmillError("no records in 'corpus'", help="check the path")))
     error: no records in 'corpus'
       help: check the path
     """
     message, advice = _split_error(error)
     lines = f"error: {message}".splitlines()
-    for note in _notes(error):
+    for note in _list_notes(error):
         first, *rest = note.splitlines() or [""]
         lines += [f"  note: {first}", *(f"        {line}" for line in rest)]
     if advice:
@@ -44,10 +44,10 @@ def error_text(error: Exception) -> str:
     return "\n".join(map(_shorten, lines))
 
 
-def error_facts(error: Exception, exit_code: int) -> dict[str, object]:
+def describe_error(error: Exception, exit_code: int) -> dict[str, object]:
     """Return an error as plain values, for `--json`. Nothing is shortened."""
     message, advice = _split_error(error)
-    facts = {"type": type(error).__name__, "message": message, "help": advice, "notes": list(_notes(error))}
+    facts = {"type": type(error).__name__, "message": message, "help": advice, "notes": list(_list_notes(error))}
     return {"error": facts, "exit_code": exit_code}
 
 
@@ -64,23 +64,23 @@ def _shorten(line: str) -> str:
     return f"{line[: _MAX_LINE - len(left_out) - end]}{left_out}{line[-end:]}"
 
 
-def one_line(value: object, max_chars: int = 200) -> str:
+def to_one_line(value: object, max_chars: int = 200) -> str:
     r"""Format a value of the user's data in one line, without characters that control the terminal.
 
-    >>> print(one_line("two\nlines"), one_line({"a": [1, None]}))
+    >>> print(to_one_line("two\nlines"), to_one_line({"a": [1, None]}))
     two\nlines {"a": [1, null]}
     """
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    shown = text if len(text) <= max_chars else f"{text[:max_chars]}… ({len(text):,} characters)"
-    if shown.isprintable():
-        return shown
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in shown)
+    visible_text = text if len(text) <= max_chars else f"{text[:max_chars]}… ({len(text):,} characters)"
+    if visible_text.isprintable():
+        return visible_text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in visible_text)
 
 
-def short_number(value: float | str | None) -> str:
+def format_short_number(value: float | str | None) -> str:
     """Format a number for people: whole numbers in full, others to four digits. Words stay as they are.
 
-    >>> [short_number(value) for value in (100_000, 100_000.0, 0.33333, 4.6, 123456.7, 0.000012345, "en", None)]
+    >>> [format_short_number(value) for value in (100_000, 100_000.0, 0.33333, 4.6, 123456.7, 0.000012345, "en", None)]
     ['100,000', '100,000', '0.3333', '4.6', '123,457', '0.00001234', 'en', '']
     """
     if value is None or isinstance(value, str):
@@ -88,8 +88,8 @@ def short_number(value: float | str | None) -> str:
     if not math.isfinite(value) or float(value).is_integer():
         return f"{value:,.0f}"
     num_decimals = max(1, 3 - math.floor(math.log10(abs(value))))
-    shown = f"{value:,.{num_decimals}f}".rstrip("0").rstrip(".")
-    return shown if abs(value) < 10_000 else f"{value:,.0f}"
+    visible_text = f"{value:,.{num_decimals}f}".rstrip("0").rstrip(".")
+    return visible_text if abs(value) < 10_000 else f"{value:,.0f}"
 
 
 def again(command: str, recipe: str, overrides: Sequence[str] = (), limit: int | None = None) -> str:
@@ -102,7 +102,7 @@ def again(command: str, recipe: str, overrides: Sequence[str] = (), limit: int |
     return shlex.join([*words, *(() if limit is None else ("--limit", str(limit)))])
 
 
-def _notes(error: Exception) -> Iterator[str]:
+def _list_notes(error: Exception) -> Iterator[str]:
     """Yield the notes of an error, without item numbers and worker tracebacks where the message is sufficient."""
     is_sufficient = isinstance(error, (GristmillError, OSError)) and not isinstance(
         error, (RemoteError, SetupError, WorkerDiedError)

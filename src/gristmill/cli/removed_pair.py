@@ -6,7 +6,7 @@ from itertools import islice, zip_longest
 
 import click
 
-from gristmill.cli.printing import one_line
+from gristmill.cli.printing import to_one_line
 from gristmill.pipeline.inspecting.duplicate_lookup import RemovedDocument
 from gristmill.shards.dataset import Origin
 
@@ -15,19 +15,19 @@ _MAX_LINES = 40
 _MIN_WIDTH = 80
 
 
-def print_pair(found: RemovedDocument) -> None:
+def print_pair(document: RemovedDocument) -> None:
     """Print the origins, the similarity and both texts."""
-    kind = "similarity estimated from signatures:" if found.is_estimate else "similarity"
-    click.echo(f"removed as {found.reason}, {kind} {found.similarity:.4f}")
-    click.echo(f"removed: {_place(found.origin)}")
-    click.echo(f"survivor: {_place(found.survivor)}")
+    kind = "similarity estimated from signatures:" if document.is_estimate else "similarity"
+    click.echo(f"removed as {document.reason}, {kind} {document.similarity:.4f}")
+    click.echo(f"removed: {_place(document.origin)}")
+    click.echo(f"survivor: {_place(document.survivor)}")
     width = shutil.get_terminal_size().columns
-    if width < _MIN_WIDTH or found.text is None or found.survivor_text is None:
-        for text in (found.text, found.survivor_text):
+    if width < _MIN_WIDTH or document.text is None or document.survivor_text is None:
+        for text in (document.text, document.survivor_text):
             click.echo(f"  {_format_text(text)}")
         return
     column = (width - 3) // 2
-    columns = [textwrap.wrap(_format_text(text), column) for text in (found.text, found.survivor_text)]
+    columns = [textwrap.wrap(_format_text(text), column) for text in (document.text, document.survivor_text)]
     for left, right in islice(zip_longest(*columns, fillvalue=""), _MAX_LINES):
         click.echo(f"{left:<{column}} {'|' if left == right else '≠'} {right}")
 
@@ -37,4 +37,4 @@ def _place(origin: Origin) -> str:
 
 
 def _format_text(text: str | None) -> str:
-    return "the input file has changed or is missing" if text is None else one_line(text, max_chars=_MAX_CHARS)
+    return "the input file has changed or is missing" if text is None else to_one_line(text, max_chars=_MAX_CHARS)

@@ -7,7 +7,7 @@ from time import monotonic
 import click
 import msgspec
 
-from gristmill.cli.debug import debug_run
+from gristmill.cli.debug import run_debug
 from gristmill.cli.options import backend_option, json_option, limit_option, recipe_argument
 from gristmill.cli.printing import again
 from gristmill.cli.tables import print_books, print_duplicates, print_lines, print_tokens, print_wrapped
@@ -76,7 +76,7 @@ def command(
             f"--debug prints records, which {'--quiet' if quiet else '--json'} forbids", help="use only one of them"
         )
     if debug or use_pdb:
-        debug_run(load_recipe(recipe, overrides), limit=limit, use_pdb=use_pdb)
+        run_debug(load_recipe(recipe, overrides), limit=limit, use_pdb=use_pdb)
         return
     started = monotonic()
     options = RunOptions(
@@ -100,7 +100,7 @@ def command(
         click.echo(f"  help: to resume, run the same command: {again('run', recipe, overrides, limit)}", err=True)
         raise
     if as_json:
-        click.echo(json.dumps(result_facts(result, monotonic() - started), indent=2))
+        click.echo(json.dumps(describe_result(result, monotonic() - started), indent=2))
     else:
         if not quiet:
             print_accounts(result, details=verbose)
@@ -123,14 +123,14 @@ def _warn_of_space(plan: Plan) -> None:
         print_lines(f"warning: this run may need up to {needed} of disk space, but only {free} are free", err=True)
 
 
-def _num_rows(manifest: Manifest) -> dict[str, int]:
+def _count_rows(manifest: Manifest) -> dict[str, int]:
     rows = dict.fromkeys(manifest.splits, 0)
     for split, _, shard in manifest.shards():
         rows[split] += shard.rows
     return rows
 
 
-def result_facts(result: RunResult, seconds: float) -> dict[str, object]:
+def describe_result(result: RunResult, seconds: float) -> dict[str, object]:
     """Return the result of a run as plain values, for `--json`."""
     manifest = result.manifest
     return {
@@ -139,7 +139,7 @@ def result_facts(result: RunResult, seconds: float) -> dict[str, object]:
         "seconds": round(seconds, 3),
         "dataset_hash": manifest.dataset_hash,
         "environment_dependent": manifest.environment_dependent,
-        "rows": _num_rows(manifest),
+        "rows": _count_rows(manifest),
         "num_shards": sum(1 for _ in manifest.shards()),
         "num_bytes": sum(shard.bytes for _, _, shard in manifest.shards()),
         "books": msgspec.to_builtins(result.books),
@@ -174,11 +174,11 @@ def print_outcome(result: RunResult, seconds: float) -> None:
         print_wrapped(
             "note: some records were quarantined because of limits of this machine; another run may keep them"
         )
-    rows_by_split = ", ".join(f"{split} {rows:,}" for split, rows in _num_rows(manifest).items())
+    rows_by_split = ", ".join(f"{split} {rows:,}" for split, rows in _count_rows(manifest).items())
     num_shards = sum(1 for _ in manifest.shards())
     num_bytes = format_bytes(sum(shard.bytes for _, _, shard in manifest.shards()))
-    done = "up to date: nothing to do" if result.was_up_to_date else f"done in {seconds:.1f} s; the books balance"
-    print_wrapped(f"{done}: {rows_by_split}; {format_count(num_shards, 'shard')}, {num_bytes}, in {result.output}")
-    if not any(_num_rows(manifest).values()):
+    outcome = "up to date: nothing to do" if result.was_up_to_date else f"done in {seconds:.1f} s; the books balance"
+    print_wrapped(f"{outcome}: {rows_by_split}; {format_count(num_shards, 'shard')}, {num_bytes}, in {result.output}")
+    if not any(_count_rows(manifest).values()):
         print_wrapped("the dataset is empty: the table shows which step removed the records")
     click.echo(f"next: gristmill inspect {result.output}")

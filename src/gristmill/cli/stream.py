@@ -138,10 +138,10 @@ def _print_proof(proof: Proof, how: str) -> None:
         click.echo(f"row {proof.different_row:,} differs in {proof.different_in} after {changes}")
         click.echo("help: run gristmill verify; if it finds no damage, this is a bug: please report it")
         return
-    shown = [run for number, run in enumerate(proof.runs) if number < 6 or number == len(proof.runs) - 1]
+    visible_runs = [run for number, run in enumerate(proof.runs) if number < 6 or number == len(proof.runs) - 1]
     rows = [
         (f"{run.world_size}", f"{run.num_workers}", f"{run.batch_size}", f"{run.first_row:,}", f"{run.num_rows:,}")
-        for run in shown
+        for run in visible_runs
     ]
     print_table(("ranks", "workers", "batch", "from row", "rows"), rows, num_words=0)
     workers = "worker processes of a DataLoader" if how == "processes" else "workers simulated, without torch"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 
-from gristmill.cli.printing import one_line
+from gristmill.cli.printing import to_one_line
 from gristmill.shards.manifest import MixedShare
 from gristmill.shards.token_rows import CHATS
 
@@ -116,27 +116,27 @@ class _Columns:
         num_empty = next((index for index, cell in enumerate(shown) if cell), len(shown))
         room = self._label + sum(self._sizes[:num_empty])
         numbers = "".join(f"{cell:>{size}}" for cell, size in list(zip(shown, self._sizes, strict=True))[num_empty:])
-        shown_label = one_line(label, 1000)
+        shown_label = to_one_line(label, 1000)
         if cell_len(shown_label) > room:
             shown_label = f"{set_cell_size(shown_label, room - 1)}…"
         return f"{set_cell_size(shown_label, room)}{numbers}".rstrip()
 
 
 def _num_cells(label: str) -> int:
-    return cell_len(one_line(label, 1000))
+    return cell_len(to_one_line(label, 1000))
 
 
 def is_short(books: Mapping[str, Sequence[Account]]) -> bool:
-    """Whether `books_lines` leaves something out: the steps of many sources, or reasons of a step."""
+    """Whether `format_books` leaves something out: the steps of many sources, or reasons of a step."""
     accounts = [account for accounts in books.values() for account in accounts]
-    return len(books) > _MAX_SOURCES or any(len(_reasons(account)) > _MAX_REASONS + 1 for account in accounts)
+    return len(books) > _MAX_SOURCES or any(len(_list_reasons(account)) > _MAX_REASONS + 1 for account in accounts)
 
 
-def books_lines(books: Mapping[str, Sequence[Account]], width: int, *, details: bool = False) -> Iterator[str]:
+def format_books(books: Mapping[str, Sequence[Account]], width: int, *, details: bool = False) -> Iterator[str]:
     """Format the books of all sources in lines of at most `width` columns."""
     largest = [account.records_in + account.created for steps in books.values() for account in steps]
     labels = [f"  {account.step}" for steps in books.values() for account in steps]
-    reasons = [reason for steps in books.values() for account in steps for _, reason in _reasons(account)]
+    reasons = [reason for steps in books.values() for account in steps for _, reason in _list_reasons(account)]
     columns = _Columns(width, [0, *largest], ["", *books, *labels], ["", *reasons])
     if len(books) > _MAX_SOURCES and not details:
         yield columns.line("", *columns.HEADS)
@@ -151,14 +151,14 @@ def books_lines(books: Mapping[str, Sequence[Account]], width: int, *, details: 
             yield from _account_lines(columns, account, details=details)
             if details and +account.counters:
                 counts = "; ".join(f"{name} {count:,}" for name, count in sorted(account.counters.items()) if count)
-                yield from wrap(f"    counted: {one_line(counts, 10_000)}", width, indent="      ")
+                yield from wrap(f"    counted: {to_one_line(counts, 10_000)}", width, indent="      ")
 
 
 def _account_lines(columns: _Columns, account: Account, *, details: bool) -> Iterator[str]:
     yield _step_line(columns, f"  {account.step}", account.records_in + account.created, account.records_out)
     if account.created:
         yield columns.line("    created", f"{account.created:,}")
-    reasons = _reasons(account)
+    reasons = _list_reasons(account)
     # A line "1 more reason" would take the place of the reason itself.
     shown = reasons if details or len(reasons) <= _MAX_REASONS + 1 else reasons[:_MAX_REASONS]
     for count, reason in shown:
@@ -168,7 +168,7 @@ def _account_lines(columns: _Columns, account: Account, *, details: bool) -> Ite
         yield columns.line(f"    {len(hidden)} more reasons", "", f"{sum(count for count, _ in hidden):,}")
 
 
-def _reasons(account: Account) -> list[tuple[int, str]]:
+def _list_reasons(account: Account) -> list[tuple[int, str]]:
     """List the reasons why records are gone, the most frequent first."""
     reasons = [(count, f"    {reason}") for reason, count in account.dropped.items()]
     reasons += [(count, f"    {reason} (quarantined)") for reason, count in account.quarantined.items()]
@@ -182,7 +182,7 @@ def _step_line(columns: _Columns, label: str, num_came: int, num_left: int) -> s
     return columns.line(label, f"{num_left:,}", f"{num_gone:,}", f"{num_gone / num_came:.1%}")
 
 
-def token_lines(manifest: Manifest, width: int) -> Iterator[str]:
+def format_tokens(manifest: Manifest, width: int) -> Iterator[str]:
     """Format the tokens and rows of each source. A dataset of documents has none."""
     if not manifest.holds_rows:
         return
@@ -198,11 +198,11 @@ def token_lines(manifest: Manifest, width: int) -> Iterator[str]:
             facts.append(f"{count['bytes'] / num_encoded:.2f} bytes per token")
         if manifest.kind == CHATS and num_tokens:
             facts.append(f"{(amounts.trained_tokens or 0) / num_tokens:.2%} of them trained")
-        facts += _row_facts(count)
-        yield from wrap(f"{one_line(source)}: {'; '.join(facts)}", width)
+        facts += _list_row_facts(count)
+        yield from wrap(f"{to_one_line(source)}: {'; '.join(facts)}", width)
 
 
-def _row_facts(count: Counter[str]) -> Iterator[str]:
+def _list_row_facts(count: Counter[str]) -> Iterator[str]:
     """Describe which documents are not complete in the rows, or were changed."""
     if count["split_documents"]:
         yield f"{count['split_documents']:,} documents split over rows"

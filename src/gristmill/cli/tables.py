@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gristmill.cli.printing import one_line
-from gristmill.cli.summary import books_lines, is_short, line_width, summary_width, token_lines, wrap, wrap_line
+from gristmill.cli.printing import to_one_line
+from gristmill.cli.summary import format_books, format_tokens, is_short, line_width, summary_width, wrap, wrap_line
 from gristmill.core.books import Account
 from gristmill.shards.manifest import Manifest
 
@@ -31,39 +31,39 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, num_wo
 
 def print_books(books: Mapping[str, Sequence[Account]], *, details: bool = False, more: str | None = None) -> None:
     """Print what happened to every record. `more` is the command that shows all counts, as `details` does."""
-    for line in books_lines(books, summary_width(), details=details):
+    for line in format_books(books, summary_width(), details=details):
         click.echo(line)
     if more is not None and not details and is_short(books):
         print_wrapped(f"all steps and reasons: {more}")
     for name, accounts in books.items():
         counters = sum((account.counters for account in accounts), Counter[str]())
         if num_blank := counters["blank"]:
-            print_wrapped(f"skipped in {one_line(name)}: {num_blank:,} blank lines")
+            print_wrapped(f"skipped in {to_one_line(name)}: {num_blank:,} blank lines")
         if num_empty := counters["empty_files"]:
-            print_wrapped(f"skipped in {one_line(name)}: {num_empty:,} empty files")
+            print_wrapped(f"skipped in {to_one_line(name)}: {num_empty:,} empty files")
         if count := counters["nan_as_null"]:
             print_wrapped(
-                f"nan_as_null in {one_line(name)}: {count:,} numbers (NaN, infinity) became null: JSON has none"
+                f"nan_as_null in {to_one_line(name)}: {count:,} numbers (NaN, infinity) became null: JSON has none"
             )
         if count := counters["literal_quotes"]:
             print_wrapped(
-                f"literal_quotes in {one_line(name)}: {count:,} fields begin with a quote that is part of the text, "
+                f"literal_quotes in {to_one_line(name)}: {count:,} fields begin with a quote that is part of the text, "
                 "because most such quotes in their file are not closed"
             )
         if count := counters["other_fields"]:
             print_wrapped(
-                f"other_fields in {one_line(name)}: {count:,} records have fields or values that fit no column"
+                f"other_fields in {to_one_line(name)}: {count:,} records have fields or values that fit no column"
             )
         if count := counters["members_too_large"]:
             print_wrapped(
-                f"members_too_large in {one_line(name)}: {count:,} members of tars were left out, because they are "
+                f"members_too_large in {to_one_line(name)}: {count:,} members of tars were left out, because they are "
                 "larger than max_record_bytes"
             )
 
 
 def print_tokens(manifest: Manifest) -> None:
     """Print the tokens and rows of each source. A dataset of documents has none."""
-    for line in token_lines(manifest, summary_width()):
+    for line in format_tokens(manifest, summary_width()):
         click.echo(line)
 
 
@@ -81,7 +81,7 @@ def print_duplicates(manifest: Manifest, *, num_largest: int = 0) -> None:
             print_wrapped("no texts were compared (verify: signature): similarities of near duplicates are estimates")
         for cluster in step.largest[:num_largest]:
             place = f"{cluster.source}, {cluster.path}, position {cluster.position:,}"
-            print_wrapped(f"  {cluster.size:,} like {place}: {one_line(cluster.samples[0], 80)}")
+            print_wrapped(f"  {cluster.size:,} like {place}: {to_one_line(cluster.samples[0], 80)}")
 
 
 def print_wrapped(text: str) -> None:

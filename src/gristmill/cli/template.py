@@ -156,14 +156,14 @@ def _mark_tokens(checked: TemplateTrial) -> str:
     """Mark the tokens of an example: trained ones are green and in brackets, and every second token is dim."""
     parts = []
     is_open = False
-    shown = list(zip(checked.tokens, checked.trained, strict=True))[:_SHOWN_TOKENS]
-    for number, (token, is_trained) in enumerate(shown):
+    visible_tokens = list(zip(checked.tokens, checked.trained, strict=True))[:_SHOWN_TOKENS]
+    for number, (token, is_trained) in enumerate(visible_tokens):
         if is_trained != is_open:
             parts.append(_OPEN if is_trained else _CLOSE)
             is_open = is_trained
         parts.append(click.style(token, fg="green" if is_trained else None, bold=is_trained, dim=number % 2 == 1))
     if is_open:
         parts.append(_CLOSE)
-    if len(checked.tokens) > len(shown):
-        parts.append(f" … ({len(checked.tokens) - len(shown)} more)")
+    if len(checked.tokens) > len(visible_tokens):
+        parts.append(f" … ({len(checked.tokens) - len(visible_tokens)} more)")
     return "".join(parts)

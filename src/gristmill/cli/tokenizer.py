@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from gristmill.cli.options import Choice, json_option
-from gristmill.cli.printing import one_line
+from gristmill.cli.printing import to_one_line
 from gristmill.core.errors import UsageError
 from gristmill.core.numbers import parse_byte_size
 from gristmill.core.quantities import format_bytes, format_count
@@ -134,13 +134,15 @@ def _print_trained(trained: TrainingSummary) -> None:
 
 def _print_report(report: TokenizerReport) -> None:
     specials = list(report.special_tokens)
-    shown = one_line(" ".join(specials[:_SHOWN_SPECIALS])) + (" …" if len(specials) > _SHOWN_SPECIALS else "")
+    specials_text = to_one_line(" ".join(specials[:_SHOWN_SPECIALS])) + (
+        " …" if len(specials) > _SHOWN_SPECIALS else ""
+    )
     roles = {"end": report.eos_id, "begin": report.bos_id, "padding": report.pad_id}
     rows = [
         ("tokenizer", report.path),
         ("content", report.content),
         ("vocabulary", f"{report.vocab_size:,} tokens, ids as {report.id_type}"),
-        ("special tokens", f"{report.num_special_tokens:,}: {shown}" if specials else "none"),
+        ("special tokens", f"{report.num_special_tokens:,}: {specials_text}" if specials else "none"),
         ("roles", ", ".join(f"{role} {'none' if token is None else token}" for role, token in roles.items())),
         (
             "round trip",
@@ -153,7 +155,7 @@ def _print_report(report: TokenizerReport) -> None:
                 f"{format_bytes(report.num_bytes)}"
             ),
         ),
-        ("engine: auto", f"{report.engine}: {one_line(report.why, max_chars=1000)}"),
+        ("engine: auto", f"{report.engine}: {to_one_line(report.why, max_chars=1000)}"),
     ]
     for name, engine in report.engines.items():
         rows.append((f"{name} {engine.version}", f"{engine.megabytes_per_second:,.1f} MB/s on one core"))

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from gristmill.cli.options import dataset_argument, json_option
-from gristmill.cli.printing import one_line
+from gristmill.cli.printing import to_one_line
 from gristmill.cli.removed_pair import print_pair
 from gristmill.cli.tables import print_lines
 from gristmill.core.errors import UsageError
@@ -38,29 +38,29 @@ def command(out: str, number: str, split: str | None, *, removed: bool, as_json:
     if removed:
         _show_removed(read_removed_document(dataset, int(number)), as_json=as_json)
         return
-    found = trace(dataset.split(split) if split is not None else dataset, int(number))
+    traced = trace(dataset.split(split) if split is not None else dataset, int(number))
     if as_json:
-        click.echo(json.dumps(asdict(found), indent=2, default=str))
+        click.echo(json.dumps(asdict(traced), indent=2, default=str))
         return
     click.echo(f"record {number}")
-    for name, value in found.record.items():
-        print_lines(f"  {one_line(name)}: {one_line(value)}", breaks_words=True)
-    for place in found.places:
+    for name, value in traced.record.items():
+        print_lines(f"  {to_one_line(name)}: {to_one_line(value)}", breaks_words=True)
+    for place in traced.places:
         _print_place(place)
 
 
-def _show_place(found: TracedOrigin, *, as_json: bool) -> None:
+def _show_place(origin: TracedOrigin, *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(asdict(found), indent=2, default=str))
+        click.echo(json.dumps(asdict(origin), indent=2, default=str))
         return
-    _print_place(found)
+    _print_place(origin)
 
 
-def _show_removed(found: RemovedDocument, *, as_json: bool) -> None:
+def _show_removed(document: RemovedDocument, *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(asdict(found), indent=2, default=str))
+        click.echo(json.dumps(asdict(document), indent=2, default=str))
         return
-    print_pair(found)
+    print_pair(document)
 
 
 def _print_place(place: TracedOrigin) -> None:
@@ -74,4 +74,4 @@ def _print_place(place: TracedOrigin) -> None:
     elif place.original is None:
         click.echo("  there is no record at this position")
     else:
-        print_lines(f"was read as\n  {one_line(place.original, max_chars=2000)}", breaks_words=True)
+        print_lines(f"was read as\n  {to_one_line(place.original, max_chars=2000)}", breaks_words=True)

@@ -27,12 +27,12 @@ _HELD_OUT = re.compile(rf"(?:^|[\W_\d])(?:{'|'.join(_HELD_OUT_WORDS)})(?:$|[\W_\
 
 
 def choose_splits(
-    known: Sequence[str], choice: str | Mapping[str, str] | None, where: str, *, needs_train: bool = True
+    split_names: Sequence[str], choice: str | Mapping[str, str] | None, where: str, *, needs_train: bool = True
 ) -> dict[str, str]:
     """Map each split that is read to its name in the output.
 
     Args:
-        known: The splits of the source.
+        split_names: The splits of the source.
         choice: The recipe key `split` of the source: None for all splits under their own names, one name, a mapping
             from new names to names of the source, or `all_as_train`.
         where: The source, for error messages.
@@ -42,13 +42,13 @@ def choose_splits(
     {'train_sft': 'train', 'test_sft': 'test'}
     """
     if choice == ALL_AS_TRAIN:
-        return dict.fromkeys(known, TRAIN)
+        return dict.fromkeys(split_names, TRAIN)
     if isinstance(choice, Mapping):
-        chosen = _apply_mapping(known, choice)
+        chosen = _apply_mapping(split_names, choice)
     elif choice is None:
-        chosen = {name: name for name in known}
+        chosen = {name: name for name in split_names}
     else:
-        check_choice("split", choice, known)
+        check_choice("split", choice, split_names)
         chosen = {choice: choice}
     folders: dict[str, str] = {}
     for name in chosen.values():
@@ -62,20 +62,21 @@ def choose_splits(
                 help=f"split: {{train: {choice}}} trains on it, split: {{{choice}: {choice}}} keeps it held out",
             )
         raise UsageError(
-            f"{where} has no split train: its splits are {', '.join(known)}",
-            help=f"name the use of each, as in {suggest_mapping(known)}; split: {ALL_AS_TRAIN} trains on all of them",
+            f"{where} has no split train: its splits are {', '.join(split_names)}",
+            help=f"name the use of each, as in {suggest_mapping(split_names)}; "
+            f"split: {ALL_AS_TRAIN} trains on all of them",
         )
     return chosen
 
 
-def suggest_mapping(known: Sequence[str]) -> str:
+def suggest_mapping(split_names: Sequence[str]) -> str:
     """Suggest a value of the key `split` for a source without `train`.
 
     >>> suggest_mapping(["train_sft", "test_sft"]), suggest_mapping(["test"])
     ('split: {train: train_sft, validation: test_sft}', 'split: {train: test}')
     """
-    held_out = [name for name in known if looks_held_out(name)]
-    for_training = [name for name in known if name not in held_out] or held_out
+    held_out = [name for name in split_names if looks_held_out(name)]
+    for_training = [name for name in split_names if name not in held_out] or held_out
     candidates = [name for name in held_out if name != for_training[0]]
     validation = f", validation: {candidates[0]}" if candidates else ""
     return f"split: {{train: {for_training[0]}{validation}}}"
@@ -90,12 +91,12 @@ def looks_held_out(name: str) -> bool:
     return _HELD_OUT.search(name) is not None
 
 
-def _apply_mapping(known: Sequence[str], choice: Mapping[str, str]) -> dict[str, str]:
+def _apply_mapping(split_names: Sequence[str], choice: Mapping[str, str]) -> dict[str, str]:
     if not choice:
-        raise UsageError("split: an empty mapping reads nothing", help=f"write {suggest_mapping(known)}")
+        raise UsageError("split: an empty mapping reads nothing", help=f"write {suggest_mapping(split_names)}")
     chosen: dict[str, str] = {}
     for name, split in choice.items():
-        check_choice(f"split: {name}", split, known)
+        check_choice(f"split: {name}", split, split_names)
         if split in chosen:
             raise UsageError(f"split: {split} would be both {chosen[split]} and {name}", help="give it one name")
         chosen[split] = name

@@ -117,7 +117,7 @@ class ItemQueue:
         """Whether the item is no longer wanted."""
         return index >= self.end
 
-    def next_chunk(self, max_items: int | None) -> Chunk | None:
+    def take_next_chunk(self, max_items: int | None) -> Chunk | None:
         """Take the next chunk; None if no item is at hand. A later call may find one unless `is_exhausted`."""
         size = self._sizer.choose_size(self._next_index - self._first_index)
         if max_items is not None:

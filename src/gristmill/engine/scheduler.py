@@ -179,7 +179,7 @@ class Scheduler:
         limit = self._policy.max_items_per_worker
         while worker.can_take_more:
             num_allowed = None if limit is None else limit - worker.num_items
-            chunk = None if num_allowed == 0 else self._queue.next_chunk(num_allowed)
+            chunk = None if num_allowed == 0 else self._queue.take_next_chunk(num_allowed)
             if chunk is None or self._send(worker, chunk):
                 return
 

@@ -69,7 +69,7 @@ class WorkerProcess:
             ours.callback(self._recorder.close)
             inherited = (child_socket.fileno(), child_lifeline, recording)
             self.process = subprocess.Popen(
-                [*_interpreter_command(), _BOOTSTRAP, _PACKAGE_ROOT, *map(str, inherited)],
+                [*_make_interpreter_command(), _BOOTSTRAP, _PACKAGE_ROOT, *map(str, inherited)],
                 pass_fds=inherited,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
@@ -161,11 +161,11 @@ class WorkerProcess:
         self.kill()
         code = self._wait_for_exit()
         _, item, position = self._recorder.read()
-        crash_text = self._recorder.crash_text()
+        crash_text = self._recorder.read_crash_text()
         self._ours.close()
         if code >= 0:
             return Died(self, f"exited with code {code}", None, item, position, crash_text)
-        name = _signal_name(-code)
+        name = _name_signal(-code)
         return Died(self, f"was killed by {name}", name, item, position, crash_text)
 
     def _wait_for_exit(self) -> int:
@@ -175,13 +175,13 @@ class WorkerProcess:
             return -signal.SIGKILL
 
 
-def _interpreter_command() -> list[str]:
+def _make_interpreter_command() -> list[str]:
     # -P: the current folder must not come first, where a user's random.py would hide Python's own.
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return [sys.executable, *flags, "-P", "-c"]
 
 
-def _signal_name(number: int) -> str:
+def _name_signal(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:

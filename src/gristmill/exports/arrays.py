@@ -67,7 +67,7 @@ class ArraysLayout:
     def files(self) -> Sequence[PlannedFile]:
         planned = []
         for name, dtype in zip(_NAMES, self._dtypes, strict=True):
-            head = self._head(dtype)
+            head = self._make_head(dtype)
             num_bytes = len(head) + self.num_rows * (self.row_length - 1) * dtype.itemsize
             planned.append(PlannedFile(f"_{self.split}_{name}.npy", num_bytes, head))
         return planned
@@ -84,7 +84,7 @@ class ArraysLayout:
                 ids = token_ids(rows).reshape(-1, self.row_length)
                 for number, values in enumerate((ids[:, :-1], ids[:, 1:], find_trained_targets(rows, self.row_length))):
                     dtype = self._dtypes[number]
-                    offset = len(self._head(dtype)) + row * (self.row_length - 1) * dtype.itemsize
+                    offset = len(self._make_head(dtype)) + row * (self.row_length - 1) * dtype.itemsize
                     targets.write(number, offset, values.astype(dtype, copy=False))
                 row += rows.num_rows
 
@@ -96,7 +96,7 @@ class ArraysLayout:
         ids = np.dtype(self.id_type).newbyteorder("<")
         return ids, ids, np.dtype(np.bool_)
 
-    def _head(self, dtype: np.dtype[np.generic]) -> bytes:
+    def _make_head(self, dtype: np.dtype[np.generic]) -> bytes:
         head = io.BytesIO()
         shape = (self.num_rows, self.row_length - 1)
         description = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}

@@ -64,12 +64,12 @@ def _load_format(plugin: Plugin) -> ExportFormat:
     if not (isinstance(loaded, type) and issubclass(loaded, ExportFormat)):
         raise plugin.make_type_error(loaded, "a class derived from ExportFormat")
     try:
-        made = loaded()
+        export_format = loaded()
     except TypeError as error:  # an abstract method is missing, or the constructor takes arguments
         raise plugin.make_type_error(loaded, f"a class that can be called without arguments ({error})") from error
-    if made.name != plugin.name:
+    if export_format.name != plugin.name:
         raise UsageError(
-            f"{plugin}: the name of {loaded.__name__} is {made.name!r}",
+            f"{plugin}: the name of {loaded.__name__} is {export_format.name!r}",
             help=f'write name = "{plugin.name}" in the class, or rename the entry point',
         )
-    return made
+    return export_format

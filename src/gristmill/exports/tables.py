@@ -33,7 +33,7 @@ from gristmill.core.records import ORIGIN, ORIGIN_TYPE, OTHER_FIELDS, RECORD, RE
 from gristmill.exports.layout import ExportFormat, PlannedFile
 from gristmill.exports.tokens import check_shard_batches, read_shard_batches
 from gristmill.exports.training import STORED, TRAINING, make_training_rows, training_schema
-from gristmill.shards.arrow_stream import ORIGINS_SCHEMA, mapped_batches
+from gristmill.shards.arrow_stream import ORIGINS_SCHEMA, read_mapped_batches
 from gristmill.shards.damage import make_damage_error
 from gristmill.shards.formats.jsonl import read_line_chunks
 from gristmill.shards.formats.shard_format import ShardFormat, open_shard, write_shard
@@ -192,7 +192,7 @@ def _encode_npy(value: pa.ListScalar) -> bytes:
 
 def _read_documents(slot: ShardSlot, stored_format: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     if stored_format == "arrow":
-        return _cut_batches(mapped_batches(Path(slot.path), slot.schema))
+        return _cut_batches(read_mapped_batches(Path(slot.path), slot.schema))
     if stored_format == "parquet":
         return _read_parquet(slot)
     return _read_json_records(slot, stored_format, schema)
@@ -220,7 +220,7 @@ def _read_json_records(slot: ShardSlot, stored_format: str, schema: pa.Schema) -
         lines = map(encode_json, open_shard(Path(slot.path), stored_format).rows())
     fields = [field for field in schema if field.name not in (ORIGIN, RECORD, OTHER_FIELDS)]
     decoder = RecordColumns({field.name: JSON_TYPE if is_json(field) else field.type for field in fields})
-    for side in mapped_batches(Path(str(slot.origins)), ORIGINS_SCHEMA):
+    for side in read_mapped_batches(Path(str(slot.origins)), ORIGINS_SCHEMA):
         raw = list(itertools.islice(lines, side.num_rows))
         if len(raw) < side.num_rows:
             raise make_damage_error(slot.path, "holds fewer records than there are origins")

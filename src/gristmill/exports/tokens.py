@@ -14,7 +14,7 @@ import numpy as np
 
 from gristmill.core.errors import GristmillError, UsageError
 from gristmill.core.records import INPUT_IDS
-from gristmill.shards.arrow_stream import mapped_batches
+from gristmill.shards.arrow_stream import read_mapped_batches
 from gristmill.shards.damage import make_damage_error
 from gristmill.shards.formats.base import READ_ERRORS
 from gristmill.shards.token_rows import check_rows, document_lengths
@@ -69,7 +69,7 @@ def read_shard_batches(slot: ShardSlot) -> Iterator[pa.RecordBatch]:
 
 
 def _read_checked_rows(slot: ShardSlot) -> Iterator[pa.RecordBatch]:
-    for batch in mapped_batches(Path(slot.path), slot.schema):
+    for batch in read_mapped_batches(Path(slot.path), slot.schema):
         check_rows(batch)
         yield batch
 

@@ -139,13 +139,13 @@ def period_counts(weights: Weights) -> dict[str, int]:
                 help="use a larger weight, or remove the source",
                 source=name,
             )
-    return largest_remainders(shares, least=1)
+    return round_by_largest_remainders(shares, least=1)
 
 
-def largest_remainders(shares: Mapping[str, Fraction], least: int = 0) -> dict[str, int]:
+def round_by_largest_remainders(shares: Mapping[str, Fraction], least: int = 0) -> dict[str, int]:
     """Round shares to integers with the same sum, each less than 1 away; ties by name.
 
-    >>> largest_remainders({"a": Fraction(1, 2), "b": Fraction(5, 4), "c": Fraction(5, 4)})
+    >>> round_by_largest_remainders({"a": Fraction(1, 2), "b": Fraction(5, 4), "c": Fraction(5, 4)})
     {'a': 1, 'b': 1, 'c': 1}
     """
     counts = {name: max(least, math.floor(share)) for name, share in shares.items()}

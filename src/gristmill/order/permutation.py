@@ -69,17 +69,17 @@ def count_half_bits(n: int) -> np.uint64:
     return np.uint64(max(1, ((n - 1).bit_length() + 1) // 2))
 
 
-def source_key(seed: int, source: str) -> int:
-    """Derive the 64-bit key of a source under a seed; each epoch has its own key (`epoch_key`)."""
+def make_source_key(seed: int, source: str) -> int:
+    """Derive the 64-bit key of a source under a seed; each epoch has its own key (`make_epoch_key`)."""
     return seed_key(seed, f"order/{source}")
 
 
-def epoch_key(seed: int, source: str, epoch: int) -> int:
+def make_epoch_key(seed: int, source: str, epoch: int) -> int:
     """Derive the key of the permutation in which a source is read in its `epoch`-th pass.
 
     A hash, not a sum: with seed + epoch, seed 7 in its second epoch would be seed 8 in its first.
     """
-    return int(_mix(np.uint64((source_key(seed, source) + epoch * int(_GOLDEN)) % 2**64)))
+    return int(_mix(np.uint64((make_source_key(seed, source) + epoch * int(_GOLDEN)) % 2**64)))
 
 
 @kernel

@@ -14,7 +14,7 @@ import numpy as np
 
 from gristmill.core.errors import UsageError
 from gristmill.core.numbers import check_positive_number
-from gristmill.order.mixture import largest_remainders
+from gristmill.order.mixture import round_by_largest_remainders
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,7 +69,7 @@ def plan_shares(
     """
     exact = {name: Fraction(check_positive_number(f"the weight of {name}", weight)) for name, weight in weights.items()}
     total = sum(exact.values())
-    amounts = largest_remainders({name: size * weight / total for name, weight in exact.items()})
+    amounts = round_by_largest_remainders({name: size * weight / total for name, weight in exact.items()})
     # The decimal number that the user wrote is meant: as a float, 0.29 times 100 is 28.999999999999996.
     epochs = Fraction(check_positive_number("max_epochs", max_epochs)).limit_denominator(10**6)
     limits = {name: int(epochs * available[name]) for name in weights}
@@ -77,14 +77,14 @@ def plan_shares(
     if short:
         worst = max(short, key=lambda name: amounts[name] / max(limits[name], 1))
         passes = "1 epoch" if max_epochs == 1 else f"{max_epochs:g} epochs"
-        listed = "; ".join(
+        shortages = "; ".join(
             f"{name}: {amounts[name]:,} {by} are needed, but it has {limits[name]:,} in {passes}, "
             f"{amounts[name] - limits[name]:,} short"
             for name in short
         )
         possible = int(limits[worst] * total / exact[worst])
         raise UsageError(
-            f"mix: {listed}",
+            f"mix: {shortages}",
             help=f"choose a size of at most {possible:,}, lower the weight of {worst}, or raise max_epochs",
         )
     return {name: SourceShare(amounts[name], available[name], limits[name]) for name in weights}

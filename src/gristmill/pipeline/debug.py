@@ -19,7 +19,7 @@ from gristmill.core.records import ORIGIN, RECORD
 from gristmill.engine.worker import nesting
 from gristmill.pipeline.run import run_recipe
 from gristmill.pipeline.stages.options import RunOptions
-from gristmill.steps.records.columns import value_columns
+from gristmill.steps.records.columns import list_value_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -134,7 +134,7 @@ def _raise_failure(source: str, step: LocalStep, before: pa.RecordBatch, failed:
 
 def _describe(batch: pa.RecordBatch, row: int) -> str:
     """Describe a record as JSON: the JSON record if it has one, then the columns that differ from it."""
-    names = [field.name for field in value_columns(batch.schema)]
+    names = [field.name for field in list_value_columns(batch.schema)]
     values = batch.slice(row, 1).select(names).to_pylist()[0] if names else {}
     if RECORD not in batch.schema.names:
         return json.dumps(values, ensure_ascii=False, default=repr)

@@ -84,7 +84,7 @@ class Execution:
         # Where a function's code cannot be known, no fingerprint may ever match another run's.
         self._salt = secrets.token_hex(8) if plan.fingerprint is None else ""
         if options.overwrite:
-            work_folder.remove_work_folder(plan.output, kept=_list_spooled_files(plan))
+            work_folder.remove_work_folder(plan.output, paths_to_keep=_list_spooled_files(plan))
         remove_temporaries(plan.output, None)
         if plan.plugins:
             record_plugins(plan.output, plan.plugins, run_id)

@@ -55,9 +55,9 @@ def check_output_folder(output: Path) -> None:
         raise UsageError(f"the output {output} is a file", help="choose another output folder")
     names = {path.name for path in output.iterdir()} - {LOCK_NAME}
     if names and MANIFEST not in names and WORK_FOLDER not in names:
-        shown = ", ".join(sorted(names)[:3])
+        examples = ", ".join(sorted(names)[:3])
         raise UsageError(
-            f"the output folder {output} is not empty and was not made by gristmill (it holds {shown})",
+            f"the output folder {output} is not empty and was not made by gristmill (it holds {examples})",
             help="choose another output folder, or empty this one yourself",
         )
     _find_work_folder(output)
@@ -92,7 +92,7 @@ def remove_files(output: Path, paths: Iterable[str]) -> None:
             folder.rmdir()
 
 
-def remove_work_folder(output: Path, kept: Collection[str] = ()) -> None:
+def remove_work_folder(output: Path, paths_to_keep: Collection[str] = ()) -> None:
     """Remove the work folder except for some files, and all temporary files of runs that were killed."""
     remove_temporaries(output, None)
     work = _find_work_folder(output)
@@ -100,7 +100,7 @@ def remove_work_folder(output: Path, kept: Collection[str] = ()) -> None:
         if path.is_dir() and not path.is_symlink():
             if not any(path.iterdir()):
                 path.rmdir()
-        elif path.relative_to(output).as_posix() not in kept:
+        elif path.relative_to(output).as_posix() not in paths_to_keep:
             path.unlink()
     if work.is_dir() and not any(work.iterdir()):
         work.rmdir()

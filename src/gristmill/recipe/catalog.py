@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from gristmill.runtime.plugins import Plugin
 
 
-def _recipe_name(class_name: str) -> str:
+def _find_recipe_name(class_name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", class_name).lower()
 
 
 # `read` is how a source begins, not a step in a list.
-STEPS = {_recipe_name(name): name for name in steps.__all__ if name != "Read"}
+STEPS = {_find_recipe_name(name): name for name in steps.__all__ if name != "Read"}
 
 
 def step_class(name: str) -> type[Step]:

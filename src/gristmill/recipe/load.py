@@ -149,10 +149,10 @@ class _RecipeReader:
         return self._make_step(path, parameters or {}, step_type, name)
 
     def _make_step(
-        self, path: TreePath, parameters: dict[str, Any], step_type: type[Step], what: str, extra: Iterable[str] = ()
+        self, path: TreePath, parameters: dict[str, Any], step_type: type[Step], noun: str, extra: Iterable[str] = ()
     ) -> Step:
         fields = [field.encode_name for field in msgspec.structs.fields(step_type)]
-        self._check_keys(path, parameters, [*fields, *extra], what)
+        self._check_keys(path, parameters, [*fields, *extra], noun)
         step: Step = self._convert(path, self._parse_sizes(path, parameters), step_type)
         return step
 
@@ -167,18 +167,18 @@ class _RecipeReader:
                     raise self._tree.error((*path, key), error.message, help=error.help) from None
         return converted
 
-    def _expect_mapping(self, path: TreePath, data: Any, what: str) -> dict[str, Any]:
+    def _expect_mapping(self, path: TreePath, data: Any, noun: str) -> dict[str, Any]:
         if not isinstance(data, dict):
-            raise self._tree.error(path, f"{what} must be `key: value` pairs, not {_describe(data)}")
+            raise self._tree.error(path, f"{noun} must be `key: value` pairs, not {_describe(data)}")
         return data
 
-    def _check_keys(self, path: TreePath, data: dict[str, Any], known: Iterable[str], what: str) -> None:
-        names = list(known)
+    def _check_keys(self, path: TreePath, data: dict[str, Any], valid_keys: Iterable[str], noun: str) -> None:
+        names = list(valid_keys)
         for key in data:
             if key not in names:
                 meant = find_nearest(key, names)
                 hint = f'did you mean "{meant}"?' if meant else f"there are {', '.join(names) or 'none'}"
-                raise self._tree.error((*path, key), f'{what} has no key "{key}"', help=hint)
+                raise self._tree.error((*path, key), f'{noun} has no key "{key}"', help=hint)
 
     def _convert(self, path: TreePath, value: Any, target_type: Any) -> Any:
         try:

@@ -113,7 +113,7 @@ def _find_marker(modules: Iterable[str]) -> Path:
     sources = [Path(spec.origin).read_bytes() for name in modules if (spec := find_spec(name)) and spec.origin]
     shape = (version("numba"), sys.implementation.cache_tag, platform.machine())
     numba_folder = os.environ.get("NUMBA_CACHE_DIR")  # noqa: TID251  (numba's own setting, without loading numba)
-    folder = Path(numba_folder, "gristmill") if numba_folder else _default_folder()
+    folder = Path(numba_folder, "gristmill") if numba_folder else _choose_default_folder()
     return folder / f"compiled-{_digest(b''.join([*sources, repr(shape).encode()])).hex()}"
 
 
@@ -123,10 +123,10 @@ def find_cache_folder() -> Path:
 
     if numba.config.CACHE_DIR:
         return Path(numba.config.CACHE_DIR, "gristmill")
-    return _default_folder()
+    return _choose_default_folder()
 
 
-def _default_folder() -> Path:
+def _choose_default_folder() -> Path:
     caches = "Library/Caches" if sys.platform == "darwin" else ".cache"
     return Path.home() / caches / "gristmill" / "kernels"
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from gristmill.core.records import ORIGIN, ORIGIN_TYPE
-from gristmill.shards.canonical import canonical_batch
+from gristmill.shards.canonical import canonicalize_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +30,7 @@ def stream_header(schema: pa.Schema) -> bytes:
 
 def stream_block(batch: pa.RecordBatch, schema: pa.Schema) -> bytes:
     """Encode a batch as one message; a batch without rows as nothing."""
-    return bytes(canonical_batch(batch, schema).serialize()) if batch.num_rows else b""
+    return bytes(canonicalize_batch(batch, schema).serialize()) if batch.num_rows else b""
 
 
 def origins_header() -> bytes:
@@ -47,7 +47,7 @@ def origins_footer() -> bytes:
     return STREAM_END
 
 
-def mapped_batches(path: Path, schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
+def read_mapped_batches(path: Path, schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
     """Read the batches of a stream on disk, as views of the mapped file: nothing is copied.
 
     Each batch is checked completely before it is yielded (1 GB/s for texts, far more for numbers). Arrow itself checks
@@ -57,13 +57,13 @@ def mapped_batches(path: Path, schema: pa.Schema | None = None) -> Iterator[pa.R
         ArrowInvalid: A batch is damaged.
         ValueError: The columns differ from `schema`.
     """
-    for batch in unchecked_batches(path, schema):
+    for batch in read_unchecked_batches(path, schema):
         batch.validate(full=True)
         yield batch
 
 
-def unchecked_batches(path: Path, schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
-    """Like `mapped_batches`, but only the sizes of buffers are checked, not their values: no row is read."""
+def read_unchecked_batches(path: Path, schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
+    """Like `read_mapped_batches`, but only the sizes of buffers are checked, not their values: no row is read."""
     with pa.memory_map(str(path)) as mapped, pa.ipc.open_stream(mapped) as stream:
         if schema is not None and not stream.schema.equals(schema):
             raise ValueError("its columns are not those in the manifest")

@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 _STALE_METADATA = (b"ARROW:extension:", b"PARQUET:", b"huggingface", b"pandas")
 
 
-def canonical_schema(schema: pa.Schema) -> pa.Schema:
+def canonicalize_schema(schema: pa.Schema) -> pa.Schema:
     """Return the schema with plain types and sorted metadata.
 
     All fields are nullable, so that the schema does not depend on whether the data holds nulls.
 
-    >>> canonical_schema(pa.schema([pa.field("tag", pa.dictionary(pa.int8(), pa.string()), nullable=False)]))
+    >>> canonicalize_schema(pa.schema([pa.field("tag", pa.dictionary(pa.int8(), pa.string()), nullable=False)]))
     tag: string
     """
-    return pa.schema([_canonical_field(field) for field in schema], metadata=_sorted_metadata(schema.metadata))
+    return pa.schema([_canonicalize_field(field) for field in schema], metadata=_sort_metadata(schema.metadata))
 
 
-def canonical_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def canonicalize_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Rebuild the columns of a canonical `schema`; other columns of the batch are left out."""
     arrays = []
     for field in schema:
@@ -49,7 +49,7 @@ def canonical_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
                 help="every step must return the columns that it declared",
                 columns=batch.schema.names,
             )
-        array = canonical_array(batch.column(index))
+        array = canonicalize_array(batch.column(index))
         if not array.type.equals(field.type):
             raise UsageError(
                 f"column {field.name!r} has type {array.type}, but {field.type} was planned",
@@ -59,35 +59,37 @@ def canonical_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def canonical_type(kind: pa.DataType) -> pa.DataType:
+def canonicalize_type(kind: pa.DataType) -> pa.DataType:
     """Return the type in which values of `kind` are stored."""
     if isinstance(kind, pa.BaseExtensionType):
-        return canonical_type(kind.storage_type)
+        return canonicalize_type(kind.storage_type)
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
-        return canonical_type(kind.value_type)
+        return canonicalize_type(kind.value_type)
     if pa.types.is_string_view(kind):
         return pa.large_string()
     if pa.types.is_binary_view(kind):
         return pa.large_binary()
     if pa.types.is_map(kind):
-        return pa.map_(canonical_type(kind.key_type), canonical_type(kind.item_type), keys_sorted=kind.keys_sorted)
+        return pa.map_(
+            canonicalize_type(kind.key_type), canonicalize_type(kind.item_type), keys_sorted=kind.keys_sorted
+        )
     if pa.types.is_struct(kind):
-        return pa.struct([_canonical_field(field) for field in kind])
+        return pa.struct([_canonicalize_field(field) for field in kind])
     if pa.types.is_fixed_size_list(kind):
-        return pa.list_(canonical_type(kind.value_type), kind.list_size)
+        return pa.list_(canonicalize_type(kind.value_type), kind.list_size)
     if pa.types.is_list(kind):
-        return pa.list_(canonical_type(kind.value_type))
+        return pa.list_(canonicalize_type(kind.value_type))
     if pa.types.is_large_list(kind) or pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
-        return pa.large_list(canonical_type(kind.value_type))
+        return pa.large_list(canonicalize_type(kind.value_type))
     if pa.types.is_union(kind):
         raise UsageError(f"columns of type {kind} cannot be written", help="use a struct with one field for each case")
     return kind
 
 
-def canonical_array(array: pa.Array) -> pa.Array:
-    """Rebuild an array with its `canonical_type`, in the one form that its values define."""
+def canonicalize_array(array: pa.Array) -> pa.Array:
+    """Rebuild an array with its `canonicalize_type`, in the one form that its values define."""
     array = _to_plain(array)
-    kind = canonical_type(array.type)
+    kind = canonicalize_type(array.type)
     if pa.types.is_null(kind):
         return pa.nulls(len(array))
     valid: NDArray[np.bool_] | None = None
@@ -106,27 +108,27 @@ def _storage(
 ) -> tuple[list[pa.Buffer], list[pa.Array] | None]:
     """Return the buffers after the validity bitmap, and the children."""
     if pa.types.is_struct(kind):
-        return [], [canonical_array(array.field(index)) for index in range(kind.num_fields)]
+        return [], [canonicalize_array(array.field(index)) for index in range(kind.num_fields)]
     if pa.types.is_fixed_size_list(kind):
         items = array.values.slice(array.offset * kind.list_size, len(array) * kind.list_size)
         if valid is not None:  # for fixed-size lists `take` does not clear the items of a null
             items = _clear_nulls(items, np.repeat(valid, kind.list_size))
-        return [], [canonical_array(items)]
+        return [], [canonicalize_array(items)]
     if pa.types.is_map(kind):
         offsets, start, stop = _offsets(array, np.dtype(np.int32))
         entries = array.values.slice(start, stop - start)
-        key_value = [canonical_array(entries.field(index)) for index in range(2)]
+        key_value = [canonicalize_array(entries.field(index)) for index in range(2)]
         return [offsets], [pa.StructArray.from_arrays(key_value, fields=[kind.key_field, kind.item_field])]
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        offsets, start, stop = _offsets(array, _offset_dtype(kind))
-        return [offsets], [canonical_array(array.values.slice(start, stop - start))]
+        offsets, start, stop = _offsets(array, _choose_offset_dtype(kind))
+        return [offsets], [canonicalize_array(array.values.slice(start, stop - start))]
     if _is_binary(kind):
-        offsets, start, stop = _offsets(array, _offset_dtype(kind))
+        offsets, start, stop = _offsets(array, _choose_offset_dtype(kind))
         data = array.buffers()[2]
         return [offsets, pa.py_buffer(b"") if data is None else data.slice(start, stop - start)], None
     if pa.types.is_boolean(kind):
         return [_pack(array.fill_null(False).to_numpy(zero_copy_only=False))], None
-    return [_fixed_width(array, kind.bit_width // 8, valid)], None
+    return [_canonicalize_fixed_width(array, kind.bit_width // 8, valid)], None
 
 
 def _clear_nulls(array: pa.Array, valid: NDArray[np.bool_]) -> pa.Array:
@@ -134,7 +136,7 @@ def _clear_nulls(array: pa.Array, valid: NDArray[np.bool_]) -> pa.Array:
     return array.take(pa.array(np.arange(len(array)), mask=~valid))
 
 
-def _fixed_width(array: pa.Array, width: int, valid: NDArray[np.bool_] | None) -> pa.Buffer:
+def _canonicalize_fixed_width(array: pa.Array, width: int, valid: NDArray[np.bool_] | None) -> pa.Buffer:
     data = array.buffers()[1]
     if data is None or not len(array):
         return pa.py_buffer(b"")
@@ -155,7 +157,7 @@ def _offsets(array: pa.Array, dtype: np.dtype[np.signedinteger]) -> tuple[pa.Buf
     return pa.py_buffer(old - old[0]), int(old[0]), int(old[-1])
 
 
-def _offset_dtype(kind: pa.DataType) -> np.dtype[np.signedinteger]:
+def _choose_offset_dtype(kind: pa.DataType) -> np.dtype[np.signedinteger]:
     large = pa.types.is_large_list(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
     return np.dtype(np.int64 if large else np.int32)
 
@@ -185,16 +187,16 @@ def _to_plain(array: pa.Array) -> pa.Array:
     if pa.types.is_run_end_encoded(kind):
         return _to_plain(pc.run_end_decode(array))
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
-        return array.cast(canonical_type(kind))
+        return array.cast(canonicalize_type(kind))
     if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
         return array.cast(pa.large_list(kind.value_type))
     return array
 
 
-def _canonical_field(field: pa.Field) -> pa.Field:
-    return pa.field(field.name, canonical_type(field.type), metadata=_sorted_metadata(field.metadata))
+def _canonicalize_field(field: pa.Field) -> pa.Field:
+    return pa.field(field.name, canonicalize_type(field.type), metadata=_sort_metadata(field.metadata))
 
 
-def _sorted_metadata(metadata: Mapping[bytes, bytes] | None) -> dict[bytes, bytes] | None:
+def _sort_metadata(metadata: Mapping[bytes, bytes] | None) -> dict[bytes, bytes] | None:
     remaining = {key: value for key, value in sorted((metadata or {}).items()) if not key.startswith(_STALE_METADATA)}
     return remaining or None

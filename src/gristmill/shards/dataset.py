@@ -84,7 +84,7 @@ class Dataset:
 
     def __iter__(self) -> Iterator[ShardRecord]:
         for _, _, shard in self._shards:
-            with self._naming_damage(shard):
+            with self._name_damage(shard):
                 num_rows = 0
                 for record in self._reader(shard, self.manifest.format, self.manifest.kind).rows():
                     yield remove_origins(record)
@@ -121,7 +121,7 @@ class Dataset:
             record = self._read(shard, row)
             origins = record[ORIGINS] if ORIGINS in record else [record[ORIGIN]]
         else:
-            with self._naming_damage(shard):
+            with self._name_damage(shard):
                 origins = [self._reader(shard.origins, "arrow").row(row)[ORIGIN]]
         return [self._origin(origin, shard, row) for origin in origins]
 
@@ -165,7 +165,7 @@ class Dataset:
     def quarantine(self) -> Iterator[dict[str, Any]]:
         """Iterate over quarantined records: origin, step, reason, and the record itself if it was small enough."""
         for file in self.manifest.quarantine.files:
-            with self._naming_damage(file):
+            with self._name_damage(file):
                 yield from open_shard(self._check_size(file), "jsonl").rows()
 
     def verify(self) -> Verification:
@@ -197,7 +197,7 @@ class Dataset:
         return Origin(file.source, file.path, origin["position"], origin["part"])
 
     def _read(self, shard: Shard, row: int) -> ShardRecord:
-        with self._naming_damage(shard):
+        with self._name_damage(shard):
             return self._reader(shard, self.manifest.format, self.manifest.kind).row(row)
 
     def _reader(self, file: StoredFile, format: str, kind: str = "documents") -> ShardReader:
@@ -220,7 +220,7 @@ class Dataset:
         return path
 
     @contextmanager
-    def _naming_damage(self, file: StoredFile) -> Iterator[None]:
+    def _name_damage(self, file: StoredFile) -> Iterator[None]:
         """Turn an error of reading a file into one that names the file."""
         try:
             yield

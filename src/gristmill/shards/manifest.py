@@ -279,12 +279,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     def seal(self) -> Manifest:
         """Return the manifest with its hash and checksum filled in. Call it last."""
         hashed = msgspec.structs.replace(self, dataset_hash=dataset_hash(self), checksum="")
-        return msgspec.structs.replace(hashed, checksum=_checksum(hashed))
+        return msgspec.structs.replace(hashed, checksum=_compute_checksum(hashed))
 
     @property
     def is_sealed(self) -> bool:
         """Whether nothing has changed since `seal`."""
-        return self.checksum == _checksum(msgspec.structs.replace(self, checksum=""))
+        return self.checksum == _compute_checksum(msgspec.structs.replace(self, checksum=""))
 
 
 def file_key(id: int) -> str:
@@ -303,7 +303,7 @@ def dataset_hash(manifest: Manifest) -> str:
     return xxhash.xxh3_128_hexdigest(msgspec.json.encode(content))
 
 
-def _checksum(manifest: Manifest) -> str:
+def _compute_checksum(manifest: Manifest) -> str:
     return xxhash.xxh3_128_hexdigest(msgspec.json.encode(manifest))
 
 
@@ -331,7 +331,7 @@ def load_manifest(folder: str | Path) -> Manifest:
     try:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        raise _not_a_dataset(Path(folder)) from None
+        raise _make_not_a_dataset_error(Path(folder)) from None
     return parse_manifest(data, str(path))
 
 
@@ -358,7 +358,7 @@ def _read_format_version(path: str, data: bytes) -> int:
         raise DamagedDatasetError(f"{path} is damaged: {error}", help=_REBUILD) from error
 
 
-def _not_a_dataset(folder: Path) -> UsageError:
+def _make_not_a_dataset_error(folder: Path) -> UsageError:
     if not folder.exists():
         return UsageError(f"there is no folder {folder}", help="name the output folder of a finished run")
     if not folder.is_dir():

@@ -43,10 +43,10 @@ class RecordColumns:
     def __init__(self, types: Mapping[str, pa.DataType], skipped: Collection[str] = ()) -> None:
         self._types = dict(types)
         self._skipped = frozenset(skipped)
-        self._decoders = {name: msgspec.json.Decoder(_python_type(kind)) for name, kind in self._types.items()}
+        self._decoders = {name: msgspec.json.Decoder(_choose_python_type(kind)) for name, kind in self._types.items()}
         plain = [name for name in self._skipped if name not in self._types and _is_field_name(name)]
         kinds = {
-            **{name: _python_type(kind) for name, kind in self._types.items()},
+            **{name: _choose_python_type(kind) for name, kind in self._types.items()},
             **dict.fromkeys(plain, msgspec.Raw),
         }
         self._decode_lines = msgspec.json.Decoder(_struct(kinds)).decode_lines
@@ -58,11 +58,11 @@ class RecordColumns:
         except _REFUSALS:
             return self._decode_each(lines)
         values = {name: [getattr(row, f"f{number}") for row in rows] for number, name in enumerate(self._types)}
-        return self._arrays(values, [None] * len(rows))
+        return self._build_arrays(values, [None] * len(rows))
 
     def _decode_each(self, lines: Sequence[bytes]) -> dict[str, pa.Array]:
         values: dict[str, list[Any]] = {name: [] for name in self._types}
-        others: list[bytes | None] = []
+        other_fields: list[bytes | None] = []
         for line in lines:
             record = _values(line)
             other: dict[str, msgspec.Raw] = {}
@@ -75,12 +75,12 @@ class RecordColumns:
                         other[name] = raw
                 values[name].append(value)
             other |= {name: raw for name, raw in record.items() if name not in self._skipped}
-            others.append(_encode_other(other) if other else None)
-        return self._arrays(values, others)
+            other_fields.append(_encode_other(other) if other else None)
+        return self._build_arrays(values, other_fields)
 
-    def _arrays(self, values: dict[str, list[Any]], others: list[bytes | None]) -> dict[str, pa.Array]:
-        arrays = {name: _array(column, self._types[name]) for name, column in values.items()}
-        arrays[OTHER_FIELDS] = pa.array(others, pa.large_binary()).cast(TEXT_TYPE)
+    def _build_arrays(self, values: dict[str, list[Any]], other_fields: list[bytes | None]) -> dict[str, pa.Array]:
+        arrays = {name: _build_array(column, self._types[name]) for name, column in values.items()}
+        arrays[OTHER_FIELDS] = pa.array(other_fields, pa.large_binary()).cast(TEXT_TYPE)
         return arrays
 
 
@@ -105,7 +105,7 @@ def _encode_other(fields: dict[str, msgspec.Raw]) -> bytes:
     return msgspec.json.encode(fields)
 
 
-def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+def _build_array(values: list[Any], kind: pa.DataType) -> pa.Array:
     if kind.equals(JSON_TYPE):
         texts = [None if value is None else bytes(value) for value in values]
         return pa.array([None if text == _NULL else text for text in texts], pa.large_binary()).cast(TEXT_TYPE)
@@ -121,14 +121,14 @@ def is_decodable(kind: pa.DataType) -> bool:
     return kind in _SCALARS or kind.equals(JSON_TYPE)
 
 
-def _python_type(kind: pa.DataType) -> Any:
+def _choose_python_type(kind: pa.DataType) -> Any:
     """Return the type that a JSON value must have for a column. Objects must not have unknown keys."""
     if kind.equals(JSON_TYPE):
         return msgspec.Raw
     if pa.types.is_large_list(kind):
-        return list[_python_type(kind.value_type)] | None  # type: ignore[misc]
+        return list[_choose_python_type(kind.value_type)] | None  # type: ignore[misc]
     if pa.types.is_struct(kind):
-        return _struct({field.name: _python_type(field.type) for field in kind}) | None
+        return _struct({field.name: _choose_python_type(field.type) for field in kind}) | None
     return _SCALARS[kind] | None
 
 

@@ -138,7 +138,7 @@ def check_rows(rows: pa.RecordBatch) -> None:
 
 
 def find_row_problem(rows: pa.RecordBatch, vocab_size: int | None) -> str | None:
-    """Describe what is wrong with rows whose buffers are valid (`mapped_batches`); None: nothing."""
+    """Describe what is wrong with rows whose buffers are valid (`read_mapped_batches`); None: nothing."""
     names = (INPUT_IDS, LENGTHS, ORIGINS, *((LOSS_MASK,) if is_masked(rows.schema) else ()))
     columns = [rows.column(name) for name in names]
     if any(column.null_count or column.values.null_count for column in columns):

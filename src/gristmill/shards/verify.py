@@ -16,7 +16,7 @@ import numpy as np
 
 from gristmill.core.books import find_imbalances
 from gristmill.core.errors import CorruptStreamError, DamagedDatasetError
-from gristmill.shards.arrow_stream import ORIGINS_SCHEMA, mapped_batches
+from gristmill.shards.arrow_stream import ORIGINS_SCHEMA, read_mapped_batches
 from gristmill.shards.formats.base import READ_ERRORS
 from gristmill.shards.formats.shard_format import open_origins, open_shard
 from gristmill.shards.hugging_face import make_side_files
@@ -32,7 +32,7 @@ from gristmill.shards.manifest import (
 )
 from gristmill.shards.report import make_derived_files
 from gristmill.shards.token_rows import CHATS, ORIGINS, find_row_problem, num_tokens, num_trained_tokens
-from gristmill.storage.checksums import file_checksum
+from gristmill.storage.checksums import compute_file_checksum
 from gristmill.storage.stored_paths import Count, path_below
 
 if TYPE_CHECKING:
@@ -80,15 +80,15 @@ def verify(folder: str | Path) -> Verification:
     folder = Path(folder)
     manifest = load_manifest(folder)
     result = Verification(problems=check_manifest(folder, manifest))
-    known = list_known_files(manifest)
+    known_files = list_known_files(manifest)
     damage = []
     for _, _, shard in manifest.shards():
-        damage += check_shard(folder, shard, manifest, known)
+        damage += check_shard(folder, shard, manifest, known_files)
         result.num_shards += 1
         result.num_rows += shard.rows
         result.num_bytes += shard.bytes
     # The sources of rows are not counted in damaged shards.
-    result.problems += damage or _lane_problems(folder, manifest)
+    result.problems += damage or _find_lane_problems(folder, manifest)
     return result
 
 
@@ -99,13 +99,13 @@ def check_manifest(folder: Path, manifest: Manifest) -> list[Problem]:
         problems.append(Problem(MANIFEST, "edited", "was changed after the run"))
     if manifest.dataset_hash != dataset_hash(manifest):
         problems.append(Problem(MANIFEST, "edited", "its dataset_hash is not that of its shards"))
-    if wrong := _schema_problem(manifest):
+    if wrong := _find_schema_problem(manifest):
         problems.append(Problem(MANIFEST, "kind", wrong))
-    problems += [Problem(MANIFEST, "books", message) for message in _book_problems(manifest)]
+    problems += [Problem(MANIFEST, "books", message) for message in _find_book_problems(manifest)]
     shards = {shard.path for _, _, shard in manifest.shards()}
     shards |= {shard.origins.path for _, _, shard in manifest.shards() if shard.origins is not None}
-    others = [file for file in manifest.stored_files() if file.path not in shards]
-    damage = {file.path: problem for file in others if (problem := _file_problem(folder, file))}
+    other_files = [file for file in manifest.stored_files() if file.path not in shards]
+    damage = {file.path: problem for file in other_files if (problem := _find_file_problem(folder, file))}
     problems += damage.values()
     if not damage.keys() & {file.path for file in manifest.quarantine.files}:
         problems += _quarantine_problems(folder, manifest)
@@ -113,8 +113,10 @@ def check_manifest(folder: Path, manifest: Manifest) -> list[Problem]:
         derived = make_derived_files(manifest)
     except DamagedDatasetError:  # the books cannot be read, which is reported above
         derived = make_side_files(manifest)
-    problems += [problem for path, content in derived.items() if (problem := _content_problem(folder, path, content))]
-    problems += _unexpected_files(folder, manifest)
+    problems += [
+        problem for path, content in derived.items() if (problem := _find_content_problem(folder, path, content))
+    ]
+    problems += _find_unexpected_files(folder, manifest)
     return problems
 
 
@@ -123,35 +125,39 @@ def list_known_files(manifest: Manifest) -> NDArray[np.uint64]:
     return np.sort(np.array([int(key, 16) for key in manifest.files], dtype=np.uint64))
 
 
-def check_shard(folder: Path, shard: Shard, manifest: Manifest, known: NDArray[np.uint64]) -> list[Problem]:
+def check_shard(folder: Path, shard: Shard, manifest: Manifest, known_files: NDArray[np.uint64]) -> list[Problem]:
     """Find what is wrong with one shard and its origins."""
-    problem = _file_problem(folder, shard)
-    if _schema_problem(manifest):  # reported once, for the manifest; without a schema rows cannot be read
+    problem = _find_file_problem(folder, shard)
+    if _find_schema_problem(manifest):  # reported once, for the manifest; without a schema rows cannot be read
         return [problem] if problem else []
-    problem = problem or _check_content(shard.path, lambda: _shard_problem(folder, shard, manifest, known))
+    problem = problem or _check_content(shard.path, lambda: _find_shard_problem(folder, shard, manifest, known_files))
     side = shard.origins
     if side is None:
         return [problem] if problem else []
-    side_problem = _file_problem(folder, side)
-    side_problem = side_problem or _check_content(side.path, lambda: _side_problem(folder, side, shard.rows, known))
+    side_problem = _find_file_problem(folder, side)
+    side_problem = side_problem or _check_content(
+        side.path, lambda: _find_side_problem(folder, side, shard.rows, known_files)
+    )
     return [entry for entry in (problem, side_problem) if entry]
 
 
-def _shard_problem(folder: Path, shard: Shard, manifest: Manifest, known: NDArray[np.uint64]) -> Problem | None:
-    problem = _row_problem(folder, shard, shard.rows, manifest.format, manifest.shard_schema())
+def _find_shard_problem(
+    folder: Path, shard: Shard, manifest: Manifest, known_files: NDArray[np.uint64]
+) -> Problem | None:
+    problem = _find_row_problem(folder, shard, shard.rows, manifest.format, manifest.shard_schema())
     if manifest.holds_rows:
-        problem = problem or _token_problem(folder, shard, manifest)
+        problem = problem or _find_token_problem(folder, shard, manifest)
     if shard.origins is None:
-        problem = problem or _origin_problem(folder, shard, manifest.format, known, manifest.kind)
+        problem = problem or _find_origin_problem(folder, shard, manifest.format, known_files, manifest.kind)
     return problem
 
 
-def _side_problem(folder: Path, side: StoredFile, rows: int, known: NDArray[np.uint64]) -> Problem | None:
-    problem = _row_problem(folder, side, rows, "arrow", ORIGINS_SCHEMA)
-    return problem or _origin_problem(folder, side, "arrow", known)
+def _find_side_problem(folder: Path, side: StoredFile, rows: int, known_files: NDArray[np.uint64]) -> Problem | None:
+    problem = _find_row_problem(folder, side, rows, "arrow", ORIGINS_SCHEMA)
+    return problem or _find_origin_problem(folder, side, "arrow", known_files)
 
 
-def _schema_problem(manifest: Manifest) -> str | None:
+def _find_schema_problem(manifest: Manifest) -> str | None:
     """Check that the manifest describes columns that a dataset of its kind can have."""
     try:
         manifest.shard_schema()
@@ -168,31 +174,31 @@ def _check_content(path: str, find_problem: Callable[[], Problem | None]) -> Pro
         return Problem(path, "unreadable", f"cannot be read: {error}")
 
 
-def _file_problem(folder: Path, file: StoredFile) -> Problem | None:
+def _find_file_problem(folder: Path, file: StoredFile) -> Problem | None:
     """Check that a file exists, is complete and has not changed."""
     try:
         path = file.below(folder)
         num_bytes = path.stat().st_size
         if num_bytes != file.bytes:
             return Problem(file.path, "size", f"has {num_bytes} bytes, but {file.bytes} were written")
-        if file_checksum(path) != file.xxh3:
+        if compute_file_checksum(path) != file.xxh3:
             return Problem(file.path, "checksum", "its content has changed: the checksum differs")
     except (OSError, DamagedDatasetError) as error:
-        return _unreadable(file.path, error)
+        return _make_unreadable_problem(file.path, error)
     return None
 
 
-def _content_problem(folder: Path, path: str, content: bytes) -> Problem | None:
+def _find_content_problem(folder: Path, path: str, content: bytes) -> Problem | None:
     """Check that a small file that is derived from the manifest exists and is as it was written."""
     try:
         if path_below(folder, path).read_bytes() != content:
             return Problem(path, "edited", "is not as it was written")
     except (OSError, DamagedDatasetError) as error:
-        return _unreadable(path, error)
+        return _make_unreadable_problem(path, error)
     return None
 
 
-def _unreadable(path: str, error: OSError | DamagedDatasetError) -> Problem:
+def _make_unreadable_problem(path: str, error: OSError | DamagedDatasetError) -> Problem:
     if isinstance(error, DamagedDatasetError):
         return Problem(path, "outside", error.message)
     if isinstance(error, FileNotFoundError | NotADirectoryError):
@@ -200,7 +206,9 @@ def _unreadable(path: str, error: OSError | DamagedDatasetError) -> Problem:
     return Problem(path, "unreadable", f"cannot be read: {error.strerror or error}")
 
 
-def _row_problem(folder: Path, file: StoredFile, rows: int, format: str, schema: pa.Schema | None) -> Problem | None:
+def _find_row_problem(
+    folder: Path, file: StoredFile, rows: int, format: str, schema: pa.Schema | None
+) -> Problem | None:
     """Check that all records are there and can be decoded."""
     num_rows = open_shard(file.below(folder), format, schema=schema).count_rows()
     if num_rows != rows:
@@ -208,10 +216,10 @@ def _row_problem(folder: Path, file: StoredFile, rows: int, format: str, schema:
     return None
 
 
-def _token_problem(folder: Path, shard: Shard, manifest: Manifest) -> Problem | None:
+def _find_token_problem(folder: Path, shard: Shard, manifest: Manifest) -> Problem | None:
     """Check the numbers of tokens and trained tokens, and that all ids are in the vocabulary."""
     total = trained = 0
-    for rows in mapped_batches(shard.below(folder)):
+    for rows in read_mapped_batches(shard.below(folder)):
         message = find_row_problem(rows, manifest.tokenizer.vocab_size if manifest.tokenizer is not None else None)
         if message:
             return Problem(shard.path, "tokens", message)
@@ -225,36 +233,36 @@ def _token_problem(folder: Path, shard: Shard, manifest: Manifest) -> Problem | 
     return None
 
 
-def _origin_problem(
-    folder: Path, file: StoredFile, format: str, known: NDArray[np.uint64], kind: str = "documents"
+def _find_origin_problem(
+    folder: Path, file: StoredFile, format: str, known_files: NDArray[np.uint64], kind: str = "documents"
 ) -> Problem | None:
     """Check that every record comes from an input file in the manifest."""
     for origins in open_origins(file.below(folder), format, kind):
         if origins.null_count or origins.field("file").null_count:
             return Problem(file.path, "origins", "has records without an origin")
-        unknown = _first_unknown(np.unique(origins.field("file").to_numpy(zero_copy_only=False)), known)
+        unknown = _find_first_unknown(np.unique(origins.field("file").to_numpy(zero_copy_only=False)), known_files)
         if unknown is not None:
             message = f"has records of the input file {file_key(unknown)}, which is not in the manifest"
             return Problem(file.path, "origins", message)
     return None
 
 
-def _first_unknown(files: NDArray[np.uint64], known: NDArray[np.uint64]) -> int | None:
+def _find_first_unknown(files: NDArray[np.uint64], known_files: NDArray[np.uint64]) -> int | None:
     """Find a file that is not known, by bisection: there may be a hundred thousand known files."""
-    indices = np.searchsorted(known, files)
-    is_known = indices < len(known)
-    is_known[is_known] = known[indices[is_known]] == files[is_known]
+    indices = np.searchsorted(known_files, files)
+    is_known = indices < len(known_files)
+    is_known[is_known] = known_files[indices[is_known]] == files[is_known]
     return None if is_known.all() else int(files[~is_known][0])
 
 
-def _book_problems(manifest: Manifest) -> Iterator[str]:
+def _find_book_problems(manifest: Manifest) -> Iterator[str]:
     """Check that every account balances, and that the books agree with the shards and the quarantine."""
     num_rows = Counter({source: amount.rows for source, amount in manifest.amounts().items()})
     for source in sorted({*manifest.books, *num_rows, *manifest.quarantine.counts}):
         accounts = manifest.books.get(source, [])
         for message in find_imbalances(accounts):
             yield f"source {source}: {message}"
-        num_booked = _num_rows(accounts[-1]) if accounts else 0
+        num_booked = _count_rows(accounts[-1]) if accounts else 0
         if num_booked != num_rows[source]:
             yield f"source {source}: the books end with {num_booked} records, but its shards hold {num_rows[source]}"
         quarantined: Counter[str] = Counter()
@@ -264,12 +272,12 @@ def _book_problems(manifest: Manifest) -> Iterator[str]:
             yield f"source {source}: the books and the quarantine disagree on the quarantined records"
 
 
-def _lane_problems(folder: Path, manifest: Manifest) -> Iterator[Problem]:
+def _find_lane_problems(folder: Path, manifest: Manifest) -> Iterator[Problem]:
     """Check by the origins that a mixed lane holds as many rows of each source as the manifest says."""
     for split, shares in manifest.mixed.items():
         num_rows: Counter[str] = Counter()
         for shard in manifest.splits.get(split, {}).get(MIXED, []):
-            for files in _first_files(folder, shard, manifest):
+            for files in _list_first_files(folder, shard, manifest):
                 for file, count in zip(*np.unique(files, return_counts=True), strict=True):
                     num_rows[manifest.files[file_key(int(file))].source] += int(count)
         for source in sorted({*shares, *num_rows}):
@@ -279,10 +287,10 @@ def _lane_problems(folder: Path, manifest: Manifest) -> Iterator[Problem]:
                 yield Problem(MANIFEST, "books", message)
 
 
-def _first_files(folder: Path, shard: Shard, manifest: Manifest) -> Iterator[NDArray[np.uint64]]:
+def _list_first_files(folder: Path, shard: Shard, manifest: Manifest) -> Iterator[NDArray[np.uint64]]:
     """Yield the input file of each record; for a row of tokens, that of its first document."""
     if manifest.holds_rows:
-        for rows in mapped_batches(shard.below(folder)):
+        for rows in read_mapped_batches(shard.below(folder)):
             origins = rows.column(ORIGINS)
             yield origins.values.field("file").to_numpy(zero_copy_only=False)[origins.offsets.to_numpy()[:-1]]
         return
@@ -292,7 +300,7 @@ def _first_files(folder: Path, shard: Shard, manifest: Manifest) -> Iterator[NDA
         yield origin.field("file").to_numpy(zero_copy_only=False)
 
 
-def _num_rows(account: Account) -> int:
+def _count_rows(account: Account) -> int:
     """Count what the last step returned: records, or the rows that it packed them into."""
     return account.counters.get("rows", account.records_out)
 
@@ -315,12 +323,12 @@ def _quarantine_problems(folder: Path, manifest: Manifest) -> Iterator[Problem]:
         yield Problem(path, "rows", message)
 
 
-def _unexpected_files(folder: Path, manifest: Manifest) -> Iterator[Problem]:
+def _find_unexpected_files(folder: Path, manifest: Manifest) -> Iterator[Problem]:
     """Find files that a tool would read as shards (`train/*/*.arrow`), dropped records or files of the tokenizer.
 
     `datasets` keeps its `cache-*` files beside shards; they are ignored.
     """
-    known = {file.path for file in manifest.stored_files()}
+    listed_paths = {file.path for file in manifest.stored_files()}
     suffixes = {Path(shard.path).suffix for _, _, shard in manifest.shards()}
     # Folders in which every file counts, whatever its name.
     whole = {Path(file.path).parent.as_posix() for file in manifest.tokenizer.files} if manifest.tokenizer else set()
@@ -333,7 +341,7 @@ def _unexpected_files(folder: Path, manifest: Manifest) -> Iterator[Problem]:
         for file in files:
             path = file.relative_to(folder).as_posix()
             is_of_interest = file.is_file() if name in whole else file.suffix in suffixes
-            if is_of_interest and not file.name.startswith((".", "cache-", "tmp")) and path not in known:
+            if is_of_interest and not file.name.startswith((".", "cache-", "tmp")) and path not in listed_paths:
                 yield Problem(
                     path, "unexpected", "is not in the manifest, but tools would read it as part of the dataset"
                 )

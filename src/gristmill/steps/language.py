@@ -22,8 +22,8 @@ from gristmill.core.records import (
 )
 from gristmill.core.step import Finding, LocalStep
 from gristmill.steps.records.put_columns import put_columns, with_fields
-from gristmill.text.buffers import text_buffers
-from gristmill.text.language_codes import nearest_code
+from gristmill.text.buffers import get_text_buffers
+from gristmill.text.language_codes import find_nearest_code
 from gristmill.text.language_id import find_model, hash_model, load_identifier
 
 if TYPE_CHECKING:
@@ -68,13 +68,13 @@ class Language(LocalStep, tag="language", frozen=True, kw_only=True):
         return [self.version, hash_model(find_model())]
 
     def resolve(self, folder: str) -> Language:  # noqa: ARG002
-        known = load_identifier().labels
+        labels = load_identifier().labels
         for language in self.languages:
-            if language not in known:
-                code = nearest_code(language)
-                meant = code if code in known else find_nearest(language, known)
+            if language not in labels:
+                code = find_nearest_code(language)
+                meant = code if code in labels else find_nearest(language, labels)
                 raise UsageError(
-                    f'language: "{language}" is not one of the {len(known)} languages of the model',
+                    f'language: "{language}" is not one of the {len(labels)} languages of the model',
                     help=f'did you mean "{meant}"?' if meant else "use codes such as en, de, zh",
                 )
         return self
@@ -127,16 +127,16 @@ class Language(LocalStep, tag="language", frozen=True, kw_only=True):
     def explain(self, record: pa.RecordBatch) -> list[Finding]:
         languages, scores = _identify_languages(record.column(TEXT))
         language, score = languages[0].as_py(), scores[0].item()
-        wanted = ", ".join(self.languages)
+        wanted_languages = ", ".join(self.languages)
         is_bare = self._is_filter and language == UNDETERMINED
         return [
             Finding(
                 name=LANGUAGE,
                 value=language,
                 definition="The most likely of the languages that the model knows.",
-                rule="no_letters" if is_bare else "languages" if wanted else None,
-                threshold=wanted or None,
-                passed=not is_bare and (not wanted or language in self.languages),
+                rule="no_letters" if is_bare else "languages" if wanted_languages else None,
+                threshold=wanted_languages or None,
+                passed=not is_bare and (not wanted_languages or language in self.languages),
             ),
             Finding(
                 name=SCORE,
@@ -152,7 +152,7 @@ class Language(LocalStep, tag="language", frozen=True, kw_only=True):
 def _identify_languages(texts: pa.LargeStringArray) -> tuple[pa.StringArray, NDArray[np.float64]]:
     """Return the language of each text and its score, rounded so that all machines agree."""
     identifier = load_identifier()
-    labels, scores = identifier.identify(*text_buffers(texts))
+    labels, scores = identifier.identify(*get_text_buffers(texts))
     has_letters = pc.fill_null(pc.match_substring_regex(texts, r"\p{L}"), False).to_numpy(zero_copy_only=False)
     names = pa.array([*identifier.labels, UNDETERMINED], pa.string())
     languages = names.take(pa.array(np.where(has_letters, labels, len(identifier.labels))))

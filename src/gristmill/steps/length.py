@@ -48,7 +48,7 @@ class Length(FilterStep, tag="length", frozen=True, kw_only=True):
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
         applied = super().apply(batch, seed)
         if applied.dropped:
-            lengths = _lengths(batch)
+            lengths = _measure_lengths(batch)
             applied.rule_values = {
                 _TOO_SHORT: RuleValues(lengths, self.min_chars),
                 _TOO_LONG: RuleValues(lengths, self.max_chars),
@@ -56,7 +56,7 @@ class Length(FilterStep, tag="length", frozen=True, kw_only=True):
         return applied
 
     def explain(self, record: pa.RecordBatch) -> list[Finding]:
-        num_chars = int(_lengths(record)[0])
+        num_chars = int(_measure_lengths(record)[0])
         rules = [(_TOO_SHORT, self.min_chars, num_chars >= self.min_chars)]
         if self.max_chars is not None:
             rules.append((_TOO_LONG, self.max_chars, num_chars <= self.max_chars))
@@ -73,13 +73,13 @@ class Length(FilterStep, tag="length", frozen=True, kw_only=True):
         ]
 
     def drop_reasons(self, batch: pa.RecordBatch, seed: int) -> tuple[NDArray[np.uint8], tuple[str, ...]]:  # noqa: ARG002
-        lengths = _lengths(batch)
+        lengths = _measure_lengths(batch)
         codes = (lengths < self.min_chars).astype(np.uint8)
         if self.max_chars is not None:
             codes[lengths > self.max_chars] = 2
         return codes, (_TOO_SHORT, _TOO_LONG)
 
 
-def _lengths(batch: pa.RecordBatch) -> NDArray[np.int64]:
+def _measure_lengths(batch: pa.RecordBatch) -> NDArray[np.int64]:
     lengths: NDArray[np.int64] = pc.fill_null(pc.utf8_length(batch.column(TEXT)), 0).to_numpy(zero_copy_only=False)
     return lengths

@@ -10,7 +10,7 @@ import pyarrow as pa
 from gristmill.core.json_text import NAN_AS_NULL
 from gristmill.core.json_values import count_not_finite_values, encode_json
 from gristmill.core.records import ORIGIN, RECORD, SPLIT, TEXT, QuarantinedRecord, StepResult
-from gristmill.steps.records.columns import path_in_record, value_columns
+from gristmill.steps.records.columns import list_value_columns, path_in_record
 from gristmill.steps.records.function_step import MappingStep
 from gristmill.steps.records.record_functions import RefusedRecord, call_on_records
 
@@ -44,7 +44,7 @@ class _Results:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-        self._fields = [(field, path_in_record(field)) for field in value_columns(schema)]
+        self._fields = [(field, path_in_record(field)) for field in list_value_columns(schema)]
         self._keeps_json = RECORD in schema.names
         self.num_not_finite = 0
         """How many values without a column are NaN or infinite, and so null in JSON records."""
@@ -72,7 +72,7 @@ class _Results:
         for key in path if self._keeps_json else (field.name,):
             value = value.get(key) if isinstance(value, (dict, Mapping)) else None
         if field.name == TEXT and not isinstance(value, str):
-            raise RefusedRecord(*_text_problem(value, ".".join(path) if self._keeps_json else TEXT))
+            raise RefusedRecord(*_find_text_problem(value, ".".join(path) if self._keeps_json else TEXT))
         if value is None:
             return None
         try:
@@ -117,7 +117,7 @@ def _encode_result(result: Mapping[str, Any]) -> bytes:
         raise RefusedRecord("not_json", f"the result cannot be written as JSON: {error}") from None
 
 
-def _text_problem(value: object, path: str) -> tuple[str, str]:
+def _find_text_problem(value: object, path: str) -> tuple[str, str]:
     if value is None:
         return "missing_text", f"the result has no text under {path}"
     return "text_not_a_string", f"{path} is {type(value).__name__}, not a string"

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from gristmill.core.errors import UsageError
 from gristmill.core.records import ORIGIN, RECORD, TEXT, StepResult
-from gristmill.steps.records.columns import path_in_record, value_columns
+from gristmill.steps.records.columns import list_value_columns, path_in_record
 from gristmill.steps.records.function_step import MappingStep
 from gristmill.steps.records.json_records import with_values
 from gristmill.steps.records.record_functions import quarantine_exception
@@ -34,14 +34,14 @@ class MapBatches(MappingStep, tag="map_batches", frozen=True, kw_only=True):
     def call_on(self, batch: pa.RecordBatch, *, stops: bool) -> StepResult:
         schema = self.output_schema(batch.schema)
         if not batch.num_rows:
-            return StepResult(_empty_batch(schema))
+            return StepResult(_make_empty_batch(schema))
         try:
             return _check_result(self.function(batch), batch, schema)
         except UsageError:  # a problem of the recipe, not of the records
             raise
         except (Exception, SystemExit) as error:
             if batch.num_rows == 1:
-                return StepResult(_empty_batch(schema), quarantined=[quarantine_exception(batch, 0, error)])
+                return StepResult(_make_empty_batch(schema), quarantined=[quarantine_exception(batch, 0, error)])
         middle = batch.num_rows // 2
         first = self.call_on(batch.slice(0, middle), stops=stops)
         return (
@@ -100,7 +100,7 @@ def _update_records(
     if not columns[RECORD].equals(source.column(RECORD)):
         raise ValueError("the function changed the column record: change text or declared columns, it follows them")
     changes: dict[int, list[tuple[tuple[str, ...], Any]]] = {}
-    for field in value_columns(schema):
+    for field in list_value_columns(schema):
         old = source.column(field.name) if field.name in batch.schema.names else None
         new = columns[field.name]
         if old is None or not new.equals(old):
@@ -116,7 +116,7 @@ def _update_records(
 _ABSENT = object()
 
 
-def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
+def _make_empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([], schema=schema)
 
 

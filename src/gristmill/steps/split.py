@@ -111,13 +111,13 @@ class Split(LocalStep, tag="split", frozen=True, kw_only=True):
         """
         if smallest is None:
             return hash_bound(self.validation), hash_bound(self.validation + self.test)
-        wanted = int(self.validation) + int(self.test)
-        if num_records <= wanted:
+        num_held_out = int(self.validation) + int(self.test)
+        if num_records <= num_held_out:
             raise UsageError(
-                f"split: validation and test take {wanted} records, but there are only {num_records}",
+                f"split: validation and test take {num_held_out} records, but there are only {num_records}",
                 help="ask for fewer, or for a fraction",
             )
-        ends = (int(self.validation), wanted)
+        ends = (int(self.validation), num_held_out)
         first, second = (int(smallest[end - 1]) + 1 if end else 0 for end in ends)
         return first, second
 

@@ -94,8 +94,8 @@ class Toxicity(LocalStep, tag="toxicity", frozen=True, kw_only=True):
     def sample_notes(self, sample: pa.RecordBatch) -> list[str]:
         if "" in self.lists:
             return []
-        what, consequence = f"{self.name} has no list", "none of their words count"
-        return note_languages_without_table(sample, self.language_column, self.lists, what, consequence)
+        problem, consequence = f"{self.name} has no list", "none of their words count"
+        return note_languages_without_table(sample, self.language_column, self.lists, problem, consequence)
 
     def columns_added(self) -> tuple[str, ...]:
         return (self.name,)
@@ -256,7 +256,7 @@ def _build_patterns(words: list[str], allow: list[str], *, borders: bool) -> _Wo
         parts = shape.split(" ")
         has_words_by_pattern[gap.join(map(re.escape, parts))] = with_words
     symbols = [pattern for pattern, with_words in has_words_by_pattern.items() if not with_words]
-    return _WordPatterns(_any_of(has_words_by_pattern), _any_of(symbols) if symbols else None)
+    return _WordPatterns(_match_any(has_words_by_pattern), _match_any(symbols) if symbols else None)
 
 
 def _normalize_words(words: list[str]) -> list[str]:
@@ -268,7 +268,7 @@ def _normalize_words(words: list[str]) -> list[str]:
     return plain
 
 
-def _any_of(patterns: Iterable[str]) -> str:
+def _match_any(patterns: Iterable[str]) -> str:
     return f"(?:{'|'.join(patterns)})"
 
 

@@ -11,7 +11,7 @@ from gristmill.storage.files import open_input
 _PIECE_BYTES = 2**20
 
 
-def file_checksum(path: str | os.PathLike[str]) -> str:
+def compute_file_checksum(path: str | os.PathLike[str]) -> str:
     """Compute the checksum of a file's content, in constant memory."""
     digest = xxhash.xxh3_64()
     buffer = bytearray(_PIECE_BYTES)

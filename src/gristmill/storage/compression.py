@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-__all__ = ["Codec", "CorruptStreamError", "codec_of", "compress_frame", "decompress", "strip_codec"]
+__all__ = ["Codec", "CorruptStreamError", "compress_frame", "decompress", "find_codec", "strip_codec"]
 
 Codec = Literal["gzip", "zstd", "bz2", "xz", "lz4"]
 CHUNK_BYTES = 2**20
@@ -52,10 +52,10 @@ _compressors = threading.local()
 _GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"  # no name, time 0, system unknown: the same everywhere
 
 
-def codec_of(path: str) -> Codec | None:
+def find_codec(path: str) -> Codec | None:
     """Return the codec of a name's suffix.
 
-    >>> codec_of("part-0.jsonl.ZST"), codec_of("part-0.jsonl")
+    >>> find_codec("part-0.jsonl.ZST"), find_codec("part-0.jsonl")
     ('zstd', None)
     """
     return _SUFFIXES.get(path[path.rfind(".") :].lower()) if "." in path else None
@@ -67,7 +67,7 @@ def strip_codec(path: str) -> str:
     >>> strip_codec("part-0.jsonl.gz"), strip_codec("part-0.jsonl")
     ('part-0.jsonl', 'part-0.jsonl')
     """
-    return path if codec_of(path) is None else path[: path.rfind(".")]
+    return path if find_codec(path) is None else path[: path.rfind(".")]
 
 
 def decompress(stream: BinaryIO, codec: Codec) -> Iterator[bytes]:

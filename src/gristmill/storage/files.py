@@ -16,7 +16,7 @@ REMOTE_BLOCK_BYTES = 8 * 2**20
 
 def open_input(path: str, start: int = 0) -> BinaryIO:
     """Open a file for reading at byte `start`. Local files are unbuffered: read large pieces, or use `readinto`."""
-    if remote_files.protocol_of(path) is None:
+    if remote_files.find_protocol(path) is None:
         stream = cast("BinaryIO", io.FileIO(remote_files.local_path(path)))
     else:
         fs, inner = remote_files.open_file_system(path)
@@ -29,7 +29,7 @@ def open_input(path: str, start: int = 0) -> BinaryIO:
 
 def read_version(path: str) -> tuple[int, str]:
     """Return size and version of a file as it is now: those of `find_files`, unless it has changed since."""
-    if remote_files.protocol_of(path) is None:
+    if remote_files.find_protocol(path) is None:
         stat = os.stat(remote_files.local_path(path))  # noqa: PTH116  (a hundred thousand small files)
         return stat.st_size, local_files.version_of(stat)
     fs, inner = remote_files.open_file_system(path)

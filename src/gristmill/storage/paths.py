@@ -91,7 +91,7 @@ class _Search:
     def __init__(self, pattern: str, base: str | None, real_folders: dict[str, str]) -> None:
         """Create a search. Several searches share the cache `real_folders` of resolved folders."""
         self.pattern = pattern
-        self.protocol = remote_files.protocol_of(pattern)
+        self.protocol = remote_files.find_protocol(pattern)
         self.links_outside: list[str] = []
         self.links: list[tuple[str, str]] = []
         """Links to files, and their targets."""
@@ -236,7 +236,7 @@ def _is_wild_url(url: str) -> bool:
 
 def _find_common_root(roots: list[str], patterns: list[str]) -> str:
     """Return the deepest folder that contains all roots, with a slash at the end."""
-    if len({remote_files.protocol_of(root) for root in roots}) > 1:
+    if len({remote_files.find_protocol(root) for root in roots}) > 1:
         raise UsageError(
             f"one source cannot be read from different stores: {', '.join(patterns)}",
             help="use one source for each store",

@@ -93,7 +93,7 @@ def ask_store(url: str, request: Callable[[], T]) -> T:
             is_unreached = _is_unreached(error)
             if attempt >= (TRIES_UNREACHED if is_unreached else TRIES):
                 raise _make_unanswered_error(url, error, attempt, is_unreached=is_unreached) from error
-            _log.warning("%s: %s; trying again in %.1f s", url, _first_line(error), wait)
+            _log.warning("%s: %s; trying again in %.1f s", url, _take_first_line(error), wait)
         time.sleep(wait)
         wait = min(2 * wait, LONGEST_WAIT_SECONDS)
     raise AssertionError("the last attempt returns or raises")
@@ -110,7 +110,7 @@ class RemoteStream(io.RawIOBase):
         self._url = url
         self._open_file = open_file
         self._file: Any = ask_store(url, open_file)
-        self._details = _version_details(self._file)
+        self._details = _describe_version(self._file)
         self._size: int | None = getattr(self._file, "size", None)
         self._position = 0
 
@@ -181,7 +181,7 @@ class RemoteStream(io.RawIOBase):
 
     def _reopen(self) -> Any:
         file = self._open_file()
-        if _version_details(file) != self._details:
+        if _describe_version(file) != self._details:
             raise SourceChangedError(
                 f"{self._url} has changed while it was read",
                 help="run the same command again: it plans again and keeps what has not changed",
@@ -197,7 +197,7 @@ class RemoteStream(io.RawIOBase):
                 _log.debug("%s: closing failed: %s", self._url, error)
 
 
-def _version_details(file: Any) -> tuple[object, ...]:
+def _describe_version(file: Any) -> tuple[object, ...]:
     """Return what distinguishes one version of a file from another, if the store says it."""
     details: Mapping[str, Any] = getattr(file, "details", None) or {}
     return tuple(details.get(key) for key in ("size", "ETag", "etag", "blob_id", "generation"))
@@ -220,24 +220,27 @@ def _make_refusal(url: str, error: Exception) -> StoreRefusedError | None:
     status = next((code for cause in _list_causes(error) if (code := _find_status(cause)) is not None), None)
     if _has_name(error, _NO_CREDENTIALS) or status == HTTPStatus.UNAUTHORIZED:
         return StoreRefusedError(
-            f"{url}: there are no credentials for this store: {_first_line(error)}", help=_find_hint(url, _CREDENTIALS)
+            f"{url}: there are no credentials for this store: {_take_first_line(error)}",
+            help=_find_hint(url, _CREDENTIALS),
         )
     if isinstance(error, PermissionError) or status == HTTPStatus.FORBIDDEN:
         return StoreRefusedError(
-            f"{url}: access is denied: {_first_line(error)}", help=_find_hint(url, {}, _CHECK_RIGHTS)
+            f"{url}: access is denied: {_take_first_line(error)}", help=_find_hint(url, {}, _CHECK_RIGHTS)
         )
     is_final_status = status is not None and 400 <= status < 500 and status not in _BUSY
     is_wrong_use = isinstance(error, ValueError | TypeError | NotImplementedError) and not _has_name(
         error, _HALF_ANSWERS
     )
     if is_final_status or is_wrong_use:
-        return StoreRefusedError(f"{url}: the store refuses: {_first_line(error)}", help="check the address")
+        return StoreRefusedError(f"{url}: the store refuses: {_take_first_line(error)}", help="check the address")
     return None
 
 
 def _make_unanswered_error(url: str, error: Exception, tries: int, *, is_unreached: bool) -> RemoteStoreError:
     problem = "it cannot be reached" if is_unreached else f"it does not answer, after {tries} tries"
-    return RemoteStoreError(f"{url}: {problem}: {_first_line(error)}", help=_find_hint(url, _NETWORK, _CHECK_NETWORK))
+    return RemoteStoreError(
+        f"{url}: {problem}: {_take_first_line(error)}", help=_find_hint(url, _NETWORK, _CHECK_NETWORK)
+    )
 
 
 def _find_hint(url: str, hints: Mapping[str, str], otherwise: str = "check the credentials for this store") -> str:
@@ -278,7 +281,7 @@ def _find_status(error: BaseException) -> int | None:
     return None
 
 
-def _first_line(error: BaseException) -> str:
+def _take_first_line(error: BaseException) -> str:
     """Return the first line of a message; in further lines libraries repeat the request and add links."""
     text = " ".join(str(error).split("\n")[0].split()) or type(error).__name__
     return text if len(text) <= 200 else f"{text[:200]}…"

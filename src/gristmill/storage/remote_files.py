@@ -32,10 +32,10 @@ RemoteFile = tuple[str, int, str]
 """URL, size and version of a file."""
 
 
-def protocol_of(path: str) -> str | None:
+def find_protocol(path: str) -> str | None:
     """Return the protocol of a URL; None for a local path, `file://` included.
 
-    >>> protocol_of("s3://bucket/key"), protocol_of("file:///data/x"), protocol_of("data/x")
+    >>> find_protocol("s3://bucket/key"), find_protocol("file:///data/x"), find_protocol("data/x")
     ('s3', None, None)
     """
     protocol, separator, _ = path.partition("://")
@@ -52,7 +52,7 @@ def open_file_system(url: str) -> tuple[Any, str]:
     """Return the file system of a URL, and the URL's path in it."""
     import fsspec  # noqa: PLC0415  (local files need none of it)
 
-    protocol = protocol_of(url)
+    protocol = find_protocol(url)
     try:
         return fsspec.core.url_to_fs(url, **_OPTIONS.get(protocol or "", {}))  # type: ignore[no-any-return]
     except ImportError as error:
@@ -86,7 +86,7 @@ def list_remote(url: str, pattern: PathPattern) -> Iterator[RemoteFile]:
     fs, root = open_file_system(url)
     fs.invalidate_cache()
     prefix = root.rstrip("/") + "/"
-    infos = _list_flat(fs, root, url) if protocol_of(url) in _FLAT_STORES and None in pattern.parts else None
+    infos = _list_flat(fs, root, url) if find_protocol(url) in _FLAT_STORES and None in pattern.parts else None
     if infos is None:
         yield from _walk(fs, prefix, pattern, url)
         return

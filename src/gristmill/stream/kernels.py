@@ -57,7 +57,7 @@ IGNORED = -100
 
 
 @kernel
-def _first_above(ends: NDArray[np.int64], start: int, stop: int, value: int) -> int:
+def _find_first_above(ends: NDArray[np.int64], start: int, stop: int, value: int) -> int:
     while start < stop:
         middle = (start + stop) // 2
         if ends[middle] > value:
@@ -94,12 +94,12 @@ def find_rows(
         if index < 0:
             address[A_SHARD] = -1
             continue
-        shard = _first_above(shard_ends, 0, len(shard_ends), index)
+        shard = _find_first_above(shard_ends, 0, len(shard_ends), index)
         first, count = shard_blocks[shard]
         if count == 0:
             return UNOPENED, shard
         row = index - (shard_ends[shard - 1] if shard else 0)
-        block = blocks[_first_above(blocks[:, B_END_ROW], first, first + count, row)]
+        block = blocks[_find_first_above(blocks[:, B_END_ROW], first, first + count, row)]
         row -= block[B_END_ROW] - block[B_ROWS]
         # Packed rows have one length; other rows have Arrow's offsets, row + 1 of them being the end.
         if block[B_ROW_LENGTH] > 0:

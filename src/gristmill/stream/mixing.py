@@ -62,16 +62,16 @@ def _find_phases(datasets: list[StreamDataset], arguments: StreamArguments) -> l
     if mixture is None:
         return _find_default_phases(datasets)
     is_by_name = isinstance(arguments.data, Mapping)
-    known = [entry.name for entry in (datasets if is_by_name else datasets[0].lanes)]
+    valid_names = [entry.name for entry in (datasets if is_by_name else datasets[0].lanes)]
     phases = parse_phases(mixture)
     for phase in phases:
-        names = [lane.name for dataset in datasets for lane in dataset.lanes] if phase.is_from_state else known
+        names = [lane.name for dataset in datasets for lane in dataset.lanes] if phase.is_from_state else valid_names
         for name in phase.weights:
             for dataset in datasets:
                 if name not in names and name in dataset.manifest.mixed.get(dataset.split, {}):
                     raise make_fixed_weights_error(dataset.name, dataset.manifest, dataset.split)
             check_choice("a source of the mixture", name, names)
-        if not phase.is_from_state and (missing := [name for name in known if name not in phase.weights]):
+        if not phase.is_from_state and (missing := [name for name in valid_names if name not in phase.weights]):
             raise UsageError(f"the mixture has no weight for {missing[0]}", help="give it the weight 0 to leave it out")
     return phases
 

@@ -87,7 +87,7 @@ class Position:
         begun = self._numbers[_PASS]
         # A generator that is seeded again gives the next pass the same number. But no worker begins a pass twice, so if
         # this worker has begun it already, it is a new pass.
-        if _identity(begun) != _identity(_word(1, num_workers, reader)) or self._numbers[_BEGUN + worker] == begun:
+        if _identify(begun) != _identify(_word(1, num_workers, reader)) or self._numbers[_BEGUN + worker] == begun:
             self._refuse_abandoned_pass(begun)
             begun = self._numbers[_PASS] = _word(_count(begun) + 1, num_workers, reader)
         self._numbers[_BEGUN + worker] = begun
@@ -102,7 +102,7 @@ class Position:
         """Move the beginning of a pass of workers to the row of a state that each of them loads."""
         begun = self._numbers[_PASS]
         self._numbers[_ROW] = first_row
-        self._numbers[_PASS] = _word(1, _num_workers(begun), begun)
+        self._numbers[_PASS] = _word(1, _count_workers(begun), begun)
 
     def begin_here(self, passes: Passes) -> int:
         """Begin a pass in this process and return its first row."""
@@ -118,7 +118,7 @@ class Position:
         return passes.later_pass(self.row, _count(self._numbers[_PASS]))
 
     def _refuse_abandoned_pass(self, begun: int) -> None:
-        ended = self._numbers[_ENDED : _ENDED + _num_workers(begun)]
+        ended = self._numbers[_ENDED : _ENDED + _count_workers(begun)]
         is_abandoned = bool(_count(begun)) and any(word != begun for word in ended)
         # If the pass has changed since it was read, another worker has begun the next one and has checked this one.
         # That worker may have ended the next pass, too, so its entry in `ended` proves nothing.
@@ -150,11 +150,11 @@ def _count(word: int) -> int:
     return word >> (_READER_BITS + _WORKER_BITS)
 
 
-def _num_workers(word: int) -> int:
+def _count_workers(word: int) -> int:
     return word >> _READER_BITS & _MAX_WORKERS
 
 
-def _identity(word: int) -> int:
+def _identify(word: int) -> int:
     """Return the word without its count of passes."""
     return word % (1 << (_READER_BITS + _WORKER_BITS))
 

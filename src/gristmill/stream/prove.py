@@ -21,7 +21,7 @@ from gristmill.core.errors import UsageError
 from gristmill.core.numbers import check_whole_number
 from gristmill.core.records import INPUT_IDS, LOSS_MASK
 from gristmill.order import Permutation
-from gristmill.order.permutation import epoch_key
+from gristmill.order.permutation import make_epoch_key
 from gristmill.shards.dataset import Dataset, open_dataset
 from gristmill.shards.token_rows import LENGTHS
 from gristmill.stream.arguments import check_ranks
@@ -139,7 +139,7 @@ class SlowReader:
             return INPUT_IDS
         if "labels" in batch:
             labels = np.asarray(batch["labels"][number])
-            if labels.tolist() != slow_labels(record, self._stream.collate, len(labels)):
+            if labels.tolist() != compute_slow_labels(record, self._stream.collate, len(labels)):
                 return "labels"
         return None
 
@@ -153,7 +153,7 @@ class SlowReader:
             lane = next(lane for lane in self._stream.lanes if lane.name == name)
         epoch, index = divmod(draw, lane.rows)
         if arguments.shuffle:
-            index = Permutation(lane.rows, epoch_key(arguments.seed, lane.name, epoch))(index)
+            index = Permutation(lane.rows, make_epoch_key(arguments.seed, lane.name, epoch))(index)
         for shard in lane.shards:
             if index < shard.rows:
                 dataset = self._datasets.get(shard.folder)
@@ -164,7 +164,7 @@ class SlowReader:
         raise AssertionError("a permutation stays inside its lane")
 
 
-def slow_labels(record: Mapping[str, Any], options: Collate, width: int) -> list[int]:
+def compute_slow_labels(record: Mapping[str, Any], options: Collate, width: int) -> list[int]:
     """Make the labels of a row token by token."""
     lengths = [int(length) for length in record[LENGTHS]]
     first_positions = {sum(lengths[:number]) for number, length in enumerate(lengths) if length}

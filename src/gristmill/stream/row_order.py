@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gristmill.order.permutation import count_half_bits, place_draws, source_key
+from gristmill.order.permutation import count_half_bits, make_source_key, place_draws
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,7 +34,7 @@ class RowOrder:
         self.sizes = np.array([lane.rows for lane in lanes], dtype=np.int64)
         self._firsts = np.concatenate([[0], np.cumsum(self.sizes)[:-1]])
         self._halves = np.array([count_half_bits(max(lane.rows, 1)) for lane in lanes], dtype=np.uint64)
-        self._keys = np.array([source_key(seed, lane.name) for lane in lanes], dtype=np.uint64)
+        self._keys = np.array([make_source_key(seed, lane.name) for lane in lanes], dtype=np.uint64)
         # The mixture sorts its lanes by name; here they are in the order that the user chose.
         names = [lane.name for lane in lanes]
         self._lane_numbers = np.array([names.index(name) for name in mixture.sources] if mixture else [0])

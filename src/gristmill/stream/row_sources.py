@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gristmill.shards.arrow_stream import unchecked_batches
+from gristmill.shards.arrow_stream import read_unchecked_batches
 from gristmill.shards.damage import make_damage_error
 from gristmill.shards.formats.base import READ_ERRORS
 from gristmill.shards.token_rows import ORIGINS
@@ -80,7 +80,7 @@ def _find_sources(shard: RowShard, lane: OriginSources) -> NDArray[np.uint16]:
 
 
 def _read_first_files(path: Path) -> Iterator[NDArray[np.uint64]]:
-    for batch in unchecked_batches(path):
+    for batch in read_unchecked_batches(path):
         origins = batch.column(ORIGINS)
         origins.validate(full=True)
         files = origins.values.field("file").to_numpy(zero_copy_only=False)

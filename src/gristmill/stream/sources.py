@@ -147,7 +147,7 @@ def _open(name: str, path: str, split: str | None, sources: Sequence[str] | None
     chosen = [source for source in of_split if sources is None or source in sources]
     shards = _list_shards(name, path, manifest, split, chosen)
     if weighted or (manifest.mixture is not None and len(chosen) > 1):
-        lanes = [Lane(_lane_name(name, source), shards[source]) for source in chosen]
+        lanes = [Lane(_make_lane_name(name, source), shards[source]) for source in chosen]
         default = manifest.mixture
         shares = None
         if default is not None:
@@ -208,7 +208,7 @@ def _list_shards(
     return shards
 
 
-def _lane_name(dataset: str, source: str) -> str:
+def _make_lane_name(dataset: str, source: str) -> str:
     return f"{dataset}/{source}" if dataset else source
 
 

@@ -55,7 +55,7 @@ class WorkerCounts:
         parent = multiprocessing.parent_process()
         if parent is None or parent.pid != self._owner:
             return
-        line = self._lines()[worker % _NUM_LINES]
+        line = self._format_lines()[worker % _NUM_LINES]
         line[_STARTED] = line[_STARTED] or time.perf_counter_ns()
         line[_ROW] = max(int(line[_ROW]), next_row or 0)
         line[_POSITIONS] += batch.num_positions
@@ -65,7 +65,7 @@ class WorkerCounts:
 
     def totals(self) -> WorkerTotals:
         """Add up the counts of all workers."""
-        lines = self._lines()
+        lines = self._format_lines()
         totals = lines.sum(axis=0)
         started = lines[lines[:, _STARTED] > 0, _STARTED]
         return WorkerTotals(
@@ -78,9 +78,9 @@ class WorkerCounts:
 
     def clear(self) -> None:
         """Set all counts to 0."""
-        self._lines()[:] = 0
+        self._format_lines()[:] = 0
 
-    def _lines(self) -> NDArray[np.int64]:
+    def _format_lines(self) -> NDArray[np.int64]:
         return np.frombuffer(self._shared, dtype=np.int64).reshape(_NUM_LINES, self._num_columns)
 
     def __reduce__(self) -> tuple[Any, ...]:

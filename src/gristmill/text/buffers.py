@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def text_buffers(texts: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def get_text_buffers(texts: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Return the bytes of a column of texts, and where each text begins and ends in them; null becomes empty.
 
-    >>> data, offsets = text_buffers(pa.array(["ab", None, "c"], pa.large_string()))
+    >>> data, offsets = get_text_buffers(pa.array(["ab", None, "c"], pa.large_string()))
     >>> bytes(data[: offsets[-1]]), offsets.tolist()
     (b'abc', [0, 2, 2, 3])
     """

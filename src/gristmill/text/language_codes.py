@@ -52,18 +52,18 @@ def check_language_code(language: str, where: str) -> None:
     first = re.split("[-_]", language.lower())[0]
     if _TAG.fullmatch(language) and (len(first) > _TWO_LETTERS or first in codes.values()):
         return
-    nearest = nearest_code(language)
+    nearest = find_nearest_code(language)
     raise UsageError(
         f'{where}: "{language}" is not a language code',
         help=f'did you mean "{nearest}"?' if nearest else "use codes such as en, de, zh, pt-BR",
     )
 
 
-def nearest_code(language: str) -> str | None:
+def find_nearest_code(language: str) -> str | None:
     """Find the code of the language that was probably meant; None if there is none.
 
-    >>> nearest_code("German"), nearest_code("japanes"), nearest_code("jp"), nearest_code("zh-hans!"), nearest_code("-")
-    ('de', 'ja', 'ja', 'zh', None)
+    >>> [find_nearest_code(word) for word in ("German", "japanes", "jp", "zh-hans!", "-")]
+    ['de', 'ja', 'ja', 'zh', None]
     """
     codes = _parse_codes(_NAMES) | _parse_codes(_OTHER_NAMES)
     plain = language.lower()

@@ -26,7 +26,7 @@ def test_nothing_is_noted_at_first(pair):
     started, item, position = parent.read()
     assert started == float("inf")
     assert (item, position) == (-1, -1)
-    assert parent.crash_text() == ""
+    assert parent.read_crash_text() == ""
 
 
 def test_notes_are_seen_at_once(pair):
@@ -85,8 +85,8 @@ def test_notes_of_another_process_survive_its_death():
     recorder = Recorder(fd)
     os.close(fd)
     assert recorder.read() == (3.25, 42, -1)
-    assert "Segmentation fault" in recorder.crash_text()
-    assert "crashing_function" in recorder.crash_text()
+    assert "Segmentation fault" in recorder.read_crash_text()
+    assert "crashing_function" in recorder.read_crash_text()
     recorder.close()
 
 

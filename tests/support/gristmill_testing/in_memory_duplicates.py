@@ -10,7 +10,7 @@ from gristmill.steps.deduplicate.candidates import Pairs, find_candidate_pairs, 
 from gristmill.steps.deduplicate.clusters import SimilarityGraph, merge_removals, verify_removals
 from gristmill.steps.deduplicate.digests import digest_texts, find_copies
 from gristmill.steps.deduplicate.similarity import SimilarPairs, classify_pairs
-from gristmill.text.buffers import text_buffers
+from gristmill.text.buffers import get_text_buffers
 from gristmill.text.shingles import ShingleSets, estimate_similarities, jaccard
 
 PAIRS_AT_ONCE = 1 << 16
@@ -25,7 +25,7 @@ def find_duplicates(step, texts):
     >>> removals.documents.tolist(), removals.survivors.tolist(), is_exact.tolist()
     ([2], [0], [True])
     """
-    _, offsets = text_buffers(texts)
+    _, offsets = get_text_buffers(texts)
     longest_first = np.uint64(1 << 48) - np.diff(offsets).astype(np.uint64)
     lengths = longest_first if step.prefer_longest else np.zeros(len(texts), np.uint64)
 

@@ -22,7 +22,7 @@ from gristmill.shards.manifest import MANIFEST, dump_manifest, load_manifest
 from gristmill.shards.report import make_derived_files
 from gristmill.shards.verify import verify
 from gristmill.steps import Read, Write
-from gristmill.storage.checksums import file_checksum
+from gristmill.storage.checksums import compute_file_checksum
 from gristmill.stream import Collate, Stream
 from gristmill_testing.small_tokenizers import trained
 from gristmill_testing.token_datasets import write_tokens
@@ -63,7 +63,7 @@ def add_tokenizer(folder):
     """One that has enough tokens: ids are not looked up in it."""
     trained(folder / "tokenizer")
     files = [
-        {"path": f"tokenizer/{path.name}", "bytes": path.stat().st_size, "xxh3": file_checksum(path)}
+        {"path": f"tokenizer/{path.name}", "bytes": path.stat().st_size, "xxh3": compute_file_checksum(path)}
         for path in sorted((folder / "tokenizer").iterdir(), key=lambda path: path.name != "tokenizer.json")
     ]
     facts = {"name": "small", "content": "0", "engine": "reference", "engine_version": "0", "why": "", "parity": {}}
@@ -80,7 +80,7 @@ def reseal(folder, path):
     def update(entry):
         if isinstance(entry, dict):
             if entry.get("path") == path and "xxh3" in entry:
-                entry |= {"bytes": (folder / path).stat().st_size, "xxh3": file_checksum(folder / path)}
+                entry |= {"bytes": (folder / path).stat().st_size, "xxh3": compute_file_checksum(folder / path)}
             for value in entry.values():
                 update(value)
         elif isinstance(entry, list):

@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 
 from gristmill.order import Mixture, Permutation
-from gristmill.order.permutation import epoch_key
+from gristmill.order.permutation import make_epoch_key
 from gristmill.shards.dataset import open_dataset
 from gristmill.shards.manifest import dump_manifest, load_manifest
 from gristmill_testing.token_datasets import write_tokens
@@ -72,7 +72,7 @@ def slow_order(lanes, num_rows, *, mixture=None, seed=0):
             sources, draws = schedule([row])
             name, draw = schedule.sources[int(sources[0])], int(draws[0])
         epoch, index = divmod(draw, len(lanes[name]))
-        order.append(lanes[name][Permutation(len(lanes[name]), epoch_key(seed, name, epoch))(index)])
+        order.append(lanes[name][Permutation(len(lanes[name]), make_epoch_key(seed, name, epoch))(index)])
     return order
 
 

@@ -6,11 +6,11 @@ import pyarrow as pa
 
 from gristmill.core.books import Account
 from gristmill.shards.arrow_stream import STREAM_END, stream_block, stream_header
-from gristmill.shards.canonical import canonical_schema
+from gristmill.shards.canonical import canonicalize_schema
 from gristmill.shards.manifest import InputFile, Manifest, Schema, Shard, dump_manifest, file_key
 from gristmill.shards.report import make_derived_files
 from gristmill.shards.token_rows import rows_schema
-from gristmill.storage.checksums import file_checksum
+from gristmill.storage.checksums import compute_file_checksum
 from gristmill.storage.commit import write_file
 
 
@@ -22,7 +22,7 @@ def write_tokens(
     Without `row_length` a row is the ids of one document; with it, the list of its documents' ids, which is padded.
     With `loss_masks` every second token of a row is to be learnt; `mask_lengths` makes them of other lengths.
     """
-    schema = canonical_schema(rows_schema(pa.type_for_alias(id_type), row_length, masked=loss_masks))
+    schema = canonicalize_schema(rows_schema(pa.type_for_alias(id_type), row_length, masked=loss_masks))
     splits, num_rows = {}, {}
     for (split, source), of_source in shards.items():
         for number, rows in enumerate(of_source):
@@ -77,7 +77,7 @@ def _write_shard(folder, path, schema, source, rows, *, row_length, pad_id, rows
         data += stream_block(pa.RecordBatch.from_arrays(arrays, schema=schema), schema)
     data += STREAM_END
     write_file(folder / path, data, "test")
-    checksum = file_checksum(folder / path)
+    checksum = compute_file_checksum(folder / path)
     sizes = [len(row) if row_length is None else sum(map(len, row)) for row in rows]
     return Shard(
         path=path,

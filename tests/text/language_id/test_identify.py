@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.errors import GristmillError
-from gristmill.text.buffers import text_buffers
+from gristmill.text.buffers import get_text_buffers
 from gristmill.text.language_id import find_model, load_identifier
 from gristmill.text.language_id.identify import choose_pieces
 from gristmill.text.language_id.model_file import load_model
@@ -36,7 +36,7 @@ def fasttext_model():
 
 
 def identified(texts):
-    labels, scores = load_identifier().identify(*text_buffers(pa.array(texts, pa.large_string())))
+    labels, scores = load_identifier().identify(*get_text_buffers(pa.array(texts, pa.large_string())))
     return [load_identifier().labels[label] for label in labels], scores
 
 

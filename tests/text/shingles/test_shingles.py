@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.text.shingles import MinHash, ShingleSets, estimate_similarities, jaccard
-from gristmill.text.shingles.character_table import character_table
+from gristmill.text.shingles.character_table import make_character_table
 
 ODD = "aB1 é\u0301ß。，漢字かなカ゛ไทย한국어्हि𝔸🌾\u200d\n\t-_'İǆ𠀀ﬁ０Ａ"
 
@@ -124,7 +124,7 @@ def test_candidates_and_estimates_are_as_the_theory_says(similarity, num_shingle
 
 
 def test_the_table_is_made_of_what_unicode_says():
-    table = character_table()
+    table = make_character_table()
     assert table[ord("É")] == table[ord("e")] == ord("e")
     assert table[ord(".")] == table[ord("。")] == table[0] == 0
     assert not table.flags.writeable

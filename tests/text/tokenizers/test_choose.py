@@ -17,7 +17,7 @@ from gristmill.text.tokenizers import (
     load_engine,
     read_facts,
 )
-from gristmill.text.tokenizers.adversarial import adversarial_texts
+from gristmill.text.tokenizers.adversarial import make_adversarial_texts
 
 WORD_PIECE = ("made_word_piece", "bert_base_cased")  # fastokens does not know it
 
@@ -70,7 +70,7 @@ def wordpiece(data):
 def test_auto_takes_the_fast_engine_where_it_is_equal(tmp_path, specials_as_text):
     choice = choose_engine(trained(tmp_path), "auto", specials_as_text=specials_as_text)
     assert choice.engine == "fastokens"
-    assert choice.num_texts == len(adversarial_texts(["<|endoftext|>", "<|pad|>"]))
+    assert choice.num_texts == len(make_adversarial_texts(["<|endoftext|>", "<|pad|>"]))
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
@@ -129,7 +129,7 @@ def test_what_is_no_tokenizer_is_refused_by_every_choice(tmp_path):
 
 
 def test_the_adversarial_set_holds_what_it_should():
-    texts = adversarial_texts(f"<SPECIAL_{number}>" for number in range(1000))
+    texts = make_adversarial_texts(f"<SPECIAL_{number}>" for number in range(1000))
     assert len(texts) < 60  # a thousand that differ in a number only are tried once
     joined = "".join(texts)
     for part in ("<SPECIAL_0>", "\u0301", "中", "\u200d", "\x00", "\U0010ffff", " " * (1 << 20), "a" * 4096):

@@ -72,7 +72,7 @@ def test_reference_equals_transformers(engines, name, tmp_path):
     path = str(trained(tmp_path).path if name == TRAINED else tokenizer_folder(name) / "tokenizer.json")
     oracle = transformers.PreTrainedTokenizerFast(tokenizer_file=path)
     reference = engines(name)
-    texts = [*SENTENCES, *adversarial.adversarial_texts(reference.special_tokens)[:-1]]
+    texts = [*SENTENCES, *adversarial.make_adversarial_texts(reference.special_tokens)[:-1]]
     texts = [text for text in texts if len(text) < 10_000]
     for as_text in (True, False):
         found = split(*engines(name, specials_as_text=as_text).encode(texts))

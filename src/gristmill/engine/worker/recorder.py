@@ -64,7 +64,7 @@ class Recorder:
         (started,) = _TIME.unpack_from(self._memory, 0)
         return max(started, again), item, position
 
-    def crash_text(self) -> str:
+    def read_crash_text(self) -> str:
         """Return the Python stack that faulthandler wrote at a fatal signal; empty if there was none."""
         return self._memory[_NOTE.size :].rstrip(b"\0").decode(errors="replace")
 

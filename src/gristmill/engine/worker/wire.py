@@ -80,10 +80,10 @@ class Sender:
         """Write until everything is sent (true) or the descriptor would block (false)."""
         while self._waiting:
             try:
-                written = os.writev(self._fd, self._waiting[:_MAX_SEGMENTS])
+                num_written = os.writev(self._fd, self._waiting[:_MAX_SEGMENTS])
             except BlockingIOError:
                 return False
-            self._waiting = _drop_prefix(self._waiting, written)
+            self._waiting = _drop_prefix(self._waiting, num_written)
         return True
 
 

@@ -83,4 +83,4 @@ def list_stored_inputs(result: SliceResult) -> list[StoredInput]:
 
 def list_training_inputs(result: SliceResult) -> list[StoredInput]:
     """List the files with training records among `list_stored_inputs`."""
-    return [stored for stored in list_stored_inputs(result) if stored.split == TRAIN]
+    return [stored_input for stored_input in list_stored_inputs(result) if stored_input.split == TRAIN]

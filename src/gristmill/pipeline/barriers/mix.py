@@ -102,8 +102,8 @@ def run_mix(task: Task, context: Context) -> RangeAmounts | RangeKeys:
     payload: MixTask = task.payload
     pairs = [
         _measure_training_records(payload.mix, batch, stage.seed)
-        for stored in payload.inputs
-        for batch in stored.batches(stage.root)
+        for stored_input in payload.inputs
+        for batch in stored_input.batches(stage.root)
     ]
     keys = np.concatenate([keys for keys, _ in pairs])
     amounts = np.concatenate([amounts for _, amounts in pairs])
@@ -166,9 +166,9 @@ class MixBarrier:
             name: [
                 Task(
                     fingerprint.of(unit.fingerprint, "mix", described, ranges[name]),
-                    MixTask(self.step, stored, ranges[name]),
+                    MixTask(self.step, stored_input, ranges[name]),
                 )
-                for unit, stored in units
+                for unit, stored_input in units
             ]
             for name, units in inputs.items()
         }
@@ -184,9 +184,14 @@ class MixBarrier:
             for unit, inputs in units:
                 selection = tuple(
                     StoredSelection(
-                        stored.path, stored.num_rows, self.step, key_bound, is_copy=number > 0, source=unit.source.name
+                        stored_input.path,
+                        stored_input.num_rows,
+                        self.step,
+                        key_bound,
+                        is_copy=number > 0,
+                        source=unit.source.name,
                     )
-                    for stored in inputs
+                    for stored_input in inputs
                 )
                 name = fingerprint.of(unit.fingerprint, "mix", number, key_bound)
                 yield StageUnit(unit.source, name, selection, epoch=number)

@@ -22,7 +22,7 @@ from gristmill.pipeline.stages.outputs.sinks import open_stream_sink
 from gristmill.pipeline.stages.outputs.split_files import OutputStem, SplitFile
 from gristmill.pipeline.stages.runner import StageUnit
 from gristmill.pipeline.work_folder import work_path
-from gristmill.shards.canonical import canonical_schema
+from gristmill.shards.canonical import canonicalize_schema
 from gristmill.steps.read import CELL_BYTES
 from gristmill.steps.records.source_column import with_source
 from gristmill.storage.stored_paths import path_below
@@ -113,7 +113,9 @@ def run_scatter(task: Task, context: Context) -> ScatteredUnit:
     """Run a `ScatterTask`; `context.state` is the `StageContext`."""
     stage: StageContext = context.state
     scatter: ScatterTask = task.payload
-    table = pa.Table.from_batches([batch for stored in scatter.inputs for batch in stored.batches(stage.root)])
+    table = pa.Table.from_batches(
+        [batch for stored_input in scatter.inputs for batch in stored_input.batches(stage.root)]
+    )
     batch = table.combine_chunks().to_batches()[0]
     buckets = find_ranges(scatter.shuffle.keys(batch, stage.seed, scatter.epoch), scatter.num_buckets)
     order = np.argsort(buckets, kind="stable")
@@ -167,7 +169,7 @@ class ShuffleBarrier:
             for bucket, block in zip(scattered.buckets, _locate_blocks(scattered.part), strict=True):
                 blocks.setdefault(bucket, []).append(block)
         source = pairs[0][0].source
-        schema = canonical_schema(run.context.sources[source.name].output.schema)
+        schema = canonicalize_schema(run.context.sources[source.name].output.schema)
         shuffled = fingerprint.of([unit.fingerprint for unit, _ in pairs], "shuffle", num_buckets)
         return [
             StageUnit(
@@ -182,7 +184,7 @@ class ShuffleBarrier:
 
 def _select_held_out(unit: StageUnit, result: SliceResult) -> Iterator[StageUnit]:
     """Give the records of a unit that are not for training as a unit of their own, if there are any."""
-    inputs = tuple(stored for stored in list_stored_inputs(result) if stored.split != TRAIN)
+    inputs = tuple(stored_input for stored_input in list_stored_inputs(result) if stored_input.split != TRAIN)
     if inputs:
         yield replace(unit, fingerprint=fingerprint.of(unit.fingerprint, "held out"), inputs=inputs)
 

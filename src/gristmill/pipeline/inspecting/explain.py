@@ -25,7 +25,7 @@ from gristmill.pipeline.planning.trial import run_with_limits
 from gristmill.shards.dataset import Origin, open_dataset
 from gristmill.shards.manifest import MANIFEST
 from gristmill.steps.read import open_reader
-from gristmill.steps.records.columns import value_columns
+from gristmill.steps.records.columns import list_value_columns
 from gristmill.steps.records.put_columns import put_columns
 
 if TYPE_CHECKING:
@@ -284,6 +284,6 @@ def _pass_barrier(barrier: GlobalStep, batch: pa.RecordBatch, seed: int) -> pa.R
 
 def _record_values(batch: pa.RecordBatch) -> dict[str, Any]:
     """Read the values of the record as they are now."""
-    names = [field.name for field in value_columns(batch.schema) if field.name not in (RECORD, SPLIT)]
+    names = [field.name for field in list_value_columns(batch.schema) if field.name not in (RECORD, SPLIT)]
     values: dict[str, Any] = batch.slice(0, 1).select(names).to_pylist()[0] if names else {}
     return values

@@ -100,7 +100,7 @@ def _trace_origin(manifest: Manifest, origin: Origin, engine: Callable[[], Engin
     state = _check_state(file)
     with name_missing_packages(lambda: manifest.plugins):
         read = _rebuild_read(manifest, origin.source)
-        kind = _position_kind(read, file)
+        kind = _name_position_kind(read, file)
         row = _read_original(read, file, origin.position) if state == "unchanged" else None
     return TracedOrigin(origin, kind, state, None if row is None else _describe_original(row, engine))
 
@@ -144,7 +144,7 @@ def _check_state(file: InputFile) -> State:
         return "missing"
 
 
-def _position_kind(read: Read, file: InputFile) -> str:
+def _name_position_kind(read: Read, file: InputFile) -> str:
     kind = file_format(file.path, read.format)
     return {"jsonl": "byte", "json": "byte", "csv": "byte", "text": "byte", "webdataset": "member"}.get(kind, "row")
 
@@ -158,9 +158,9 @@ def _read_original(read: Read, file: InputFile, position: int) -> pa.RecordBatch
     except UsageError:  # a column has a reserved name: the run has left it out, too
         schema = plan_schema(read, [source], keeps_record=False)
     reader = open_reader(read, source, schema)
-    cells = _read_cells_at(reader, position, by_bytes=_position_kind(read, file) == "byte")
+    cells = _read_cells_at(reader, position, by_bytes=_name_position_kind(read, file) == "byte")
     for cell in cells:
-        positions = _positions(cell)
+        positions = _list_positions(cell)
         if position in positions:
             return cell.batch.slice(positions.index(position), 1)
     return None
@@ -183,14 +183,14 @@ def _bisect_cells(reader: FileReader, position: int) -> Iterator[CellBatch]:
     while first < stop:
         middle = (first + stop) // 2
         [cell] = reader.read_cells(middle, middle + 1)
-        known = [*_positions(cell), *(record.position for record in cell.quarantined)]
-        if not known or min(known) <= position <= max(known):
+        positions = [*_list_positions(cell), *(record.position for record in cell.quarantined)]
+        if not positions or min(positions) <= position <= max(positions):
             yield cell
             return
-        first, stop = (middle + 1, stop) if position > max(known) else (first, middle)
+        first, stop = (middle + 1, stop) if position > max(positions) else (first, middle)
 
 
-def _positions(cell: CellBatch) -> list[int]:
+def _list_positions(cell: CellBatch) -> list[int]:
     positions: list[int] = cell.batch.column(ORIGIN).field("position").to_pylist()
     return positions
 

@@ -24,14 +24,14 @@ from gristmill.core.errors import UsageError
 from gristmill.core.names import check_choice
 from gristmill.core.numbers import check_bool, check_seed, check_whole_number
 from gristmill.order import Permutation
-from gristmill.order.permutation import epoch_key
+from gristmill.order.permutation import make_epoch_key
 from gristmill.order.shares import plan_shares
 from gristmill.pipeline.jobs.mix_inputs import open_inputs
 from gristmill.pipeline.jobs.mix_lane import InterleavedLane, select_rows, write_shard
 from gristmill.pipeline.publishing.journal import replace_dataset
 from gristmill.pipeline.publishing.locked_output import lock_output
 from gristmill.pipeline.work_folder import check_output_folder, check_writable, remove_work_folder, work_path
-from gristmill.shards.arrow_stream import mapped_batches
+from gristmill.shards.arrow_stream import read_mapped_batches
 from gristmill.shards.manifest import MANIFEST, MIXED, Manifest, MixedShare, Schema, Shard
 from gristmill.steps.mix import UNITS
 from gristmill.storage.commit import PendingFile, write_file
@@ -109,8 +109,8 @@ def mix(
     if interleave and MIXED in weights:
         raise UsageError(f'"{MIXED}" is the name of the lane that is written', help="give this dataset another name")
     available = {source.name: int(source.row_weights.sum()) for source in sources}
-    wanted = plan_shares(weights, available, size=size, by=by, max_epochs=max_epochs)
-    selection = {source.name: _select_rows(source, wanted[source.name], seed) for source in sources}
+    shares = plan_shares(weights, available, size=size, by=by, max_epochs=max_epochs)
+    selection = {source.name: _select_rows(source, shares[source.name], seed) for source in sources}
     for name, (share, _) in selection.items():
         if not share.taken:
             raise UsageError(
@@ -124,26 +124,28 @@ def mix(
         remove_work_folder(target)  # a mix that was killed before it published may have left shards there
         options = {"by": by, "size": size, "max_epochs": float(max_epochs), "seed": seed, "weights": weights}
         if interleave:
-            written = _write_interleaved(sources, selection, target, run_id)
+            lanes = _write_interleaved(sources, selection, target, run_id)
         else:
-            written = _write_apart(sources, selection, target, run_id)
-        _publish(sources, written, target, run_id, {**options, "interleave": interleave})
+            lanes = _write_apart(sources, selection, target, run_id)
+        _publish(sources, lanes, target, run_id, {**options, "interleave": interleave})
     return [selection[source.name][0] for source in sources]
 
 
-def _select_rows(source: MixSource, wanted: SourceShare, seed: int) -> tuple[Share, NDArray[np.bool_]]:
+def _select_rows(source: MixSource, share: SourceShare, seed: int) -> tuple[Share, NDArray[np.bool_]]:
     """Select whole epochs, and rows of one more, incomplete epoch."""
     num_rows = len(source.row_weights)
     # The first rows of a fixed random order: whatever the size, it only decides how far the order is followed.
     order = np.empty(num_rows, dtype=np.int64)
-    order[Permutation(num_rows, epoch_key(seed, f"mix/{source.name}", 0))(np.arange(num_rows))] = np.arange(num_rows)
+    order[Permutation(num_rows, make_epoch_key(seed, f"mix/{source.name}", 0))(np.arange(num_rows))] = np.arange(
+        num_rows
+    )
     reached = np.concatenate([[0], np.cumsum(source.row_weights[order])])
-    count = wanted.count_rows_to_take(reached)
+    count = share.count_rows_to_take(reached)
     is_selected = np.zeros(num_rows, dtype=np.bool_)
     is_selected[order[:count]] = True
-    whole_epochs = wanted.whole_epochs
-    amount = whole_epochs * wanted.available + int(reached[count])
-    return Share(source.name, wanted.amount, wanted.available, whole_epochs, count, amount), is_selected
+    whole_epochs = share.whole_epochs
+    amount = whole_epochs * share.available + int(reached[count])
+    return Share(source.name, share.amount, share.available, whole_epochs, count, amount), is_selected
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +231,7 @@ def _write_selected_rows(
 
     def read_rows() -> Iterator[pa.RecordBatch]:
         first = 0
-        for batch in mapped_batches(shard.below(source.folder)):
+        for batch in read_mapped_batches(shard.below(source.folder)):
             yield batch.filter(pa.array(is_selected[first : first + batch.num_rows]))
             first += batch.num_rows
 
@@ -237,7 +239,7 @@ def _write_selected_rows(
 
 
 def _publish(
-    sources: list[MixSource], written: _WrittenLanes, target: Path, run_id: str, options: dict[str, object]
+    sources: list[MixSource], lanes: _WrittenLanes, target: Path, run_id: str, options: dict[str, object]
 ) -> None:
     """Copy the tokenizer, and move all files from the work folder to their places."""
     first = sources[0].manifest
@@ -248,17 +250,17 @@ def _publish(
     manifest = Manifest(
         kind=first.kind,
         format="arrow",
-        schema=written.schema,
-        splits={_SPLIT: written.lanes},
-        mixed={_SPLIT: written.shares} if written.shares else {},
-        books={source.name: [_make_account(source, written.num_rows[source.name])] for source in sources},
+        schema=lanes.schema,
+        splits={_SPLIT: lanes.lanes},
+        mixed={_SPLIT: lanes.shares} if lanes.shares else {},
+        books={source.name: [_make_account(source, lanes.num_rows[source.name])] for source in sources},
         recipe={"mix": {**options, "inputs": {source.name: str(source.folder) for source in sources}}},
         versions=first.versions,
         row_length=first.row_length,
         tokenizer=tokenizer,
-        files=written.files,
+        files=lanes.files,
     ).seal()
-    moves = [(work_path(file.path), file.path) for file in (*written.shards(), *tokenizer_files)]
+    moves = [(work_path(file.path), file.path) for file in (*lanes.shards(), *tokenizer_files)]
     replace_dataset(target, manifest, moves, (), run_id)  # no receipts: a mix has nothing that an update could reuse
     remove_work_folder(target)
 

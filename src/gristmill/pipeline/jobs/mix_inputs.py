@@ -14,12 +14,12 @@ from gristmill.core.errors import UsageError
 from gristmill.core.names import check_choice
 from gristmill.core.numbers import check_positive_number
 from gristmill.core.recipe import check_source_name
-from gristmill.shards.arrow_stream import mapped_batches
+from gristmill.shards.arrow_stream import read_mapped_batches
 from gristmill.shards.damage import make_damage_error
 from gristmill.shards.formats.base import READ_ERRORS
 from gristmill.shards.manifest import Manifest, Shard, load_manifest
 from gristmill.shards.token_rows import LENGTHS, check_rows
-from gristmill.storage.checksums import file_checksum
+from gristmill.storage.checksums import compute_file_checksum
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,9 +83,9 @@ def _weigh_shard(folder: Path, shard: Shard, by: str, schema: pa.Schema | None) 
     path = shard.below(folder)
     try:
         # First of all: a damaged length would silently change the shares.
-        if path.stat().st_size != shard.bytes or file_checksum(str(path)) != shard.xxh3:
+        if path.stat().st_size != shard.bytes or compute_file_checksum(str(path)) != shard.xxh3:
             raise make_damage_error(path, "is not as it was written", folder)
-        weights = [_weigh_rows(batch, by) for batch in mapped_batches(path, schema)]
+        weights = [_weigh_rows(batch, by) for batch in read_mapped_batches(path, schema)]
         row_weights = np.concatenate([np.zeros(0, np.int64), *weights])
     except READ_ERRORS as error:
         raise make_damage_error(path, f"cannot be read: {error}", folder) from error

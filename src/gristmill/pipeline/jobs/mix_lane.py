@@ -19,8 +19,8 @@ from gristmill.order.interleaving import Interleaving
 from gristmill.pipeline.planning.units import UNIT_BYTES
 from gristmill.pipeline.stages.interleave import RowCursor, interleave_rows
 from gristmill.pipeline.work_folder import work_path
-from gristmill.shards.arrow_stream import STREAM_END, mapped_batches, stream_block, stream_header
-from gristmill.shards.canonical import canonical_schema
+from gristmill.shards.arrow_stream import STREAM_END, read_mapped_batches, stream_block, stream_header
+from gristmill.shards.canonical import canonicalize_schema
 from gristmill.shards.manifest import MIXED, MixedShare, Shard, file_key
 from gristmill.shards.token_rows import CHATS, LENGTHS, ORIGINS, is_masked, num_tokens, num_trained_tokens
 from gristmill.steps.read import CELL_BYTES
@@ -75,8 +75,8 @@ class SelectedRows:
             if is_selected is not None and not is_selected[first : first + shard.rows].any():
                 first += shard.rows
                 continue
-            for stored in mapped_batches(shard.below(self.source.folder)):
-                batch = _replace_file_ids(stored, self.new_file_ids) if self.new_file_ids else stored
+            for stored_batch in read_mapped_batches(shard.below(self.source.folder)):
+                batch = _replace_file_ids(stored_batch, self.new_file_ids) if self.new_file_ids else stored_batch
                 if is_selected is None:
                     yield batch
                 else:
@@ -132,7 +132,7 @@ class InterleavedLane:
     def __init__(self, sources: Sequence[SelectedRows]) -> None:
         self.sources = sources
         first = sources[0].source.manifest
-        self.schema = canonical_schema(with_source_field(first.schema.to_arrow()))
+        self.schema = canonicalize_schema(with_source_field(first.schema.to_arrow()))
         self._order = Interleaving([rows.num_rows for rows in sources])
         num_rows, num_bytes = self._order.num_records, sum(rows.num_bytes for rows in sources)
         self._shard_rows = -(-num_rows // max(1, -(-num_bytes // UNIT_BYTES)))

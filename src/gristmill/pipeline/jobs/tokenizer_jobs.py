@@ -13,7 +13,7 @@ from gristmill.core.seeds import hash_bound, hash_origins
 from gristmill.engine.parallel_map import parallel_map
 from gristmill.steps.read import Read, choose_training_files, file_format, list_source_files, open_reader, plan_schema
 from gristmill.steps.records.columns import require_column
-from gristmill.storage.compression import codec_of
+from gristmill.storage.compression import find_codec
 from gristmill.storage.paths import find_files
 from gristmill.text.tokenizers import check_tokenizer, find_tokenizer, save_tokenizer, train_bpe
 from gristmill.text.tokenizers.train import END_OF_TEXT, check_free
@@ -121,7 +121,7 @@ def _sample_texts(read: Read, max_bytes: int, summary: TrainingSummary) -> Itera
 
 
 def _estimate_text_bytes(file: SourceFile, format: str | None) -> int:
-    kind = "compressed" if codec_of(file.path) is not None else file_format(file.path, format)
+    kind = "compressed" if find_codec(file.path) is not None else file_format(file.path, format)
     return round(file.num_bytes * _SIZE_FACTORS.get(kind, 1.0))
 
 

@@ -19,9 +19,9 @@ from gristmill.steps.read import (
     refuse_unfinished,
     with_detected_format,
 )
-from gristmill.storage.checksums import file_checksum
+from gristmill.storage.checksums import compute_file_checksum
 from gristmill.storage.paths import find_files, list_files
-from gristmill.storage.remote_files import local_path, protocol_of
+from gristmill.storage.remote_files import find_protocol, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -59,11 +59,11 @@ def find_inputs(recipe: Recipe, name: str, read: Read, *, is_spooled: bool = Fal
             splits.setdefault(find_spooled_split(read, file), []).append(file)
         return Inputs(read, _add_checksums(make_source_files(name, splits)))
     patterns = [read.read] if isinstance(read.read, str) else read.read
-    local = [local_path(pattern) for pattern in patterns if protocol_of(pattern) is None]
+    local = [local_path(pattern) for pattern in patterns if find_protocol(pattern) is None]
     refuse_own_output(recipe, map(recipe.path, local))
     refuse_unfinished(patterns, recipe.folder)
     listing = _list_files(read, recipe)
-    folders = {file.path.rpartition("/")[0] for file in listing.files if protocol_of(file.path) is None}
+    folders = {file.path.rpartition("/")[0] for file in listing.files if find_protocol(file.path) is None}
     folders |= {target.rpartition("/")[0] for target in listing.link_targets}
     refuse_own_output(recipe, folders)
     read = with_detected_format(read, listing.files)
@@ -93,7 +93,7 @@ def _describe_skipped_links(listing: FileListing) -> Iterator[str]:
 
 
 def _add_checksums(files: Iterable[SourceFile]) -> tuple[SourceFile, ...]:
-    return tuple(msgspec.structs.replace(file, content=file_checksum(file.path)) for file in files)
+    return tuple(msgspec.structs.replace(file, content=compute_file_checksum(file.path)) for file in files)
 
 
 def refuse_own_output(recipe: Recipe, folders: Iterable[str]) -> None:

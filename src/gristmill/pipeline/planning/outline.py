@@ -52,10 +52,10 @@ class SourceOutline:
 
     def needed_bytes(self, write_format: str, *, compressed: bool) -> int:
         """Estimate the disk space at the end of the run, before the work folder is removed."""
-        written = estimate_written_bytes(self.unpacked_bytes, write_format, compressed=compressed)
+        written_bytes = estimate_written_bytes(self.unpacked_bytes, write_format, compressed=compressed)
         if write_format == "parquet" or self.num_tasks > self.num_units:
-            written *= 2  # the outputs of tasks are on disk until they have been joined
-        return written + sum(map(self.stored_bytes, range(len(self.stages) - 1))) + self.pieces_bytes
+            written_bytes *= 2  # the outputs of tasks are on disk until they have been joined
+        return written_bytes + sum(map(self.stored_bytes, range(len(self.stages) - 1))) + self.pieces_bytes
 
     def stored_bytes(self, stage: int) -> int:
         """Estimate the disk space at the barrier that ends a stage."""
@@ -84,10 +84,10 @@ class Outline:
         lines = [f"plan for {self.output}"]
         for source in self.sources:
             lines += _indent_branch(_format_source(source), is_last=False)
-        lines += _indent_branch(self._output_lines(), is_last=True)
+        lines += _indent_branch(self._format_output_lines(), is_last=True)
         return "\n".join(lines)
 
-    def _output_lines(self) -> list[str]:
+    def _format_output_lines(self) -> list[str]:
         space = f"up to {format_bytes(self.needed_bytes)} needed while it runs, {format_bytes(self.free_bytes)} free"
         notes = [f"├── note: {note}" for note in self.notes]
         lines = [f"output: {self.format} in {self.output}", *notes, f"└── disk: {space}"]
@@ -127,8 +127,8 @@ def _format_source(source: SourceOutline) -> Iterator[str]:
         note = f"  ({work})" if number == 1 else "  (from the work folder)"
         yield f"{'└──' if is_last else '├──'} stage {number}: {' → '.join(steps)}{note}"
         if not is_last and source.stored_columns:
-            stored = source.stored_columns[number - 1]
-            sizes = ", ".join(f"{name} {format_bytes(size)}" for name, size in stored.items())
+            column_sizes = source.stored_columns[number - 1]
+            sizes = ", ".join(f"{name} {format_bytes(size)}" for name, size in column_sizes.items())
             stored_bytes = format_bytes(source.stored_bytes(number - 1))
             yield f"│   └── on disk until stage {number + 1}: about {stored_bytes} ({sizes})"
 

@@ -24,8 +24,8 @@ from gristmill.core.python_records import PythonRecords
 from gristmill.core.splits import ALL_AS_TRAIN, choose_splits
 from gristmill.pipeline.work_folder import remove_files, spool_path
 from gristmill.shards.arrow_stream import STREAM_END, stream_block, stream_header
-from gristmill.shards.canonical import canonical_schema
-from gristmill.steps.read import encode_json_line, schema_without_views, without_views
+from gristmill.shards.canonical import canonicalize_schema
+from gristmill.steps.read import encode_json_line, remove_views, remove_views_from_schema
 from gristmill.storage.commit import PendingFile
 from gristmill.storage.remote_files import keep_in_memory
 from gristmill.storage.stored_paths import path_below
@@ -58,13 +58,13 @@ def sample_python_records(recipe: Recipe) -> dict[str, Read]:
     for name, read in _find_python_reads(recipe):
         urls = []
         num_records = 0
-        for part_name, part in _choose_parts(name, read).items():
+        for part_name, records_of_split in _choose_parts(name, read).items():
             sink = io.BytesIO()
             with _add_source_note(name):
-                num_records += _write_part(part, read.text, sink, _SAMPLE_RECORDS)
+                num_records += _write_part(records_of_split, read.text, sink, _SAMPLE_RECORDS)
             content = sink.getvalue()
             digest = xxhash.xxh3_64_hexdigest(content)  # equal samples are kept once, however often they are planned
-            urls.append(keep_in_memory(f"{digest}/{_make_file_name(part_name, part)}", content))
+            urls.append(keep_in_memory(f"{digest}/{_make_file_name(part_name, records_of_split)}", content))
         # Without a record the columns have no types, and any later message would be about those.
         if not num_records and not recipe.allow_empty:
             raise UsageError(
@@ -88,22 +88,22 @@ def remove_sample_urls(message: str) -> str:
 def spool_python_records(recipe: Recipe, output: Path, run_id: str, *, keep: bool) -> Iterator[dict[str, Read]]:
     """Write all records to the work folder; gives how to read them, by source. Removed at the end, without `keep`."""
     reads = {}
-    written: list[str] = []
+    spooled_paths: list[str] = []
     try:
         for name, read in _find_python_reads(recipe):
             paths = []
-            for part_name, part in _choose_parts(name, read).items():
-                path = spool_path(name, _make_file_name(part_name, part))
+            for part_name, records_of_split in _choose_parts(name, read).items():
+                path = spool_path(name, _make_file_name(part_name, records_of_split))
                 with _add_source_note(name), PendingFile(path_below(output, path), run_id) as file:
-                    _write_part(part, read.text, file)
+                    _write_part(records_of_split, read.text, file)
                     file.commit()
-                written.append(path)
+                spooled_paths.append(path)
                 paths.append(str(output / path))
             reads[name] = _make_read(name, read, paths)
         yield reads
     finally:
         if not keep:
-            remove_files(output, written)
+            remove_files(output, spooled_paths)
 
 
 def _find_python_reads(recipe: Recipe) -> Iterator[tuple[str, Read]]:
@@ -133,7 +133,11 @@ def _choose_splits(name: str, read: Read) -> dict[str, str]:
 
 def _choose_parts(name: str, read: Read) -> dict[str, RecordIterable]:
     splits = _choose_splits(name, read)
-    return {part_name: part for part_name, part in read.read.parts.items() if part_name in splits or not splits}
+    return {
+        part_name: records_of_split
+        for part_name, records_of_split in read.read.parts.items()
+        if part_name in splits or not splits
+    }
 
 
 def find_spooled_split(read: Read, file: ListedFile) -> str:
@@ -151,22 +155,22 @@ def _make_read(name: str, read: Read, paths: list[str]) -> Read:
     return msgspec.structs.replace(read, read=paths, split=choice or None)
 
 
-def _make_file_name(part_name: str, part: RecordIterable) -> str:
-    kind = "arrow" if part.is_table or part.dataset is not None else "jsonl"
+def _make_file_name(part_name: str, records_of_split: RecordIterable) -> str:
+    kind = "arrow" if records_of_split.is_table or records_of_split.dataset is not None else "jsonl"
     return f"{quote(part_name, safe=' ')}.{kind}"
 
 
-def _write_part(part: RecordIterable, text: str, sink: _ByteWriter, count: int | None = None) -> int:
+def _write_part(records_of_split: RecordIterable, text: str, sink: _ByteWriter, count: int | None = None) -> int:
     """Write all records, or the first `count`; returns how many. `text` is the field for records that are strings."""
-    if part.dataset is not None:
-        return _write_dataset(part.dataset, sink, count)
-    if part.is_table:
-        return _write_table(part.as_iterator(_read_table_batches), sink, count)
+    if records_of_split.dataset is not None:
+        return _write_dataset(records_of_split.dataset, sink, count)
+    if records_of_split.is_table:
+        return _write_table(records_of_split.as_iterator(_read_table_batches), sink, count)
     records: Iterable[Any]
     if count is None:
-        records = part.take_all()
+        records = records_of_split.take_all()
     else:
-        records = part.peek(count)
+        records = records_of_split.peek(count)
         _refuse_unusable_records(records)
     num_records = 0
     for num_records, record in enumerate(records, 1):  # noqa: B007  (the last number is returned)
@@ -198,11 +202,11 @@ def _read_table_batches(table: Any) -> Iterator[pa.RecordBatch]:
     """
     try:
         stream = pa.RecordBatchReader.from_stream(table)
-        schema = schema_without_views(stream.schema)
+        schema = remove_views_from_schema(stream.schema)
         yield pa.RecordBatch.from_pylist([], schema)
         waiting = schema.empty_table()
         for batch in stream:
-            waiting = pa.concat_tables([waiting, pa.Table.from_batches([without_views(batch)])])
+            waiting = pa.concat_tables([waiting, pa.Table.from_batches([remove_views(batch)])])
             num_full = len(waiting) // _ROWS_PER_BATCH * _ROWS_PER_BATCH
             for start in range(0, num_full, _ROWS_PER_BATCH):
                 yield _combine_batches(waiting.slice(start, _ROWS_PER_BATCH))
@@ -229,7 +233,7 @@ def _write_table(batches: RecordIterable, sink: _ByteWriter, count: int | None) 
         if schema is None:
             # A filtered pandas frame brings its index as a column, which is no field of the records.
             names = [name for name in batch.schema.names if not re.fullmatch(r"__index_level_\d+__", name)]
-            schema = canonical_schema(batch.select(names).schema)
+            schema = canonicalize_schema(batch.select(names).schema)
             sink.write(stream_header(schema))
         sink.write(stream_block(batch, schema))
         num_rows += batch.num_rows
@@ -239,7 +243,7 @@ def _write_table(batches: RecordIterable, sink: _ByteWriter, count: int | None) 
 
 def _write_dataset(dataset: Any, sink: _ByteWriter, count: int | None) -> int:
     """Write a `datasets.Dataset` in its own order, in canonical batches: equal rows give equal bytes."""
-    schema = canonical_schema(dataset.data.schema)
+    schema = canonicalize_schema(dataset.data.schema)
     sink.write(stream_header(schema))
     num_rows = 0
     for table in dataset.with_format("arrow").iter(batch_size=_ROWS_PER_BATCH):

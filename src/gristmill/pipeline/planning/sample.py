@@ -175,9 +175,9 @@ def explain_no_records(read: Read, files: Sequence[SourceFile], schema: pa.Schem
     if not with_bytes:
         return None
     num_bytes = sum(file.num_bytes for file in with_bytes)
-    what = f"{num_blank:,} blank ones" if num_blank else "none at all"
+    reason = f"{num_blank:,} blank ones" if num_blank else "none at all"
     return UsageError(
-        f"{with_bytes[0].path}: no record in {len(with_bytes):,} files of {num_bytes:,} bytes, {what}",
+        f"{with_bytes[0].path}: no record in {len(with_bytes):,} files of {num_bytes:,} bytes, {reason}",
         help="check that read names the files with the records, and that `format` is theirs",
     )
 

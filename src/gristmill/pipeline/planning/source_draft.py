@@ -38,7 +38,7 @@ from gristmill.shards.formats.shard_format import open_encoder
 from gristmill.steps.limit import FirstRecords
 from gristmill.steps.read import needs_scan, plan_schema, refuse_text_keys, sample_record_types
 from gristmill.steps.render.link_chats import link_chat_steps, mark_tokenized_render
-from gristmill.storage.compression import codec_of
+from gristmill.storage.compression import find_codec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -214,16 +214,16 @@ def _add_source_note(name: str) -> Iterator[None]:
 
 def _mark_if_scanned(read: Read, file: SourceFile) -> SourceFile:
     """Mark a plain file of more than a unit that is CSV or a JSON array: it must be scanned before it can be cut."""
-    if file.num_bytes <= UNIT_BYTES or codec_of(file.relative) is not None or not needs_scan(read, file):
+    if file.num_bytes <= UNIT_BYTES or find_codec(file.relative) is not None or not needs_scan(read, file):
         return file
     return msgspec.structs.replace(file, is_scanned=True)
 
 
 def _add_needed_columns(read: Read, steps: Sequence[Step]) -> Read:
     """Add the columns that the steps need; one that an earlier step makes need not be in the files."""
-    known: set[str] = {ORIGIN, TEXT, RECORD, SPLIT, TRAINED, LITERALS}
+    available: set[str] = {ORIGIN, TEXT, RECORD, SPLIT, TRAINED, LITERALS}
     needed: list[str] = list(read.columns)
     for step in steps:
-        needed += [name for name in step.columns_needed() if name not in known and name not in needed]
-        known.update(step.columns_added())
+        needed += [name for name in step.columns_needed() if name not in available and name not in needed]
+        available.update(step.columns_added())
     return msgspec.structs.replace(read, columns=needed)

@@ -12,8 +12,8 @@ from gristmill.core.records import RECORD
 from gristmill.pipeline.planning.outline import SourceOutline, estimate_unpacked_bytes
 from gristmill.pipeline.planning.units import CELLS_PER_UNIT, UNIT_BYTES, Span, cut_into_slices, make_units
 from gristmill.steps.read import RECORD_FORMATS, file_format, open_reader
-from gristmill.steps.records.columns import value_columns
-from gristmill.storage.compression import codec_of
+from gristmill.steps.records.columns import list_value_columns
+from gristmill.storage.compression import find_codec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,7 +98,7 @@ class SourcePlan:
 
     def must_unpack(self, file: SourceFile) -> bool:
         """Tell whether a file is first unpacked into pieces, or scanned for them where it is not compressed."""
-        is_compressed = codec_of(file.relative) is not None
+        is_compressed = find_codec(file.relative) is not None
         if file_format(file.relative, self.read.format) == "webdataset":
             # A compressed tar is unpacked as a whole, which is too much for the first records alone.
             if is_compressed:
@@ -118,7 +118,7 @@ class SourcePlan:
     def outline(self, slice_bytes: int, output_steps: Sequence[str]) -> SourceOutline:
         """Outline what the run will do with the source."""
         sizes = {file.id: self._estimate_unpacked_bytes(file) for file in self.files}
-        to_unpack = [file for file in self.files if self.must_unpack(file) and codec_of(file.relative) is not None]
+        to_unpack = [file for file in self.files if self.must_unpack(file) and find_codec(file.relative) is not None]
         units = list(make_units(self.files, self.cell_sizes, self._estimate_pieces))
         stages = [
             [*(step.name for step in stage.all_steps), *(output_steps if stage.global_step is None else ())]
@@ -152,7 +152,7 @@ class SourcePlan:
 
     def _estimate_unpacked_bytes(self, file: SourceFile) -> int:
         kind = file_format(file.relative, self.read.format)
-        return estimate_unpacked_bytes(file.num_bytes, kind, compressed=codec_of(file.relative) is not None)
+        return estimate_unpacked_bytes(file.num_bytes, kind, compressed=find_codec(file.relative) is not None)
 
     def _estimate_pieces(self, file: SourceFile) -> list[Span] | None:
         """Estimate the pieces of a file that is not unpacked yet; None where it will not be."""
@@ -166,7 +166,7 @@ class SourcePlan:
 
 def _describe_columns(schema: pa.Schema) -> dict[str, str]:
     """Describe the columns that are written by their types; for JSON text with the reason for it."""
-    columns = {field.name: str(field.type) for field in value_columns(schema)}
+    columns = {field.name: str(field.type) for field in list_value_columns(schema)}
     for field in schema:
         if is_json(field):
             columns[field.name] = f"json ({reason_for_json(field)})" if reason_for_json(field) else "json"

@@ -88,11 +88,11 @@ def select_stored_columns(
 
     `sizes` are those before the first and after each of the sample steps.
     """
-    stored, index = [], 0
+    stage_sizes, index = [], 0
     for stage in stages[:-1] if sizes else ():
-        stored.append(dict(sizes[index + len(stage.steps)]))
+        stage_sizes.append(dict(sizes[index + len(stage.steps)]))
         index += len(_list_sample_steps(stage))
-    return tuple(stored)
+    return tuple(stage_sizes)
 
 
 def _list_sample_steps(stage: Stage) -> tuple[LocalStep, ...]:

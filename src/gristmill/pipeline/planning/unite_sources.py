@@ -16,7 +16,7 @@ from gristmill.core.json_text import JSON_TYPE, has_floats, is_json, make_field,
 from gristmill.core.records import ORIGIN, OTHER_FIELDS, RECORD, RECORD_TYPE, SPLIT, TEXT
 from gristmill.core.step import GlobalStep, LocalStep
 from gristmill.steps.read.schema import REST
-from gristmill.steps.records.columns import has_text_beside, value_columns
+from gristmill.steps.records.columns import has_text_beside, list_value_columns
 from gristmill.steps.records.source_column import SOURCE
 from gristmill.steps.unite.field_types import FieldType, unite_types, without_nulls
 from gristmill.steps.unite.unite_columns import UniteColumns
@@ -148,7 +148,7 @@ def _remove_fields(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
 
 def _has_same_columns(planned: pa.Schema, actual: pa.Schema, *, in_order: bool) -> bool:
     schemas = (planned, actual)
-    columns = [[(each.name, each.type, is_json(each)) for each in value_columns(schema)] for schema in schemas]
+    columns = [[(each.name, each.type, is_json(each)) for each in list_value_columns(schema)] for schema in schemas]
     reserved = [{*schema.names} & {SPLIT, RECORD} for schema in schemas]
     if not in_order:
         columns = [sorted(each, key=lambda column: column[0]) for each in columns]
@@ -159,7 +159,7 @@ def _find_shared_fields(schemas: Sequence[pa.Schema]) -> list[pa.Field]:
     """Find the columns that all sources have. Where JSON records are written, only steps need columns."""
     first, *others = schemas
     fields = []
-    for column in value_columns(first):
+    for column in list_value_columns(first):
         types = [schema.field(column.name).type for schema in others if column.name in schema.names]
         if len(types) == len(others):
             united = column.type
@@ -176,10 +176,10 @@ def _unite_fields(
     united: dict[str, tuple[FieldType, bool, str]] = {}
     needs_rest = False
     for branch, schema in zip(branches, schemas, strict=True):
-        columns = {column.name: (_find_field_type(column), False) for column in value_columns(schema)}
+        columns = {column.name: (_find_field_type(column), False) for column in list_value_columns(schema)}
         if RECORD in schema.names and opens_record and not branch.has_named_columns:
-            known = {*columns, branch.text, *_list_removed_columns(branch)}
-            columns |= {name: (kind, True) for name, kind in branch.record_types.items() if name not in known}
+            named_columns = {*columns, branch.text, *_list_removed_columns(branch)}
+            columns |= {name: (kind, True) for name, kind in branch.record_types.items() if name not in named_columns}
             # A key that the sample has not shown needs a place to go.
             needs_rest = needs_rest or not branch.has_all_keys or _may_add_keys(branch)
         needs_rest = needs_rest or OTHER_FIELDS in columns
@@ -201,15 +201,15 @@ def _unite_fields(
 
 
 def _unite_types(
-    known: tuple[FieldType, bool, str], kind: FieldType, source: str, *, is_sampled: bool
+    earlier: tuple[FieldType, bool, str], kind: FieldType, source: str, *, is_sampled: bool
 ) -> tuple[FieldType, bool, str]:
     """Unite the type of a column in one more source with that in the sources before it.
 
     `known` holds the type, whether it is only known from a sample of JSON records, and the first source that has it.
     """
-    (first, why), was_sampled, first_source = known
+    (first, why), was_sampled, first_source = earlier
     if first.equals(JSON_TYPE) and why:
-        return known
+        return earlier
     both = unite_types(first, kind.type)
     if both is None and _is_json_number(first, kind.type, was_sampled, is_sampled):
         both = pa.float64()

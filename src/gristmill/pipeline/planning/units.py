@@ -17,7 +17,7 @@ import xxhash
 
 from gristmill.core.records import SourceFile  # noqa: TC001  (msgspec looks at the types of fields)
 from gristmill.steps.read import CELL_BYTES, UnpackedPiece
-from gristmill.storage.compression import codec_of
+from gristmill.storage.compression import find_codec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -89,7 +89,7 @@ def make_units(
             for span in pieces:
                 yield Unit((span,))
             continue
-        num_bytes = file.num_bytes * (COMPRESSED_SIZE_FACTOR if codec_of(file.relative) is not None else 1)
+        num_bytes = file.num_bytes * (COMPRESSED_SIZE_FACTOR if find_codec(file.relative) is not None else 1)
         group.append(Span(file, num_bytes=num_bytes))
         group_bytes += num_bytes + FILE_OPEN_BYTES
         if _is_group_end(group[-1], group_bytes):

@@ -93,11 +93,11 @@ def name_missing_packages(read_plugins: Callable[[], Mapping[str, str]]) -> Iter
 
 def name_missing_package(error: UsageError, plugins: Mapping[str, str]) -> None:
     """Change an error about an unknown step or format, if `plugins` tells its package."""
-    for kind, what in ((STEP, "step"), (READER, "format")):
+    for kind, noun in ((STEP, "step"), (READER, "format")):
         name = error.context.get(f"unknown_{kind}")
         package, _, version = plugins.get(f"{kind} {name}", "").rpartition(" ")
         if package:
-            error.message = f'{what} "{name}" comes from package {package} {version}, which is not installed'
+            error.message = f'{noun} "{name}" comes from package {package} {version}, which is not installed'
             error.args = (error.message,)
             error.help = f"install it: pip install {package}=={version}"
 

@@ -84,9 +84,9 @@ class FilePlacer:
 
     def encode_receipts(self, unit_results: Iterable[tuple[StageUnit, SliceResult]]) -> Iterator[bytes]:
         """Encode the receipts of units with the places of their files in the dataset, for a later update."""
-        places = dict(self.moves)
+        targets = dict(self.moves)
         for unit, result in unit_results:
-            files = [_replace_paths(file, places) for file in result.split_files]
+            files = [_replace_paths(file, targets) for file in result.split_files]
             yield encode_receipt(unit.fingerprint, msgspec.structs.replace(result, split_files=files))
 
     def _place_side_file(self, stem: str, suffix: str, file: StoredFile) -> StoredFile:
@@ -97,10 +97,10 @@ class FilePlacer:
         numbered_stems = (f"{stem}-{number}" for number in count(1))
         return self._move_file(file, self._find_free_stem(chain([stem], numbered_stems), suffix) + suffix)
 
-    def _move_file(self, file: StoredFile, place: str) -> StoredFile:
-        self.moves.append((file.path, place))
-        self._used.add(place)
-        return StoredFile(path=place, bytes=file.bytes, xxh3=file.xxh3)
+    def _move_file(self, file: StoredFile, target: str) -> StoredFile:
+        self.moves.append((file.path, target))
+        self._used.add(target)
+        return StoredFile(path=target, bytes=file.bytes, xxh3=file.xxh3)
 
     def _find_free_stem(self, stems: Iterable[str], suffix: str) -> str:
         """Find the first stem that is free for a shard and for its origins."""
@@ -114,9 +114,9 @@ class FilePlacer:
         return path in self._used or (self._root / path).exists()
 
 
-def _replace_paths(split_file: SplitFile, places: Mapping[str, str]) -> SplitFile:
+def _replace_paths(split_file: SplitFile, targets: Mapping[str, str]) -> SplitFile:
     placed = {
-        name: msgspec.structs.replace(file, path=places.get(file.path, file.path))
+        name: msgspec.structs.replace(file, path=targets.get(file.path, file.path))
         for name in ("data", "origins")
         if (file := getattr(split_file, name)) is not None
     }

@@ -89,12 +89,12 @@ def recover_interrupted_publish(root: Path, run_id: str) -> None:
         prune_work_folder(root)
         return
     # A move that was not made yet, or is undone already, has no file in its place.
-    _move_files(root, [(place, path) for path, place in journal.moves if path_below(root, place).exists()])
+    _move_files(root, [(target, path) for path, target in journal.moves if path_below(root, target).exists()])
     old_side_files = make_derived_files(manifest) if manifest is not None else {}
     for path, content in old_side_files.items():
         write_file(path_below(root, path), content, run_id)
     new_side_files = [path for path in journal.side_files if path not in old_side_files]
-    remove_files(root, [*(place for _, place in journal.moves), *new_side_files])  # also folders that are empty now
+    remove_files(root, [*(target for _, target in journal.moves), *new_side_files])  # also folders that are empty now
     clear_journal(root)
 
 
@@ -106,12 +106,12 @@ def clear_journal(root: Path) -> None:
 def prune_work_folder(root: Path) -> None:
     """Empty the work folder, except for what an update of the finished dataset can reuse."""
     units = Receipts(root / UNIT_RECEIPTS)
-    kept = {UNIT_RECEIPTS, JOURNAL}
+    paths_to_keep = {UNIT_RECEIPTS, JOURNAL}
     for unit in units.read_results(SliceResult):
-        kept.update(file.path for file in (*unit.quarantine, *unit.dropped))
-        kept.update(leftover.data.path for leftover in unit.leftovers)
+        paths_to_keep.update(file.path for file in (*unit.quarantine, *unit.dropped))
+        paths_to_keep.update(leftover.data.path for leftover in unit.leftovers)
     units.close()
-    remove_work_folder(root, kept)
+    remove_work_folder(root, paths_to_keep)
     clear_journal(root)  # last, so that an interrupted clean-up is repeated
 
 
@@ -140,11 +140,13 @@ def find_damaged_file(root: Path, manifest: Manifest) -> str | None:
 
 
 def _move_files(root: Path, moves: Iterable[tuple[str, str]]) -> None:
-    pairs = [(path_below(root, path), path_below(root, place)) for path, place in moves]  # all checked before one moves
-    folders = {place.parent for _, place in pairs}
+    pairs = [
+        (path_below(root, path), path_below(root, target)) for path, target in moves
+    ]  # all checked before one moves
+    folders = {target.parent for _, target in pairs}
     for folder in folders:
         make_folder(folder)
-    for path, place in pairs:
-        path.replace(place)
+    for path, target in pairs:
+        path.replace(target)
     for folder in folders:
         sync_folder(folder)

@@ -22,7 +22,7 @@ from gristmill.pipeline.stages.interleave import RowCursor, interleave_rows
 from gristmill.pipeline.stages.outputs.unit_output import choose_shard_output
 from gristmill.pipeline.stages.runner import StageResults, StageUnit
 from gristmill.pipeline.stages.stage_context import SourceStage
-from gristmill.shards.arrow_stream import unchecked_batches
+from gristmill.shards.arrow_stream import read_unchecked_batches
 from gristmill.shards.manifest import MIXED, MixedShare
 from gristmill.shards.token_rows import is_masked, shard_schema
 from gristmill.steps.read import CELL_BYTES
@@ -52,7 +52,7 @@ class StoredRows:
     def batches(self, root: Path) -> Iterator[pa.RecordBatch]:
         """Read the rows, as slices of the stream's batches."""
         start = 0
-        for batch in unchecked_batches(path_below(root, self.path)):
+        for batch in read_unchecked_batches(path_below(root, self.path)):
             if start >= self.stop:
                 return
             first, stop = max(self.first - start, 0), min(self.stop - start, batch.num_rows)

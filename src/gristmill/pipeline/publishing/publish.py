@@ -66,10 +66,10 @@ def check_quarantine(plan: Plan, source: str, books: Sequence[Account]) -> None:
     reasons = sum((account.quarantined for account in books), Counter[str]())
     num_records = books[0].records_in if books else 0
     if reasons.total() > max_quarantined_records(num_records, plan.recipe.max_quarantine):
-        listed = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
+        reasons_text = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
         raise QuarantineError(
-            f"source {source}: {reasons.total():,} of {num_records:,} records were quarantined ({listed}); at most "
-            f"{plan.recipe.max_quarantine:.2%} may be",
+            f"source {source}: {reasons.total():,} of {num_records:,} records were quarantined ({reasons_text}); "
+            f"at most {plan.recipe.max_quarantine:.2%} may be",
             help=f"see {plan.output / work_path('*.quarantine.jsonl')}; fix the input or the steps, or raise "
             "max_quarantine; what is done is kept",
         )

@@ -65,15 +65,15 @@ def _deduplicate_once() -> None:
     signed = step.minhash.sign(texts)
     shingles = ShingleSets(step.ngram).of(texts)
     jaccard(shingles[0], shingles[1])
-    groups = group_by_key(signed.keys.reshape(-1), np.repeat(signed.rows, step.bands), _equal_ranks)
+    groups = group_by_key(signed.keys.reshape(-1), np.repeat(signed.rows, step.bands), _give_equal_ranks)
     pairs = find_candidate_pairs(groups, signed.sketches.__getitem__)
     list(pair_likely_members(signed.rows, signed.sketches.__getitem__, 0))
-    graph = SimilarityGraph(pairs, _equal_ranks)
+    graph = SimilarityGraph(pairs, _give_equal_ranks)
     graph.missing_pairs()
     graph.removals(np.ones(len(pairs)), 0)
 
 
-def _equal_ranks(documents: NDArray[np.int64]) -> NDArray[np.uint64]:
+def _give_equal_ranks(documents: NDArray[np.int64]) -> NDArray[np.uint64]:
     return np.zeros(len(documents), np.uint64)
 
 

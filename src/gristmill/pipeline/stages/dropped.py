@@ -22,7 +22,7 @@ from gristmill.pipeline.planning.input_positions import format_position
 from gristmill.pipeline.stages.quarantine import MAX_RECORD_BYTES
 from gristmill.pipeline.work_folder import work_path
 from gristmill.shards.manifest import StoredFile
-from gristmill.steps.records.columns import value_columns
+from gristmill.steps.records.columns import list_value_columns
 from gristmill.storage.commit import PendingFile
 
 if TYPE_CHECKING:
@@ -123,10 +123,10 @@ class DroppedRecordWriter:
 def _describe_failed_rules(applied: StepResult, reason: str, row: int) -> dict[str, Any]:
     """Describe all rules that a record breaks, with the values they were applied to and their thresholds."""
     rules = [name for name, failing in applied.failed.items() if failing[row]] or [reason]
-    known = {rule: applied.rule_values[rule].at(row) for rule in rules if rule in applied.rule_values}
+    measured_rules = {rule: applied.rule_values[rule].at(row) for rule in rules if rule in applied.rule_values}
     return {
-        "failed": {rule: known[rule][0] if rule in known else True for rule in rules},
-        "thresholds": {rule: threshold for rule, (_, threshold) in known.items() if threshold is not None},
+        "failed": {rule: measured_rules[rule][0] if rule in measured_rules else True for rule in rules},
+        "thresholds": {rule: threshold for rule, (_, threshold) in measured_rules.items() if threshold is not None},
     }
 
 
@@ -138,10 +138,10 @@ def _find_dropped_rows(batch: pa.RecordBatch, applied: StepResult) -> tuple[np.n
         rows = np.flatnonzero(applied.codes)
         return rows, [applied.reasons[code - 1] for code in applied.codes[rows]]
     # The step does not say which rows it dropped: they are those that neither came out nor were quarantined.
-    gone = {(bad.file, bad.position, bad.part) for bad in applied.quarantined}
-    gone |= {tuple(origin.values()) for origin in applied.batch.column(ORIGIN).to_pylist()}
+    other_origins = {(bad.file, bad.position, bad.part) for bad in applied.quarantined}
+    other_origins |= {tuple(origin.values()) for origin in applied.batch.column(ORIGIN).to_pylist()}
     origins = [tuple(origin.values()) for origin in batch.column(ORIGIN).to_pylist()]
-    rows = np.array([row for row, origin in enumerate(origins) if origin not in gone], np.int64)
+    rows = np.array([row for row, origin in enumerate(origins) if origin not in other_origins], np.int64)
     return rows, ["+".join(sorted(applied.dropped))] * len(rows)
 
 
@@ -151,7 +151,7 @@ def _describe_content(batch: pa.RecordBatch, row: int) -> dict[str, Any]:
         raw: bytes = batch.column(RECORD)[row].as_py()
         size = len(raw)
     else:
-        names = [field.name for field in value_columns(batch.schema)]
+        names = [field.name for field in list_value_columns(batch.schema)]
         record = batch.slice(row, 1).select(names)
         size = record.nbytes
         raw = b"" if size > MAX_RECORD_BYTES else msgspec.json.encode(record.to_pylist()[0], enc_hook=repr)
@@ -174,7 +174,7 @@ def join_dropped(
     with ExitStack() as stack:
         files: dict[str, PendingFile] = {}
         for (step, reason), line in _merge_lines(root, pieces, keep):
-            name = dropped_file_name(step, reason)
+            name = name_dropped_file(step, reason)
             if name not in files:
                 pending = PendingFile(root / work_path(f"dropped-{name}.jsonl"), run_id)
                 files[name] = stack.enter_context(pending)
@@ -208,10 +208,10 @@ def _merge_lines(
         yield (step, reason), line
 
 
-def dropped_file_name(step: str, reason: str) -> str:
+def name_dropped_file(step: str, reason: str) -> str:
     """Name the file for a step and reason, without its suffix.
 
-    >>> dropped_file_name("length", "too_short")
+    >>> name_dropped_file("length", "too_short")
     'length-too_short'
     """
     return re.sub(r"[^\w.+-]", "_", f"{step}-{reason}")

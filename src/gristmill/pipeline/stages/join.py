@@ -35,18 +35,18 @@ def run_join(task: Task, context: Context) -> SliceResult:
     stage: StageContext = context.state
     join: JoinTask = task.payload
     files = [file for result in join.results for file in result.split_files]
-    written = stage.sources[join.source].output.join(files, OutputStem(stage.root, join.stem, stage.run_id))
-    return merge_results(join.results, written)
+    sink_result = stage.sources[join.source].output.join(files, OutputStem(stage.root, join.stem, stage.run_id))
+    return merge_results(join.results, sink_result)
 
 
-def merge_results(results: Sequence[SliceResult], written: SinkResult) -> SliceResult:
+def merge_results(results: Sequence[SliceResult], sink_result: SinkResult) -> SliceResult:
     """Make the result of a unit: the sums of its slices, and the files that were made of theirs."""
     return SliceResult(
-        split_files=written.split_files,
+        split_files=sink_result.split_files,
         # Each slice holds its training records back as it writes them; joining adds those that it made itself.
-        held_files=[file for result in results for file in result.held_files] + written.held_files,
-        leftovers=written.leftovers,
-        books=[*add_books(result.books for result in results), *written.accounts],
+        held_files=[file for result in results for file in result.held_files] + sink_result.held_files,
+        leftovers=sink_result.leftovers,
+        books=[*add_books(result.books for result in results), *sink_result.accounts],
         quarantine=[file for result in results for file in result.quarantine],
         dropped=[file for result in results for file in result.dropped],
     )

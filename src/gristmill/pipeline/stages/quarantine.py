@@ -50,14 +50,14 @@ class QuarantineWriter:
         """By account: how many records were quarantined since the last good one. Two steps may have one name."""
         self.file: PendingFile | None = None
 
-    def add(self, account: Account, records: list[QuarantinedRecord], seen: pa.RecordBatch) -> None:
+    def add(self, account: Account, records: list[QuarantinedRecord], batch: pa.RecordBatch) -> None:
         """Quarantine records of a step; `seen` is the batch that the step got, with these records or without them.
 
         Raises:
             TooManyBadError: Too many records in a row were quarantined, counted across batches.
         """
         if not records:
-            if seen.num_rows:
+            if batch.num_rows:
                 self._num_consecutive[id(account)] = 0
             return
         if self.file is None:
@@ -66,7 +66,7 @@ class QuarantineWriter:
             account.quarantined[record.reason] += record.num_records
             self.file.write(encode_line(self._source, self._paths.get(record.file), account.step, record))
         before = self._num_consecutive[id(account)]
-        first, longest, end = measure_quarantined_runs(seen.column(ORIGIN), records)
+        first, longest, end = measure_quarantined_runs(batch.column(ORIGIN), records)
         num_in_a_row = max(before + first, longest)
         is_all = first == end == len(records)
         self._num_consecutive[id(account)] = before + first if is_all else end
@@ -80,7 +80,7 @@ class QuarantineWriter:
             )
 
 
-def measure_quarantined_runs(seen: pa.StructArray, bad: Sequence[QuarantinedRecord]) -> tuple[int, int, int]:
+def measure_quarantined_runs(origin_column: pa.StructArray, bad: Sequence[QuarantinedRecord]) -> tuple[int, int, int]:
     """Measure how many bad records follow each other: at the start, at most, and at the end.
 
     `seen` are the origins of records, the bad ones among them or not. Records are put in the order of their origins.
@@ -93,7 +93,7 @@ def measure_quarantined_runs(seen: pa.StructArray, bad: Sequence[QuarantinedReco
     (2, 2, 0)
     """
     names = ("file", "position", "part")
-    origins = [seen.field(name).to_numpy().astype(np.uint64) for name in names]
+    origins = [origin_column.field(name).to_numpy().astype(np.uint64) for name in names]
     bad_origins = [np.array([getattr(record, name) for record in bad], np.uint64) for name in names]
     is_good = ~np.isin(_hash_origins(*origins), _hash_origins(*bad_origins))
     keys = [
@@ -112,8 +112,8 @@ def _hash_origins(
     file: NDArray[np.uint64], position: NDArray[np.uint64], part: NDArray[np.uint64]
 ) -> NDArray[np.uint64]:
     """Hash each origin to one number. A collision would only miscount a run by one."""
-    mixed: NDArray[np.uint64] = file ^ (position * np.uint64(0x9E3779B97F4A7C15)) ^ (part << np.uint64(40))
-    return mixed
+    hashes: NDArray[np.uint64] = file ^ (position * np.uint64(0x9E3779B97F4A7C15)) ^ (part << np.uint64(40))
+    return hashes
 
 
 def encode_line(source: str, path: str | None, step: str, bad: QuarantinedRecord) -> bytes:

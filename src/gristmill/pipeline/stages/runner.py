@@ -25,7 +25,7 @@ from gristmill.pipeline.stages.slice_task import SliceResult, SliceTask
 from gristmill.pipeline.stages.stage_context import set_up_worker
 from gristmill.pipeline.stages.unpack import UnpackResult
 from gristmill.pipeline.work_folder import work_path
-from gristmill.storage.checksums import file_checksum
+from gristmill.storage.checksums import compute_file_checksum
 from gristmill.storage.stored_paths import path_below
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class StageRunner:
             # Nothing in this process could stop a template that never ends.
             workers = 1 if options.backend == "serial" else options.workers
             options = replace(options, backend="processes", workers=workers)
-        done = run_tasks(
+        finished_tasks = run_tasks(
             function,
             tasks,
             workers=options.workers,
@@ -157,7 +157,7 @@ class StageRunner:
             stopwatch=self.stopwatch,
             events=options.events,
         )
-        for task, result in done:
+        for task, result in finished_tasks:
             self._receipts.add(task.id, result)
         self._receipts.sync()
 
@@ -238,9 +238,9 @@ class StageResults:
             yield result
 
 
-def _make_lost_files_error(what: str) -> GristmillError:
+def _make_lost_files_error(files: str) -> GristmillError:
     return GristmillError(
-        f"files of the work folder disappeared during the run: {what}",
+        f"files of the work folder disappeared during the run: {files}",
         help="run the same command again: it rebuilds them",
     )
 
@@ -256,16 +256,16 @@ def _has_its_files(root: Path, result: object) -> bool:
         files = result.stored_files()
     elif (stored := getattr(result, "files", None)) is not None:
         files = [(file.path, file.bytes) for file in stored()]
-    return all(_file_size(path_below(root, path)) == size for path, size in files)
+    return all(_read_file_size(path_below(root, path)) == size for path, size in files)
 
 
 def _has_intact_leftovers(root: Path, result: object) -> bool:
     """Tell whether leftovers that a finished run has kept for an update are unchanged: they may be months old."""
     leftovers = result.leftovers if isinstance(result, SliceResult) else []
-    return all(file_checksum(file.data.below(root)) == file.data.xxh3 for file in leftovers)
+    return all(compute_file_checksum(file.data.below(root)) == file.data.xxh3 for file in leftovers)
 
 
-def _file_size(path: Path) -> int | None:
+def _read_file_size(path: Path) -> int | None:
     try:
         return path.stat().st_size
     except FileNotFoundError:

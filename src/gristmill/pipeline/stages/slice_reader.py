@@ -66,9 +66,9 @@ class SliceReader:
         self._advance(self._size - self._progress)
 
     def _read_inputs(self) -> Iterator[CellBatch]:
-        for stored in self._task.inputs:
-            if not isinstance(stored, Span):
-                yield from self._read_stored(stored)
+        for stored_records in self._task.inputs:
+            if not isinstance(stored_records, Span):
+                yield from self._read_stored(stored_records)
         for cluster in cluster_small_files(span for span in self._task.inputs if isinstance(span, Span)):
             if len(cluster) > 1:
                 yield from read_small_files(self._source.read, self._open_in_turn(cluster), self._source.schema)
@@ -99,21 +99,21 @@ class SliceReader:
         if not span.file.num_bytes:
             self._account.counters["empty_files"] += 1
 
-    def _read_stored(self, stored: StoredRecords) -> Iterator[CellBatch]:
+    def _read_stored(self, stored_records: StoredRecords) -> Iterator[CellBatch]:
         num_records = 0
-        for number, batch in enumerate(stored.batches(self._stage.root, self._stage.seed)):
+        for number, batch in enumerate(stored_records.batches(self._stage.root, self._stage.seed)):
             num_records += batch.num_rows
-            if stored.is_copy:
+            if stored_records.is_copy:
                 # The originals have come in before, so the copies are created here. Whoever takes the cell counts its
                 # records as coming in, which is taken back first.
                 self._account.records_in -= batch.num_rows
                 self._account.created += batch.num_rows
             yield CellBatch(number, batch)
             self._advance(batch.num_rows * BYTES_PER_ROW)
-        for reason, count in stored.count_dropped(num_records).items():
+        for reason, count in stored_records.count_dropped(num_records).items():
             self._account.records_in += count
             self._account.dropped[reason] += count
-        self._account.counters.update(stored.counters)
+        self._account.counters.update(stored_records.counters)
 
     def _advance(self, amount: float) -> None:
         """Report that more of the inputs is done; never more than all of them."""

@@ -75,7 +75,7 @@ class _SliceRun:
         with self._open_files, self._source.output.open_sink(stem, self._task.num_slices) as sink:
             for cell in self._reader.read_cells():
                 sink.add(self._apply_steps_in_pieces(self._enter_cell(cell)))
-            written = sink.commit()
+            sink_result = sink.commit()
             self._reader.finish()
             if self._dropped is not None:
                 self._dropped.finish()
@@ -84,10 +84,10 @@ class _SliceRun:
         # After some barriers the first step accounts for what comes in, and the entry account has no name.
         accounts = [account for account in (self._entry_account, *self._accounts) if account.step]
         return SliceResult(
-            split_files=written.split_files,
-            held_files=written.held_files,
-            leftovers=written.leftovers,
-            books=[*accounts, *written.accounts],
+            split_files=sink_result.split_files,
+            held_files=sink_result.held_files,
+            leftovers=sink_result.leftovers,
+            books=[*accounts, *sink_result.accounts],
             quarantine=quarantine,
             dropped=dropped,
         )

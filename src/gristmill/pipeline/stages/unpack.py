@@ -26,7 +26,7 @@ from gristmill.steps.read import (
     read_unpacked_chunks,
 )
 from gristmill.storage.commit import PendingFile, write_file
-from gristmill.storage.compression import codec_of
+from gristmill.storage.compression import find_codec
 from gristmill.storage.stored_paths import Count, StoredPath, path_below
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _index_tar(unpack: UnpackTask, stage: StageContext, context: Context) -> Unp
     """Cut a tar into pieces: each begins at a member, and all are read by one index."""
     path, damage = unpack.file.path, None
     unpacked: PendingFile | None = None
-    if codec_of(path) is not None:
+    if find_codec(path) is not None:
         with PendingFile(stage.root / f"{unpack.stem}.tar", stage.run_id) as unpacked:
             damage = _unpack_tar(path, unpacked, context)
             unpacked.commit()

@@ -7,7 +7,7 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gristmill.shards.arrow_stream import STREAM_END, stream_block, stream_header, unchecked_batches
+from gristmill.shards.arrow_stream import STREAM_END, read_unchecked_batches, stream_block, stream_header
 from gristmill.shards.formats.base import ROWS_AT_A_TIME
 from gristmill.shards.token_rows import ORIGINS, check_rows
 
@@ -43,30 +43,30 @@ class ArrowShard:
     """A mapped Arrow stream. Opening it reads the header of each batch; a batch is checked when it is first touched."""
 
     def __init__(self, path: Path, schema: pa.Schema | None) -> None:
-        self._batches = list(unchecked_batches(path, schema))
+        self._batches = list(read_unchecked_batches(path, schema))
         self._ends = list(itertools.accumulate(batch.num_rows for batch in self._batches))
         self._checked: set[int] = set()
 
     def row(self, index: int) -> ShardRecord:
-        record: ShardRecord = self._row(index).to_pylist()[0]
+        record: ShardRecord = self._read_row(index).to_pylist()[0]
         return record
 
     def rows(self) -> Iterator[ShardRecord]:
         for number in range(len(self._batches)):
-            batch = self._batch(number)
+            batch = self._read_batch(number)
             for start in range(0, batch.num_rows, ROWS_AT_A_TIME):
                 yield from batch.slice(start, ROWS_AT_A_TIME).to_pylist()
 
     def count_rows(self) -> int:
         """Count the rows; this checks every batch."""
-        return sum(self._batch(number).num_rows for number in range(len(self._batches)))
+        return sum(self._read_batch(number).num_rows for number in range(len(self._batches)))
 
-    def _row(self, index: int) -> pa.RecordBatch:
+    def _read_row(self, index: int) -> pa.RecordBatch:
         number = bisect.bisect_right(self._ends, index)
-        batch = self._batch(number)
+        batch = self._read_batch(number)
         return batch.slice(index - self._ends[number] + batch.num_rows, 1)
 
-    def _batch(self, number: int) -> pa.RecordBatch:
+    def _read_batch(self, number: int) -> pa.RecordBatch:
         batch = self._batches[number]
         if number not in self._checked:
             self._check(batch)
@@ -81,11 +81,11 @@ class TokenShard(ArrowShard):
     """A mapped Arrow stream of token rows, read as NumPy arrays that are views of the file."""
 
     def row(self, index: int) -> ShardRecord:
-        return _to_arrays(self._row(index))
+        return _to_arrays(self._read_row(index))
 
     def rows(self) -> Iterator[ShardRecord]:
         for number in range(len(self._batches)):
-            batch = self._batch(number)
+            batch = self._read_batch(number)
             for row in range(batch.num_rows):
                 yield _to_arrays(batch.slice(row, 1))
 

@@ -14,7 +14,7 @@ from gristmill.core.errors import UsageError
 from gristmill.core.json_text import is_json, to_json_values
 from gristmill.core.json_values import decode_json
 from gristmill.core.records import ORIGIN, RECORD
-from gristmill.storage.compression import codec_of, compress_frame, decompress
+from gristmill.storage.compression import compress_frame, decompress, find_codec
 from gristmill.storage.files import open_input
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def decode_record(content: bytes) -> ShardRecord:
 
 def _read_pieces(path: Path) -> Iterator[bytes]:
     with open_input(str(path)) as stream:
-        codec = codec_of(str(path))
+        codec = find_codec(str(path))
         if codec is not None:
             yield from decompress(stream, codec)
             return

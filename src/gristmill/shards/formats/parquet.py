@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gristmill.shards.arrow_stream import STREAM_END, stream_block, stream_header
-from gristmill.shards.canonical import canonical_batch
+from gristmill.shards.canonical import canonicalize_batch
 from gristmill.shards.formats.base import ROWS_AT_A_TIME
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _cut_row_groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Ite
     for batch in batches:
         if not batch.num_rows:
             continue
-        group.append(canonical_batch(batch, schema))
+        group.append(canonicalize_batch(batch, schema))
         size += group[-1].nbytes
         if size >= ROW_GROUP_BYTES:
             yield _combine_batches(group)

@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 
 from gristmill.core.names import check_choice
 from gristmill.core.records import CARRIES_ALL, ORIGIN, PATH, RECORD, SPLIT, TYPE_REASON
-from gristmill.shards.arrow_stream import mapped_batches
-from gristmill.shards.canonical import canonical_schema
+from gristmill.shards.arrow_stream import read_mapped_batches
+from gristmill.shards.canonical import canonicalize_schema
 from gristmill.shards.formats.arrow import ArrowEncoder, ArrowShard, TokenShard
 from gristmill.shards.formats.jsonl import JsonlEncoder, JsonlShard
 from gristmill.shards.formats.parquet import ParquetEncoder, ParquetShard, write_parquet
@@ -80,7 +80,7 @@ class ShardFormat:
 def open_encoder(format: ShardFormat, schema: pa.Schema) -> Encoder:
     """Make the encoder for batches of this schema. The column `split` is not written: the folder says it."""
     has_record = RECORD in schema.names
-    columns = canonical_schema(_without_plan_notes(_without_column(_without_column(schema, SPLIT), RECORD)))
+    columns = canonicalize_schema(_without_plan_notes(_without_column(_without_column(schema, SPLIT), RECORD)))
     if format.name == "arrow":
         return ArrowEncoder(columns)
     if format.name == "parquet":
@@ -124,11 +124,11 @@ def open_shard(path: Path, format: str, kind: str = "documents", schema: pa.Sche
 def open_origins(path: Path, format: str, kind: str = "documents") -> Iterator[pa.StructArray]:
     """Read the origins in a shard that holds them, or in a side file (`arrow`)."""
     if kind in KINDS:
-        return (batch.column(ORIGINS).flatten() for batch in mapped_batches(path))
+        return (batch.column(ORIGINS).flatten() for batch in read_mapped_batches(path))
     if format == "parquet":
         batches = pq.ParquetFile(str(path), buffer_size=1 << 20).iter_batches(columns=[ORIGIN])
     else:
-        batches = mapped_batches(path)
+        batches = read_mapped_batches(path)
     return (batch.column(ORIGIN) for batch in batches)
 
 

@@ -45,9 +45,9 @@ class Pairs:
         return Pairs(self.first[start:stop], self.second[start:stop])
 
     @staticmethod
-    def of(one: NDArray[np.int64], other: NDArray[np.int64]) -> Pairs:
+    def of(left: NDArray[np.int64], right: NDArray[np.int64]) -> Pairs:
         """Sort pairs, and keep each once."""
-        first, second = np.minimum(one, other), np.maximum(one, other)
+        first, second = np.minimum(left, right), np.maximum(left, right)
         order = np.lexsort((first, second))
         first, second = first[order], second[order]
         is_new = np.ones(len(first), dtype=bool)
@@ -97,15 +97,15 @@ def find_candidate_pairs(groups: KeyGroups, sketches: Sketches, num_reference: i
     """Return the pairs to compare; some may be pairs of two reference documents, the first `num_reference`."""
     sizes = np.diff(groups.starts)
     num_pairs = np.where(sizes <= ALL_PAIRS, sizes * (sizes - 1) // 2, 2 * sizes - 3)
-    one, other = np.empty(num_pairs.sum(), np.int64), np.empty(num_pairs.sum(), np.int64)
-    _write_pairs(groups.documents, groups.starts, ALL_PAIRS, one, other)
-    ones, others = [one], [other]
+    left_ends, right_ends = np.empty(num_pairs.sum(), np.int64), np.empty(num_pairs.sum(), np.int64)
+    _write_pairs(groups.documents, groups.starts, ALL_PAIRS, left_ends, right_ends)
+    lefts, rights = [left_ends], [right_ends]
     for group in np.flatnonzero(sizes > ALL_PAIRS):
         members = groups.documents[groups.starts[group] : groups.starts[group + 1]]
         for left, right in pair_likely_members(members, sketches, num_reference):
-            ones.append(left)
-            others.append(right)
-    return Pairs.of(np.concatenate(ones), np.concatenate(others))
+            lefts.append(left)
+            rights.append(right)
+    return Pairs.of(np.concatenate(lefts), np.concatenate(rights))
 
 
 @kernel
@@ -113,20 +113,20 @@ def _write_pairs(
     documents: NDArray[np.int64],
     starts: NDArray[np.int64],
     all_pairs: int,
-    one: NDArray[np.int64],
-    other: NDArray[np.int64],
+    first_ends: NDArray[np.int64],
+    second_ends: NDArray[np.int64],
 ) -> None:
-    written = 0
+    num_written = 0
     for group in range(len(starts) - 1):
         first, stop = starts[group], starts[group + 1]
-        for place in range(first + 1, stop):
+        for second in range(first + 1, stop):
             if stop - first <= all_pairs:
-                for earlier in range(first, place):
-                    one[written], other[written] = documents[earlier], documents[place]
-                    written += 1
+                for first_index in range(first, second):
+                    first_ends[num_written], second_ends[num_written] = documents[first_index], documents[second]
+                    num_written += 1
                 continue
-            one[written], other[written] = documents[first], documents[place]
-            written += 1
-            if place > first + 1:
-                one[written], other[written] = documents[place - 1], documents[place]
-                written += 1
+            first_ends[num_written], second_ends[num_written] = documents[first], documents[second]
+            num_written += 1
+            if second > first + 1:
+                first_ends[num_written], second_ends[num_written] = documents[second - 1], documents[second]
+                num_written += 1

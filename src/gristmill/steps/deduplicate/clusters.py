@@ -49,10 +49,10 @@ class SimilarityGraph:
         documents, ends = np.unique(np.concatenate([pairs.first, pairs.second]), return_inverse=True)
         order = np.lexsort((documents, ranks(documents)))
         self.documents: NDArray[np.int64] = documents[order]
-        places = np.empty(len(order), dtype=np.int64)
-        places[order] = np.arange(len(order))
-        one, other = places[ends[: len(pairs)]], places[ends[len(pairs) :]]
-        self.better, self.worse = np.minimum(one, other), np.maximum(one, other)
+        positions = np.empty(len(order), dtype=np.int64)
+        positions[order] = np.arange(len(order))
+        left, right = positions[ends[: len(pairs)]], positions[ends[len(pairs) :]]
+        self.better, self.worse = np.minimum(left, right), np.maximum(left, right)
 
     def roots(self) -> NDArray[np.int64]:
         """Return for each document the best one of its component."""
@@ -119,10 +119,10 @@ def merge_removals(near: Removals, copies: Removals) -> tuple[Removals, NDArray[
     survivors, similarities = copies.survivors.copy(), copies.similarities.copy()
     is_exact = np.ones(len(survivors), dtype=bool)
     if len(near.documents):
-        places = np.minimum(np.searchsorted(near.documents, survivors), len(near.documents) - 1)
-        is_removed = near.documents[places] == survivors
-        survivors[is_removed] = near.survivors[places[is_removed]]
-        similarities[is_removed] = near.similarities[places[is_removed]]
+        indexes = np.minimum(np.searchsorted(near.documents, survivors), len(near.documents) - 1)
+        is_removed = near.documents[indexes] == survivors
+        survivors[is_removed] = near.survivors[indexes[is_removed]]
+        similarities[is_removed] = near.similarities[indexes[is_removed]]
         is_exact[is_removed] = False
     documents = np.concatenate([copies.documents, near.documents])
     order = np.argsort(documents)
@@ -135,25 +135,25 @@ def merge_removals(near: Removals, copies: Removals) -> tuple[Removals, NDArray[
 
 
 @kernel
-def _find_root(roots: NDArray[np.int64], place: int) -> int:
+def _find_root(roots: NDArray[np.int64], node: int) -> int:
     """Find the root of a component, and shorten the path to it."""
-    while roots[place] != place:
-        roots[place] = roots[roots[place]]
-        place = roots[place]
-    return place
+    while roots[node] != node:
+        roots[node] = roots[roots[node]]
+        node = roots[node]
+    return node
 
 
 @kernel
-def join_components(one: NDArray[np.int64], other: NDArray[np.int64], roots: NDArray[np.int64]) -> None:
+def join_components(left: NDArray[np.int64], right: NDArray[np.int64], roots: NDArray[np.int64]) -> None:
     """Unite the components of each pair; of two roots the smaller one wins. `roots` may be those of earlier pairs."""
-    for pair in range(len(one)):
-        first, second = _find_root(roots, one[pair]), _find_root(roots, other[pair])
+    for pair in range(len(left)):
+        first, second = _find_root(roots, left[pair]), _find_root(roots, right[pair])
         if first < second:
             roots[second] = first
         else:
             roots[first] = second
-    for place in range(len(roots)):
-        roots[place] = _find_root(roots, place)
+    for node in range(len(roots)):
+        roots[node] = _find_root(roots, node)
 
 
 @kernel

@@ -133,10 +133,10 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
         for name in self.prefer:
             if name not in position.sources:
                 nearest = find_nearest(name, position.sources)
-                known = f"the sources are {', '.join(position.sources)}"
+                sources_hint = f"the sources are {', '.join(position.sources)}"
                 raise UsageError(
                     f'{position.key} (deduplicate): prefer names "{name}", which is not a source',
-                    help=f'did you mean "{nearest}"?' if nearest else known,
+                    help=f'did you mean "{nearest}"?' if nearest else sources_hint,
                 )
 
     def sample_step(self) -> LocalStep | None:
@@ -161,9 +161,9 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
         if self.against is None:
             return self
         read = self._parse_against()
-        listed = find_files(read.read, base=folder)
-        read = with_detected_format(read, listed)
-        source_files = list_source_files(AGAINST, read, listed, needs_train=False)
+        listed_files = find_files(read.read, base=folder)
+        read = with_detected_format(read, listed_files)
+        source_files = list_source_files(AGAINST, read, listed_files, needs_train=False)
         files = [msgspec.structs.replace(file, split="") for file in source_files]
         require_column("deduplicate: against", TEXT, plan_schema(read, files, keeps_record=False))
         fields = msgspec.structs.asdict(self)

@@ -14,7 +14,7 @@ import xxhash
 
 from gristmill.steps.deduplicate.candidates import group_by_digest
 from gristmill.steps.deduplicate.clusters import Removals
-from gristmill.text.buffers import text_buffers
+from gristmill.text.buffers import get_text_buffers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def digest_texts(texts: pa.Array) -> NDArray[np.uint64]:
     """Return the digest of each text: 128 bits, as two numbers."""
-    data, offsets = text_buffers(texts)
+    data, offsets = get_text_buffers(texts)
     view, digest = memoryview(data.data), xxhash.xxh3_128_digest
     joined = b"".join([digest(view[start:stop]) for start, stop in pairwise(offsets.tolist())])
     return np.frombuffer(joined, dtype=">u8").astype(np.uint64).reshape(-1, 2)

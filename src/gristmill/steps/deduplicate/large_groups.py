@@ -53,16 +53,16 @@ def pair_likely_members(
             _choose_values(piece_sketches, counts, np.uint64(order), keys[order, start : start + len(piece)])
     for order in range(ORDERS):
         documents = members[np.argsort(keys[order], kind="stable")]
-        one, other = (np.empty(len(members) * 2 * NEIGHBOURS, np.int64) for _ in range(2))
-        written = _pair_neighbours(documents, num_reference, np.empty((2, NEIGHBOURS), np.int64), one, other)
-        yield one[:written], other[:written]
+        left, right = (np.empty(len(members) * 2 * NEIGHBOURS, np.int64) for _ in range(2))
+        num_pairs = _pair_neighbours(documents, num_reference, np.empty((2, NEIGHBOURS), np.int64), left, right)
+        yield left[:num_pairs], right[:num_pairs]
 
 
 @kernel
 def _count_values(sketches: NDArray[np.uint8], counts: NDArray[np.uint64]) -> None:
     for member in range(sketches.shape[0]):
-        for place in range(sketches.shape[1]):
-            counts[place * 256 + np.int64(sketches[member, place])] += np.uint64(1)
+        for column in range(sketches.shape[1]):
+            counts[column * 256 + np.int64(sketches[member, column])] += np.uint64(1)
 
 
 @kernel
@@ -83,8 +83,8 @@ def _choose_values(
     for member in range(sketches.shape[0]):
         least, next_least = largest, largest
         chosen, next_chosen = np.uint64(0), np.uint64(0)
-        for place in range(sketches.shape[1]):
-            value = np.uint64(place * 256 + np.int64(sketches[member, place]))
+        for column in range(sketches.shape[1]):
+            value = np.uint64(column * 256 + np.int64(sketches[member, column]))
             count = counts[value]
             if count < 2:  # no other member has it
                 continue
@@ -102,26 +102,26 @@ def _pair_neighbours(
     documents: NDArray[np.int64],
     num_reference: int,
     latest: NDArray[np.int64],
-    one: NDArray[np.int64],
-    other: NDArray[np.int64],
+    left: NDArray[np.int64],
+    right: NDArray[np.int64],
 ) -> int:
     """Pair each document with those right before it; return the number of pairs.
 
     `latest` is scratch memory: two rings, of the latest reference documents and of the latest others.
     """
     size = latest.shape[1]
-    num_stay = num_go = written = 0
+    num_stay = num_go = num_pairs = 0
     for document in documents:
         for back in range(1, min(size, num_go) + 1):
-            one[written], other[written] = latest[1, (num_go - back) % size], document
-            written += 1
+            left[num_pairs], right[num_pairs] = latest[1, (num_go - back) % size], document
+            num_pairs += 1
         if document < num_reference:
             latest[0, num_stay % size] = document
             num_stay += 1
             continue
         for back in range(1, min(size, num_stay) + 1):
-            one[written], other[written] = latest[0, (num_stay - back) % size], document
-            written += 1
+            left[num_pairs], right[num_pairs] = latest[0, (num_stay - back) % size], document
+            num_pairs += 1
         latest[1, num_go % size] = document
         num_go += 1
-    return written
+    return num_pairs

@@ -57,13 +57,13 @@ class SimilarPairs:
     def __len__(self) -> int:
         return len(self.pairs)
 
-    def take(self, places: NDArray[np.int64] | NDArray[np.bool_]) -> SimilarPairs:
-        pairs = Pairs(self.pairs.first[places], self.pairs.second[places])
-        return SimilarPairs(pairs, self.similarities[places], self.is_exact[places])
+    def take(self, indexes: NDArray[np.int64] | NDArray[np.bool_]) -> SimilarPairs:
+        pairs = Pairs(self.pairs.first[indexes], self.pairs.second[indexes])
+        return SimilarPairs(pairs, self.similarities[indexes], self.is_exact[indexes])
 
     @staticmethod
-    def concatenate(one: SimilarPairs, other: SimilarPairs) -> SimilarPairs:
-        first = np.concatenate([one.pairs.first, other.pairs.first])
-        second = np.concatenate([one.pairs.second, other.pairs.second])
-        similarities = np.concatenate([one.similarities, other.similarities])
-        return SimilarPairs(Pairs(first, second), similarities, np.concatenate([one.is_exact, other.is_exact]))
+    def concatenate(left: SimilarPairs, right: SimilarPairs) -> SimilarPairs:
+        first = np.concatenate([left.pairs.first, right.pairs.first])
+        second = np.concatenate([left.pairs.second, right.pairs.second])
+        similarities = np.concatenate([left.similarities, right.similarities])
+        return SimilarPairs(Pairs(first, second), similarities, np.concatenate([left.is_exact, right.is_exact]))

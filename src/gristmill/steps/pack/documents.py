@@ -64,22 +64,22 @@ class PackedDocuments:
         row_length = self.pack.row_length
         step = max(1, _BLOCK_BYTES // (row_length * self.ids.itemsize))
         for first in range(0, self.packing.num_rows, step):
-            yield self._batch(_slice_rows(self.packing, first, min(first + step, self.packing.num_rows)))
+            yield self._make_batch(_slice_rows(self.packing, first, min(first + step, self.packing.num_rows)))
 
-    def leftover_documents(self) -> pa.RecordBatch:
+    def make_leftover_documents(self) -> pa.RecordBatch:
         """Return the pieces of documents in leftover rows, each as a document."""
         leftover = self.leftover
         ends = np.cumsum(leftover.lengths, dtype=np.int64)
         offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
         in_one_row = replace(leftover, row_ends=np.array([len(leftover.lengths)]))
-        flat = self._flat(in_one_row, int(ends[-1]) if len(ends) else 0)
+        flat = self._flatten(in_one_row, int(ends[-1]) if len(ends) else 0)
         columns = {name: pa.ListArray.from_arrays(offsets, values) for name, values in flat.items()}
         return pa.RecordBatch.from_pydict({ORIGIN: self.origins.take(pa.array(leftover.documents)), **columns})
 
-    def _batch(self, packing: Packing) -> pa.RecordBatch:
+    def _make_batch(self, packing: Packing) -> pa.RecordBatch:
         row_length = self.pack.row_length
         ends = pa.array(np.concatenate([[0], packing.row_ends]).astype(np.int32))
-        flat = self._flat(packing, row_length)
+        flat = self._flatten(packing, row_length)
         columns = {
             **{name: pa.FixedSizeListArray.from_arrays(values, row_length) for name, values in flat.items()},
             LENGTHS: pa.ListArray.from_arrays(ends, pa.array(packing.lengths)),
@@ -88,7 +88,7 @@ class PackedDocuments:
         schema = rows_schema(pa.from_numpy_dtype(self.ids.dtype), row_length, masked=self.mask is not None)
         return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
-    def _flat(self, packing: Packing, row_length: int) -> dict[str, pa.Array]:
+    def _flatten(self, packing: Packing, row_length: int) -> dict[str, pa.Array]:
         """Return the ids of rows and, for chats, their masks: padding is not trained."""
         flat = {INPUT_IDS: pa.array(fill_rows(self.ids, self.offsets, packing, row_length, self.pad_id))}
         if self.mask is not None:

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 @kernel
 def _sort_longest_first(
-    lengths: NDArray[np.int32], row_length: int, places: NDArray[np.int64], order: NDArray[np.int64]
+    lengths: NDArray[np.int32], row_length: int, slots: NDArray[np.int64], order: NDArray[np.int64]
 ) -> None:
     """Sort piece numbers by a stable counting sort. `places` is scratch memory for row_length + 2 zeros."""
     for length in lengths:
-        places[row_length - length + 1] += 1
+        slots[row_length - length + 1] += 1
     for index in range(1, row_length + 2):
-        places[index] += places[index - 1]
+        slots[index] += slots[index - 1]
     for piece in range(len(lengths)):
         key = row_length - lengths[piece]
-        order[places[key]] = piece
-        places[key] += 1
+        order[slots[key]] = piece
+        slots[key] += 1
 
 
 @kernel
@@ -100,11 +100,11 @@ def _group_by_row(
             rank[row] = num_seen
             num_seen += 1
         row_ends[rank[row]] += 1
-    place = 0
+    position = 0
     for row in range(len(row_ends)):  # counts become starts, and the loop below moves each start to its end
         count = row_ends[row]
-        row_ends[row] = place
-        place += count
+        row_ends[row] = position
+        position += count
     for piece in range(len(row_of)):
         row = rank[row_of[piece]]
         pieces[row_ends[row]] = piece
@@ -153,10 +153,10 @@ def copy_pieces(
     """Copy the pieces that begin at `first` into rows, one after the other; unfilled places keep their values."""
     piece = 0
     for row in range(len(row_ends)):
-        place = row * row_length
+        position = row * row_length
         while piece < row_ends[row]:
             start = first[piece]
             for index in range(lengths[piece]):
-                rows[place + index] = ids[start + index]
-            place += lengths[piece]
+                rows[position + index] = ids[start + index]
+            position += lengths[piece]
             piece += 1

@@ -18,9 +18,9 @@ from gristmill.steps.quality.languages import (
     note_english_thresholds,
 )
 from gristmill.steps.records.put_columns import put_columns
-from gristmill.text.buffers import text_buffers
+from gristmill.text.buffers import get_text_buffers
 from gristmill.text.quality.c4_lines import CITATIONS, LINE_REASONS, PAGE_REASONS, PARAMETERS, PHRASES, clean_pages
-from gristmill.text.quality.character_classes import character_classes
+from gristmill.text.quality.character_classes import make_character_classes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -84,7 +84,7 @@ class C4(LocalStep, tag="c4", frozen=True, kw_only=True):
         }
         is_kept = pa.array(codes == 0)
         cleaned, quarantined = put_columns(self, batch.filter(is_kept), {TEXT: texts.filter(is_kept)})
-        rule_values = self._rule_values(batch, deciding_numbers) if dropped else {}
+        rule_values = self._measure_rules(batch, deciding_numbers) if dropped else {}
         return StepResult(
             cleaned,
             dropped,
@@ -95,8 +95,10 @@ class C4(LocalStep, tag="c4", frozen=True, kw_only=True):
             rule_values=rule_values,
         )
 
-    def _rule_values(self, batch: pa.RecordBatch, deciding_numbers: NDArray[np.int64]) -> dict[str, RuleValues]:
-        thresholds = self._parameters()[assign_tables(batch, self.language_column, self.by_language)].astype(np.float64)
+    def _measure_rules(self, batch: pa.RecordBatch, deciding_numbers: NDArray[np.int64]) -> dict[str, RuleValues]:
+        thresholds = self._make_parameters()[assign_tables(batch, self.language_column, self.by_language)].astype(
+            np.float64
+        )
         rules = ("max_characters", "min_sentences")  # the other rules compare no numbers
         return {rule: RuleValues(deciding_numbers, thresholds[:, PARAMETERS.index(rule)]) for rule in rules}
 
@@ -109,7 +111,7 @@ class C4(LocalStep, tag="c4", frozen=True, kw_only=True):
         ]
         if codes[0]:
             rule = PAGE_REASONS[codes[0] - 1]
-            rule_values = self._rule_values(record, deciding_numbers).get(rule)
+            rule_values = self._measure_rules(record, deciding_numbers).get(rule)
             value, threshold = rule_values.at(0) if rule_values is not None else ("dropped", None)
             return [*findings, Finding(name="page", value=value, rule=rule, threshold=threshold, passed=False)]
         return [*findings, Finding(name="characters_left", value=len(texts[0].as_py()))]
@@ -118,7 +120,7 @@ class C4(LocalStep, tag="c4", frozen=True, kw_only=True):
         self, batch: pa.RecordBatch
     ) -> tuple[pa.LargeStringArray, NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
         """Return the edited texts, the code and the deciding number of each, and how many lines each rule removed."""
-        data, offsets = text_buffers(batch.column(TEXT))
+        data, offsets = get_text_buffers(batch.column(TEXT))
         out = np.empty(int(offsets[-1] - offsets[0]) + 1, np.uint8)
         out_offsets = np.empty(len(offsets), np.int64)
         codes, removed = np.zeros(batch.num_rows, np.uint8), np.zeros(len(LINE_REASONS), np.int64)
@@ -126,7 +128,7 @@ class C4(LocalStep, tag="c4", frozen=True, kw_only=True):
         begins = np.zeros(256, np.bool_)
         begins[[ord(letter) for phrase in PHRASES for letter in phrase[0] + phrase[0].upper()]] = True
         clean_pages(
-            data, offsets, character_classes(), self._parameters(),
+            data, offsets, make_character_classes(), self._make_parameters(),
             assign_tables(batch, self.language_column, self.by_language),
             *_join_phrases(PHRASES), begins, *_join_phrases(CITATIONS),
             out, out_offsets, codes, deciding_numbers, removed,
@@ -134,7 +136,7 @@ class C4(LocalStep, tag="c4", frozen=True, kw_only=True):
         buffers = [None, pa.py_buffer(out_offsets), pa.py_buffer(out)]
         return pa.Array.from_buffers(pa.large_string(), batch.num_rows, buffers), codes, deciding_numbers, removed
 
-    def _parameters(self) -> NDArray[np.int64]:
+    def _make_parameters(self) -> NDArray[np.int64]:
         rows = make_tables(self, PARAMETERS, self.by_language)
         return np.array(
             [[-1 if row[name] is None else int(row[name]) for name in PARAMETERS] for row in rows], np.int64

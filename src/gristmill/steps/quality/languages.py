@@ -20,7 +20,7 @@ from gristmill.core.errors import UsageError
 from gristmill.core.names import find_nearest
 from gristmill.core.numbers import MAX_COUNT
 from gristmill.core.records import TEXT
-from gristmill.text.buffers import text_buffers
+from gristmill.text.buffers import get_text_buffers
 from gristmill.text.language_codes import check_language_code
 from gristmill.text.language_id import load_identifier
 
@@ -106,25 +106,25 @@ def assign_tables(batch: pa.RecordBatch, column: str, languages: Iterable[str]) 
 
 
 def note_languages_without_table(
-    batch: pa.RecordBatch, column: str, languages: Iterable[str], what: str, consequence: str
+    batch: pa.RecordBatch, column: str, languages: Iterable[str], problem: str, consequence: str
 ) -> list[str]:
     """Make a note that names the languages of sample records that are not in `languages`, and the consequence."""
-    known = set(map(_normalize_code, languages))
+    codes_with_table = set(map(_normalize_code, languages))
     times = Counter(
         name
-        for name in _languages_of(batch, column)
-        if not known & {_normalize_code(name), _normalize_code(name).split("-")[0]}
+        for name in _list_languages(batch, column)
+        if not codes_with_table & {_normalize_code(name), _normalize_code(name).split("-")[0]}
     )
     if not times:
         return []
     most_frequent = [name for name, _ in times.most_common(_MAX_NAMED)]
-    others = f" and {len(times) - _MAX_NAMED} more" if len(times) > _MAX_NAMED else ""
+    more_text = f" and {len(times) - _MAX_NAMED} more" if len(times) > _MAX_NAMED else ""
     before = "" if column in batch.schema.names else "a language step before it and "
-    named = f"{', '.join(most_frequent)}{others} ({times.total()} of {batch.num_rows} sample records)"
-    return [f"{what} for {named}: {consequence}; add {before}by_language: {{{most_frequent[0]}: …}}"]
+    named = f"{', '.join(most_frequent)}{more_text} ({times.total()} of {batch.num_rows} sample records)"
+    return [f"{problem} for {named}: {consequence}; add {before}by_language: {{{most_frequent[0]}: …}}"]
 
 
-def _languages_of(batch: pa.RecordBatch, column: str) -> list[str]:
+def _list_languages(batch: pa.RecordBatch, column: str) -> list[str]:
     """Return the languages of the records: from the column or, without one, from texts whose language is clear."""
     if column in batch.schema.names and can_name_languages(batch.schema.field(column).type):
         names = batch.column(column).cast(pa.string()).to_pylist()
@@ -133,14 +133,14 @@ def _languages_of(batch: pa.RecordBatch, column: str) -> list[str]:
     if texts.type != pa.large_string() or not batch.num_rows:
         return []
     identifier = load_identifier()
-    labels, scores = identifier.identify(*text_buffers(texts))
+    labels, scores = identifier.identify(*get_text_buffers(texts))
     return [identifier.labels[label] for label, score in zip(labels, scores, strict=True) if score >= _PLAIN_LANGUAGE]
 
 
 def note_english_thresholds(step: Step, batch: pa.RecordBatch, column: str, languages: Iterable[str]) -> list[str]:
     """Make a note that names the languages of sample records that get the step's own thresholds, made for English."""
-    what, consequence = f"{step.name} has no table", "its thresholds are for English"
-    return note_languages_without_table(batch, column, (*languages, ENGLISH), what, consequence)
+    problem, consequence = f"{step.name} has no table", "its thresholds are for English"
+    return note_languages_without_table(batch, column, (*languages, ENGLISH), problem, consequence)
 
 
 def check_language_column(schema: pa.Schema, column: str) -> None:

@@ -180,7 +180,7 @@ class ScoreFilterKernel:
         failed = self._find_failures(counts, values, table_of)
         codes = find_first_failures(failed)
         dropped = count_dropped(codes, self._reasons)
-        rule_values = self._rule_values(counts, values, table_of) if dropped else {}
+        rule_values = self._measure_rules(counts, values, table_of) if dropped else {}
         if dropped:
             is_kept = codes == 0
             batch = batch.filter(pa.array(is_kept))
@@ -231,7 +231,7 @@ class ScoreFilterKernel:
             return counts
         return {**counts, **self._counter.count(texts, table_of if self._uses_stop_words else None)}
 
-    def _rule_values(
+    def _measure_rules(
         self, counts: Mapping[str, NDArray[np.int64]], values: dict[str, NDArray[Any]], table_of: NDArray[np.int64]
     ) -> dict[str, RuleValues]:
         by_rule = {

@@ -24,7 +24,7 @@ from gristmill.steps.read.source import (
     open_reader,
     with_detected_format,
 )
-from gristmill.steps.read.tables.string_views import schema_without_views, without_views
+from gristmill.steps.read.tables.string_views import remove_views, remove_views_from_schema
 from gristmill.steps.read.tables.token_documents import refuse_text_keys
 from gristmill.steps.read.tar_files.webdataset import index_cells
 
@@ -55,9 +55,9 @@ __all__ = [
     "read_unpacked_chunks",
     "refuse_text_keys",
     "refuse_unfinished",
+    "remove_views",
+    "remove_views_from_schema",
     "sample_record_types",
-    "schema_without_views",
     "to_path",
     "with_detected_format",
-    "without_views",
 ]

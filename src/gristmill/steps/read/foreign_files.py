@@ -22,7 +22,7 @@ _KINDS = (
 )
 
 
-def advise_on_file(path: str, wanted: str) -> str:
+def advise_on_file(path: str, expected_format: str) -> str:
     """Return what to do about a file that is not in the format `wanted` (arrow, parquet) that its name says."""
     try:
         with open_input(path) as stream:
@@ -30,9 +30,9 @@ def advise_on_file(path: str, wanted: str) -> str:
     except OSError:
         first = b""
     if not first.strip(b"\0"):
-        what = "it is empty" if not first else "it begins with zeros only: its disk or its writer failed"
-        return f"{what}: remove it, or rewrite it"
+        problem = "it is empty" if not first else "it begins with zeros only: its disk or its writer failed"
+        return f"{problem}: remove it, or rewrite it"
     for mark, advice in _KINDS:
-        if first.lower().startswith(mark.lower()) and f"format: {wanted}" not in advice:
+        if first.lower().startswith(mark.lower()) and f"format: {expected_format}" not in advice:
             return advice
     return f"it begins with {first[:16]!r}: leave it out of read, set format to what it is, or rewrite it"

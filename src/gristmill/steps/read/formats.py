@@ -10,7 +10,7 @@ import posixpath
 from gristmill.core.errors import UsageError
 from gristmill.runtime.plugins import READER, find_plugin, list_plugin_names
 from gristmill.steps.read.read import FORMATS, check_format
-from gristmill.storage.compression import codec_of, strip_codec
+from gristmill.storage.compression import find_codec, strip_codec
 
 _BY_SUFFIX = {
     ".jsonl": "jsonl",
@@ -62,7 +62,7 @@ def file_format(path: str, declared: str | None = None) -> str:
             help=f"name only the data files, or set format to one of {names}",
             unknown_reader=suffix[1:],
         )
-    if format_name in _COMPRESSED_INSIDE and codec_of(path):
+    if format_name in _COMPRESSED_INSIDE and find_codec(path):
         raise UsageError(
             f"{path}: a {format_name} file inside another compression cannot be read",
             help="unpack it; its columns are compressed already",

@@ -75,7 +75,7 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
     """The size above which a record is quarantined without its content and never held in memory."""
 
     def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "read", _paths_or_records(self.read))
+        msgspec.structs.force_setattr(self, "read", _check_paths_or_records(self.read))
         if isinstance(self.read, PythonRecords) and (self.format or self.separator):
             raise UsageError("format and separator are for files, not for records from Python", help="leave them out")
         if self.format is not None:
@@ -134,7 +134,7 @@ def check_format(name: str) -> None:
         raise
 
 
-def _paths_or_records(value: Any) -> str | list[str] | PythonRecords:
+def _check_paths_or_records(value: Any) -> str | list[str] | PythonRecords:
     """Return the value of `read` as paths or as records.
 
     A string is a path. A list of strings is a list of paths, unless its strings look like texts; a list whose first

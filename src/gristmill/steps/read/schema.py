@@ -34,7 +34,7 @@ from gristmill.steps.read.json_files.json_types import (
     decode_sample,
     find_values,
     infer_column_types,
-    missing_field_error,
+    make_missing_field_error,
 )
 from gristmill.steps.read.json_files.python_values import REFUSED_LINE
 from gristmill.steps.read.plugin_files import read_plugin_records
@@ -47,7 +47,7 @@ from gristmill.steps.read.tables.column_mapper import (
     find_unnamed_columns,
     is_own_other_fields,
     join_file_columns,
-    missing_column_error,
+    make_missing_column_error,
     unite_file_columns,
 )
 from gristmill.steps.read.tables.parquet import check_footers, read_parquet_schema
@@ -56,8 +56,8 @@ from gristmill.steps.read.tar_files.member_columns import infer_member_types
 from gristmill.steps.read.tar_files.tar_samples import JSON, TarSample, TarSampleWalk, add_members_to_json, member_path
 from gristmill.steps.read.tar_files.tar_stream import TarStream
 from gristmill.steps.unite.field_types import FieldType, infer_field_types
-from gristmill.storage.compression import codec_of
-from gristmill.storage.remote_files import protocol_of
+from gristmill.storage.compression import find_codec
+from gristmill.storage.remote_files import find_protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -102,9 +102,13 @@ def _plan_file_schema(
     rendered need none: without `has_text` they are read as they are.
     """
     kind = check_source_format(read, files)
-    is_stored, is_local = kind in ("parquet", "arrow"), protocol_of(files[0].path) is None
-    if kind == "arrow" and read.format == "gristmill" and holds_token_rows(stored := read_arrow_schema(files[0].path)):
-        return documents_schema(stored, files[0].path)
+    is_stored, is_local = kind in ("parquet", "arrow"), find_protocol(files[0].path) is None
+    if (
+        kind == "arrow"
+        and read.format == "gristmill"
+        and holds_token_rows(stored_schema := read_arrow_schema(files[0].path))
+    ):
+        return documents_schema(stored_schema, files[0].path)
     if kind == "parquet" and is_local:
         check_footers(files)
     if not has_text and kind not in ("jsonl", "parquet", "arrow"):
@@ -115,7 +119,7 @@ def _plan_file_schema(
     sampled = _choose_spread(files, _MAX_LOCAL_FOOTERS if is_stored and is_local else _MAX_SAMPLED)
     columns: dict[str, FieldType]
     if kind == "jsonl":
-        columns = _json_columns(read, sampled, has_text=has_text)
+        columns = _list_json_columns(read, sampled, has_text=has_text)
         if keeps_record:
             columns[RECORD] = FieldType(RECORD_TYPE)
     elif kind == "text":
@@ -123,12 +127,14 @@ def _plan_file_schema(
             raise UsageError("columns: plain text has none", help="leave `columns` out")
         columns = {}
     elif kind == "webdataset":
-        columns = _member_columns(read, sampled, carries_all=carries_members and read.format != "gristmill")
+        columns = _plan_member_columns(read, sampled, carries_all=carries_members and read.format != "gristmill")
         if keeps_record and read.format == "gristmill":
             columns[RECORD] = FieldType(RECORD_TYPE)
     else:
         sees_all = len(sampled) == len(files)
-        columns = _stored_columns(read, sampled, kind, carries_all=keeps_record, has_text=has_text, sees_all=sees_all)
+        columns = _plan_stored_columns(
+            read, sampled, kind, carries_all=keeps_record, has_text=has_text, sees_all=sees_all
+        )
     text = pa.field(TEXT, TEXT_TYPE)
     if RECORD in columns and read.text != TEXT:
         text = text.with_metadata({PATH: read.text})
@@ -170,7 +176,7 @@ def _choose_spread(files: Sequence[SourceFile], most: int) -> list[SourceFile]:
     return [files[index * (len(files) - 1) // max(1, count - 1)] for index in range(count)]
 
 
-def _stored_columns(
+def _plan_stored_columns(
     read: Read, files: Sequence[SourceFile], kind: str, *, carries_all: bool, has_text: bool, sees_all: bool
 ) -> dict[str, FieldType]:
     """Return the columns of Parquet or Arrow files. In a file that lacks a column it is null; all must not lack it."""
@@ -184,21 +190,21 @@ def _stored_columns(
         types = {name: find_type(schema, name) for name in read.columns}
         named.append((file.path, {name: each for name, each in types.items() if each is not None}))
         if carries_all:
-            others = find_unnamed_columns(schema, read, has_text=has_text)
-            loose.append({name: each for name, each in others.items() if each is not None})
-            needs_rest = needs_rest or None in others.values() or any(map(is_own_other_fields, schema))
+            unnamed_columns = find_unnamed_columns(schema, read, has_text=has_text)
+            loose.append({name: each for name, each in unnamed_columns.items() if each is not None})
+            needs_rest = needs_rest or None in unnamed_columns.values() or any(map(is_own_other_fields, schema))
     joined = join_file_columns(named)
     for name in read.columns:
         if name not in joined:
-            raise missing_column_error(schema, name, files[-1].path)
+            raise make_missing_column_error(schema, name, files[-1].path)
     columns = {name: FieldType(joined[name]) for name in read.columns} | unite_file_columns(loose)
     return columns | {OTHER_FIELDS: REST} if carries_all and needs_rest else columns
 
 
-def _json_columns(read: Read, files: Sequence[SourceFile], *, has_text: bool) -> dict[str, FieldType]:
-    records = [record for file in files for record in _sampled_objects(read, file)]
+def _list_json_columns(read: Read, files: Sequence[SourceFile], *, has_text: bool) -> dict[str, FieldType]:
+    records = [record for file in files for record in _sample_objects(read, file)]
     if has_text and records and not find_values(read.text, records):
-        raise missing_field_error("text", read.text, records)
+        raise make_missing_field_error("text", read.text, records)
     return {name: FieldType(kind) for name, kind in infer_column_types(read.columns, records).items()}
 
 
@@ -212,11 +218,11 @@ def sample_record_types(
     sampled = _choose_spread(files, _MAX_SAMPLED)
     most = max(_SAMPLE_BYTES, _ALL_SAMPLES_BYTES // len(sampled))
     sees_all = len(sampled) == len(files) and check_source_format(read, files) in JSON_FORMATS
-    sees_all = sees_all and all(file.num_bytes <= most and codec_of(file.path) is None for file in files)
+    sees_all = sees_all and all(file.num_bytes <= most and find_codec(file.path) is None for file in files)
     records: list[dict[str, Any]] = []
     for file in sampled:
         num_bytes = 0
-        for content in _sampled_records(read, file, most):
+        for content in _sample_records(read, file, most):
             num_bytes += len(content)
             record = decode_sample(content)
             if isinstance(record, dict):
@@ -227,40 +233,40 @@ def sample_record_types(
         is_cut = num_bytes >= most and file_format(file.path, read.format) not in FORMATS
         sees_all = sees_all and not is_cut
     types = infer_field_types(records)
-    seen = {key for record in records for key in record}
-    return types, sees_all and seen <= {*types, *([read.text] if has_text else [])}
+    record_keys = {key for record in records for key in record}
+    return types, sees_all and record_keys <= {*types, *([read.text] if has_text else [])}
 
 
-def _sampled_records(read: Read, file: SourceFile, most: int) -> Iterator[bytes]:
+def _sample_records(read: Read, file: SourceFile, most: int) -> Iterator[bytes]:
     if file_format(file.path, read.format) != "webdataset":
-        yield from _sampled_json(read, file, most)
+        yield from _sample_json(read, file, most)
     else:
-        for sample in _sampled_members(file, read, None):
+        for sample in _sample_members(file, read, None):
             add_members_to_json(sample)
             yield sample.members.get(JSON, b"{}")
 
 
-def _sampled_objects(read: Read, file: SourceFile) -> Iterator[dict[str, Any]]:
+def _sample_objects(read: Read, file: SourceFile) -> Iterator[dict[str, Any]]:
     """Yield the valid objects in the first 256 KiB of a file, or a longer first object of up to a cell."""
-    for record in _sampled_json(read, file, _SAMPLE_BYTES):
+    for record in _sample_json(read, file, _SAMPLE_BYTES):
         value = decode_sample(record)
         if isinstance(value, dict):
             yield value
 
 
-def _sampled_json(read: Read, file: SourceFile, most: int) -> Iterable[bytes]:
+def _sample_json(read: Read, file: SourceFile, most: int) -> Iterable[bytes]:
     """Return the records in the first bytes of a file: lines, elements, rows of CSV, or what a plugin reads."""
     kind = file_format(file.path, read.format)
     if kind not in FORMATS:
-        return _sampled_plugin_records(file, kind, most)
+        return _sample_plugin_records(file, kind, most)
     if kind == "csv":
         layout = find_csv_layout(read, file.path)
         return RowDecoder(read, layout).sample(read_csv_head(read, file.path, layout, most))
     elements = find_elements(read, file.path) if kind == "json" else None
-    return _sampled_lines(file, most) if elements is None else _sampled_elements(file, elements, most)
+    return _sample_lines(file, most) if elements is None else _sample_elements(file, elements, most)
 
 
-def _sampled_plugin_records(file: SourceFile, format: str, most: int) -> Iterator[bytes]:
+def _sample_plugin_records(file: SourceFile, format: str, most: int) -> Iterator[bytes]:
     num_bytes = 0
     with closing(read_plugin_records(file.path, format)) as records, suppress(CorruptStreamError):
         for line in records:
@@ -271,13 +277,13 @@ def _sampled_plugin_records(file: SourceFile, format: str, most: int) -> Iterato
                 return
 
 
-def _sampled_lines(file: SourceFile, most: int) -> list[bytes]:
+def _sample_lines(file: SourceFile, most: int) -> list[bytes]:
     data = _read_head(file, 0, b"\n", most)
     end = data.find(b"\n", most)
     return data[: end if end >= 0 else len(data)].removeprefix(BYTE_ORDER_MARK).split(b"\n")
 
 
-def _sampled_elements(file: SourceFile, elements: ElementRange, most: int) -> Iterator[bytes]:
+def _sample_elements(file: SourceFile, elements: ElementRange, most: int) -> Iterator[bytes]:
     data = _read_head(file, elements.start, b"", most)
     split = ElementScanner(is_open=not elements.is_array).split(data)
     for start, stop in zip(split.starts.tolist(), split.stops.tolist(), strict=True):
@@ -303,10 +309,10 @@ def _read_head(file: SourceFile, start: int, separator: bytes, most: int) -> byt
     return bytes(data)
 
 
-def _member_columns(read: Read, files: Sequence[SourceFile], *, carries_all: bool) -> dict[str, FieldType]:
+def _plan_member_columns(read: Read, files: Sequence[SourceFile], *, carries_all: bool) -> dict[str, FieldType]:
     text, paths = member_path(read, read.text), {name: member_path(read, name) for name in read.columns}
     needed = None if carries_all else frozenset(path.member for path in (text, *paths.values()))
-    samples = [sample for file in files for sample in _sampled_members(file, read, needed)]
+    samples = [sample for file in files for sample in _sample_members(file, read, needed)]
     if samples and not any(text.member in (*sample.members, *sample.too_large) for sample in samples):
         raise UsageError(
             f"text: no sample of {files[0].path} has a member {text.member!r}",
@@ -324,11 +330,11 @@ def _member_columns(read: Read, files: Sequence[SourceFile], *, carries_all: boo
             types[name] = FieldType(infer_column_types([path.field], map(decode_sample, contents))[path.field])
     if not carries_all:
         return types
-    known = {path.member for path in (text, *paths.values()) if path.field is None}
-    return types | infer_member_types(samples, known) | {OTHER_FIELDS: REST}
+    named_members = {path.member for path in (text, *paths.values()) if path.field is None}
+    return types | infer_member_types(samples, named_members) | {OTHER_FIELDS: REST}
 
 
-def _sampled_members(file: SourceFile, read: Read, needed: frozenset[str] | None) -> list[TarSample]:
+def _sample_members(file: SourceFile, read: Read, needed: frozenset[str] | None) -> list[TarSample]:
     with closing(read_unpacked_chunks(file.path)) as chunks:
         walk = TarSampleWalk(TarStream(chunks), file.id, needed, read.max_record_bytes, cell_bytes=1 << 62)
         return [sample for sample in itertools.islice(walk.walk(), _MAX_SAMPLES) if isinstance(sample, TarSample)]

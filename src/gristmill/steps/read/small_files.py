@@ -157,14 +157,14 @@ class _GatheredLines:
     def take(self) -> CellBatch:
         data = memoryview(b"".join(self._pieces))
         cell = self._reader.parse(RawCell(0, 0, data, is_terminated=True, num_left_out=0))
-        place = cell.batch.schema.get_field_index(ORIGIN)
-        positions = cell.batch.column(place).field("position").to_numpy().astype(np.int64)
+        origin_index = cell.batch.schema.get_field_index(ORIGIN)
+        positions = cell.batch.column(origin_index).field("position").to_numpy().astype(np.int64)
         # A line is from the last file that begins at or before it.
         numbers = np.searchsorted(self._starts, positions, side="right") - 1
         files = pa.array(np.array(self._files, np.uint64)[numbers])
         positions -= np.array(self._shifts, np.int64)[numbers]
         column = make_origins(files, pa.array(positions, pa.uint64()))
-        batch = cell.batch.set_column(place, cell.batch.schema.field(place), column)
+        batch = cell.batch.set_column(origin_index, cell.batch.schema.field(origin_index), column)
         quarantined = [self._restore_origin(record) for record in cell.quarantined]
         self._clear()
         return CellBatch(0, batch, cell.num_blank, quarantined)

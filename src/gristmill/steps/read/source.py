@@ -46,9 +46,9 @@ _COLUMNAR_READERS: dict[str, type[ParquetReader | ArrowReader]] = {
 }
 
 
-def with_detected_format(read: Read, listed: Sequence[ListedFile]) -> Read:
+def with_detected_format(read: Read, listed_files: Sequence[ListedFile]) -> Read:
     """Set the format of a source of finished datasets, which the names of its files do not tell."""
-    if read.format is None and holds_datasets(listed):
+    if read.format is None and holds_datasets(listed_files):
         return msgspec.structs.replace(read, format="gristmill")
     return read
 
@@ -64,14 +64,14 @@ class SplitFiles:
 
 
 def list_source_files(
-    source: str, read: Read, listed: Sequence[ListedFile], *, needs_train: bool = True
+    source: str, read: Read, listed_files: Sequence[ListedFile], *, needs_train: bool = True
 ) -> list[SourceFile]:
     """Like `choose_split_files`, without the notes."""
-    return choose_split_files(source, read, listed, needs_train=needs_train).files
+    return choose_split_files(source, read, listed_files, needs_train=needs_train).files
 
 
 def choose_split_files(
-    source: str, read: Read, listed: Sequence[ListedFile], *, needs_train: bool = True
+    source: str, read: Read, listed_files: Sequence[ListedFile], *, needs_train: bool = True
 ) -> SplitFiles:
     """Choose the files of a source from those its patterns match. The folder of a saved dataset becomes its data files.
 
@@ -79,13 +79,13 @@ def choose_split_files(
     """
     hub = None
     if read.format == "gristmill":
-        splits = find_shards(listed)
-    elif read.format == "hugging_face" or (read.format is None and is_dataset_folder(listed)):
-        splits = find_saved_files(listed)
-    elif (hub := find_hub_files(read, listed)) is not None:
+        splits = find_shards(listed_files)
+    elif read.format == "hugging_face" or (read.format is None and is_dataset_folder(listed_files)):
+        splits = find_saved_files(listed_files)
+    elif (hub := find_hub_files(read, listed_files)) is not None:
         splits = hub.splits
     else:
-        splits = {"": list(listed)}
+        splits = {"": list(listed_files)}
     if read.config is not None and hub is None:
         raise UsageError("config: only a folder of the Hugging Face Hub with its README.md has configs")
     notes = hub.notes if hub is not None else []
@@ -94,11 +94,11 @@ def choose_split_files(
             raise UsageError(
                 "split: only a dataset has splits, and these are files", help="name the files you want in read"
             )
-        notes = [*notes, *_look_alike_notes(splits[""])] if read.split is None else notes
+        notes = [*notes, *_note_look_alikes(splits[""])] if read.split is None else notes
         return SplitFiles(make_source_files(source, splits), notes)
     if "" in splits:
         splits[TRAIN] = [*splits.get(TRAIN, []), *splits.pop("")]
-    new_names = choose_splits(list(splits), read.split, _describe_paths(read, listed), needs_train=needs_train)
+    new_names = choose_splits(list(splits), read.split, _describe_paths(read, listed_files), needs_train=needs_train)
     files: dict[str, list[ListedFile]] = {}
     for split, name in new_names.items():
         if not splits[split] and (hub is not None or not any(splits[other] for other in new_names)):
@@ -136,8 +136,8 @@ def choose_training_files(files: Sequence[SourceFile]) -> list[SourceFile]:
     return [msgspec.structs.replace(file, split="") for file in training_files]
 
 
-def _describe_paths(read: Read, listed: Sequence[ListedFile]) -> str:
-    return read.read if isinstance(read.read, str) else listed[0].path[: -len(listed[0].relative)]
+def _describe_paths(read: Read, listed_files: Sequence[ListedFile]) -> str:
+    return read.read if isinstance(read.read, str) else listed_files[0].path[: -len(listed_files[0].relative)]
 
 
 def _split_notes(splits: Mapping[str, object], new_names: Mapping[str, str]) -> list[str]:
@@ -149,23 +149,23 @@ def _split_notes(splits: Mapping[str, object], new_names: Mapping[str, str]) -> 
     return [f"splits: {read_splits}" + (f"; not read: {', '.join(left_out)}" if left_out else "")]
 
 
-def _look_alike_notes(files: Sequence[ListedFile]) -> list[str]:
+def _note_look_alikes(files: Sequence[ListedFile]) -> list[str]:
     """Make a note if a training file has a name like `test.jsonl`."""
     names = [file.relative for file in files if looks_held_out(file.relative)]
     if not names:
         return []
-    others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    more_text = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return [
         (
-            f"all files are training data, also {names[0]}{others}: file names make no splits; leave such files out of "
-            f"read, or write split: {ALL_AS_TRAIN} if this is intended"
+            f"all files are training data, also {names[0]}{more_text}: file names make no splits; leave such files "
+            f"out of read, or write split: {ALL_AS_TRAIN} if this is intended"
         )
     ]
 
 
-def find_source_tokenizer(read: Read, listed: Sequence[ListedFile]) -> TokenizerSnapshot | None:
+def find_source_tokenizer(read: Read, listed_files: Sequence[ListedFile]) -> TokenizerSnapshot | None:
     """Return the tokenizer of a source that holds tokens already."""
-    return find_datasets_tokenizer(listed) if read.format == "gristmill" else None
+    return find_datasets_tokenizer(listed_files) if read.format == "gristmill" else None
 
 
 def open_reader(

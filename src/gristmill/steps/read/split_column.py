@@ -24,9 +24,9 @@ def add_splits(cell: CellBatch, schema: pa.Schema, splits: Mapping[int, str]) ->
         [split] = splits.values()
         column = pa.repeat(pa.scalar(split, pa.string()), batch.num_rows)
     else:
-        files, places = np.unique(batch.column(ORIGIN).field("file").to_numpy(), return_inverse=True)
+        files, indexes = np.unique(batch.column(ORIGIN).field("file").to_numpy(), return_inverse=True)
         names = pa.array([splits.get(int(file), TRAIN) for file in files], pa.string())
-        column = names.take(pa.array(places))
+        column = names.take(pa.array(indexes))
     arrays = [column if name == SPLIT else batch.column(name) for name in schema.names]
     return replace(cell, batch=pa.RecordBatch.from_arrays(arrays, schema=schema))
 

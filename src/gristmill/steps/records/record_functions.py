@@ -14,7 +14,7 @@ import msgspec
 
 from gristmill.core.json_values import decode_json
 from gristmill.core.records import ORIGIN, RECORD, QuarantinedRecord
-from gristmill.steps.records.columns import has_text_beside, value_columns
+from gristmill.steps.records.columns import has_text_beside, list_value_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,14 +40,14 @@ def decode_records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | RefusedRe
         lines = map(_decode_record, batch.column(RECORD).to_pylist())
         yield from _with_columns_beside(batch, lines) if has_text_beside(batch.schema) else lines
     else:
-        yield from batch.select([field.name for field in value_columns(batch.schema)]).to_pylist()
+        yield from batch.select([field.name for field in list_value_columns(batch.schema)]).to_pylist()
 
 
 def _with_columns_beside(
     batch: pa.RecordBatch, records: Iterator[dict[str, Any] | RefusedRecord]
 ) -> Iterator[dict[str, Any] | RefusedRecord]:
     """Add the columns that steps have made of kept chats, such as their text."""
-    columns = batch.select([field.name for field in value_columns(batch.schema)]).to_pylist()
+    columns = batch.select([field.name for field in list_value_columns(batch.schema)]).to_pylist()
     for record, values in zip(records, columns, strict=True):
         yield record if isinstance(record, RefusedRecord) else {**values, **record}
 
@@ -95,7 +95,7 @@ def quarantine_exception(batch: pa.RecordBatch, row: int, error: BaseException) 
 def quarantine_row(batch: pa.RecordBatch, row: int, reason: str, message: str, lines: str = "") -> QuarantinedRecord:
     """Quarantine one row of a batch."""
     origin = batch.column(ORIGIN)[row].as_py()
-    raw = _raw_bytes(batch, row)
+    raw = _encode_raw(batch, row)
     return QuarantinedRecord(
         **origin,
         reason=reason,
@@ -111,11 +111,11 @@ def _escape_surrogates(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _raw_bytes(batch: pa.RecordBatch, row: int) -> bytes:
+def _encode_raw(batch: pa.RecordBatch, row: int) -> bytes:
     if RECORD in batch.schema.names:
         raw: bytes = batch.column(RECORD)[row].as_py()
         return raw
-    values = {field.name: batch.column(field.name)[row].as_py() for field in value_columns(batch.schema)}
+    values = {field.name: batch.column(field.name)[row].as_py() for field in list_value_columns(batch.schema)}
     return msgspec.json.encode(values, enc_hook=repr)
 
 

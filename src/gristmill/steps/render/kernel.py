@@ -156,12 +156,12 @@ class _ExampleRows:
                     [text[end:] for text, end in zip(self._texts, self._prompts, strict=True)]
                 )
             elif name == ORIGIN:
-                columns[name] = self._origins(batch.column(ORIGIN).take(rows))
+                columns[name] = self._make_origins(batch.column(ORIGIN).take(rows))
             else:
                 columns[name] = batch.column(name).take(rows)
         return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
 
-    def _origins(self, origins: pa.StructArray) -> pa.StructArray:
+    def _make_origins(self, origins: pa.StructArray) -> pa.StructArray:
         """Return the origins of examples: several examples of one record are its parts."""
         if not any(self._parts):
             return origins

@@ -143,12 +143,12 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
             if files is not None and facts is not None
             else (),
             accepts_quoted_arguments=self.tool_arguments == "as_given",
-            engine=self._counting_engine(files),
+            engine=self._load_counting_engine(files),
             keeps_chat=self.keep is not None,
             renderer=f"jinja2 {version('jinja2')}",
         )
 
-    def _counting_engine(self, files: TokenizerFiles | None) -> str:
+    def _load_counting_engine(self, files: TokenizerFiles | None) -> str:
         if (self.max_tokens is None and self.keep is None) or files is None:
             return ""
         return choose_engine(files, CHOSEN, specials_as_text=False).engine

@@ -13,7 +13,7 @@ import pyarrow as pa
 from gristmill.core.errors import UsageError
 from gristmill.core.records import BESIDE_RECORD, LITERALS, NUM_TOKENS, ORIGIN, RECORD, SPLIT, TEXT, TEXT_TYPE, TRAINED
 from gristmill.core.step import LocalStep
-from gristmill.steps.records.columns import value_columns
+from gristmill.steps.records.columns import list_value_columns
 from gristmill.steps.records.record_functions import decode_records
 from gristmill.steps.render.kernel import COMPLETION, PROMPT, RenderKernel
 from gristmill.text.chats import ChatOptions, ExampleMaker, FoundTemplate, TemplateReport, check_template
@@ -77,17 +77,17 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         if self.keeps_chat:
-            return self._schema_beside(schema)
+            return self._add_schema_beside(schema)
         carried = [schema.field(name) for name in (ORIGIN, SPLIT) if name in schema.names]
         if self.is_tokenized:
             added = [(TEXT, TEXT_TYPE), (TRAINED, PLACES_TYPE), (LITERALS, PLACES_TYPE)]
         else:
             added = [(TEXT, TEXT_TYPE), (PROMPT, TEXT_TYPE), (COMPLETION, TEXT_TYPE)]
-            carried += [field for field in value_columns(schema) if field.name not in CHAT_FIELDS]
+            carried += [field for field in list_value_columns(schema) if field.name not in CHAT_FIELDS]
             carried += [schema.field(RECORD)] if RECORD in schema.names else []
         return pa.schema([*carried, *(pa.field(*column) for column in added)])
 
-    def _schema_beside(self, schema: pa.Schema) -> pa.Schema:
+    def _add_schema_beside(self, schema: pa.Schema) -> pa.Schema:
         added = [pa.field(TEXT, TEXT_TYPE, metadata={BESIDE_RECORD: b"text"})]
         added += [pa.field(NUM_TOKENS, pa.int64())] if self.files is not None else []
         names = {field.name for field in added}

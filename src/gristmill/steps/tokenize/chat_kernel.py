@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gristmill.text.tokenizers import ByteLengths, Engine, TokenizerFiles
 
 
-def masked_schema(schema: pa.Schema, vocab_size: int) -> pa.Schema:
+def add_mask_to_schema(schema: pa.Schema, vocab_size: int) -> pa.Schema:
     """Return the schema of tokenized chats: origin and split, the ids, and which of them are trained."""
     common = [schema.field(name) for name in (ORIGIN, SPLIT) if name in schema.names]
     ids = pa.list_(pa.type_for_alias(id_type(vocab_size)))
@@ -226,7 +226,7 @@ class TokenizeChatsKernel(TokenizeKernel):
     def _build_chat_batch(
         self, batch: pa.RecordBatch, ids: NDArray[np.uint32], offsets: NDArray[np.int64], mask: NDArray[np.bool_]
     ) -> pa.RecordBatch:
-        schema = masked_schema(batch.schema, self._vocab_size)
+        schema = add_mask_to_schema(batch.schema, self._vocab_size)
         starts = pa.array(offsets.astype(np.int32))
         columns = {
             **{name: batch.column(name) for name in (ORIGIN, SPLIT) if name in schema.names},
@@ -289,12 +289,12 @@ def _replace_rows(
 ) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.bool_]]:
     """Replace the ids and masks of some rows."""
     new_ids, new_mask, lengths = [], [], np.diff(offsets)
-    done = 0
+    num_copied = 0
     for row, (row_ids, row_mask) in sorted(replaced.items()):
-        new_ids += [ids[offsets[done] : offsets[row]], row_ids]
-        new_mask += [mask[offsets[done] : offsets[row]], row_mask]
+        new_ids += [ids[offsets[num_copied] : offsets[row]], row_ids]
+        new_mask += [mask[offsets[num_copied] : offsets[row]], row_mask]
         lengths[row] = len(row_ids)
-        done = row + 1
-    new_ids.append(ids[offsets[done] :])
-    new_mask.append(mask[offsets[done] :])
+        num_copied = row + 1
+    new_ids.append(ids[offsets[num_copied] :])
+    new_mask.append(mask[offsets[num_copied] :])
     return np.concatenate(new_ids), np.concatenate([[0], np.cumsum(lengths)]), np.concatenate(new_mask)

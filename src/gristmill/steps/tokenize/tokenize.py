@@ -44,8 +44,8 @@ class Tokenize(Step, tag="tokenize", frozen=True, kw_only=True):
         files = find_tokenizer(self.tokenizer, folder)
         choice = choose_engine(files, self.engine, specials_as_text=self.special_tokens_in_text != AS_TOKEN)
         facts = read_facts(files)
-        for role, token_id, wanted in (("eos", facts.eos_id, self.add_eos), ("bos", facts.bos_id, self.add_bos)):
-            if wanted and token_id is None:
+        for role, token_id, is_requested in (("eos", facts.eos_id, self.add_eos), ("bos", facts.bos_id, self.add_bos)):
+            if is_requested and token_id is None:
                 raise UsageError(
                     f"add_{role}: {files.path} does not name that token",
                     help=f'name it in tokenizer_config.json beside it ("{role}_token": "…"), or set add_{role}: false',

@@ -8,7 +8,7 @@ import msgspec
 
 from gristmill.core.errors import UsageError
 from gristmill.core.records import LITERALS, TEXT, TRAINED
-from gristmill.steps.tokenize.chat_kernel import TokenizeChatsKernel, masked_schema
+from gristmill.steps.tokenize.chat_kernel import TokenizeChatsKernel, add_mask_to_schema
 from gristmill.steps.tokenize.resolved_tokenize import ResolvedTokenize
 from gristmill.steps.tokenize.tokenize import Tokenize
 
@@ -50,7 +50,7 @@ class ResolvedTokenizeChats(ResolvedTokenize, tag="tokenize", frozen=True, kw_on
         return False
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
-        return masked_schema(schema, self.vocab_size)
+        return add_mask_to_schema(schema, self.vocab_size)
 
     def load(self) -> TokenizeChatsKernel:
         return TokenizeChatsKernel(

@@ -48,9 +48,9 @@ def infer_field_types(records: Sequence[Mapping[str, Any]]) -> dict[str, FieldTy
     for record in records:
         for key, value in record.items():
             values.setdefault(key, []).append(value)
-    counts = Counter({key: len(seen) for key, seen in values.items() if is_column_name(key)})
+    counts = Counter({key: len(field_values) for key, field_values in values.items() if is_column_name(key)})
     columns = {key for key, _ in counts.most_common(MAX_COLUMNS)}
-    return {key: _field_type(seen, 0) for key, seen in values.items() if key in columns}
+    return {key: _infer_field_type(field_values, 0) for key, field_values in values.items() if key in columns}
 
 
 def is_column_name(key: str) -> bool:
@@ -62,7 +62,7 @@ def is_plain_key(key: str) -> bool:
     return bool(key) and all(character >= " " and character not in '\\"' for character in key)
 
 
-def _field_type(values: Iterable[Any], depth: int) -> FieldType:
+def _infer_field_type(values: Iterable[Any], depth: int) -> FieldType:
     present = [value for value in values if value is not None]
     kinds = {type(value) for value in present}
     if not kinds:
@@ -76,9 +76,9 @@ def _field_type(values: Iterable[Any], depth: int) -> FieldType:
     if depth >= _MAX_DEPTH:
         return FieldType(JSON_TYPE, f"more than {_MAX_DEPTH} levels")
     if kinds == {list}:
-        inner, why = _field_type((item for value in present for item in value), depth + 1)
+        inner, why = _infer_field_type((item for value in present for item in value), depth + 1)
         return FieldType(JSON_TYPE, f"lists of {why}") if inner.equals(JSON_TYPE) else FieldType(pa.large_list(inner))
-    return _object_type(present, depth) if kinds == {dict} else FieldType(_SCALARS[kinds.pop()])
+    return _infer_object_type(present, depth) if kinds == {dict} else FieldType(_SCALARS[kinds.pop()])
 
 
 def _number_type(values: Sequence[Any], kinds: set[type]) -> FieldType:
@@ -91,7 +91,7 @@ def _number_type(values: Sequence[Any], kinds: set[type]) -> FieldType:
     return FieldType(pa.float64())
 
 
-def _object_type(objects: Sequence[dict[str, Any]], depth: int) -> FieldType:
+def _infer_object_type(objects: Sequence[dict[str, Any]], depth: int) -> FieldType:
     values: dict[str, list[Any]] = {}
     for item in objects:
         for key, value in item.items():
@@ -102,7 +102,7 @@ def _object_type(objects: Sequence[dict[str, Any]], depth: int) -> FieldType:
         return FieldType(JSON_TYPE, f"objects with more than {_MAX_KEYS} different keys")
     if not all(map(is_plain_key, values)):
         return FieldType(JSON_TYPE, "objects with keys that are not names")
-    fields = {key: _field_type(seen, depth + 1) for key, seen in values.items()}
+    fields = {key: _infer_field_type(field_values, depth + 1) for key, field_values in values.items()}
     for key, (kind, why) in fields.items():
         if kind.equals(JSON_TYPE):
             return FieldType(JSON_TYPE, f"objects whose {key} is {why}")
@@ -141,27 +141,27 @@ def plain_type(arrow_type: pa.DataType) -> pa.DataType:
     return arrow_type
 
 
-def join_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+def join_types(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
     """Return the type that holds every value of both types exactly; None if there is none.
 
     >>> join_types(pa.int32(), pa.int64()), join_types(pa.uint32(), pa.int32()), join_types(pa.int64(), pa.float64())
     (DataType(int64), DataType(int64), None)
     """
-    if one == other or pa.types.is_null(other):
-        return one
-    if pa.types.is_null(one):
-        return other
+    if left == right or pa.types.is_null(right):
+        return left
+    if pa.types.is_null(left):
+        return right
     for wider in _WIDER:
-        if one in wider and other in wider:
-            return max(one, other, key=wider.index)
+        if left in wider and right in wider:
+            return max(left, right, key=wider.index)
     types = pa.types
-    if types.is_integer(one) and types.is_integer(other):  # one with a sign, one without
-        signed, unsigned = (one, other) if types.is_signed_integer(one) else (other, one)
+    if types.is_integer(left) and types.is_integer(right):  # one with a sign, one without
+        signed, unsigned = (left, right) if types.is_signed_integer(left) else (right, left)
         width = max(signed.bit_width, 2 * unsigned.bit_width)
         return {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}.get(width)
     for test, make in ((types.is_list, pa.list_), (types.is_large_list, pa.large_list)):
-        if test(one) and test(other):
-            inner = join_types(one.value_type, other.value_type)
+        if test(left) and test(right):
+            inner = join_types(left.value_type, right.value_type)
             return None if inner is None else make(inner)
     return None
 
@@ -176,27 +176,27 @@ _WIDER = (
 """Groups of types: each type of a group holds all values of the types before it."""
 
 
-def unite_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+def unite_types(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
     """Like `join_types`, for unnamed columns: objects get the fields of both, and all kinds of lists fit together.
 
     >>> unite_types(pa.struct({"a": pa.int8()}), pa.struct({"b": pa.int8()}))
     StructType(struct<a: int8, b: int8>)
     """
-    joined = join_types(one, other)
+    joined = join_types(left, right)
     if joined is not None:
         return joined
     types = pa.types
-    if types.is_struct(one) and types.is_struct(other):
+    if types.is_struct(left) and types.is_struct(right):
         fields: dict[str, pa.DataType] = {}
-        for field in (*one, *other):
+        for field in (*left, *right):
             both = unite_types(fields[field.name], field.type) if field.name in fields else field.type
             if both is None:
                 return None
             fields[field.name] = both
         return pa.struct(list(fields.items()))
-    if all(types.is_list(kind) or types.is_large_list(kind) for kind in (one, other)):
-        inner = unite_types(one.value_type, other.value_type)
-        is_large = types.is_large_list(one) or types.is_large_list(other)
+    if all(types.is_list(kind) or types.is_large_list(kind) for kind in (left, right)):
+        inner = unite_types(left.value_type, right.value_type)
+        is_large = types.is_large_list(left) or types.is_large_list(right)
         return None if inner is None else (pa.large_list if is_large else pa.list_)(inner)
     return None
 

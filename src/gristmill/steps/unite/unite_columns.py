@@ -19,7 +19,7 @@ from gristmill.core.json_text import (
 from gristmill.core.records import ORIGIN, OTHER_FIELDS, RECORD, RECORD_TYPE, SPLIT, StepResult
 from gristmill.core.step import LocalStep
 from gristmill.shards.record_columns import RecordColumns, is_decodable
-from gristmill.steps.records.columns import path_in_record, value_columns
+from gristmill.steps.records.columns import list_value_columns, path_in_record
 
 
 class UniteColumns(LocalStep, tag="columns", frozen=True, kw_only=True):
@@ -97,7 +97,7 @@ class _UniteColumnsKernel:
         united = pa.RecordBatch.from_arrays(arrays, schema=planned)
         if self._step.writes_json:
             counters[NAN_AS_NULL] += sum(
-                count_not_finite(united.column(field.name)) for field in value_columns(planned)
+                count_not_finite(united.column(field.name)) for field in list_value_columns(planned)
             )
         return StepResult(united, counters={name: count for name, count in counters.items() if count})
 
@@ -147,7 +147,7 @@ def _build_array(field: pa.Field, column: _Column | None, count: int, counters: 
 
 def _encode_records(batch: pa.RecordBatch, counters: Counter[str]) -> pa.Array:
     """Encode the rows of a batch as JSON records."""
-    fields = value_columns(batch.schema)
+    fields = list_value_columns(batch.schema)
     counters[NAN_AS_NULL] += sum(count_not_finite(batch.column(field.name)) for field in fields)
     columns = [to_json_values(batch.column(field.name), holds_json=is_json(field)) for field in fields]
     names = [field.name for field in fields]

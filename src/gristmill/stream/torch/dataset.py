@@ -182,13 +182,13 @@ class Pass(Iterator[Batch]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the batches that this worker has made."""
-        return {**self._dataset.stream.state_dict(row=self._first_row), _WORKER: self._loader_settings()}
+        return {**self._dataset.stream.state_dict(row=self._first_row), _WORKER: self._read_loader_settings()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from `state_dict`, as the same worker of a loader with the same settings."""
         saved = dict(state[_WORKER])
         step = saved.pop("next_step")
-        for name, value in self._loader_settings().items():
+        for name, value in self._read_loader_settings().items():
             if name != "next_step" and saved.get(name) != value:
                 raise UsageError(
                     f"this state was saved by a loader with {name} {saved.get(name)}, not {value}",
@@ -204,7 +204,7 @@ class Pass(Iterator[Batch]):
             global_size = self._dataset.batch_size * self._world_size
             stream.position.move_to(int(min(self._first_row + step * global_size, self._end)), by_dataset=True)
 
-    def _loader_settings(self) -> dict[str, int]:
+    def _read_loader_settings(self) -> dict[str, int]:
         return {
             "number": self._worker.number,
             "num_workers": self._worker.num_workers,

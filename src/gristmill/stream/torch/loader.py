@@ -19,7 +19,7 @@ from gristmill.core.numbers import check_bool, check_whole_number
 from gristmill.stream.arguments import check_ranks
 from gristmill.stream.torch.epochs import check_epoch, count_epoch_steps, count_pass_steps, warn_of_endless
 from gristmill.stream.torch.ranks import Ranks
-from gristmill.stream.torch.tensors import as_tensors, pinned_array
+from gristmill.stream.torch.tensors import as_tensors, make_pinned_array
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -64,7 +64,7 @@ class TorchLoader:
         self._prefetch = check_whole_number("prefetch", prefetch, least=1, most=_MAX_AHEAD)
         pins = torch.cuda.is_available() if pin_memory is None else check_bool("pin_memory", pin_memory)
         self._has_begun = False
-        self._new: Any = pinned_array if pins else np.empty
+        self._new: Any = make_pinned_array if pins else np.empty
 
     @property
     def rank(self) -> int:

@@ -21,6 +21,6 @@ def as_tensors(batch: Batch) -> Batch:
     return batch
 
 
-def pinned_array(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+def make_pinned_array(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
     """Make an array in pinned memory, from which a GPU copies while the CPU continues."""
     return torch.empty(shape, dtype=getattr(torch, dtype), pin_memory=True).numpy()

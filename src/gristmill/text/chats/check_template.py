@@ -14,7 +14,7 @@ import msgspec
 
 from gristmill.text.chats.chat_options import AS_PROMPTED, TRAIN_ALL, TRAIN_MARKED
 from gristmill.text.chats.jinja import TemplateError
-from gristmill.text.chats.reasoning import find_open_tag, has_closed_thought, reasoning_of, written_thought
+from gristmill.text.chats.reasoning import find_open_tag, find_reasoning, find_written_thought, has_closed_thought
 from gristmill.text.chats.shapes import NotAChat, parse_conversation
 from gristmill.text.chats.tally import AnswerCounts, AnswerTally, PromptDifference
 
@@ -181,12 +181,12 @@ def _find_lost_reasoning(maker: ExampleMaker, records: Sequence[Mapping[str, Any
         try:
             conversation = parse_conversation(record, maker.options.shape)
             message = conversation.answers()[-1]
-            reasoning = reasoning_of(conversation.messages[message])
+            reasoning = find_reasoning(conversation.messages[message])
             turns = maker.choose_finder(conversation).turns
             if reasoning and reasoning not in turns.render(conversation.first(message + 1)):
                 prompt = turns.prompt(conversation, message)
                 is_open = find_open_tag(prompt, turns.template.source, turns.ending.token) is not None
-                written = written_thought(conversation.messages[message])
+                written = find_written_thought(conversation.messages[message])
                 is_cut = reasoning in written and not has_closed_thought(prompt)
                 num_lost += is_open or is_cut
         except (NotAChat, TemplateError, IndexError):

@@ -30,7 +30,7 @@ from gristmill.text.chats.fit_to_length import LengthFitter
 from gristmill.text.chats.jinja import ChatTemplate, TemplateError
 from gristmill.text.chats.lost_content import count_lost_answers, find_lost_call
 from gristmill.text.chats.prompted_answer import make_prompted_answer
-from gristmill.text.chats.reasoning import reasoning_of
+from gristmill.text.chats.reasoning import find_reasoning
 from gristmill.text.chats.rendered_record import DroppedChat, Example, RenderedRecord, classify_answer
 from gristmill.text.chats.shapes import Conversation, NotAChat, parse_conversation
 
@@ -190,14 +190,16 @@ class ExampleMaker:
 
     def _split_turns(self, conversation: Conversation, rendered: RenderedRecord, *, may_hold_literals: bool) -> None:
         """Add one example for each answer, as the model will see it."""
-        wanted = [message for message in conversation.answers() if self._is_wanted(conversation, message)]
-        if not wanted:
+        chosen_answers = [message for message in conversation.answers() if self._is_wanted(conversation, message)]
+        if not chosen_answers:
             raise DroppedChat("nothing_to_train_on")
         self.choose_finder(conversation).turns.refuse_left_out(conversation)
         num_chars = sum(len(str(message.get("content"))) for message in conversation.messages)
-        if num_chars * len(wanted) > _MAX_SPLIT_CHARS:
-            raise NotAChat("too_many_turns", f"{len(wanted)} turns of one conversation would make too much text")
-        for message in wanted:
+        if num_chars * len(chosen_answers) > _MAX_SPLIT_CHARS:
+            raise NotAChat(
+                "too_many_turns", f"{len(chosen_answers)} turns of one conversation would make too much text"
+            )
+        for message in chosen_answers:
             try:
                 part, text, _ = self._fitter.fit(conversation.first(message + 1), rendered)
                 answers = self.choose_finder(part).last_answer(part, text)
@@ -250,7 +252,7 @@ class ExampleMaker:
         asked = Conversation(before.messages, before.tools, {**before.variables, "add_generation_prompt": True})
         literals = self._literals.find(template, asked, prompt)
         if thought:
-            reasoning = reasoning_of(conversation.messages[-1])
+            reasoning = find_reasoning(conversation.messages[-1])
             position = len(prompt) + thought.index(reasoning)
             literals += [(position + begin, position + end) for begin, end in self._literals.spans(reasoning)]
         rendered_literals = self._literals.find(template, conversation, text)
@@ -356,7 +358,7 @@ class ExampleMaker:
 
 
 def _loses_reasoning(conversation: Conversation, text: str, answers: Sequence[Answer]) -> bool:
-    reasonings = (reasoning_of(conversation.messages[answer.message]) for answer in answers)
+    reasonings = (find_reasoning(conversation.messages[answer.message]) for answer in answers)
     return any(reasoning not in text for reasoning in reasonings if reasoning)
 
 
@@ -365,5 +367,5 @@ def _count_lost_reasoning(
 ) -> None:
     """Count reasoning that the template leaves out. It may be meant so, but the user should know."""
     for message in messages:
-        if reasoning_of(conversation.messages[message]) not in text:
+        if find_reasoning(conversation.messages[message]) not in text:
             rendered.counts.append(("reasoning_left_out", 1))

@@ -57,7 +57,9 @@ def find_template(template: str | None, files: TokenizerFiles | None, folder: st
     config = _read_config(files)
     if files is not None and _SPECIALS in files.files:  # older tokenizers have it beside the config, or instead
         config = _read_json_object(files.location(_SPECIALS)) | config
-    variables = {name: token for name in config if name.endswith("_token") and (token := _token_text(config[name]))}
+    variables = {
+        name: token for name in config if name.endswith("_token") and (token := _read_token_text(config[name]))
+    }
     if template is None:
         if files is None:
             raise UsageError(
@@ -81,17 +83,17 @@ def find_unknown_tokens(files: TokenizerFiles, added_tokens: Collection[str]) ->
     """Find tokens that only files beside `tokenizer.json` have: they would be encoded letter by letter."""
     config = _read_config(files)
     named: list[object] = []
-    for described in (config, _beside(files, SPECIAL_TOKENS)):
+    for described in (config, _find_beside(files, SPECIAL_TOKENS)):
         for key in ("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens"):
             value = described.get(key)
             named += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
         named += [value for key, value in described.items() if key.endswith("_token")]
-    named += _beside(files, ADDED_TOKENS)
-    tokens = dict.fromkeys(token for value in named if (token := _token_text(value)))
+    named += _find_beside(files, ADDED_TOKENS)
+    tokens = dict.fromkeys(token for value in named if (token := _read_token_text(value)))
     return tuple(token for token in tokens if token not in added_tokens)
 
 
-def _beside(files: TokenizerFiles, name: str) -> dict[str, Any]:
+def _find_beside(files: TokenizerFiles, name: str) -> dict[str, Any]:
     return _read_json_object(files.location(name)) if name in files.files else {}
 
 
@@ -114,7 +116,7 @@ def _read_own_templates(files: TokenizerFiles, config: dict[str, Any]) -> dict[s
 
 
 def _read_config(files: TokenizerFiles | None) -> dict[str, Any]:
-    return _beside(files, CONFIG) if files is not None else {}
+    return _find_beside(files, CONFIG) if files is not None else {}
 
 
 def _read_json_object(path: Path) -> dict[str, Any]:
@@ -132,7 +134,7 @@ def _read_template_file(path: Path) -> str:
         raise UsageError(f"template: {path} is not text: {error}", help="name a Jinja template") from error
 
 
-def _token_text(value: object) -> str | None:
+def _read_token_text(value: object) -> str | None:
     if isinstance(value, dict):  # written by older versions of transformers
         value = value.get("content")
     return value if isinstance(value, str) else None

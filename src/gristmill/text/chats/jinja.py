@@ -106,7 +106,7 @@ class ChatTemplate:
         environment = _make_environment(None, marks=True)
         return any(
             getattr(node, "name", None) == _MARK_METHOD
-            for node in environment.parse(self.source).find_all(_attribute_node())
+            for node in environment.parse(self.source).find_all(_make_attribute_node())
         )
 
 
@@ -114,7 +114,7 @@ _MARK_METHOD = "_mark_generated"
 _DICT_NAMES = frozenset(dir(dict))
 
 
-def _attribute_node() -> Any:
+def _make_attribute_node() -> Any:
     from jinja2.nodes import ExtensionAttribute  # noqa: PLC0415
 
     return ExtensionAttribute

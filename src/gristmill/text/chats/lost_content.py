@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from gristmill.text.chats.answers.sentinels import written_forms
+from gristmill.text.chats.answers.sentinels import list_written_forms
 from gristmill.text.chats.jinja import TemplateError
-from gristmill.text.chats.reasoning import reasoning_of
+from gristmill.text.chats.reasoning import find_reasoning
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -47,8 +47,8 @@ def find_lost_call(template: ChatTemplate, conversation: Conversation, text: str
 def _describe_call(conversation: Conversation, message: int, number: int) -> str:
     calls = conversation.messages[message]["tool_calls"]
     name = calls[number].get("function", calls[number])["name"]
-    which = f"call {number + 1} of {len(calls)}" if len(calls) > 1 else "the call"
-    return f"message {message}: {which} ({name!r}) is not in the text with all of its arguments"
+    call_name = f"call {number + 1} of {len(calls)}" if len(calls) > 1 else "the call"
+    return f"message {message}: {call_name} ({name!r}) is not in the text with all of its arguments"
 
 
 class _MarkedCalls:
@@ -70,10 +70,10 @@ class _MarkedCalls:
         if self._marks_names:
             function["name"] = self._mark(marks)
         if "arguments" in function:
-            function["arguments"] = self._arguments(function["arguments"], marks)
+            function["arguments"] = self._list_arguments(function["arguments"], marks)
         return {**call, "function": function} if "function" in call else function
 
-    def _arguments(self, arguments: Any, marks: list[str]) -> Any:
+    def _list_arguments(self, arguments: Any, marks: list[str]) -> Any:
         if isinstance(arguments, str):
             try:
                 return json.dumps(self._leaves(json.loads(arguments), marks), ensure_ascii=False)
@@ -101,7 +101,7 @@ def count_lost_answers(conversation: Conversation, text: str, answers: Sequence[
     for message in {answer.message for answer in answers}:
         spans = [text[answer.start : answer.end] for answer in answers if answer.message == message]
         num_lost += any(
-            not any(form in span for span in spans for form in written_forms(words))
+            not any(form in span for span in spans for form in list_written_forms(words))
             for words in _list_spoken_texts(conversation.messages[message])
         )
     return num_lost
@@ -111,7 +111,7 @@ def _list_spoken_texts(message: Message) -> list[str]:
     """List the texts of an answer, without the reasoning in it, which is counted separately."""
     content = message.get("content")
     texts = [part["text"] for part in content] if isinstance(content, list) else [content or ""]
-    reasoning = reasoning_of(message)
+    reasoning = find_reasoning(message)
     if reasoning and len(texts) == 1 and reasoning in texts[0]:
         behind = texts[0].partition(reasoning)[2]
         texts = [behind.partition(">")[2] if ">" in behind else behind]

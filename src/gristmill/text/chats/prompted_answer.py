@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from gristmill.text.chats.reasoning import find_open_tag, has_closed_thought, reasoning_of, written_thought
+from gristmill.text.chats.reasoning import find_open_tag, find_reasoning, find_written_thought, has_closed_thought
 from gristmill.text.chats.rendered_record import DroppedChat
 
 if TYPE_CHECKING:
@@ -43,14 +43,14 @@ def make_prompted_answer(
     Raises:
         DroppedChat: The prompt opens a thought, and the record has no reasoning to put there.
     """
-    reasoning = reasoning_of(message)
+    reasoning = find_reasoning(message)
     tags = find_open_tag(prompt, template_source, end_of_turn)
     if tags is None:
         if reasoning in rendered:
             # The prompt says that thinking is over, so no model would write the reasoning behind it.
             is_over = reasoning and has_closed_thought(prompt)
             return PromptedAnswer("", _strip_reasoning(rendered, reasoning) if is_over else rendered)
-        thought = written_thought(message)
+        thought = find_written_thought(message)
         if reasoning in thought and not has_closed_thought(prompt):
             return PromptedAnswer(thought, rendered.lstrip())
         return PromptedAnswer("", rendered)

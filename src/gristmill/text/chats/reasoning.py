@@ -15,35 +15,35 @@ _TAG = re.compile(r"([<\[])(\|?)([^<>\[\]|]*)(\|?)([>\]])\s*\Z")
 _NAMES = (("START", "END"), ("start", "end"), ("BEGIN", "END"), ("begin", "end"), ("open", "close"))
 
 
-def reasoning_of(message: Mapping[str, Any]) -> str:
+def find_reasoning(message: Mapping[str, Any]) -> str:
     r"""Find the reasoning of an answer, in a field of its own or in tags at the start of its content; empty: none.
 
-    >>> reasoning_of({"content": "<think>\nTwo and two.\n</think>\n\n4"})
+    >>> find_reasoning({"content": "<think>\nTwo and two.\n</think>\n\n4"})
     'Two and two.'
-    >>> reasoning_of({"content": "<b>4</b>, of course"})
+    >>> find_reasoning({"content": "<b>4</b>, of course"})
     ''
     """
     reasoning = message.get("reasoning_content")
     if reasoning:
         return str(reasoning).strip()
-    inline = _inline(message)
+    inline = _find_inline(message)
     return inline.group(4).strip() if inline else ""
 
 
-def written_thought(message: Mapping[str, Any]) -> str:
+def find_written_thought(message: Mapping[str, Any]) -> str:
     r"""Find reasoning at the start of the content as it is written there, with its tags and the space behind them.
 
-    >>> written_thought({"content": "<think>Two and two.</think>\n4"})
+    >>> find_written_thought({"content": "<think>Two and two.</think>\n4"})
     '<think>Two and two.</think>\n'
     """
-    inline = _inline(message)
+    inline = _find_inline(message)
     if inline is None:
         return ""
     behind = inline.string[inline.end() :]
     return inline.group().lstrip() + behind[: len(behind) - len(behind.lstrip())]
 
 
-def _inline(message: Mapping[str, Any]) -> re.Match[str] | None:
+def _find_inline(message: Mapping[str, Any]) -> re.Match[str] | None:
     content = message.get("content")
     inline = _INLINE.match(content) if isinstance(content, str) else None
     return inline if inline and _THOUGHT.search(inline.group(2)) else None

@@ -133,8 +133,8 @@ def _parse_message(raw: Any, index: int, marks: dict[int, bool]) -> Message:
     if role == "function":
         role = TOOL
     if role not in ROLES:
-        known = ", ".join(ROLES)
-        raise NotAChat("unknown_role", f"message {index} has the role {role!r:.60}; known are {known}")
+        role_names = ", ".join(ROLES)
+        raise NotAChat("unknown_role", f"message {index} has the role {role!r:.60}; known are {role_names}")
     message = dict(raw)
     message["role"] = role
     _check_content(message, index)
@@ -193,11 +193,11 @@ def _with_parsed_arguments(call: dict[str, Any]) -> dict[str, Any]:
     return {**call, "function": function} if "function" in call else function
 
 
-def _parse_json(text: str, what: str) -> Any:
+def _parse_json(text: str, noun: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise NotAChat(f"invalid_{what}", f"{what} is not JSON: {error}") from None
+        raise NotAChat(f"invalid_{noun}", f"{noun} is not JSON: {error}") from None
 
 
 def _from_messages(record: Mapping[str, Any]) -> list[Any]:
@@ -226,10 +226,10 @@ def _from_sharegpt(record: Mapping[str, Any]) -> list[Any]:
             continue
         speaker = turn.get("from")
         if not isinstance(speaker, str) or speaker not in _SPEAKERS:
-            known = ", ".join(_SPEAKERS)
-            raise NotAChat("unknown_role", f"message {index} is from {speaker!r:.60}; known are {known}")
-        others = {name: value for name, value in turn.items() if name not in ("from", "value")}
-        messages.append({"role": _SPEAKERS[speaker], "content": turn.get("value"), **others})
+            speaker_names = ", ".join(_SPEAKERS)
+            raise NotAChat("unknown_role", f"message {index} is from {speaker!r:.60}; known are {speaker_names}")
+        other_fields = {name: value for name, value in turn.items() if name not in ("from", "value")}
+        messages.append({"role": _SPEAKERS[speaker], "content": turn.get("value"), **other_fields})
     return messages
 
 

@@ -100,14 +100,14 @@ class AnswerTally:
 
     def _find_switch(self, record: Mapping[str, Any]) -> str:
         """Find a variable of the template with which prompt and rendering agree."""
-        known = self._maker.options.template_variables
+        variables = self._maker.options.template_variables
         source = self._maker.usual_finder.template.source
         for name, value in product(REASONING_SWITCHES, (False, True)):
-            if name not in source or name in known:
+            if name not in source or name in variables:
                 continue
-            other = self._maker.with_options(prompt=AS_RENDERED, template_variables={**known, name: value})
+            other_maker = self._maker.with_options(prompt=AS_RENDERED, template_variables={**variables, name: value})
             try:
-                rendered = other.make(record)
+                rendered = other_maker.make(record)
             except NotAChat:
                 continue
             counted = {name for name, _ in rendered.counts}

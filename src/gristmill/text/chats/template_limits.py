@@ -87,14 +87,14 @@ class TemplateLimits:
         import resource  # noqa: PLC0415
 
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        limit = _data_bytes() + self.max_growth_bytes
-        if any(known != resource.RLIM_INFINITY and known <= limit for known in (soft, hard)):
+        limit = _measure_data_bytes() + self.max_growth_bytes
+        if any(current_limit != resource.RLIM_INFINITY and current_limit <= limit for current_limit in (soft, hard)):
             return  # a stricter limit is in force
         self._data_limits = soft, hard
         resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
 
 
-def _data_bytes() -> int:
+def _measure_data_bytes() -> int:
     """Read what the kernel counts as data of this process (`VmData`)."""
     lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmData:")), 0)

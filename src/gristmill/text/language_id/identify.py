@@ -47,12 +47,12 @@ class LanguageIdentifier:
         if self._end_of_line >= 0:
             sums += self._vectors[self._end_of_line]
             counts += 1
-        known = np.zeros(_KNOWN_WORDS + 1, np.uint64)
+        known_words = np.zeros(_KNOWN_WORDS + 1, np.uint64)
         known_sums = np.empty((_KNOWN_WORDS + 1, sums.shape[1] + 1), np.int64)
         add_texts(
             data, begins, ends, owners, self._table, self._words, self._word_ends,
             self._min_subword, self._max_subword, self._subword_rows, self._vectors,
-            known, known_sums, sums, counts,
+            known_words, known_sums, sums, counts,
         )  # fmt: skip
         labels, scores = np.zeros(count, np.int32), np.zeros(count)
         choose_labels(

@@ -44,7 +44,7 @@ def _is_separator(byte: int) -> bool:
 
 
 @kernel
-def _remainder(hashed: np.uint32, divisor: np.uint64, inverse: np.uint64) -> np.uint64:
+def _compute_remainder(hashed: np.uint32, divisor: np.uint64, inverse: np.uint64) -> np.uint64:
     """Compute `hashed % divisor` without a division; `inverse` is 2^52 / divisor, rounded up."""
     value = np.uint64(hashed)
     product = ((value * inverse) >> np.uint64(52)) * divisor
@@ -52,7 +52,7 @@ def _remainder(hashed: np.uint32, divisor: np.uint64, inverse: np.uint64) -> np.
 
 
 @kernel
-def _word_row(
+def _find_word_row(
     data: NDArray[np.uint8],
     start: int,
     end: int,
@@ -106,18 +106,18 @@ def _add_word(
         if 0 < first < size - 1 and (data[start + first - 1] & 0xC0) == 0x80:
             continue
         hashed = _START
-        place = first
+        position = first
         for length in range(1, max_subword + 1):
-            if place >= size:
+            if position >= size:
                 break
             while True:
-                inner = 0 < place < size - 1
-                hashed = _hash_byte(hashed, data[start + place - 1] if inner else _END if place else _BEGIN)
-                place += 1
-                if not (0 < place < size - 1 and (data[start + place - 1] & 0xC0) == 0x80):
+                inner = 0 < position < size - 1
+                hashed = _hash_byte(hashed, data[start + position - 1] if inner else _END if position else _BEGIN)
+                position += 1
+                if not (0 < position < size - 1 and (data[start + position - 1] & 0xC0) == 0x80):
                     break
-            if length >= min_subword and not (length == 1 and (first == 0 or place == size)):
-                row = subword_rows[_remainder(hashed, divisor, inverse)]
+            if length >= min_subword and not (length == 1 and (first == 0 or position == size)):
+                row = subword_rows[_compute_remainder(hashed, divisor, inverse)]
                 if row != _PRUNED:
                     _add(sums, vectors[row])
                     count += 1
@@ -137,7 +137,7 @@ def add_texts(
     max_subword: int,
     subword_rows: NDArray[np.uint16],
     vectors: NDArray[np.int32],
-    known: NDArray[np.uint64],
+    known_words: NDArray[np.uint64],
     known_sums: NDArray[np.int64],
     sums: NDArray[np.int64],
     counts: NDArray[np.int64],
@@ -148,30 +148,34 @@ def add_texts(
     power of two.
     """
     for piece in range(len(begins)):
-        place, end = begins[piece], ends[piece]
+        position, end = begins[piece], ends[piece]
         owner = owners[piece]
-        while place < end:
-            if _is_separator(data[place]):
-                place += 1
+        while position < end:
+            if _is_separator(data[position]):
+                position += 1
                 continue
-            start = place
+            start = position
             hashed, key = _START, _LONG_START
-            while place < end and not _is_separator(data[place]):
-                hashed = _hash_byte(hashed, data[place])
-                key = (key ^ np.uint64(data[place])) * _LONG_PRIME
-                place += 1
+            while position < end and not _is_separator(data[position]):
+                hashed = _hash_byte(hashed, data[position])
+                key = (key ^ np.uint64(data[position])) * _LONG_PRIME
+                position += 1
             # The last slot is for words that are not cached.
-            slot = np.int64(key >> np.uint64(40)) & (len(known) - 2) if place - start <= _MAX_KNOWN else len(known) - 1
-            if known[slot] != key or place - start > _MAX_KNOWN:
-                known[slot] = key
+            slot = (
+                np.int64(key >> np.uint64(40)) & (len(known_words) - 2)
+                if position - start <= _MAX_KNOWN
+                else len(known_words) - 1
+            )
+            if known_words[slot] != key or position - start > _MAX_KNOWN:
+                known_words[slot] = key
                 total = known_sums[slot]
                 total[:] = 0
-                row = _word_row(data, start, place, hashed, table, words, word_ends)
+                row = _find_word_row(data, start, position, hashed, table, words, word_ends)
                 if row >= 0:
                     _add(total, vectors[row])
                     total[len(total) - 1] = 1
                 total[len(total) - 1] += _add_word(
-                    data, start, place, min_subword, max_subword, subword_rows, vectors, total
+                    data, start, position, min_subword, max_subword, subword_rows, vectors, total
                 )
             total = known_sums[slot]
             for column in range(sums.shape[1]):
@@ -180,7 +184,7 @@ def add_texts(
 
 
 @kernel
-def _probability_of_right(mean: NDArray[np.float64], node: NDArray[np.float64]) -> float:
+def _compute_right_probability(mean: NDArray[np.float64], node: NDArray[np.float64]) -> float:
     """Compute the probability of the right child of a node."""
     dot = 0.0
     for column in range(len(node)):
@@ -213,7 +217,7 @@ def choose_labels(
             mean[column] = sums[document, column] / (counts[document] * scale)
         best, at_least = 2 * num_leaves - 2, 0.0
         while best >= num_leaves:
-            share = _probability_of_right(mean, nodes[best - num_leaves])
+            share = _compute_right_probability(mean, nodes[best - num_leaves])
             at_least += math.log(max(share, 1.0 - share) + _SMALL)
             best = right[best - num_leaves] if share > 0.5 else left[best - num_leaves]
         logs[2 * num_leaves - 2] = 0.0
@@ -222,7 +226,7 @@ def choose_labels(
             if so_far < at_least - _DEEPER:
                 logs[left[node]] = logs[right[node]] = so_far
                 continue
-            share = _probability_of_right(mean, nodes[node])
+            share = _compute_right_probability(mean, nodes[node])
             logs[left[node]] = so_far + math.log(1.0 - share + _SMALL)
             logs[right[node]] = so_far + math.log(share + _SMALL)
         for leaf in range(num_leaves):

@@ -61,23 +61,23 @@ _OPEN_BRACKET, _CLOSE_BRACKET, _ZERO, _NINE = 0x5B, 0x5D, 0x30, 0x39
 
 
 @kernel
-def _code_point(data: NDArray[np.uint8], place: int, end: int) -> tuple[Any, int]:
+def _decode_code_point(data: NDArray[np.uint8], position: int, end: int) -> tuple[Any, int]:
     """Decode a character, as in `scan`: a kernel may call only kernels of its own module."""
-    byte = np.int64(data[place])
+    byte = np.int64(data[position])
     if byte < 0x80:
         return byte, 1
-    if byte >= 0xF0 and place + 3 < end:
-        low = ((data[place + 1] & 0x3F) << 12) | ((data[place + 2] & 0x3F) << 6) | (data[place + 3] & 0x3F)
+    if byte >= 0xF0 and position + 3 < end:
+        low = ((data[position + 1] & 0x3F) << 12) | ((data[position + 2] & 0x3F) << 6) | (data[position + 3] & 0x3F)
         return ((byte & 0x07) << 18) | low, 4
-    if byte >= 0xE0 and place + 2 < end:
-        return ((byte & 0x0F) << 12) | ((data[place + 1] & 0x3F) << 6) | (data[place + 2] & 0x3F), 3
-    if byte >= 0xC0 and place + 1 < end:
-        return ((byte & 0x1F) << 6) | (data[place + 1] & 0x3F), 2
+    if byte >= 0xE0 and position + 2 < end:
+        return ((byte & 0x0F) << 12) | ((data[position + 1] & 0x3F) << 6) | (data[position + 2] & 0x3F), 3
+    if byte >= 0xC0 and position + 1 < end:
+        return ((byte & 0x1F) << 6) | (data[position + 1] & 0x3F), 2
     return 0xFFFD, 1
 
 
 @kernel
-def _class_of(classes: NDArray[np.uint16], code: int) -> Any:
+def _classify(classes: NDArray[np.uint16], code: int) -> Any:
     return np.int64(classes[code]) if code < len(classes) else 0
 
 
@@ -85,17 +85,17 @@ def _class_of(classes: NDArray[np.uint16], code: int) -> Any:
 def _strip(data: NDArray[np.uint8], start: int, end: int, classes: NDArray[np.uint16]) -> tuple[int, int]:
     """Return where the text begins and ends without the space around it."""
     while start < end:
-        code, size = _code_point(data, start, end)
-        if not _class_of(classes, code) & _SPACE:
+        code, size = _decode_code_point(data, start, end)
+        if not _classify(classes, code) & _SPACE:
             break
         start += size
     stop = start
-    place = start
-    while place < end:
-        code, size = _code_point(data, place, end)
-        place += size
-        if not _class_of(classes, code) & _SPACE:
-            stop = place
+    position = start
+    while position < end:
+        code, size = _decode_code_point(data, position, end)
+        position += size
+        if not _classify(classes, code) & _SPACE:
+            stop = position
     return start, stop
 
 
@@ -103,11 +103,11 @@ def _strip(data: NDArray[np.uint8], start: int, end: int, classes: NDArray[np.ui
 def _count_words(data: NDArray[np.uint8], start: int, end: int, classes: NDArray[np.uint16]) -> tuple[int, int]:
     """Return the number of words, as `scan` counts them, and the characters of the longest."""
     num_words = longest = length = last = 0
-    place = start
-    while place < end:
-        code, size = _code_point(data, place, end)
-        kind = _class_of(classes, code)
-        place += size
+    position = start
+    while position < end:
+        code, size = _decode_code_point(data, position, end)
+        kind = _classify(classes, code)
+        position += size
         if kind & _SPACE:
             length = last = 0
             continue
@@ -122,12 +122,12 @@ def _count_words(data: NDArray[np.uint8], start: int, end: int, classes: NDArray
 
 
 @kernel
-def _matches_at(data: NDArray[np.uint8], place: int, end: int, phrase: NDArray[np.uint8]) -> bool:
+def _matches_at(data: NDArray[np.uint8], position: int, end: int, phrase: NDArray[np.uint8]) -> bool:
     """Whether a phrase, given in lower case, is at this place in any case."""
-    if place + len(phrase) > end:
+    if position + len(phrase) > end:
         return False
     for offset in range(len(phrase)):
-        byte = data[place + offset]
+        byte = data[position + offset]
         if (byte | 0x20 if 0x41 <= byte <= 0x5A else byte) != phrase[offset]:
             return False
     return True
@@ -144,11 +144,11 @@ def _find_phrases(
 ) -> int:
     """Return a bit for each phrase that occurs. `begins`: the bytes that a phrase can begin with, in either case."""
     occurring = 0
-    for place in range(start, end):
-        if begins[data[place]]:
+    for position in range(start, end):
+        if begins[data[position]]:
             first = 0
             for phrase in range(len(ends)):
-                if _matches_at(data, place, end, phrases[first : ends[phrase]]):
+                if _matches_at(data, position, end, phrases[first : ends[phrase]]):
                     occurring |= 1 << phrase
                 first = ends[phrase]
     return occurring
@@ -160,7 +160,7 @@ def _copy_without_citations(
     start: int,
     end: int,
     out: NDArray[np.uint8],
-    place: int,
+    position: int,
     cut: NDArray[np.uint8],
     ends: NDArray[np.int64],
 ) -> int:
@@ -183,11 +183,11 @@ def _copy_without_citations(
                     stop = start + size
                 first = ends[phrase]
         if stop == start:
-            out[place] = data[start]
-            place += 1
+            out[position] = data[start]
+            position += 1
             stop = start + 1
         start = stop
-    return place
+    return position
 
 
 @kernel
@@ -196,12 +196,12 @@ def _ends_sentence(data: NDArray[np.uint8], start: int, end: int, classes: NDArr
     last = end - 1
     while last > start and (data[last] & 0xC0) == 0x80:
         last -= 1
-    code, _ = _code_point(data, last, end)
+    code, _ = _decode_code_point(data, last, end)
     if code == _DOT:
         return end - start < 3 or data[end - 2] != _DOT or data[end - 3] != _DOT
     if code == _ELLIPSIS:
         return False
-    return bool(_class_of(classes, code) & _TERMINAL) or code in _QUOTES
+    return bool(_classify(classes, code) & _TERMINAL) or code in _QUOTES
 
 
 @kernel
@@ -213,11 +213,11 @@ def _count_sentences(data: NDArray[np.uint8], start: int, end: int, classes: NDA
     """
     count = 0
     ended, closes = True, False
-    place = start
-    while place < end:
-        code, size = _code_point(data, place, end)
-        kind = _class_of(classes, code)
-        place += size
+    position = start
+    while position < end:
+        code, size = _decode_code_point(data, position, end)
+        kind = _classify(classes, code)
+        position += size
         if kind & _SPACE:
             if closes and not ended:
                 count += 1
@@ -267,8 +267,8 @@ def clean_pages(
             code = _EMPTY
         elif rules[0] >= 0:
             characters = 0
-            for place in range(start, end):
-                characters += (data[place] & 0xC0) != 0x80  # the first byte of each character
+            for position in range(start, end):
+                characters += (data[position] & 0xC0) != 0x80  # the first byte of each character
             if characters > rules[0]:
                 code = _MAX_CHARACTERS
                 deciding_numbers[page] = characters

@@ -61,7 +61,7 @@ _END_OF_SPACES = 0x3001
 
 
 @cache
-def character_classes() -> NDArray[np.uint16]:
+def make_character_classes() -> NDArray[np.uint16]:
     """Return the bits of each code point, which is the index. Code points beyond the table have none."""
     classes = np.zeros(_NUM_CODE_POINTS, dtype=np.uint16)
     characters = np.arange(_NUM_CODE_POINTS, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")

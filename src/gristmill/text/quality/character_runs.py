@@ -26,14 +26,14 @@ def _size_of(byte: int) -> int:
 def count_character_runs(data: NDArray[np.uint8], offsets: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
     """Count in all documents. The space and control characters end a run; spaces beyond ASCII do not."""
     for document in range(len(offsets) - 1):
-        place, end = offsets[document], offsets[document + 1]
+        position, end = offsets[document], offsets[document + 1]
         longest = run = before = 0
-        while place < end:
-            stop = min(place + _size_of(data[place]), end)
+        while position < end:
+            stop = min(position + _size_of(data[position]), end)
             character = 0  # its bytes as one number: enough to compare, without decoding
-            while place < stop:
-                character = (character << 8) | data[place]
-                place += 1
+            while position < stop:
+                character = (character << 8) | data[position]
+                position += 1
             run = 0 if character <= 32 else run + 1 if character == before else 1
             before = character
             longest = max(longest, run)

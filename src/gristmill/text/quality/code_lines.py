@@ -77,46 +77,47 @@ def pair_kinds() -> NDArray[np.uint8]:
 
 
 @cache
-def keyword_codes() -> NDArray[np.uint64]:
+def make_keyword_codes() -> NDArray[np.uint64]:
     """Return each keyword as a number, 5 bits a letter, sorted."""
     codes = [
-        sum(ord(char) - 96 << _LETTER_BITS * place for place, char in enumerate(word)) for word in _KEYWORDS.split()
+        sum(ord(char) - 96 << _LETTER_BITS * position for position, char in enumerate(word))
+        for word in _KEYWORDS.split()
     ]
     return np.array(sorted(codes), np.uint64)
 
 
 @kernel
-def _code_point(data: NDArray[np.uint8], place: int, end: int) -> tuple[Any, int]:
+def _decode_code_point(data: NDArray[np.uint8], position: int, end: int) -> tuple[Any, int]:
     """Decode a character, as in `scan`: a kernel may call only kernels of its own module."""
-    byte = np.int64(data[place])
+    byte = np.int64(data[position])
     if byte < 0x80:
         return byte, 1
-    if byte >= 0xF0 and place + 3 < end:
-        low = ((data[place + 1] & 0x3F) << 12) | ((data[place + 2] & 0x3F) << 6) | (data[place + 3] & 0x3F)
+    if byte >= 0xF0 and position + 3 < end:
+        low = ((data[position + 1] & 0x3F) << 12) | ((data[position + 2] & 0x3F) << 6) | (data[position + 3] & 0x3F)
         return ((byte & 0x07) << 18) | low, 4
-    if byte >= 0xE0 and place + 2 < end:
-        return ((byte & 0x0F) << 12) | ((data[place + 1] & 0x3F) << 6) | (data[place + 2] & 0x3F), 3
-    if byte >= 0xC0 and place + 1 < end:
-        return ((byte & 0x1F) << 6) | (data[place + 1] & 0x3F), 2
+    if byte >= 0xE0 and position + 2 < end:
+        return ((byte & 0x0F) << 12) | ((data[position + 1] & 0x3F) << 6) | (data[position + 2] & 0x3F), 3
+    if byte >= 0xC0 and position + 1 < end:
+        return ((byte & 0x1F) << 6) | (data[position + 1] & 0x3F), 2
     return 0xFFFD, 1
 
 
 @kernel
-def _byte_at(data: NDArray[np.uint8], place: int, end: int) -> Any:
+def _read_byte(data: NDArray[np.uint8], position: int, end: int) -> Any:
     """Return a byte of the line, or 0 behind its end."""
-    return data[place] if place < end else 0
+    return data[position] if position < end else 0
 
 
 @kernel
 def _begins_with_keyword(data: NDArray[np.uint8], start: int, end: int, keywords: NDArray[np.uint64]) -> bool:
     code = np.uint64(0)
-    place = start
-    while place < end and 97 <= data[place] <= 122:
-        if place - start == _MAX_KEYWORD:
+    position = start
+    while position < end and 97 <= data[position] <= 122:
+        if position - start == _MAX_KEYWORD:
             return False
-        code |= np.uint64(data[place] - 96) << np.uint64(_LETTER_BITS * (place - start))
-        place += 1
-    following = _byte_at(data, place, end)
+        code |= np.uint64(data[position] - 96) << np.uint64(_LETTER_BITS * (position - start))
+        position += 1
+    following = _read_byte(data, position, end)
     # The keyword is only the start of a name or a word: "for_each", "if-then", "let's".
     if 65 <= following <= 90 or 48 <= following <= 57 or following in (95, 39, 45):
         return False
@@ -141,7 +142,7 @@ def _score_line(
     keywords: NDArray[np.uint64],
 ) -> Any:
     """Return the points of a line from byte `start` to `end`, without the space at its ends: above 0 it is code."""
-    first, second = data[start], _byte_at(data, start + 1, end)
+    first, second = data[start], _read_byte(data, start + 1, end)
     is_directive = first == 35
     # // /* */ #! #'
     if (first == 47 and second in (47, 42)) or (first == 42 and second == 47) or (is_directive and second in (33, 39)):
@@ -156,17 +157,17 @@ def _score_line(
     word = _OPEN_WORD
     quote = 0
     before, before_kind = np.int64(32), np.int64(_SPACE)
-    place = start
-    while place < end:
-        code, size = _code_point(data, place, end)
+    position = start
+    while position < end:
+        code, size = _decode_code_point(data, position, end)
         kind = np.int64(classes[code]) if code < len(classes) else np.int64(0)
-        following = _byte_at(data, place + size, end)
-        here, earlier, earlier_kind = place, before, before_kind
-        place += size
+        following = _read_byte(data, position + size, end)
+        character_start, earlier, earlier_kind = position, before, before_kind
+        position += size
         before, before_kind = code, kind
         if quote:
-            if code == 92 and place < end:
-                place += _code_point(data, place, end)[1]
+            if code == 92 and position < end:
+                position += _decode_code_point(data, position, end)[1]
             elif code == quote:
                 quote = 0
             continue
@@ -176,7 +177,7 @@ def _score_line(
             in_address = False
             continue
         begins_comment = (code == 35 and following == 32) or (code == 47 and following == 47)
-        if begins_comment and here > start and earlier_kind & _SPACE:
+        if begins_comment and character_start > start and earlier_kind & _SPACE:
             break
         if in_address:  # the rest of a URL looks like code and is none
             continue
@@ -219,7 +220,7 @@ def _score_line(
     last_place = end - 1
     while last_place > start and data[last_place] & 0xC0 == 0x80:
         last_place -= 1
-    last_code = _code_point(data, last_place, end)[0]
+    last_code = _decode_code_point(data, last_place, end)[0]
     ends_sentence = last_code < len(classes) and classes[last_code] & _TERMINAL != 0
     begins_small = 97 <= first <= 122
     return (
@@ -245,15 +246,15 @@ def _find_fence(data: NDArray[np.uint8], start: int, end: int) -> Any:
     if first in (96, 126) and end - start >= 3 and data[start + 1] == first and data[start + 2] == first:
         return first
     num_double = num_single = 0
-    place = start
-    while place + 2 < end:
-        byte = data[place]
-        if byte in (34, 39) and data[place + 1] == byte and data[place + 2] == byte:
+    position = start
+    while position + 2 < end:
+        byte = data[position]
+        if byte in (34, 39) and data[position + 1] == byte and data[position + 2] == byte:
             num_double += byte == 34
             num_single += byte == 39
-            place += 3
+            position += 3
         else:
-            place += 1
+            position += 1
     if num_double % 2:
         return 34
     return 39 if num_single % 2 else 0

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gristmill.core.errors import GristmillError
-from gristmill.text.buffers import text_buffers
+from gristmill.text.buffers import get_text_buffers
 from gristmill.text.quality import character_runs, code_lines, repeated_lines, repeated_words, scan
-from gristmill.text.quality.character_classes import character_classes
+from gristmill.text.quality.character_classes import make_character_classes
 from gristmill.text.quality.character_runs import count_character_runs
-from gristmill.text.quality.code_lines import count_code_lines, keyword_codes, pair_kinds
+from gristmill.text.quality.code_lines import count_code_lines, make_keyword_codes, pair_kinds
 from gristmill.text.quality.repeated_lines import count_repeated_lines
 from gristmill.text.quality.repeated_words import count_repeated_words
 
@@ -134,13 +134,13 @@ class TextCounter:
 
     def count(self, texts: pa.LargeStringArray, stop_list: NDArray[np.int64] | None = None) -> Counts:
         """Return the counts of each text; null counts as empty. `stop_list`: the list of stop words, -1 for none."""
-        data, offsets = text_buffers(texts)
+        data, offsets = get_text_buffers(texts)
         num_texts = len(texts)
         needs = self.needs
         self._make_room(offsets)
         if stop_list is None:
             stop_list = np.full(num_texts, -1, np.int64)
-        seen = np.full(self._stop_words.num_words, -1, np.int64)
+        last_document = np.full(self._stop_words.num_words, -1, np.int64)
         scanned = np.zeros((num_texts, len(scan.COUNTERS)), np.int64)
         lines = np.zeros((num_texts, len(repeated_lines.COUNTERS)), np.int64)
         words = np.zeros((num_texts, len(repeated_words.COUNTERS)), np.int64)
@@ -154,8 +154,8 @@ class TextCounter:
         first = 0
         while first < num_texts:
             stop = scan.scan_texts(
-                data, offsets, first, character_classes(),
-                self._stop_words.keys, self._stop_words.numbers, stop_list, seen, scanned,
+                data, offsets, first, make_character_classes(),
+                self._stop_words.keys, self._stop_words.numbers, stop_list, last_document, scanned,
                 noted_words, room.word_hashes, word_stops, noted_lines, room.line_hashes, line_stops,
             )  # fmt: skip
             if needs.lines:
@@ -174,7 +174,7 @@ class TextCounter:
             if needs.code:
                 count_code_lines(
                     data, offsets, first, stop, room.lines, line_stops,
-                    character_classes(), pair_kinds(), keyword_codes(), code,
+                    make_character_classes(), pair_kinds(), make_keyword_codes(), code,
                 )  # fmt: skip
             if needs.longest_run:
                 count_repeated_words(

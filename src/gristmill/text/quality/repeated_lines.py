@@ -30,7 +30,7 @@ _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
 @kernel
-def _table_size(count: int) -> int:
+def _choose_table_size(count: int) -> int:
     size = 16
     while size < 2 * count:
         size *= 2
@@ -38,7 +38,7 @@ def _table_size(count: int) -> int:
 
 
 @kernel
-def _slot(hashed: np.uint64, mask: int) -> np.int64:
+def _find_slot(hashed: np.uint64, mask: int) -> np.int64:
     return np.int64((hashed * _SPREAD) >> np.uint64(24)) & mask
 
 
@@ -64,10 +64,10 @@ def _number_lines(
     numbers: NDArray[np.int32],
 ) -> None:
     """Give each line the number of the first line that is equal to it."""
-    size = _table_size(len(lines))
+    size = _choose_table_size(len(lines))
     table[:size] = 0
     for line in range(len(lines)):
-        slot = _slot(hashes[line], size - 1)
+        slot = _find_slot(hashes[line], size - 1)
         while table[slot] != 0:
             other = table[slot] - 1
             if hashes[other] == hashes[line] and _is_same_line(data, start, lines[line], lines[other]):
@@ -93,7 +93,7 @@ def _is_repeated_paragraph(
     for line in range(first, stop):
         hashed = (hashed ^ np.uint64(numbers[line])) * _SPREAD
         hashed ^= hashed >> np.uint64(29)
-    slot = _slot(hashed, mask)
+    slot = _find_slot(hashed, mask)
     while table[slot] != 0:
         other = table[slot] - 1
         size = 0
@@ -133,7 +133,7 @@ def count_repeated_lines(
         row = counts[document]
         row[:] = 0
         row[0] = len(own)
-        size = _table_size(len(own))
+        size = _choose_table_size(len(own))
         table[:size] = 0  # now for paragraphs
         paragraph = characters = 0
         for line in range(len(own)):

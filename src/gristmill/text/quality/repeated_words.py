@@ -44,7 +44,7 @@ _COLUMN_OF_LENGTH = 2
 
 
 @kernel
-def _table_size(count: int) -> int:
+def _choose_table_size(count: int) -> int:
     size = 16
     while size < 2 * count:
         size *= 2
@@ -52,7 +52,7 @@ def _table_size(count: int) -> int:
 
 
 @kernel
-def _slot(hashed: np.uint64, mask: int) -> np.int64:
+def _find_slot(hashed: np.uint64, mask: int) -> np.int64:
     return np.int64((hashed * _SPREAD) >> np.uint64(24)) & mask
 
 
@@ -80,11 +80,11 @@ def _number_words(
     times: NDArray[np.int32],
 ) -> int:
     """Number the distinct words of a document as they come, count each of them, and return how many there are."""
-    size = _table_size(len(words))
+    size = _choose_table_size(len(words))
     table[:size] = 0
     count = 0
     for word in range(len(words)):
-        slot = _slot(hashes[word], size - 1)
+        slot = _find_slot(hashes[word], size - 1)
         while table[slot] != 0:
             other = firsts[table[slot] - 1]
             if hashes[other] == hashes[word] and _is_same_word(data, start, words[word], words[other]):
@@ -127,13 +127,13 @@ def _make_pieces(words: NDArray[np.int32], hashes: NDArray[np.uint64]) -> bool:
 
 @kernel
 def _keep_repeated(
-    places: NDArray[np.int32], stops: NDArray[np.int32], numbers: NDArray[np.int32], times: NDArray[np.int32]
+    starts: NDArray[np.int32], stops: NDArray[np.int32], numbers: NDArray[np.int32], times: NDArray[np.int32]
 ) -> int:
     """Keep the places (with the ends and numbers of their runs) whose run occurs again; return how many there are."""
     num_kept = 0
-    for index in range(len(places)):
+    for index in range(len(starts)):
         if times[numbers[index]] > 1:
-            places[num_kept] = places[index]
+            starts[num_kept] = starts[index]
             stops[num_kept] = stops[index]
             numbers[num_kept] = numbers[index]
             num_kept += 1
@@ -142,7 +142,7 @@ def _keep_repeated(
 
 @kernel
 def _lengthen(
-    places: NDArray[np.int32],
+    starts: NDArray[np.int32],
     stops: NDArray[np.int32],
     numbers: NDArray[np.int32],
     words: NDArray[np.int32],
@@ -155,16 +155,16 @@ def _lengthen(
 
     `pieces` has the number of the piece that begins with each word, -1 if the piece occurs only once.
     """
-    size = _table_size(len(places))
+    size = _choose_table_size(len(starts))
     table[:size] = 0
     num_kept = count = 0
-    for index in range(len(places)):
+    for index in range(len(starts)):
         stop = stops[index]
         if stop >= len(words) or pieces[stop] < 0:
             continue
         # The shorter run and the piece behind it, as one number: equal keys are equal runs, no texts are compared.
         key = (np.uint64(numbers[index]) << np.uint64(32)) | np.uint64(pieces[stop])
-        slot = _slot(key, size - 1)
+        slot = _find_slot(key, size - 1)
         while table[slot] != 0 and keys[table[slot] - 1] != key:
             slot = (slot + 1) & (size - 1)
         if table[slot] == 0:
@@ -172,7 +172,7 @@ def _lengthen(
             times[count] = 0
             count += 1
             table[slot] = count
-        places[num_kept] = places[index]
+        starts[num_kept] = starts[index]
         stops[num_kept] = stop + words[stop, _PIECE_WORDS]
         numbers[num_kept] = table[slot] - 1
         times[numbers[num_kept]] += 1
@@ -181,15 +181,15 @@ def _lengthen(
 
 
 @kernel
-def _count_covered(places: NDArray[np.int32], stops: NDArray[np.int32], ends: NDArray[np.int64]) -> int:
+def _count_covered(starts: NDArray[np.int32], stops: NDArray[np.int32], ends: NDArray[np.int64]) -> int:
     """Count the characters of words that any of the runs covers; `ends[w]` counts the characters of the first w words.
 
     A run that begins later never ends earlier, so one pass is enough.
     """
     covered = 0
     reached = 0
-    for index in range(len(places)):
-        first = max(places[index], reached)
+    for index in range(len(starts)):
+        first = max(starts[index], reached)
         reached = stops[index]
         covered += ends[reached] - ends[first]
     return covered
@@ -197,7 +197,7 @@ def _count_covered(places: NDArray[np.int32], stops: NDArray[np.int32], ends: ND
 
 @kernel
 def _count_covered_by_top_run(
-    places: NDArray[np.int32],
+    starts: NDArray[np.int32],
     stops: NDArray[np.int32],
     numbers: NDArray[np.int32],
     times: NDArray[np.int32],
@@ -211,10 +211,10 @@ def _count_covered_by_top_run(
         most = max(most, times[number])
         reached[number] = 0
         covered[number] = 0
-    for index in range(len(places)):
+    for index in range(len(starts)):
         number = numbers[index]
         if times[number] == most:
-            first = max(places[index], reached[number])
+            first = max(starts[index], reached[number])
             reached[number] = stops[index]
             covered[number] += ends[reached[number]] - ends[first]
             best = max(best, covered[number])
@@ -234,26 +234,26 @@ def _count_runs(
     row: NDArray[np.int64],
 ) -> None:
     """Count runs of 2 to `longest` pieces; `pieces` has the number of each, and `room[2]` how often it occurs."""
-    numbers, places, times, reached, stops = room[0], room[1], room[2], room[3], room[4]
+    numbers, starts, times, reached, stops = room[0], room[1], room[2], room[3], room[4]
     for word in range(len(words)):
-        places[word] = word
+        starts[word] = word
         stops[word] = word + words[word, _PIECE_WORDS]
         numbers[word] = pieces[word]
         if times[pieces[word]] == 1:
             pieces[word] = -1
-    num_kept = _keep_repeated(places[: len(words)], stops, numbers, times)
+    num_kept = _keep_repeated(starts[: len(words)], stops, numbers, times)
     for length in range(2, longest + 1):
-        num_kept = _lengthen(places[:num_kept], stops, numbers, words, pieces, table, keys, times)
-        num_kept = _keep_repeated(places[:num_kept], stops, numbers, times)
+        num_kept = _lengthen(starts[:num_kept], stops, numbers, words, pieces, table, keys, times)
+        num_kept = _keep_repeated(starts[:num_kept], stops, numbers, times)
         if num_kept == 0:
             return
         column = length + _COLUMN_OF_LENGTH
         if length <= _LAST_TOP:
             row[column] = _count_covered_by_top_run(
-                places[:num_kept], stops, numbers[:num_kept], times, ends, reached, covered
+                starts[:num_kept], stops, numbers[:num_kept], times, ends, reached, covered
             )
         else:
-            row[column] = _count_covered(places[:num_kept], stops, ends)
+            row[column] = _count_covered(starts[:num_kept], stops, ends)
 
 
 @kernel
@@ -278,7 +278,7 @@ def count_repeated_words(
     of the six rows of `room` and of the two of `sums` for one more than it has words. The noted words are overwritten.
     """
     begin = 0
-    places, times, numbers = room[1], room[2], room[5]
+    starts, times, numbers = room[1], room[2], room[5]
     ends, covered = sums[0], sums[1]
     for document in range(first, stop):
         own, own_hashes = words[begin : word_stops[document]], hashes[begin : word_stops[document]]
@@ -286,7 +286,7 @@ def count_repeated_words(
         row = counts[document]
         row[:] = 0
         row[0] = len(own)
-        row[2] = _number_words(data, offsets[document], own, own_hashes, table, numbers, places, times)
+        row[2] = _number_words(data, offsets[document], own, own_hashes, table, numbers, starts, times)
         run = 0
         ends[0] = 0
         for word in range(len(own)):
@@ -296,5 +296,5 @@ def count_repeated_words(
         row[1] = ends[len(own)]
         if longest > 1:
             if _make_pieces(own, own_hashes):
-                _number_words(data, offsets[document], own, own_hashes, table, numbers, places, times)
+                _number_words(data, offsets[document], own, own_hashes, table, numbers, starts, times)
             _count_runs(own, longest, ends, numbers, room, table, keys, covered, row)

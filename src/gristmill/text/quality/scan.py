@@ -63,23 +63,23 @@ _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
 @kernel
-def _code_point(data: NDArray[np.uint8], place: int, end: int) -> tuple[Any, int]:
+def _decode_code_point(data: NDArray[np.uint8], position: int, end: int) -> tuple[Any, int]:
     """Return the code point at a place and its number of bytes. Bytes that are not UTF-8 give any code point."""
-    byte = np.int64(data[place])
+    byte = np.int64(data[position])
     if byte < 0x80:
         return byte, 1
-    if byte >= 0xF0 and place + 3 < end:
-        low = ((data[place + 1] & 0x3F) << 12) | ((data[place + 2] & 0x3F) << 6) | (data[place + 3] & 0x3F)
+    if byte >= 0xF0 and position + 3 < end:
+        low = ((data[position + 1] & 0x3F) << 12) | ((data[position + 2] & 0x3F) << 6) | (data[position + 3] & 0x3F)
         return ((byte & 0x07) << 18) | low, 4
-    if byte >= 0xE0 and place + 2 < end:
-        return ((byte & 0x0F) << 12) | ((data[place + 1] & 0x3F) << 6) | (data[place + 2] & 0x3F), 3
-    if byte >= 0xC0 and place + 1 < end:
-        return ((byte & 0x1F) << 6) | (data[place + 1] & 0x3F), 2
+    if byte >= 0xE0 and position + 2 < end:
+        return ((byte & 0x0F) << 12) | ((data[position + 1] & 0x3F) << 6) | (data[position + 2] & 0x3F), 3
+    if byte >= 0xC0 and position + 1 < end:
+        return ((byte & 0x1F) << 6) | (data[position + 1] & 0x3F), 2
     return 0xFFFD, 1
 
 
 @kernel
-def _class_of(classes: NDArray[np.uint16], code: int) -> Any:
+def _classify(classes: NDArray[np.uint16], code: int) -> Any:
     return np.int64(classes[code]) if code < len(classes) else 0
 
 
@@ -135,7 +135,7 @@ def scan_texts(
         spaces = letters = digits = capitals = 0
         num_words = word_characters = longest_word = alphabetic = hash_words = ellipsis_words = stop_words = 0
         num_lines = all_line_characters = longest_line = bullets = ellipsis_lines = terminals = short = 0
-        place = start
+        position = start
         gap, feeds = 0, 2  # as if two line feeds came before: the first line opens a paragraph
         gap_hash = _SEED
         line_start = line_end = start
@@ -144,21 +144,21 @@ def scan_texts(
         opens_paragraph = True
         last_code = 0
         while True:
-            while place < end:
-                code, size = _code_point(data, place, end)
-                if not _class_of(classes, code) & _SPACE:
+            while position < end:
+                code, size = _decode_code_point(data, position, end)
+                if not _classify(classes, code) & _SPACE:
                     break
                 gap += 1
                 gap_hash = (gap_hash ^ np.uint64(code)) * _PRIME
                 feeds += code == _LINE_FEED
-                place += size
-            if line_words and (feeds or place >= end):
+                position += size
+            if line_words and (feeds or position >= end):
                 num_lines += 1
                 all_line_characters += line_characters
                 longest_line = max(longest_line, line_characters)
                 short += line_characters <= _SHORT_LINE
-                bullets += (_class_of(classes, _code_point(data, line_start, end)[0]) & _BULLET) != 0
-                terminals += (_class_of(classes, last_code) & _TERMINAL) != 0
+                bullets += (_classify(classes, _decode_code_point(data, line_start, end)[0]) & _BULLET) != 0
+                terminals += (_classify(classes, last_code) & _TERMINAL) != 0
                 ellipsis_lines += last_code == _ELLIPSIS or (
                     last_code == _DOT
                     and line_end - line_start >= 3
@@ -173,7 +173,7 @@ def scan_texts(
                     line_hashes[num_lines_kept] = line_hash
                     num_lines_kept += 1
                 line_words = 0
-            if place >= end:
+            if position >= end:
                 break
             if num_words:
                 spaces += gap
@@ -182,20 +182,20 @@ def scan_texts(
                 # Without the gaps, lines that differ in them alone would share a hash: searching them is quadratic.
                 line_hash = (line_hash ^ gap_hash) * _SPREAD
             else:
-                line_start = place
+                line_start = position
                 line_characters = 0
                 line_hash = _SEED
                 opens_paragraph = feeds >= 2
             gap = feeds = 0
             gap_hash = _SEED
 
-            word_start = place
+            word_start = position
             length = kinds = last_kind = 0
             has_hash = has_ellipsis = False
             hashed, before, core = _SEED, np.uint64(0), np.uint64(0)
-            while place < end:
-                code, size = _code_point(data, place, end)
-                kind = _class_of(classes, code)
+            while position < end:
+                code, size = _decode_code_point(data, position, end)
+                kind = _classify(classes, code)
                 if kind & _LETTER_OR_DIGIT:
                     if last_kind:
                         if (kind | last_kind) & _SPACELESS:
@@ -217,20 +217,20 @@ def scan_texts(
                     if code == _HASH:
                         has_hash = True
                     elif code == _DOT:
-                        if place + 2 < end and data[place + 1] == _DOT and data[place + 2] == _DOT:
+                        if position + 2 < end and data[position + 1] == _DOT and data[position + 2] == _DOT:
                             has_ellipsis = True
                     elif code == _ELLIPSIS:
                         has_ellipsis = True
                 last_code = code
                 length += 1
-                place += size
+                position += size
             hashed = (hashed ^ before) * _PRIME
 
             num_words += 1
             line_words += 1
             word_characters += length
             line_characters += length
-            line_end = place
+            line_end = position
             longest_word = max(longest_word, length)
             alphabetic += (kinds >> 1) & 1
             hash_words += has_hash
@@ -244,7 +244,7 @@ def scan_texts(
                     stop_seen[number] = document
             if num_words_kept < words_end:
                 words[num_words_kept, WORD_START] = word_start - start
-                words[num_words_kept, WORD_END] = place - start
+                words[num_words_kept, WORD_END] = position - start
                 words[num_words_kept, WORD_CHARACTERS] = length
                 words[num_words_kept, WORD_SHARE] = last_kind >> _SHARE_SHIFT or _WHOLE_WORD
                 word_hashes[num_words_kept] = hashed

@@ -42,7 +42,7 @@ _WITHOUT_GAPS = (
 
 
 @cache
-def character_table() -> NDArray[np.uint32]:
+def make_character_table() -> NDArray[np.uint32]:
     """Make the table: for each character below 2^16 `GAP`, `IGNORED`, or what it is folded to, perhaps with `ALONE`."""
     table = np.array([_fold_character(chr(code)) for code in range(1 << 16)], dtype=np.uint32)
     for first, last in _WITHOUT_GAPS:

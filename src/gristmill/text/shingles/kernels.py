@@ -50,19 +50,19 @@ def _gather(hashed: np.uint64, folded: np.uint64) -> np.uint64:
 
 
 @kernel
-def _decode_character(data: NDArray[np.uint8], place: Any, stop: int) -> tuple[Any, Any]:
+def _decode_character(data: NDArray[np.uint8], position: Any, stop: int) -> tuple[Any, Any]:
     """Decode a character of more than one byte, and find where the next one begins. The bytes are valid UTF-8."""
-    first = np.int64(data[place])
-    if first < 0xE0 or place + 2 >= stop:
-        second = np.int64(data[place + 1]) if place + 1 < stop else 0
-        return (first & 0x1F) << 6 | (second & 0x3F), place + 2
-    if first < 0xF0 or place + 3 >= stop:
-        return (first & 0x0F) << 12 | (np.int64(data[place + 1]) & 0x3F) << 6 | (
-            np.int64(data[place + 2]) & 0x3F
-        ), place + 3
-    return (first & 0x07) << 18 | (np.int64(data[place + 1]) & 0x3F) << 12 | (np.int64(data[place + 2]) & 0x3F) << 6 | (
-        np.int64(data[place + 3]) & 0x3F
-    ), place + 4
+    first = np.int64(data[position])
+    if first < 0xE0 or position + 2 >= stop:
+        second = np.int64(data[position + 1]) if position + 1 < stop else 0
+        return (first & 0x1F) << 6 | (second & 0x3F), position + 2
+    if first < 0xF0 or position + 3 >= stop:
+        return (first & 0x0F) << 12 | (np.int64(data[position + 1]) & 0x3F) << 6 | (
+            np.int64(data[position + 2]) & 0x3F
+        ), position + 3
+    return (first & 0x07) << 18 | (np.int64(data[position + 1]) & 0x3F) << 12 | (
+        np.int64(data[position + 2]) & 0x3F
+    ) << 6 | (np.int64(data[position + 3]) & 0x3F), position + 4
 
 
 @kernel
@@ -86,12 +86,12 @@ def hash_words(
     first tested for being negative.
     """
     hashed, inside = _START, _0
-    place, last, count = np.uint64(start), np.uint64(stop), np.uint64(num_words)
+    position, last, count = np.uint64(start), np.uint64(stop), np.uint64(num_words)
     room = np.uint64(len(words) - 2)
-    while place < last and count < room:
-        end = min(last, place + (room - count))  # a byte ends at most one word
-        while place < end:
-            byte = data[place]
+    while position < last and count < room:
+        end = min(last, position + (room - count))  # a byte ends at most one word
+        while position < end:
+            byte = data[position]
             if byte >= 128:
                 break
             folded = np.uint64(table[byte])
@@ -100,11 +100,11 @@ def hash_words(
             count += inside & ~is_letter
             hashed = (hashed ^ folded) * _LETTER if is_letter else _START
             inside = is_letter
-            place += _1
-        if place >= end:
+            position += _1
+        if position >= end:
             continue
-        code, after = _decode_character(data, np.int64(place), stop)
-        place = np.uint64(after)
+        code, after = _decode_character(data, np.int64(position), stop)
+        position = np.uint64(after)
         entry = table[code] if code < 65536 else _classify_supplementary(code)
         if entry == 1:
             continue
@@ -121,7 +121,7 @@ def hash_words(
     count += inside
     for index in range(num_words, np.int64(count)):
         words[index] = _mix(words[index])
-    return np.int64(place), np.int64(count)
+    return np.int64(position), np.int64(count)
 
 
 @kernel
@@ -129,13 +129,13 @@ def _roll(words: NDArray[np.uint64], count: int, ngram: int, shingles: NDArray[n
     """Write the shingles of `count` words: one begins with each word but the last `ngram - 1`."""
     leaving = np.uint64(1)
     rolled = np.uint64(0)
-    for place in range(ngram):
-        rolled = rolled * _BASE + words[place]
+    for position in range(ngram):
+        rolled = rolled * _BASE + words[position]
         leaving *= _BASE
     shingles[0] = rolled
-    for place in range(ngram, count):
-        rolled = rolled * _BASE + words[place] - words[place - ngram] * leaving
-        shingles[place - ngram + 1] = rolled
+    for position in range(ngram, count):
+        rolled = rolled * _BASE + words[position] - words[position - ngram] * leaving
+        shingles[position - ngram + 1] = rolled
 
 
 @kernel
@@ -146,13 +146,13 @@ def _update(
     for first in range(0, count, 8):
         x0, x1, x2, x3 = shingles[first], shingles[first + 1], shingles[first + 2], shingles[first + 3]
         x4, x5, x6, x7 = shingles[first + 4], shingles[first + 5], shingles[first + 6], shingles[first + 7]
-        for place in range(len(signature)):
-            factor = factors[place]
+        for position in range(len(signature)):
+            factor = factors[position]
             y0, y1 = np.uint32(factor * x0), np.uint32(factor * x1)
             y2, y3 = np.uint32(factor * x2), np.uint32(factor * x3)
             y4, y5 = np.uint32(factor * x4), np.uint32(factor * x5)
             y6, y7 = np.uint32(factor * x6), np.uint32(factor * x7)
-            signature[place] = min(signature[place], y0, y1, y2, y3, y4, y5, y6, y7)
+            signature[position] = min(signature[position], y0, y1, y2, y3, y4, y5, y6, y7)
 
 
 @kernel
@@ -174,10 +174,10 @@ def sign_texts(
     filled with the largest number, since each entry becomes a minimum.
     """
     for number in range(len(offsets) - 1):
-        place, stop = offsets[number], offsets[number + 1]
+        position, stop = offsets[number], offsets[number + 1]
         num_words = total = 0
         while True:
-            place, num_words = hash_words(data, place, stop, table, words, num_words)
+            position, num_words = hash_words(data, position, stop, table, words, num_words)
             if num_words < ngram:
                 break
             _roll(words, num_words, ngram, shingles)
@@ -189,7 +189,7 @@ def sign_texts(
             for index in range(num_shingles, num_shingles + -num_shingles % 8):
                 short[index] = short[num_shingles - 1]
             _update(signatures[number], short, num_shingles, factors)
-            if place >= stop:
+            if position >= stop:
                 break
             # The next block begins with the last words of this one, so that no shingle is lost between two blocks.
             words[: ngram - 1] = words[num_shingles:num_words]
@@ -208,16 +208,16 @@ def shingle_text(
     shingles: NDArray[np.uint64],
 ) -> int:
     """Write the shingles of one text in order, with repetitions; returns their number."""
-    place = start
+    position = start
     num_words = total = 0
     while True:
-        place, num_words = hash_words(data, place, stop, table, words, num_words)
+        position, num_words = hash_words(data, position, stop, table, words, num_words)
         if num_words < ngram:
             break
         num_shingles = num_words - ngram + 1
         _roll(words, num_words, ngram, shingles[total:])
         total += num_shingles
-        if place >= stop:
+        if position >= stop:
             break
         words[: ngram - 1] = words[num_shingles:num_words]
         num_words = ngram - 1

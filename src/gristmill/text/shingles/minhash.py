@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gristmill.core.seeds import derive_key
-from gristmill.text.buffers import text_buffers
-from gristmill.text.shingles.character_table import character_table
+from gristmill.text.buffers import get_text_buffers
+from gristmill.text.shingles.character_table import make_character_table
 from gristmill.text.shingles.kernels import hash_bands, sign_texts
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class MinHash:
 
     def sign(self, texts: pa.Array) -> SignedTexts:
         """Sign a column of texts (`large_string`); null counts as empty."""
-        data, offsets = text_buffers(texts)
+        data, offsets = get_text_buffers(texts)
         counts = np.empty(len(texts), dtype=np.int64)
         keys, sketches = [], []
         for first in range(0, len(texts), _TEXTS_AT_ONCE):
@@ -98,7 +98,7 @@ class MinHash:
         sign_texts(
             data,
             offsets,
-            character_table(),
+            make_character_table(),
             self.ngram,
             self._factors,
             words,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gristmill.text.buffers import text_buffers
-from gristmill.text.shingles.character_table import character_table
+from gristmill.text.buffers import get_text_buffers
+from gristmill.text.shingles.character_table import make_character_table
 from gristmill.text.shingles.kernels import count_common, drop_repeated, shingle_text
 from gristmill.text.shingles.minhash import BLOCK
 
@@ -34,14 +34,14 @@ class ShingleSets:
 
     def of(self, texts: pa.Array, rows: NDArray[np.int64] | None = None) -> list[NDArray[np.uint64]]:
         """Make the set of each text, sorted; with `rows`, of these texts only."""
-        data, offsets = text_buffers(texts)
+        data, offsets = get_text_buffers(texts)
         starts, stops = (offsets[:-1], offsets[1:]) if rows is None else (offsets[rows], offsets[rows + 1])
         # A word and the gap behind it take at least two bytes; a character that is a word of its own takes three.
         buffer = np.empty(int((stops - starts).max(initial=0)) // 2 + 1, dtype=np.uint64)
         words = np.empty(BLOCK, np.uint64)
         sets = []
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-            count = shingle_text(data, start, stop, character_table(), self.ngram, words, buffer)
+            count = shingle_text(data, start, stop, make_character_table(), self.ngram, words, buffer)
             buffer[:count].sort()  # `np.unique` hashes first, which takes twice as long
             sets.append(buffer[: drop_repeated(buffer, count)].copy())
         return sets

@@ -55,16 +55,16 @@ _TEXTS = (
 )
 
 
-def adversarial_texts(special_tokens: Iterable[str]) -> list[str]:
+def make_adversarial_texts(special_tokens: Iterable[str]) -> list[str]:
     """List the texts, and more with these special tokens: alone, doubled, glued to words, cut short, in capitals."""
     texts = list(_TEXTS)
-    chosen = sorted(special_tokens, key=lambda token: (_shape(token), token))
-    seen: set[str] = set()
+    chosen = sorted(special_tokens, key=lambda token: (_describe_shape(token), token))
+    used_shapes: set[str] = set()
     for token in chosen:
-        shape = _shape(token)
-        if shape in seen or len(seen) == _MAX_SPECIALS:
+        shape = _describe_shape(token)
+        if shape in used_shapes or len(used_shapes) == _MAX_SPECIALS:
             continue
-        seen.add(shape)
+        used_shapes.add(shape)
         texts += [
             token,
             f"{token}{token}",
@@ -75,6 +75,6 @@ def adversarial_texts(special_tokens: Iterable[str]) -> list[str]:
     return texts
 
 
-def _shape(token: str) -> str:
+def _describe_shape(token: str) -> str:
     """Find the shape that `<SPECIAL_14>` and `<SPECIAL_15>` have in common."""
     return re.sub(r"\d+", "0", token)

@@ -97,7 +97,7 @@ def read_byte_lengths(files: TokenizerFiles) -> ByteLengths | None:
     else:
         # Gemma also has added tokens of several marks, which stand for runs of spaces.
         plain = {token.content: number for number, token in added.items() if not token.special}
-        lengths_of |= {number: _spelled_length(token) for token, number in (words | plain).items()}
+        lengths_of |= {number: _measure_spelled_length(token) for token, number in (words | plain).items()}
     by_id = np.zeros(max(lengths_of, default=-1) + 1, dtype=np.int32)
     by_id[list(lengths_of)] = list(lengths_of.values())
     is_added = np.zeros(len(by_id), dtype=bool)
@@ -116,14 +116,14 @@ def _find_unicode_form(normalizer: dict[str, Any] | None) -> str | None:
 
 def is_byte_level(tokens: Iterable[str]) -> bool:
     """Tell whether all tokens consist of the characters that stand for bytes."""
-    alphabet = _byte_alphabet()
+    alphabet = _make_byte_alphabet()
     return all(alphabet.issuperset(token) for token in tokens)
 
 
-def _spelled_length(token: str) -> int:
+def _measure_spelled_length(token: str) -> int:
     """Find the length of a token of a tokenizer like SentencePiece.
 
-    >>> _spelled_length("▁über"), _spelled_length("<0x0A>")
+    >>> _measure_spelled_length("▁über"), _measure_spelled_length("<0x0A>")
     (6, 1)
     """
     return 1 if _BYTE.fullmatch(token) else len(token.replace(_SPACE_MARK, " ").encode())
@@ -153,7 +153,7 @@ def _keeps_lengths(pre_tokenizer: dict[str, Any] | None) -> bool:
 
 
 @lru_cache(maxsize=1)
-def _byte_alphabet() -> frozenset[str]:
+def _make_byte_alphabet() -> frozenset[str]:
     """List the characters that stand for the 256 bytes: printable ones for themselves, the others from U+0100 on."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     return frozenset(map(chr, [*printable, *range(0x100, 0x100 + 256 - len(printable))]))

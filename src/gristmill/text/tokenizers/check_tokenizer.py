@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gristmill.text.tokenizers.adversarial import adversarial_texts
+from gristmill.text.tokenizers.adversarial import make_adversarial_texts
 from gristmill.text.tokenizers.choose import AUTO, choose_engine, choose_reference
 from gristmill.text.tokenizers.engine import FAST, REFERENCE, load_engine
 from gristmill.text.tokenizers.parity import compare_engines
@@ -74,7 +74,7 @@ def check_tokenizer(files: TokenizerFiles, texts: Sequence[str]) -> TokenizerRep
     else:
         texts = first_texts
         num_tokens, engines[REFERENCE] = _time_engine(reference, texts)
-    hard = adversarial_texts(reference.special_tokens)
+    hard = make_adversarial_texts(reference.special_tokens)
     num_bytes = _count_bytes(texts)
     facts: dict[str, Any] = msgspec.structs.asdict(reference.facts)
     for name in ("added_tokens", "eos_by_name"):

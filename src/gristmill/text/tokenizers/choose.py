@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gristmill.core.errors import UsageError
-from gristmill.text.tokenizers.adversarial import adversarial_texts
+from gristmill.text.tokenizers.adversarial import make_adversarial_texts
 from gristmill.text.tokenizers.engine import FAST, REFERENCE, Engine, engine_version, load_engine
 from gristmill.text.tokenizers.files import TokenizerFiles
 from gristmill.text.tokenizers.parity import compare_engines
@@ -84,7 +84,7 @@ def _prove_fast_engine(encoded_files: bytes, specials_as_text: bool) -> EngineCh
         if "reason" not in error.context:  # the reference cannot load it either
             raise
         return choose_reference(f"{FAST} {engine_version(FAST)} cannot load it ({error.context['reason']})")
-    texts = adversarial_texts(reference.special_tokens)
+    texts = make_adversarial_texts(reference.special_tokens)
     num_before = fast.num_by_reference
     problem = _find_problem(fast, reference, texts, max_failures=_MAX_FAILED_TEXTS)
     if problem is not None:

@@ -53,7 +53,7 @@ def read_facts(files: TokenizerFiles) -> TokenizerFacts:
     try:
         tokenizer = msgspec.json.decode(files.read(), type=_Tokenizer)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise not_a_tokenizer_error(files, error) from error
+        raise make_not_a_tokenizer_error(files, error) from error
     if tokenizer.model.dropout:
         raise UsageError(
             f"{files.path} has a dropout of {tokenizer.model.dropout}: the same text would get other ids each time",
@@ -85,7 +85,7 @@ def read_facts(files: TokenizerFiles) -> TokenizerFacts:
     )
 
 
-def not_a_tokenizer_error(files: TokenizerFiles, error: Exception) -> UsageError:
+def make_not_a_tokenizer_error(files: TokenizerFiles, error: Exception) -> UsageError:
     """Make the error for a file that is damaged, or no tokenizer."""
     return UsageError(
         f"{files.path} cannot be read as a tokenizer: {error}",

@@ -62,7 +62,7 @@ def find_tokenizer(name: str, folder: str = ".") -> TokenizerFiles:
     if path.is_dir():
         file = path / TOKENIZER
         if not file.is_file():
-            raise _missing_tokenizer_error(path)
+            raise _make_missing_tokenizer_error(path)
     elif path.is_file():
         file = path
     elif _HUB_NAME.fullmatch(name) and not name.endswith(".json"):
@@ -100,7 +100,7 @@ def _read_roles(config: Path) -> dict[str, str]:
     return roles
 
 
-def _missing_tokenizer_error(folder: Path) -> UsageError:
+def _make_missing_tokenizer_error(folder: Path) -> UsageError:
     other = next((name for name in _OTHER_KINDS if (folder / name).exists()), None)
     if other is None:
         return UsageError(f"{folder} holds no {TOKENIZER}", help="name the folder that does")
@@ -130,11 +130,11 @@ def _download_from_hub(name: str, path: Path) -> Path:
     except Exception as error:  # wrong name, network, server, disk: a dozen types from three libraries
         raise UsageError(
             f"there is no tokenizer {name}: {path} does not exist, the local Hugging Face cache does not hold it, "
-            f"and it cannot be downloaded from the Hub ({_first_line(error)})",
+            f"and it cannot be downloaded from the Hub ({_take_first_line(error)})",
             help=f"download it elsewhere and name its folder: tokenizer: path/to/folder (it must hold {TOKENIZER})",
         ) from error
 
 
-def _first_line(error: Exception) -> str:
+def _take_first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]:.200}" if lines else type(error).__name__

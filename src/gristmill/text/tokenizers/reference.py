@@ -11,7 +11,7 @@ import numpy as np
 
 from gristmill.core.errors import UsageError
 from gristmill.text.tokenizers.engine import REFERENCE, Engine
-from gristmill.text.tokenizers.facts import not_a_tokenizer_error
+from gristmill.text.tokenizers.facts import make_not_a_tokenizer_error
 from gristmill.text.tokenizers.pieces import encode_in_pieces
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class ReferenceEngine(Engine):
         try:
             self._tokenizer = tokenizers.Tokenizer.from_buffer(files.read())
         except ValueError as error:
-            raise not_a_tokenizer_error(files, error) from error
+            raise make_not_a_tokenizer_error(files, error) from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = specials_as_text

@@ -36,9 +36,9 @@ def compile_special_pattern(files: TokenizerFiles) -> re.Pattern[str] | None:
     if not tokens:
         return None
     tokens.sort(key=lambda token: (-len(token.content), token.content))
-    return re.compile("|".join(_alternative(number, token) for number, token in enumerate(tokens)))
+    return re.compile("|".join(_make_alternative(number, token) for number, token in enumerate(tokens)))
 
 
-def _alternative(number: int, token: _StrippingToken) -> str:
+def _make_alternative(number: int, token: _StrippingToken) -> str:
     before, behind = (r"\s*" if strips else "" for strips in (token.lstrip, token.rstrip))
     return f"{before}(?P<t{number}>{re.escape(token.content)}){behind}"

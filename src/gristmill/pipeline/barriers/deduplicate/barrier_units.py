@@ -42,7 +42,7 @@ class BarrierUnit:
 
     @property
     def num_rows(self) -> int:
-        return sum(stored.num_rows for stored in self.inputs)
+        return sum(stored_input.num_rows for stored_input in self.inputs)
 
 
 def collect_barrier_units(
@@ -52,7 +52,9 @@ def collect_barrier_units(
     for unit, result in unit_results:
         stored_inputs = list_stored_inputs(result)
         for is_held_out in (True, False):
-            inputs = tuple(stored for stored in stored_inputs if (stored.split != TRAIN) == is_held_out)
+            inputs = tuple(
+                stored_input for stored_input in stored_inputs if (stored_input.split != TRAIN) == is_held_out
+            )
             barrier_unit = BarrierUnit(unit, inputs, is_against, is_held_out)
             if barrier_unit.num_rows:
                 yield barrier_unit

@@ -99,10 +99,10 @@ class Decision:
                 continue
             inputs = []
             first = int(start)
-            for stored in barrier_unit.inputs:
-                removed = self._make_removal_list(first, first + stored.num_rows, path, counts_path)
-                inputs.append(StoredSurvivors(stored, removed))
-                first += stored.num_rows
+            for stored_input in barrier_unit.inputs:
+                removed = self._make_removal_list(first, first + stored_input.num_rows, path, counts_path)
+                inputs.append(StoredSurvivors(stored_input, removed))
+                first += stored_input.num_rows
             source = barrier_unit.unit.source
             name = fingerprint.of(barrier_unit.fingerprint, "deduplicate", self._hash_removals(int(start), first))
             units.setdefault(source.name, []).append(StageUnit(source, name, tuple(inputs)))

@@ -117,10 +117,10 @@ class Documents:
 def _read_texts(root: Path, inputs: tuple[StoredInput, ...], rows: NDArray[np.int64]) -> Iterator[pa.Array]:
     """Read the texts of ascending rows of a unit; the files are mapped, so only these rows are read from disk."""
     start = 0
-    for stored in inputs:
-        stop = start + stored.num_rows
+    for stored_input in inputs:
+        stop = start + stored_input.num_rows
         if ((rows >= start) & (rows < stop)).any():
-            for batch in stored.batches(root):
+            for batch in stored_input.batches(root):
                 batch_rows = rows[(rows >= start) & (rows < start + batch.num_rows)] - start
                 if len(batch_rows):
                     yield batch.column(TEXT).take(pa.array(batch_rows))

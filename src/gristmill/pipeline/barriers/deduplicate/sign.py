@@ -26,7 +26,7 @@ from gristmill.pipeline.barriers.deduplicate.record_files import (
 from gristmill.pipeline.stages.outputs.split_files import OutputStem
 from gristmill.shards.manifest import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
 from gristmill.steps.deduplicate.digests import digest_texts
-from gristmill.text.buffers import text_buffers
+from gristmill.text.buffers import get_text_buffers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,8 +72,8 @@ def run_sign(task: Task, context: Context) -> SignedUnit:
         PartitionWriter(stem, ".keys", sign.num_key_partitions) as key_file,
     ):
         row = num_sketches = 0
-        for stored in sign.inputs:
-            for number, batch in enumerate(stored.batches(stage.root)):
+        for stored_input in sign.inputs:
+            for number, batch in enumerate(stored_input.batches(stage.root)):
                 context.at(number)
                 context.count(records=batch.num_rows, bytes=batch.nbytes)
                 descriptions = _describe_documents(batch)
@@ -100,7 +100,7 @@ def run_sign(task: Task, context: Context) -> SignedUnit:
 def _describe_documents(batch: pa.RecordBatch) -> NDArray[Any]:
     """Make the `DOCUMENT` records of a batch; what only signing tells is still missing."""
     origin = batch.column(ORIGIN)
-    _, offsets = text_buffers(batch.column(TEXT))
+    _, offsets = get_text_buffers(batch.column(TEXT))
     descriptions = np.zeros(batch.num_rows, dtype=DOCUMENT)
     for name in ("file", "position", "part"):
         descriptions[name] = origin.field(name).to_numpy(zero_copy_only=False)

@@ -17,7 +17,7 @@ from gristmill.core.errors import LowUtilisationError
 from gristmill.core.splits import TRAIN
 from gristmill.pipeline.stages.outputs.sinks import SinkResult
 from gristmill.pipeline.stages.outputs.split_files import SplitFileWriter, group_by_split
-from gristmill.shards.canonical import canonical_schema
+from gristmill.shards.canonical import canonicalize_schema
 from gristmill.shards.formats.arrow import ArrowEncoder
 from gristmill.shards.formats.shard_format import open_encoder
 from gristmill.shards.token_rows import shard_schema
@@ -76,7 +76,7 @@ class PackingSink:
             return SinkResult([], accounts=[account])
         schema = next(iter(self._documents.values()))[0].schema
         row_encoder = open_encoder(self._write.shard_format, shard_schema(schema, self._pack.row_length))
-        document_encoder = ArrowEncoder(canonical_schema(schema))
+        document_encoder = ArrowEncoder(canonicalize_schema(schema))
         leftover_stem = replace(self._stem, stem=f"{self._stem.stem}-leftover")
         with ExitStack() as stack:
             rows = stack.enter_context(SplitFileWriter(row_encoder, self._stem, max_bytes=self._write.max_shard_bytes))
@@ -86,7 +86,7 @@ class PackingSink:
                 for batch in packed.rows():
                     rows.add(split, batch)
                 if packed.leftover.num_rows:
-                    leftovers.add(split, packed.leftover_documents())
+                    leftovers.add(split, packed.make_leftover_documents())
                 self._add_to_account(packed, account)
             files = rows.commit()
             held_files = [file for file in files if file.split == TRAIN] if self._holds_train else []

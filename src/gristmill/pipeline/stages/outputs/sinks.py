@@ -15,7 +15,7 @@ import pyarrow as pa
 from gristmill.core.records import INPUT_IDS, ORIGIN, SPLIT
 from gristmill.core.splits import TRAIN
 from gristmill.pipeline.stages.outputs.split_files import SplitFileWriter, group_by_split
-from gristmill.shards.canonical import canonical_schema
+from gristmill.shards.canonical import canonicalize_schema
 from gristmill.shards.formats.arrow import ArrowEncoder
 from gristmill.shards.formats.shard_format import open_encoder
 from gristmill.shards.token_rows import ORIGINS, make_document_rows, shard_schema
@@ -64,13 +64,13 @@ class RecordSink:
     def __init__(
         self,
         writer: SplitFileWriter,
-        held: SplitFileWriter | None = None,
+        held_writer: SplitFileWriter | None = None,
         *,
         keeps_split_column: bool = False,
         makes_rows: bool = False,
     ) -> None:
         self._writer = writer
-        self._held = held
+        self._held = held_writer
         self._keeps_split_column = keeps_split_column
         self._makes_rows = makes_rows
 
@@ -100,7 +100,7 @@ class RecordSink:
 
 def open_stream_sink(schema: pa.Schema, stem: OutputStem, *, framed: bool = True) -> RecordSink:
     """Keep records for later: for each split an Arrow stream, in which the split stays a column."""
-    encoder = ArrowEncoder(canonical_schema(schema))
+    encoder = ArrowEncoder(canonicalize_schema(schema))
     return RecordSink(SplitFileWriter(encoder, stem, framed=framed), keeps_split_column=True)
 
 
@@ -128,8 +128,8 @@ def _holds_rows(schema: pa.Schema) -> bool:
 
 
 def _make_written_sink(writer: SplitFileWriter, schema: pa.Schema, *, holds_train: bool) -> RecordSink:
-    held = _open_held_writer(find_shard_schema(schema), writer.stem) if holds_train else None
-    return RecordSink(writer, held, makes_rows=INPUT_IDS in schema.names and not _holds_rows(schema))
+    held_writer = _open_held_writer(find_shard_schema(schema), writer.stem) if holds_train else None
+    return RecordSink(writer, held_writer, makes_rows=INPUT_IDS in schema.names and not _holds_rows(schema))
 
 
 def _open_held_writer(schema: pa.Schema, stem: OutputStem) -> SplitFileWriter:
@@ -138,4 +138,6 @@ def _open_held_writer(schema: pa.Schema, stem: OutputStem) -> SplitFileWriter:
     Metadata of fields differs from source to source, and is not needed.
     """
     fields = [field.remove_metadata() for field in schema if field.name != SPLIT]
-    return SplitFileWriter(ArrowEncoder(canonical_schema(pa.schema(fields))), replace(stem, stem=f"{stem.stem}-held"))
+    return SplitFileWriter(
+        ArrowEncoder(canonicalize_schema(pa.schema(fields))), replace(stem, stem=f"{stem.stem}-held")
+    )

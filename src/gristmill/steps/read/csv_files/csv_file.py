@@ -70,15 +70,15 @@ class CsvFile(ScannedFile):
 class RowRecords(CutRecords):
     """Rows as JSON objects, one a line, and the positions of the rows in the file."""
 
-    places: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    row_positions: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
     def positions(self) -> NDArray[np.int64]:
-        return self.places
+        return self.row_positions
 
     def drop(self, rows: list[int]) -> None:
         super(RowRecords, self).drop(rows)  # by name: a dataclass with slots is another class than the one written here
-        self.places = np.delete(self.places, rows)
+        self.row_positions = np.delete(self.row_positions, rows)
 
 
 class CsvReader(JsonLinesReader):
@@ -103,7 +103,7 @@ class CsvReader(JsonLinesReader):
         scanned = RowScanner(dialect).split(data)
         self._num_literal_quotes = 0 if dialect.has_quotes else count_first_quotes(data, scanned)
         lines: list[bytes] = []
-        places: list[int] = []
+        positions: list[int] = []
         quarantined: list[QuarantinedRecord] = []
         self._num_blank = 0
         for row in range(len(scanned.rows)):
@@ -126,7 +126,7 @@ class CsvReader(JsonLinesReader):
                     self._num_blank += 1
                 elif isinstance(line, bytes):
                     lines.append(line)
-                    places.append(position)
+                    positions.append(position)
                 else:
                     problem = line
             if problem is not None:
@@ -134,7 +134,7 @@ class CsvReader(JsonLinesReader):
         sizes = np.fromiter(map(len, lines), np.int64, len(lines))
         stops = np.cumsum(sizes + 1) - 1
         objects = RawCell(raw.cell, 0, memoryview(b"\n".join(lines)), is_terminated=False, num_left_out=0)
-        return RowRecords(objects, stops - sizes, stops, quarantined, np.array(places, np.int64))
+        return RowRecords(objects, stops - sizes, stops, quarantined, np.array(positions, np.int64))
 
     def _account_for_rest(
         self, rest: QuarantinedRecord, batch: pa.RecordBatch, quarantined: list[QuarantinedRecord]

@@ -152,7 +152,7 @@ class _DialectFit:
     many fields have quotes around them."""
 
 
-def _measure_fit(dialect: Dialect, sample: bytes, wanted: bytes, *, is_whole: bool) -> _DialectFit:
+def _measure_fit(dialect: Dialect, sample: bytes, text_column: bytes, *, is_whole: bool) -> _DialectFit:
     """Measure how well a dialect fits; `wanted` is the column that holds the text."""
     rows = RowScanner(dialect).split(sample)
     num_quoted = 0
@@ -160,7 +160,7 @@ def _measure_fit(dialect: Dialect, sample: bytes, wanted: bytes, *, is_whole: bo
         num_quoted, num_loose = _count_quotes(rows, sample)
         if num_quoted < num_loose + (rows.is_unclosed and is_whole):
             # Most quotes that begin a field do not end it: they are ordinary characters.
-            return _measure_fit(Dialect(dialect.delimiter, has_quotes=False), sample, wanted, is_whole=is_whole)
+            return _measure_fit(Dialect(dialect.delimiter, has_quotes=False), sample, text_column, is_whole=is_whole)
     counts = np.diff(rows.rows[:, 2], prepend=0)
     if (not is_whole or rows.is_unclosed) and len(counts) > 1:
         counts = counts[:-1]  # the last row may be cut off
@@ -170,7 +170,7 @@ def _measure_fit(dialect: Dialect, sample: bytes, wanted: bytes, *, is_whole: bo
     # Ragged rows alone do not rule out a delimiter. It is ruled out if most rows do not have it and if it does not
     # separate the name of the text from others: then it is in the header by chance.
     undivided = float((counts[1:] == 1).mean()) if len(counts) > 1 else 0.0
-    has_text = wanted in (unquote_field(sample, *field) for field in rows.fields[:num_columns].tolist())
+    has_text = text_column in (unquote_field(sample, *field) for field in rows.fields[:num_columns].tolist())
     makes_columns = num_columns > 1 and (has_text or agreeing >= undivided)
     return _DialectFit(dialect, (makes_columns, agreeing, num_columns, num_quoted))
 

@@ -97,14 +97,14 @@ class RowScanner:
         )
 
 
-def unquote_field(data: bytes, start: int, stop: int, written: int) -> bytes:
+def unquote_field(data: bytes, start: int, stop: int, quoting: int) -> bytes:
     """Return the value of a field, without quotes that enclose it.
 
     >>> data = b'"say ""hi"" "'
     >>> unquote_field(data, 0, len(data), 2)
     b'say "hi" '
     """
-    if written != WITH_QUOTES:
+    if quoting != WITH_QUOTES:
         return data[start:stop]
     pieces, at = [], start + 1
     while (quote := data.find(b'"', at, stop)) >= 0:
@@ -143,7 +143,7 @@ def _scan_rows(
     mode = state[0]
     keeps = len(rows) > 0
     num_rows = num_fields = 0
-    field_start, written = begin, BARE
+    field_start, quoting = begin, BARE
     at = begin
     while at < end:
         byte = data[at]
@@ -158,7 +158,7 @@ def _scan_rows(
                 return at
             if keeps:
                 rows[num_rows, 0] = at
-            field_start, written = at, BARE
+            field_start, quoting = at, BARE
             mode = _FIELD
             if byte in (_LINE_END, _RETURN):
                 if keeps:
@@ -181,22 +181,22 @@ def _scan_rows(
                 field_start = at
                 continue
             if byte == quote:
-                mode, written = _QUOTED, IN_QUOTES
+                mode, quoting = _QUOTED, IN_QUOTES
                 at += 1
                 continue
             mode = _PLAIN
         is_end = byte == delimiter or byte in (_LINE_END, _RETURN)
         if not is_end:
             if mode == _CLOSED:
-                written = WITH_QUOTES
+                quoting = WITH_QUOTES
                 mode = _QUOTED if byte == quote else _PLAIN
             at += 1
             continue
         if keeps:
-            trimmed = 1 if written == IN_QUOTES else 0
+            trimmed = 1 if quoting == IN_QUOTES else 0
             fields[num_fields, 0] = field_start + trimmed
             fields[num_fields, 1] = at - trimmed
-            fields[num_fields, 2] = written
+            fields[num_fields, 2] = quoting
             num_fields += 1
         if byte == delimiter:
             mode = _FIELD
@@ -206,13 +206,13 @@ def _scan_rows(
                 rows[num_rows, 2] = num_fields
                 num_rows += 1
             mode = _RETURNED if byte == _RETURN else _ROW
-        field_start, written = at + 1, BARE
+        field_start, quoting = at + 1, BARE
         at += 1
     if keeps and mode not in (_ROW, _RETURNED):
-        trimmed = 1 if written == IN_QUOTES and mode == _CLOSED else 0
+        trimmed = 1 if quoting == IN_QUOTES and mode == _CLOSED else 0
         fields[num_fields, 0] = field_start + trimmed
         fields[num_fields, 1] = end - trimmed
-        fields[num_fields, 2] = written
+        fields[num_fields, 2] = quoting
         num_fields += 1
         rows[num_rows, 1] = end
         rows[num_rows, 2] = num_fields

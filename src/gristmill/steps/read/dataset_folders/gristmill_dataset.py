@@ -18,9 +18,9 @@ from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.shards.manifest import MANIFEST, Manifest, StoredFile, load_manifest, parse_manifest
 from gristmill.shards.token_rows import KINDS
 from gristmill.shards.tokenizer_snapshot import SnapshotFile, TokenizerSnapshot
-from gristmill.storage.checksums import file_checksum
+from gristmill.storage.checksums import compute_file_checksum
 from gristmill.storage.files import open_input
-from gristmill.storage.remote_files import local_path, protocol_of
+from gristmill.storage.remote_files import find_protocol, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -44,14 +44,14 @@ class _ListedDataset:
     listed: Mapping[str, ListedFile]
     """All files of the listing, by relative path."""
 
-    def file(self, stored: StoredFile, what: str) -> ListedFile:
+    def file(self, stored_file: StoredFile, noun: str) -> ListedFile:
         """Return a file that the manifest names; raises if it is missing or has another size."""
-        if protocol_of(self.folder) is None:
-            stored.below(self.folder)
-        file = self.listed.get(posixpath.join(self.relative, stored.path))
-        if file is None or file.num_bytes != stored.bytes:
-            size = f"has {file.num_bytes} bytes, but {stored.bytes} were written" if file else "is missing"
-            raise self.damage_error(f"{what} {stored.path} {size}")
+        if find_protocol(self.folder) is None:
+            stored_file.below(self.folder)
+        file = self.listed.get(posixpath.join(self.relative, stored_file.path))
+        if file is None or file.num_bytes != stored_file.bytes:
+            size = f"has {file.num_bytes} bytes, but {stored_file.bytes} were written" if file else "is missing"
+            raise self.damage_error(f"{noun} {stored_file.path} {size}")
         return file
 
     def damage_error(self, problem: str) -> DamagedDatasetError:
@@ -64,29 +64,29 @@ class _ListedDataset:
 def refuse_unfinished(patterns: Iterable[str], base: str | None) -> None:
     """Refuse a folder in which a run is not finished: its files are not complete."""
     for pattern in patterns:
-        if protocol_of(pattern) is None:
+        if find_protocol(pattern) is None:
             folder = Path(base or "", local_path(pattern)).expanduser()
             if folder.is_dir() and any(folder.glob(".gristmill*")):
                 load_manifest(folder)
 
 
-def holds_datasets(listed: Sequence[ListedFile]) -> bool:
+def holds_datasets(files: Sequence[ListedFile]) -> bool:
     """Whether a manifest of Gristmill is among the files. Its beginning is checked: others use the file name too."""
-    return bool(_find_manifests(listed))
+    return bool(_find_manifests(files))
 
 
-def find_shards(listed: Sequence[ListedFile]) -> dict[str, list[ListedFile]]:
+def find_shards(files: Sequence[ListedFile]) -> dict[str, list[ListedFile]]:
     """Return the shards of all datasets in a listing, by split."""
     shards: dict[str, list[ListedFile]] = {}
-    for dataset in _list_datasets(listed):
+    for dataset in _list_datasets(files):
         for split, _, shard in dataset.manifest.shards():
             shards.setdefault(split, []).append(dataset.file(shard, "shard"))
     return shards
 
 
-def find_datasets_tokenizer(listed: Sequence[ListedFile]) -> TokenizerSnapshot | None:
+def find_datasets_tokenizer(listed_files: Sequence[ListedFile]) -> TokenizerSnapshot | None:
     """Return the tokenizer of a listing of token datasets; None if they hold documents."""
-    first, *others = _list_datasets(listed)
+    first, *others = _list_datasets(listed_files)
     identity = first.manifest.tokenizer
     if not first.manifest.holds_rows:
         return None
@@ -99,23 +99,23 @@ def find_datasets_tokenizer(listed: Sequence[ListedFile]) -> TokenizerSnapshot |
                 help="tokenize the documents of one of them again, with the tokenizer of the other",
             )
     files = {}
-    for stored in identity.files:
-        path = first.file(stored, "file").path
-        if file_checksum(path) != stored.xxh3:
-            raise first.damage_error(f"file {stored.path} is not what was written")
-        files[posixpath.basename(stored.path)] = SnapshotFile(path, stored.xxh3)
+    for stored_file in identity.files:
+        path = first.file(stored_file, "file").path
+        if compute_file_checksum(path) != stored_file.xxh3:
+            raise first.damage_error(f"file {stored_file.path} is not what was written")
+        files[posixpath.basename(stored_file.path)] = SnapshotFile(path, stored_file.xxh3)
     return TokenizerSnapshot(msgspec.structs.replace(identity, files=[]), files)
 
 
-def _list_datasets(listed: Sequence[ListedFile]) -> list[_ListedDataset]:
-    manifests = _find_manifests(listed)
+def _list_datasets(files: Sequence[ListedFile]) -> list[_ListedDataset]:
+    manifests = _find_manifests(files)
     if not manifests:
         raise UsageError(
-            f"no {MANIFEST} of Gristmill among {len(listed)} files",
+            f"no {MANIFEST} of Gristmill among {len(files)} files",
             help="name the output folder of a finished run itself, without a pattern",
         )
-    _refuse_other_files(listed, manifests)
-    by_relative = {file.relative: file for file in listed}
+    _refuse_other_files(files, manifests)
+    by_relative = {file.relative: file for file in files}
     datasets = []
     for file in manifests:
         with open_input(file.path) as stream:
@@ -126,8 +126,8 @@ def _list_datasets(listed: Sequence[ListedFile]) -> list[_ListedDataset]:
     return datasets
 
 
-def _find_manifests(listed: Sequence[ListedFile]) -> list[ListedFile]:
-    named = [file for file in listed if posixpath.basename(file.relative) == MANIFEST]
+def _find_manifests(files: Sequence[ListedFile]) -> list[ListedFile]:
+    named = [file for file in files if posixpath.basename(file.relative) == MANIFEST]
     return [file for file in named if _BEGINNING.match(_read_beginning(file))]
 
 
@@ -136,9 +136,9 @@ def _read_beginning(file: ListedFile) -> bytes:
         return stream.read(_BEGINNING_BYTES)
 
 
-def _refuse_other_files(listed: Sequence[ListedFile], manifests: Sequence[ListedFile]) -> None:
+def _refuse_other_files(files: Sequence[ListedFile], manifests: Sequence[ListedFile]) -> None:
     folders = tuple(file.relative.removesuffix(MANIFEST) for file in manifests)
-    for file in listed:
+    for file in files:
         if not file.relative.startswith(folders):
             raise UsageError(
                 f"one source holds a dataset ({manifests[0].path}) and a file that is not part of it ({file.path})",

@@ -76,38 +76,40 @@ class HubFiles:
     notes: list[str] = field(default_factory=list)
 
 
-def find_hub_files(read: Read, listed: Sequence[ListedFile]) -> HubFiles | None:
+def find_hub_files(read: Read, files: Sequence[ListedFile]) -> HubFiles | None:
     """Find the data files of a listed folder by split; None if it is not a repository of the Hub."""
     if not _names_folder(read.read):
         return None
-    card = next((file for file in listed if file.relative == _CARD), None)
+    card = next((file for file in files if file.relative == _CARD), None)
     front_matter = _read_front_matter(card) if card is not None else None
     configs = _parse_configs(front_matter, card.path) if front_matter and card is not None else {}
     config = _choose_config(configs, read.config, card.path if card is not None else "")
     if config is not None and (patterns := config.patterns()) is not None:
-        folder = _folder(config)
-        return HubFiles({split: _match_files(listed, folder, paths) for split, paths in patterns.items()})
-    data = [file for file in listed if _is_data(file, read)]
-    folder = _folder(config) if config is not None else ""
+        folder = _find_folder(config)
+        return HubFiles({split: _match_files(files, folder, paths) for split, paths in patterns.items()})
+    data = [file for file in files if _is_data(file, read)]
+    folder = _find_folder(config) if config is not None else ""
     data = [file for file in data if file.relative.startswith(folder)]
     named = {file.relative: _SPLIT_FILE.fullmatch(file.relative.removeprefix(folder)) for file in data}
     if any(named.values()):
         return _split_by_name(data, named)
     if front_matter is None:
-        return _without_documentation(listed, read)
-    others = len(listed) - len(data)
-    return HubFiles({"": data}, [f"{others} files of the repository are not data: {_CARD}, …"] if others > 1 else [])
+        return _leave_out_documentation(files, read)
+    num_others = len(files) - len(data)
+    return HubFiles(
+        {"": data}, [f"{num_others} files of the repository are not data: {_CARD}, …"] if num_others > 1 else []
+    )
 
 
-def _without_documentation(listed: Sequence[ListedFile], read: Read) -> HubFiles | None:
+def _leave_out_documentation(files: Sequence[ListedFile], read: Read) -> HubFiles | None:
     """Leave documentation out; None if there is none, or if all data is text: then a README is data too."""
-    about = [file.relative for file in listed if _is_about(file.relative)]
-    data = [file for file in listed if not _is_about(file.relative)]
+    documentation = [file.relative for file in files if _is_about(file.relative)]
+    data = [file for file in files if not _is_about(file.relative)]
     formats = {file_format(file.path, read.format) for file in data if has_known_format(file.relative)}
-    if not about or not formats - {"text"}:
+    if not documentation or not formats - {"text"}:
         return None
-    others = f" and {len(about) - 1} more" if len(about) > 1 else ""
-    return HubFiles({"": data}, [f"not data, left out: {about[0]}{others}"])
+    more_text = f" and {len(documentation) - 1} more" if len(documentation) > 1 else ""
+    return HubFiles({"": data}, [f"not data, left out: {documentation[0]}{more_text}"])
 
 
 def _names_folder(paths: Any) -> bool:
@@ -142,10 +144,10 @@ def _parse_configs(front_matter: str, path: str) -> dict[str, _HubConfig]:
         return {}
     try:
         card = yaml.load(front_matter, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        listed = card.get("configs") if isinstance(card, dict) else None
-        if not listed or all(isinstance(name, str) for name in listed):  # old cards have a list of names
+        entries = card.get("configs") if isinstance(card, dict) else None
+        if not entries or all(isinstance(name, str) for name in entries):  # old cards have a list of names
             return {}
-        configs = msgspec.convert(listed, list[_HubConfig])
+        configs = msgspec.convert(entries, list[_HubConfig])
     except (yaml.YAMLError, msgspec.ValidationError, RecursionError, TypeError) as error:
         problem = " ".join(str(error).split())
         raise UsageError(
@@ -155,12 +157,12 @@ def _parse_configs(front_matter: str, path: str) -> dict[str, _HubConfig]:
     return {config.config_name: config for config in configs}
 
 
-def _choose_config(configs: dict[str, _HubConfig], wanted: str | None, path: str) -> _HubConfig | None:
-    if wanted is not None:
+def _choose_config(configs: dict[str, _HubConfig], config_name: str | None, path: str) -> _HubConfig | None:
+    if config_name is not None:
         if not configs:
             raise UsageError("config: the folder has no README.md with configs", help="leave it out")
-        check_choice("config", wanted, configs)
-        return configs[wanted]
+        check_choice("config", config_name, configs)
+        return configs[config_name]
     if len(configs) > 1:
         default = next((name for name, config in configs.items() if config.default or name == "default"), None)
         hint = f"config: {default or next(iter(configs))}"
@@ -176,16 +178,16 @@ def _join_names(names: Sequence[str]) -> str:
     return ", ".join(names[:30]) + (f" and {len(names) - 30} more" if len(names) > 30 else "")
 
 
-def _folder(config: _HubConfig) -> str:
+def _find_folder(config: _HubConfig) -> str:
     folder = (config.data_dir or "").strip("/")
     return f"{folder}/" if folder not in ("", ".") else ""
 
 
-def _match_files(listed: Sequence[ListedFile], folder: str, paths: Sequence[str]) -> list[ListedFile]:
+def _match_files(files: Sequence[ListedFile], folder: str, paths: Sequence[str]) -> list[ListedFile]:
     patterns = [PathPattern.below(path) for path in paths]
     names = {path.rpartition("/")[2] for path in paths}
     matching = []
-    for file in listed:
+    for file in files:
         relative = file.relative.removeprefix(folder)
         name = relative.rpartition("/")[2]
         if not file.relative.startswith(folder) or (name in _NO_DATA and name not in names):

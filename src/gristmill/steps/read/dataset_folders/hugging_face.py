@@ -39,24 +39,24 @@ class _Splits(msgspec.Struct):
     splits: list[StoredName]
 
 
-def is_dataset_folder(listed: Sequence[ListedFile]) -> bool:
+def is_dataset_folder(files: Sequence[ListedFile]) -> bool:
     """Whether a listing is that of a saved dataset: its description is in the listed folder itself."""
-    return any(file.relative in (_STATE, _SPLITS) for file in listed)
+    return any(file.relative in (_STATE, _SPLITS) for file in files)
 
 
-def find_saved_files(listed: Sequence[ListedFile]) -> dict[str, list[ListedFile]]:
+def find_saved_files(listed_files: Sequence[ListedFile]) -> dict[str, list[ListedFile]]:
     """Find the Arrow files of all datasets in a listing, by split; files of no DatasetDict are under an empty name."""
-    by_relative = {file.relative: file for file in listed}
-    states = [file for file in listed if posixpath.basename(file.relative) == _STATE]
+    by_relative = {file.relative: file for file in listed_files}
+    states = [file for file in listed_files if posixpath.basename(file.relative) == _STATE]
     split_of = {
         state: split
-        for file in listed
+        for file in listed_files
         if posixpath.basename(file.relative) == _SPLITS
         for state, split in _split_states(file, by_relative).items()
     }
     if not states:
         raise UsageError(
-            f"no {_STATE} among {len(listed)} files: not a folder written by save_to_disk",
+            f"no {_STATE} among {len(listed_files)} files: not a folder written by save_to_disk",
             help="name the dataset's folder itself, without a pattern",
         )
     splits: dict[str, dict[str, ListedFile]] = {}

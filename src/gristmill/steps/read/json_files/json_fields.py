@@ -95,9 +95,9 @@ class JsonFields:
             return (
                 ("lone_surrogate", "a surrogate without its partner") if is_surrogate else ("invalid_json", str(fault))
             )
-        return self._mismatch(record, str(error))
+        return self._find_mismatch(record, str(error))
 
-    def _mismatch(self, value: Any, message: str) -> tuple[str, str]:
+    def _find_mismatch(self, value: Any, message: str) -> tuple[str, str]:
         if not isinstance(value, dict):
             return "not_an_object", message
         if REFUSED in value:
@@ -105,7 +105,7 @@ class JsonFields:
             return str(reason), str(explanation)
         record = value
         if self.text is None:
-            return self._column_mismatch(record, message)
+            return self._find_column_mismatch(record, message)
         for name in self.text.split("."):
             if not isinstance(value, dict) or name not in value:
                 return "missing_text", f"no field {self.text!r}"
@@ -114,9 +114,9 @@ class JsonFields:
             return "null_text", f"{self.text!r} is null"
         if not isinstance(value, str):
             return "text_not_a_string", message
-        return self._column_mismatch(record, message)
+        return self._find_column_mismatch(record, message)
 
-    def _column_mismatch(self, record: dict[str, Any], message: str) -> tuple[str, str]:
+    def _find_column_mismatch(self, record: dict[str, Any], message: str) -> tuple[str, str]:
         """Return why a column does not fit: it has another type, or a number is out of range."""
         for path in self._columns:
             value: Any = record

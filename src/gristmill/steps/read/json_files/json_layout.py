@@ -81,7 +81,7 @@ def _find_only_array(read: Read, walk: _DocumentWalk, start: int) -> ElementRang
             return None
         head = walk.peek(value, 1)
         if head == b"[" and walk.peek(inner := walk.skip_space(value + 1), 1) == b"{":
-            if _TURN_KEYS & _first_keys(walk.peek(inner, _HEAD_BYTES)):
+            if _TURN_KEYS & _list_first_keys(walk.peek(inner, _HEAD_BYTES)):
                 return None
             arrays.append(value)
     return ElementRange(arrays[0], is_array=True, is_whole=False) if len(arrays) == 1 else None
@@ -92,9 +92,9 @@ def _find_named_array(field: str, path: str, walk: _DocumentWalk, start: int) ->
     at = start
     for number, name in enumerate(names := field.split(".")):
         if walk.peek(at, 1) != b"{":
-            place = ".".join(names[:number])
-            what = f"its {place} is" if place else "it is"
-            raise UsageError(f"{path}: field {field!r} names an array in an object, but {what} not an object")
+            parent = ".".join(names[:number])
+            subject = f"its {parent} is" if parent else "it is"
+            raise UsageError(f"{path}: field {field!r} names an array in an object, but {subject} not an object")
         keys = []
         for key, value in walk.members(at):
             keys.append(key)
@@ -133,7 +133,7 @@ def _begins_document(head: bytes) -> bool:
     return True
 
 
-def _first_keys(head: bytes) -> set[str]:
+def _list_first_keys(head: bytes) -> set[str]:
     """Return the keys of the object that begins here, if it is small."""
     try:
         first: Any = json.JSONDecoder().raw_decode(head.decode(errors="ignore"))[0]
@@ -152,7 +152,7 @@ class _DocumentWalk:
 
     def peek(self, at: int, size: int) -> bytes:
         """Return the bytes from a place on; fewer at the end, or where a damaged stream ends."""
-        while self._offset + len(self._held) < at + size and (chunk := self._next()):
+        while self._offset + len(self._held) < at + size and (chunk := self._find_next()):
             self._held += chunk
         return bytes(self._held[at - self._offset : at - self._offset + size])
 
@@ -200,7 +200,7 @@ class _DocumentWalk:
         self._offset = at
         return self.peek(at, READ_BYTES)
 
-    def _next(self) -> bytes:
+    def _find_next(self) -> bytes:
         try:
             return next(self._chunks, b"")
         except CorruptStreamError:

@@ -20,7 +20,7 @@ from gristmill.steps.read.batches import build_batch, extra_columns, is_utf8
 from gristmill.steps.read.cells import CellBatch
 from gristmill.steps.read.json_files.json_fields import JsonFields
 from gristmill.steps.read.raw_cells.cut_records import CutRecords, cut_records
-from gristmill.storage.remote_files import protocol_of
+from gristmill.storage.remote_files import find_protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +48,7 @@ class JsonLinesReader:
         self._keeps_record = RECORD in schema.names
         self._columns = extra_columns(schema)
         self._has_text = TEXT in schema.names
-        self._is_from_python = _FROM_PYTHON in cells.file.path or protocol_of(cells.file.path) == "memory"
+        self._is_from_python = _FROM_PYTHON in cells.file.path or find_protocol(cells.file.path) == "memory"
         self._fields = JsonFields(read.text if self._has_text else None, self._columns)
 
     def cell_sizes(self) -> list[int]:

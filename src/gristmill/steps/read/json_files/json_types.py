@@ -33,7 +33,7 @@ def infer_column_types(columns: Sequence[str], records: Iterable[Any]) -> dict[s
     {'id': DataType(large_string), 'meta.score': DataType(double)}
     """
     sample = [record for record in records if isinstance(record, dict)]
-    return {column: _column_type(column, sample) for column in columns}
+    return {column: _infer_column_type(column, sample) for column in columns}
 
 
 def decode_sample(content: bytes) -> Any:
@@ -55,7 +55,7 @@ def find_values(path: str, records: Iterable[Any]) -> list[Any]:
     return values
 
 
-def missing_field_error(what: str, path: str, records: Iterable[Any]) -> UsageError:
+def make_missing_field_error(subject: str, path: str, records: Iterable[Any]) -> UsageError:
     """Make the error for a field that no record of the sample has."""
     sample = [record for record in records if isinstance(record, dict)]
     names = sorted({name for record in sample for name in record})
@@ -63,26 +63,26 @@ def missing_field_error(what: str, path: str, records: Iterable[Any]) -> UsageEr
     meant = find_nearest(path, names)
     if arrays:
         hint = f"if the records are inside {' or '.join(arrays[:5])}: use a .json file with `field: {arrays[0]}`"
-        return UsageError(f"{what}: no record of the sample has a field {path!r}", help=hint)
+        return UsageError(f"{subject}: no record of the sample has a field {path!r}", help=hint)
     hint = f'did you mean "{meant}"?' if meant else f"the fields there are {', '.join(names[:20])}"
-    return UsageError(f"{what}: no record of the sample has a field {path!r}", help=hint if names else None)
+    return UsageError(f"{subject}: no record of the sample has a field {path!r}", help=hint if names else None)
 
 
 def _holds_objects(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(inner, dict) for inner in value)
 
 
-def _column_type(column: str, sample: Sequence[dict[str, Any]]) -> pa.DataType:
+def _infer_column_type(column: str, sample: Sequence[dict[str, Any]]) -> pa.DataType:
     values = find_values(column, sample)
     if not values and sample:
-        raise missing_field_error("columns", column, sample)
-    return _type_of(column, values)
+        raise make_missing_field_error("columns", column, sample)
+    return _infer_type(column, values)
 
 
-def _type_of(column: str, values: Sequence[Any]) -> pa.DataType:
+def _infer_type(column: str, values: Sequence[Any]) -> pa.DataType:
     kinds = {type(value) for value in values if value is not None}
     if kinds == {list}:
-        return pa.large_list(_type_of(column, [inner for value in values if value is not None for inner in value]))
+        return pa.large_list(_infer_type(column, [inner for value in values if value is not None for inner in value]))
     kinds.discard(Decimal)  # quarantined in the run, as a number out of range
     if dict in kinds:
         raise UsageError(f"columns: {column!r} holds objects", help=f"name a field in it: {column}.<field>")

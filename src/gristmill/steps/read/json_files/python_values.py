@@ -49,7 +49,7 @@ def encode_json_line(record: object) -> bytes:
         return _encode_refusal(record, "not_json", str(error))
 
 
-def _to_json_value(value: Any, place: str, nan: list[str]) -> Any:
+def _to_json_value(value: Any, path: str, nan: list[str]) -> Any:
     """Convert a value to one that JSON can hold; `nan` gets the places of numbers that became null."""
     kind = type(value)
     if kind is str or kind is bool or value is None:
@@ -58,34 +58,34 @@ def _to_json_value(value: Any, place: str, nan: list[str]) -> Any:
         return value if value.bit_length() < _MAX_BITS else Decimal(value)
     if isinstance(value, float):
         if not math.isfinite(value):
-            nan.append(place)
+            nan.append(path)
             return None
         return float(value)
     if isinstance(value, (bytes, bytearray)):
         return base64.b64encode(value).decode()
     if isinstance(value, Mapping):
         return {
-            _key(key, place): _to_json_value(inner, f"{place}.{key}" if place else str(key), nan)
+            _check_key(key, path): _to_json_value(inner, f"{path}.{key}" if path else str(key), nan)
             for key, inner in value.items()
         }
     if isinstance(value, (list, tuple)):
-        return [_to_json_value(inner, f"{place}[{index}]", nan) for index, inner in enumerate(value)]
+        return [_to_json_value(inner, f"{path}[{index}]", nan) for index, inner in enumerate(value)]
     if isinstance(value, _TIMES):
         return value.isoformat()
     if isinstance(value, (str, int)):
         return str(value) if isinstance(value, str) else int(value)
     if hasattr(value, "tolist") and not isinstance(inner := value.tolist(), kind):  # numpy's numbers and arrays
-        return _to_json_value(inner, place, nan)
-    raise _NotJson(f"{place} holds {kind.__name__}, which JSON cannot hold")
+        return _to_json_value(inner, path, nan)
+    raise _NotJson(f"{path} holds {kind.__name__}, which JSON cannot hold")
 
 
-def _key(key: object, place: str) -> str:
+def _check_key(key: object, path: str) -> str:
     if isinstance(key, str):
         return key
-    raise _NotJson(f"{place or 'the record'} has the key {key!r}, which is not text")
+    raise _NotJson(f"{path or 'the record'} has the key {key!r}, which is not text")
 
 
 def _encode_refusal(record: object, reason: str, message: str) -> bytes:
-    shown = repr(record)[:_SHOWN_CHARACTERS].encode(errors="backslashreplace").decode()
+    record_text = repr(record)[:_SHOWN_CHARACTERS].encode(errors="backslashreplace").decode()
     message = message.encode(errors="backslashreplace").decode()
-    return msgspec.json.encode({REFUSED: [reason, message], "record": shown}) + b"\n"
+    return msgspec.json.encode({REFUSED: [reason, message], "record": record_text}) + b"\n"

@@ -177,8 +177,8 @@ class CellCutter:
         width = len(self._separator)
         if not self._overlaps:  # else every separator must be looked at, because it decides about the next one
             self._scanned = max(self._scanned, border - self.position - width)
-        while (place := self._buffer.find(self._separator, self._begin + self._scanned, self._end)) >= 0:
-            self._scanned = place - self._begin + width
+        while (found_at := self._buffer.find(self._separator, self._begin + self._scanned, self._end)) >= 0:
+            self._scanned = found_at - self._begin + width
             if self.position + self._scanned >= border:
                 return self._scanned
         self._scanned = max(self._scanned, self._end - self._begin - width + 1)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from gristmill.core.records import QuarantinedRecord
 from gristmill.steps.read.cells import CELL_BYTES, StreamDamage, UnpackedPiece
 from gristmill.steps.read.raw_cells.cell_cutter import READ_BYTES, CellCutter, ChunkStream, find_safe_start
-from gristmill.storage.compression import codec_of, decompress
+from gristmill.storage.compression import decompress, find_codec
 from gristmill.storage.files import open_input
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class DelimitedFile:
         self.separator = separator
         self._max_held = cell_bytes + max_record_bytes + len(separator)
         self._piece = piece
-        self._codec = None if piece else codec_of(file.path)
+        self._codec = None if piece else find_codec(file.path)
         self._cell_bytes = cell_bytes
         self.can_cut = self._codec is None
         self.start = 0
@@ -127,15 +127,15 @@ class DelimitedFile:
 
     def _hold_bytes(self, cutter: CellCutter, pieces: Iterator[memoryview]) -> tuple[memoryview, int]:
         """Return the bytes of a cell, without those of a large record beyond the limit, and how many these are."""
-        held: list[memoryview | bytes] = []
+        views: list[memoryview | bytes] = []
         num_held = num_left_out = 0
         for piece in pieces:
             within = piece[: max(0, self._max_held - num_held)]
             # The last piece may stay a view of the cutter's buffer; earlier ones are overwritten, so they are copied.
-            held.append(within if cutter.terminated else bytes(within))
+            views.append(within if cutter.terminated else bytes(within))
             num_held += len(within)
             num_left_out += len(piece) - len(within)
-        return memoryview(held[0] if len(held) == 1 else b"".join(held)), num_left_out
+        return memoryview(views[0] if len(views) == 1 else b"".join(views)), num_left_out
 
     def _break_off(self, raw: RawCell, damage: StreamDamage) -> None:
         """Remove the record in which the stream ended from the cell."""
@@ -178,7 +178,7 @@ class DelimitedFile:
 
 def read_unpacked_chunks(path: str) -> Generator[bytes]:
     """Yield the content of a file that may be compressed, unpacked."""
-    codec = codec_of(path)
+    codec = find_codec(path)
     with open_input(path) as stream:
         if codec is not None:
             yield from decompress(stream, codec)

@@ -22,10 +22,10 @@ from gristmill.core.records import INPUT_IDS, QuarantinedRecord
 from gristmill.steps.read.cells import CELL_BYTES, CellBatch
 from gristmill.steps.read.foreign_files import advise_on_file
 from gristmill.steps.read.tables.column_mapper import ColumnMapper
-from gristmill.steps.read.tables.string_views import schema_without_views, without_views
+from gristmill.steps.read.tables.string_views import remove_views, remove_views_from_schema
 from gristmill.steps.read.tables.token_documents import TokenRowMapper
 from gristmill.storage.files import open_input
-from gristmill.storage.remote_files import protocol_of
+from gristmill.storage.remote_files import find_protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,23 +63,23 @@ class ArrowReader:
         self._file = file
         self._cell_bytes = cell_bytes
         self._columns = _make_mapper(read, file, read_arrow_schema(file.path), schema)
-        self.can_cut = protocol_of(file.path) is None
+        self.can_cut = find_protocol(file.path) is None
 
     def cell_sizes(self) -> list[int]:
         with ExitStack() as stack:
-            return [cell.num_bytes for cell in self._row_cells(_IpcStream(self._file.path, stack))]
+            return [cell.num_bytes for cell in self._cut_row_cells(_IpcStream(self._file.path, stack))]
 
     def read_cells(self, first: int = 0, stop: int | None = None) -> Iterator[CellBatch]:
         with ExitStack() as stack:
             stream = _IpcStream(self._file.path, stack)
-            for number, cell in enumerate(self._row_cells(stream)):
+            for number, cell in enumerate(self._cut_row_cells(stream)):
                 if stop is not None and number >= stop:
                     return
                 if number >= first:
                     yield self._map_cell(number, cell, stream.schema)
                     stream.release_pages()
 
-    def _row_cells(self, stream: _IpcStream) -> Iterator[_RowCell]:
+    def _cut_row_cells(self, stream: _IpcStream) -> Iterator[_RowCell]:
         cell = _RowCell(0)
         for batch in stream.batches():
             if batch.nbytes <= self._cell_bytes:
@@ -91,8 +91,8 @@ class ArrowReader:
                     cell = _RowCell(cell.first_row + cell.num_rows)
                 num_rows = max(1, len(batch) * self._cell_bytes // batch.nbytes)
                 for start in range(0, len(batch), num_rows):
-                    part = batch.slice(start, num_rows)
-                    yield _RowCell(cell.first_row + start, [part], batch.nbytes * len(part) // len(batch))
+                    piece = batch.slice(start, num_rows)
+                    yield _RowCell(cell.first_row + start, [piece], batch.nbytes * len(piece) // len(batch))
                 cell = _RowCell(cell.first_row + len(batch))
             if cell.num_bytes >= self._cell_bytes:
                 yield cell
@@ -101,22 +101,22 @@ class ArrowReader:
         if cell.parts or cell.damage:
             yield cell
 
-    def _map_cell(self, number: int, cell: _RowCell, stored: pa.Schema) -> CellBatch:
-        wanted = [place for place, name in enumerate(stored.names) if name in self._columns.top_level]
-        empty = pa.RecordBatch.from_pylist([], pa.schema([stored.field(index) for index in wanted]))
+    def _map_cell(self, number: int, cell: _RowCell, stored_schema: pa.Schema) -> CellBatch:
+        indexes = [place for place, name in enumerate(stored_schema.names) if name in self._columns.top_level]
+        empty = pa.RecordBatch.from_pylist([], pa.schema([stored_schema.field(index) for index in indexes]))
         batches, quarantined, counters = [], list[QuarantinedRecord](), Counter[str]()
         first_row = cell.first_row
-        for part in [part.select(wanted) for part in cell.parts] or [empty]:
-            damage = _find_damage(part)
+        for piece in [piece.select(indexes) for piece in cell.parts] or [empty]:
+            damage = _find_damage(piece)
             if damage is not None:
-                message = f"rows {first_row} to {first_row + len(part) - 1} cannot be read: {damage}"
-                lost = QuarantinedRecord(self._file.id, first_row, 0, "damaged", message, num_records=len(part))
+                message = f"rows {first_row} to {first_row + len(piece) - 1} cannot be read: {damage}"
+                lost = QuarantinedRecord(self._file.id, first_row, 0, "damaged", message, num_records=len(piece))
                 quarantined.append(lost)
-            batch, quarantined_rows, counts = self._columns.batch(part if damage is None else empty, first_row)
+            batch, quarantined_rows, counts = self._columns.batch(piece if damage is None else empty, first_row)
             batches.append(batch)
             quarantined += quarantined_rows
             counters.update(counts)
-            first_row += len(part)
+            first_row += len(piece)
         if cell.damage:
             quarantined.append(QuarantinedRecord(self._file.id, first_row, 0, "truncated_stream", cell.damage))
         # Rows must be copied out of the map here: reading a mapped file that has shrunk kills the process.
@@ -124,9 +124,15 @@ class ArrowReader:
         return CellBatch(number, joined, 0, quarantined, counters)
 
 
-def _make_mapper(read: Read, file: SourceFile, stored: pa.Schema, planned: pa.Schema) -> ColumnMapper | TokenRowMapper:
+def _make_mapper(
+    read: Read, file: SourceFile, stored_schema: pa.Schema, planned: pa.Schema
+) -> ColumnMapper | TokenRowMapper:
     is_tokenized = INPUT_IDS in planned.names
-    return TokenRowMapper(file, stored, planned) if is_tokenized else ColumnMapper(read, file, stored, planned)
+    return (
+        TokenRowMapper(file, stored_schema, planned)
+        if is_tokenized
+        else ColumnMapper(read, file, stored_schema, planned)
+    )
 
 
 class _IpcStream:
@@ -138,7 +144,7 @@ class _IpcStream:
         self._map: mmap.mmap | None = None
         self._start = self._released = 0
         try:
-            if protocol_of(path) is None:
+            if find_protocol(path) is None:
                 self._map = mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ)
                 self._source = pa.BufferReader(pa.py_buffer(self._map))
             else:
@@ -147,18 +153,18 @@ class _IpcStream:
             self._reader = self._open()
         except (pa.ArrowException, ValueError, OSError) as error:
             raise UsageError(f"{path}: not an Arrow file: {error}", help=advise_on_file(path, "arrow")) from error
-        self.schema = schema_without_views(self._reader.schema)
+        self.schema = remove_views_from_schema(self._reader.schema)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield all batches until the end, or until the file is damaged; then `damage` is set."""
         for number in itertools.count():
             self._start = self._source.tell()
             try:
-                batch = self._next(number)
+                batch = self._read_next(number)
                 if batch is None:
                     return
                 batch.validate()  # no buffer may be too short for its rows: `nbytes` and slices rely on it
-                batch = without_views(batch)
+                batch = remove_views(batch)
             except (pa.ArrowException, OSError) as error:
                 self.damage = str(error)
                 return
@@ -174,7 +180,7 @@ class _IpcStream:
                 raise
             return pa.ipc.open_file(self._source)
 
-    def _next(self, number: int) -> pa.RecordBatch | None:
+    def _read_next(self, number: int) -> pa.RecordBatch | None:
         if isinstance(self._reader, pa.RecordBatchFileReader):
             return self._reader.get_batch(number) if number < self._reader.num_record_batches else None
         return next(self._reader, None)

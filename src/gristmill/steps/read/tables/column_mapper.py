@@ -68,7 +68,7 @@ def find_type(schema: pa.Schema, path: str) -> pa.DataType | None:
     return plain_type(kind)
 
 
-def missing_column_error(schema: pa.Schema, path: str, where: str) -> UsageError:
+def make_missing_column_error(schema: pa.Schema, path: str, where: str) -> UsageError:
     meant = find_nearest(path, schema.names)
     hint = f'did you mean "{meant}"?' if meant else f"its columns are {', '.join(schema.names)}"
     return UsageError(f"{where}: there is no column {path!r}", help=hint)
@@ -77,7 +77,7 @@ def missing_column_error(schema: pa.Schema, path: str, where: str) -> UsageError
 def check_text_column(schema: pa.Schema, path: str, where: str) -> None:
     kind = find_type(schema, path)
     if kind is None:
-        raise missing_column_error(schema, path, where)
+        raise make_missing_column_error(schema, path, where)
     if not is_textual(kind):
         raise UsageError(
             f"{where}: column {path!r} holds {kind}, not text", help="name the column that holds the text: `text: ...`"
@@ -118,16 +118,16 @@ def is_own_other_fields(field: pa.Field) -> bool:
 class ColumnMapper:
     """A mapper of rows of one file to batches of the planned schema."""
 
-    def __init__(self, read: Read, file: SourceFile, stored: pa.Schema, planned: pa.Schema) -> None:
+    def __init__(self, read: Read, file: SourceFile, stored_schema: pa.Schema, planned: pa.Schema) -> None:
         self._read = read
         self._file = file
         self.planned = planned
         self._extra = extra_columns(planned)
         self._has_text = TEXT in planned.names
         if self._has_text:
-            check_text_column(stored, read.text, file.path)
+            check_text_column(stored_schema, read.text, file.path)
         named = [name for name in self._extra if name in read.columns]
-        kinds = {name: find_type(stored, name) for name in named}
+        kinds = {name: find_type(stored_schema, name) for name in named}
         for name, kind in kinds.items():
             if kind is not None and join_types(kind, self._extra[name]) != self._extra[name]:
                 raise UsageError(
@@ -140,19 +140,19 @@ class ColumnMapper:
         """The columns that go to `other_fields`."""
         self._has_own_rest = False
         if CARRIES_ALL in (planned.metadata or {}):
-            self._sort_unnamed(stored)
+            self._sort_unnamed(stored_schema)
         paths = [*([read.text] if self._has_text else []), *sorted(self._present), *self._rest]
         paths += [OTHER_FIELDS] if self._has_own_rest else []
-        self.top_level = [name for name in stored.names if any(_is_inside(path, name) for path in paths)]
+        self.top_level = [name for name in stored_schema.names if any(_is_inside(path, name) for path in paths)]
         """The file's columns that must be read."""
 
-    def _sort_unnamed(self, stored: pa.Schema) -> None:
-        for name, kind in find_unnamed_columns(stored, self._read, has_text=self._has_text).items():
+    def _sort_unnamed(self, stored_schema: pa.Schema) -> None:
+        for name, kind in find_unnamed_columns(stored_schema, self._read, has_text=self._has_text).items():
             if kind is not None and name in self._extra and self._takes(name, kind):
                 self._present.add(name)
             else:
                 self._rest.append(name)
-        self._has_own_rest = any(map(is_own_other_fields, stored))
+        self._has_own_rest = any(map(is_own_other_fields, stored_schema))
         if (self._rest or self._has_own_rest) and OTHER_FIELDS not in self._extra:
             raise UsageError(
                 f"{self._file.path}: its columns {', '.join(self._rest)} did not exist when the run was planned",
@@ -173,17 +173,17 @@ class ColumnMapper:
         reasons: Reasons = {}
         counters: Counter[str] = Counter()
         if self._has_text:
-            raw = _column(rows, self._read.text)
+            raw = _map_column(rows, self._read.text)
             arrays[TEXT], reasons = _check_texts(raw, self._read.max_record_bytes)
         for name, planned in self._extra.items():
             if name == OTHER_FIELDS:
-                arrays[name] = self._other_fields(rows, counters)
+                arrays[name] = self._collect_other_fields(rows, counters)
             elif name not in self._present:
                 arrays[name] = pa.nulls(len(rows), planned)
             elif is_json(self.planned.field(name)):
-                arrays[name] = _json_texts(rows, name, counters)
+                arrays[name] = _encode_json_texts(rows, name, counters)
             else:
-                arrays[name] = _column(rows, name).cast(planned)
+                arrays[name] = _map_column(rows, name).cast(planned)
         positions = np.arange(first_row, first_row + len(rows))
         if not reasons:
             return build_batch(self.planned, self._file.id, positions, arrays), [], counters
@@ -195,26 +195,28 @@ class ColumnMapper:
         arrays = {name: array.take(pa.array(good_rows)) for name, array in arrays.items()}
         return build_batch(self.planned, self._file.id, positions[good_rows], arrays), quarantined, counters
 
-    def _other_fields(self, rows: pa.RecordBatch, counters: Counter[str]) -> pa.Array:
-        earlier = _json_texts(rows, OTHER_FIELDS, counters) if self._has_own_rest else None
+    def _collect_other_fields(self, rows: pa.RecordBatch, counters: Counter[str]) -> pa.Array:
+        earlier = _encode_json_texts(rows, OTHER_FIELDS, counters) if self._has_own_rest else None
         if not self._rest:
             return pa.nulls(len(rows), TEXT_TYPE) if earlier is None else earlier
-        others: list[dict[str, Any]] = [{} for _ in range(len(rows))]
+        row_fields: list[dict[str, Any]] = [{} for _ in range(len(rows))]
         for name in dict.fromkeys(self._rest):
-            for other, value in zip(others, _read_named_values(rows, name, counters), strict=True):
+            for other, value in zip(row_fields, _read_named_values(rows, name, counters), strict=True):
                 if value is not None:
                     other[name] = value
         if earlier is not None:
-            others = [_merge_objects(text, other) for text, other in zip(earlier.to_pylist(), others, strict=True)]
-        counters[OTHER_FIELDS] += sum(map(bool, others))
-        return to_json_text([other or None for other in others])
+            row_fields = [
+                _merge_objects(text, other) for text, other in zip(earlier.to_pylist(), row_fields, strict=True)
+            ]
+        counters[OTHER_FIELDS] += sum(map(bool, row_fields))
+        return to_json_text([other or None for other in row_fields])
 
 
 def _read_named_values(rows: pa.RecordBatch, name: str, counters: Counter[str]) -> list[Any]:
     """Return the values of the column with this name; if several have it, a list of those that are not null."""
     columns = []
     for index in rows.schema.get_all_field_indices(name):
-        array = _plain_array(rows.column(index))
+        array = _cast_to_plain_array(rows.column(index))
         counters[NAN_AS_NULL] += count_not_finite(array)
         columns.append(to_json_values(array, holds_json=is_json(rows.schema.field(index))))
     if len(columns) == 1:
@@ -223,8 +225,8 @@ def _read_named_values(rows: pa.RecordBatch, name: str, counters: Counter[str]) 
     return [values or None for values in lists]
 
 
-def _json_texts(rows: pa.RecordBatch, name: str, counters: Counter[str]) -> pa.Array:
-    array = _plain_array(rows.column(name))
+def _encode_json_texts(rows: pa.RecordBatch, name: str, counters: Counter[str]) -> pa.Array:
+    array = _cast_to_plain_array(rows.column(name))
     counters[NAN_AS_NULL] += count_not_finite(array)
     return to_json_text(to_json_values(array, holds_json=is_json(rows.schema.field(name))))
 
@@ -248,20 +250,20 @@ def unite_file_columns(files: Iterable[dict[str, pa.DataType]]) -> dict[str, Fie
     united: dict[str, FieldType] = {}
     for columns in files:
         for name, kind in columns.items():
-            known = united.get(name, FieldType(kind, _why_json(kind)))
-            both = unite_types(known.type, kind)
-            united[name] = known if both == known.type else _merge_field_types(known, kind, both)
+            earlier = united.get(name, FieldType(kind, _explain_json(kind)))
+            both = unite_types(earlier.type, kind)
+            united[name] = earlier if both == earlier.type else _merge_field_types(earlier, kind, both)
     return united
 
 
-def _why_json(kind: pa.DataType) -> str:
+def _explain_json(kind: pa.DataType) -> str:
     return "JSON in the files" if kind.equals(JSON_TYPE) else ""
 
 
-def _merge_field_types(known: FieldType, kind: pa.DataType, both: pa.DataType | None) -> FieldType:
+def _merge_field_types(earlier: FieldType, kind: pa.DataType, both: pa.DataType | None) -> FieldType:
     if both is not None:
         return FieldType(both)
-    return known if known.type.equals(JSON_TYPE) else FieldType(JSON_TYPE, f"{known.type} and {kind}")
+    return earlier if earlier.type.equals(JSON_TYPE) else FieldType(JSON_TYPE, f"{earlier.type} and {kind}")
 
 
 def join_file_columns(schemas: Iterable[tuple[str, dict[str, pa.DataType]]]) -> dict[str, pa.DataType]:
@@ -284,16 +286,16 @@ def _is_inside(path: str, column: str) -> bool:
     return path == column or path.startswith(f"{column}.")
 
 
-def _column(rows: pa.RecordBatch, path: str) -> pa.Array:
+def _map_column(rows: pa.RecordBatch, path: str) -> pa.Array:
     """Return a column or a field in it, without its encoding."""
     name, *inner = [path] if path in rows.schema.names else path.split(".")
     array = rows.column(name)
     for step in inner:
         array = pc.struct_field(array, step)
-    return _plain_array(array)
+    return _cast_to_plain_array(array)
 
 
-def _plain_array(array: pa.Array) -> pa.Array:
+def _cast_to_plain_array(array: pa.Array) -> pa.Array:
     if isinstance(array.type, pa.JsonType):
         array = array.storage
     kind = plain_type(array.type)

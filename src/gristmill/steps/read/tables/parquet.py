@@ -86,12 +86,12 @@ class ParquetReader:
         cell = first
         for run in _cut_at_cells(runs, self._cell_rows):
             if run.first_row // self._cell_rows > cell:
-                yield self._cell(cell, building)
+                yield self._read_cell(cell, building)
                 building, cell = [], cell + 1
             building.append(run)
-        yield self._cell(cell, building)
+        yield self._read_cell(cell, building)
 
-    def _cell(self, number: int, runs: list[_RowRun]) -> CellBatch:
+    def _read_cell(self, number: int, runs: list[_RowRun]) -> CellBatch:
         batches: list[pa.RecordBatch] = []
         quarantined: list[QuarantinedRecord] = []
         counters: Counter[str] = Counter()
@@ -116,8 +116,8 @@ class ParquetReader:
             for group, num_rows in enumerate(self._group_rows):
                 if start < group_start + num_rows and group_start < stop:
                     for run in self._group_runs(parquet, group, group_start):
-                        if (part := run.between(start, stop)) is not None:
-                            yield part
+                        if (piece := run.between(start, stop)) is not None:
+                            yield piece
                         if run.first_row + run.num_rows >= stop:
                             return
                 group_start += num_rows
@@ -165,8 +165,8 @@ def _cut_at_cells(runs: Iterator[_RowRun], cell_rows: int) -> Iterator[_RowRun]:
     """Cut runs at the borders of cells."""
     for run in runs:
         for border in range(run.first_row // cell_rows * cell_rows, run.first_row + run.num_rows, cell_rows):
-            if (part := run.between(border, border + cell_rows)) is not None:
-                yield part
+            if (piece := run.between(border, border + cell_rows)) is not None:
+                yield piece
 
 
 def _is_damage(error: Exception) -> bool:

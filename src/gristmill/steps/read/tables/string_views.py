@@ -10,32 +10,32 @@ import pyarrow as pa
 _PLAIN = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 
 
-def type_without_views(kind: pa.DataType) -> pa.DataType:
+def remove_views_from_type(kind: pa.DataType) -> pa.DataType:
     """Return the type with dictionaries of views replaced by dictionaries of plain values.
 
-    >>> type_without_views(pa.dictionary(pa.uint32(), pa.string_view()))
+    >>> remove_views_from_type(pa.dictionary(pa.uint32(), pa.string_view()))
     DictionaryType(dictionary<values=large_string, indices=uint32, ordered=0>)
     """
     types = pa.types
     if types.is_dictionary(kind) and kind.value_type in _PLAIN:
         return pa.dictionary(kind.index_type, _PLAIN[kind.value_type], kind.ordered)
     if types.is_struct(kind):
-        return pa.struct([field.with_type(type_without_views(field.type)) for field in kind])
+        return pa.struct([field.with_type(remove_views_from_type(field.type)) for field in kind])
     for test, make in ((types.is_list, pa.list_), (types.is_large_list, pa.large_list)):
         if test(kind):
-            return make(kind.value_field.with_type(type_without_views(kind.value_type)))
+            return make(kind.value_field.with_type(remove_views_from_type(kind.value_type)))
     if types.is_fixed_size_list(kind):
-        return pa.list_(kind.value_field.with_type(type_without_views(kind.value_type)), kind.list_size)
+        return pa.list_(kind.value_field.with_type(remove_views_from_type(kind.value_type)), kind.list_size)
     return kind
 
 
-def schema_without_views(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([field.with_type(type_without_views(field.type)) for field in schema], schema.metadata)
+def remove_views_from_schema(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field.with_type(remove_views_from_type(field.type)) for field in schema], schema.metadata)
 
 
-def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the batch with the columns of `schema_without_views`."""
-    schema = schema_without_views(batch.schema)
+def remove_views(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the batch with the columns of `remove_views_from_schema`."""
+    schema = remove_views_from_schema(batch.schema)
     if schema.equals(batch.schema):
         return batch
     arrays = [_decode_views(column, kind) for column, kind in zip(batch.columns, schema.types, strict=True)]

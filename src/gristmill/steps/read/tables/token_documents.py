@@ -35,31 +35,33 @@ def refuse_text_keys(read: Read) -> None:
             )
 
 
-def holds_token_rows(stored: pa.Schema) -> bool:
+def holds_token_rows(stored_schema: pa.Schema) -> bool:
     """Whether a shard with these columns holds rows of tokens."""
-    return {INPUT_IDS, LENGTHS, ORIGINS} <= set(stored.names)
+    return {INPUT_IDS, LENGTHS, ORIGINS} <= set(stored_schema.names)
 
 
-def documents_schema(stored: pa.Schema, path: str) -> pa.Schema:
+def documents_schema(stored_schema: pa.Schema, path: str) -> pa.Schema:
     """Return the columns of the documents in a shard of rows."""
-    kind = CHATS if LOSS_MASK in stored.names else TOKENS
-    if find_schema_problem(kind, stored) is not None or not stored.equals(shard_schema(stored, None)):
+    kind = CHATS if LOSS_MASK in stored_schema.names else TOKENS
+    if find_schema_problem(kind, stored_schema) is not None or not stored_schema.equals(
+        shard_schema(stored_schema, None)
+    ):
         raise UsageError(
-            f"{path} holds {', '.join(f'{field.name} {field.type}' for field in stored)}: only rows of one document "
-            "each, with its ids alone, can be read again",
+            f"{path} holds {', '.join(f'{field.name} {field.type}' for field in stored_schema)}: only rows of one "
+            "document each, with its ids alone, can be read again",
             help="read the documents that the tokens were made of",
         )
-    fields = [stored.field(name) for name in (INPUT_IDS, LOSS_MASK) if name in stored.names]
+    fields = [stored_schema.field(name) for name in (INPUT_IDS, LOSS_MASK) if name in stored_schema.names]
     return pa.schema([(ORIGIN, ORIGIN_TYPE), *fields])
 
 
 class TokenRowMapper:
     """A mapper of rows of one shard to batches of the planned schema; the counterpart of `ColumnMapper`."""
 
-    def __init__(self, file: SourceFile, stored: pa.Schema, planned: pa.Schema) -> None:
+    def __init__(self, file: SourceFile, stored_schema: pa.Schema, planned: pa.Schema) -> None:
         self._file = file
         self._planned = planned
-        own = documents_schema(stored, file.path)
+        own = documents_schema(stored_schema, file.path)
         self.top_level = [name for name in planned.names if name != ORIGIN]
         for name in self.top_level:
             if name not in own.names or own.field(name).type != planned.field(name).type:

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from gristmill.steps.read.tar_files.tar_samples import TarSample
 
 
-def infer_member_types(samples: Sequence[TarSample], known: Collection[str]) -> dict[str, FieldType]:
+def infer_member_types(samples: Sequence[TarSample], named_members: Collection[str]) -> dict[str, FieldType]:
     """Return a type for each member of some samples that is not in `known`."""
     names = dict.fromkeys(name for sample in samples for name in sample.members)
-    types = {} if KEY in known else {KEY: FieldType(TEXT_TYPE)}
+    types = {} if KEY in named_members else {KEY: FieldType(TEXT_TYPE)}
     for name in names:
         contents = [sample.members[name] for sample in samples if name in sample.members]
-        if name in known or not is_column_name(name):
+        if name in named_members or not is_column_name(name):
             continue
         if is_json_member(name):
             for kind, why in infer_field_types([{name: decode_sample(content)} for content in contents]).values():
@@ -44,9 +44,9 @@ def infer_member_types(samples: Sequence[TarSample], known: Collection[str]) -> 
 class MemberColumns:
     """A mapper of the members of samples to columns of planned types."""
 
-    def __init__(self, schema: pa.Schema, known: Collection[str]) -> None:
-        fields = [field for field in schema if field.name not in known and field.name != OTHER_FIELDS]
-        self._known = frozenset(known)
+    def __init__(self, schema: pa.Schema, named_members: Collection[str]) -> None:
+        fields = [field for field in schema if field.name not in named_members and field.name != OTHER_FIELDS]
+        self._known = frozenset(named_members)
         self._plain = {field.name: field.type for field in fields if not is_json_member(field.name)}
         self.names = [field.name for field in fields] + [OTHER_FIELDS]
         types = {field.name: JSON_TYPE if is_json(field) else field.type for field in fields}

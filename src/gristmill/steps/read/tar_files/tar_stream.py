@@ -35,14 +35,14 @@ class _ChunkStream:
         self._reads_behind_end = 0
 
     def read(self, size: int) -> bytes:
-        parts = []
+        pieces = []
         while size > 0:
             if not self._held and not self._fetch():
                 break
-            part, self._held = self._held[:size], self._held[size:]
-            parts.append(part)
-            size -= len(part)
-        data = b"".join(parts)
+            piece, self._held = self._held[:size], self._held[size:]
+            pieces.append(piece)
+            size -= len(piece)
+        data = b"".join(pieces)
         self.num_bytes += len(data)
         self._reads_behind_end = 0 if data else self._reads_behind_end + 1
         if self._reads_behind_end > _MAX_READS_BEHIND_END:

@@ -44,7 +44,7 @@ from gristmill.steps.read.tar_files.tar_samples import (
 )
 from gristmill.steps.read.tar_files.tar_stream import TarStream
 from gristmill.steps.records.json_records import with_text
-from gristmill.storage.compression import codec_of
+from gristmill.storage.compression import find_codec
 from gristmill.storage.files import open_input
 from gristmill.storage.tar_index import PlainTar, TarIndexBuilder, load_tar_index
 from gristmill.storage.tar_scan import TarScan
@@ -86,9 +86,9 @@ class WebDatasetReader:
         self._named = frozenset([*(path.member for path in paths), *([JSON] if self._keeps_record else [])])
         self._is_own_dataset = read.format == "gristmill" and (self._keeps_record or bool(self._columns))
         self._needed = None if is_loose or self._is_own_dataset else self._named
-        self._fields = self._json_fields(extra)
-        known = {path.member for path in paths if path.field is None} | {ORIGIN, TEXT, *self._columns}
-        self._loose = MemberColumns(schema, known) if is_loose else None
+        self._fields = self._decode_json_fields(extra)
+        named_members = {path.member for path in paths if path.field is None} | {ORIGIN, TEXT, *self._columns}
+        self._loose = MemberColumns(schema, named_members) if is_loose else None
 
     def cell_sizes(self) -> list[int]:
         raise NotImplementedError("a tar file's cells are not known before it is read")
@@ -100,7 +100,7 @@ class WebDatasetReader:
             with PlainTar(piece.path, load_tar_index(Path(piece.index)), piece.start) as tar:
                 cells = range(first, min(cells.stop, piece.first_cell + piece.num_cells))
                 yield from self._cells(tar, cells, piece.start, piece.first_cell)
-        elif codec_of(self._file.path) is None:
+        elif find_codec(self._file.path) is None:
             with PlainTar(self._file.path) as tar:
                 yield from self._cells(tar, cells)
         else:
@@ -149,7 +149,7 @@ class WebDatasetReader:
         position = walk.unfinished.position if walk.unfinished else walk.num_members
         return QuarantinedRecord(self._file.id, position, 0, damage.reason, damage.message)
 
-    def _json_fields(self, types: dict[str, pa.DataType]) -> dict[str, JsonFields]:
+    def _decode_json_fields(self, types: dict[str, pa.DataType]) -> dict[str, JsonFields]:
         """Make a decoder for each JSON member whose fields are columns."""
         columns: dict[str, dict[str, pa.DataType]] = {}
         for name, path in self._columns.items():
@@ -194,7 +194,7 @@ class WebDatasetReader:
             raise _BadSample(self._text.member, "missing_text", f"no member {self._text.member!r}")
         rows = {member: self._decode_member(sample, member) for member in self._fields if member in sample.members}
         if self._text.field is None:
-            text = _utf8(sample, self._text.member, "invalid_utf8")
+            text = _decode_utf8(sample, self._text.member, "invalid_utf8")
         else:
             text = self._fields[self._text.member].texts([rows[self._text.member]])[0]
         return text, [self._value(sample, path, rows) for path in self._columns.values()]
@@ -224,7 +224,7 @@ class WebDatasetReader:
         if path.field is not None:
             row = rows.get(path.member)
             return None if row is None else self._fields[path.member].values(path.field, [row])[0]
-        return _utf8(sample, path.member, "column_type") if path.member in sample.members else None
+        return _decode_utf8(sample, path.member, "column_type") if path.member in sample.members else None
 
     def _build_cell(self, building: _CellBuilder) -> CellBatch:
         arrays = {TEXT: pa.array(building.texts, TEXT_TYPE)}
@@ -302,7 +302,7 @@ class _BadSample(Exception):
         self.message = message
 
 
-def _utf8(sample: TarSample, member: str, reason: str) -> str:
+def _decode_utf8(sample: TarSample, member: str, reason: str) -> str:
     try:
         return sample.members[member].decode()
     except UnicodeDecodeError as error:

@@ -167,7 +167,7 @@ class MarkedConversation:
         regions, position, marked_position = [], 0, 0
         for number, piece in enumerate(pieces[::2]):
             if number:
-                forms = written_forms(self.values[number - 1])
+                forms = list_written_forms(self.values[number - 1])
                 value = next((form for form in forms if text.startswith(form + piece, position)), None)
                 if value is None:
                     return None
@@ -185,7 +185,7 @@ class MarkedConversation:
         return regions if position == len(text) else None
 
 
-def written_forms(value: str) -> Iterator[str]:
+def list_written_forms(value: str) -> Iterator[str]:
     """List the forms in which templates write a text: as it is, stripped, or as the inside of a JSON string."""
     yield value
     yield value.strip()

@@ -168,7 +168,7 @@ class TurnFinder:
         regions = replaced.regions(marked, text)
         if regions is None:
             return None
-        if not as_rendered and (usual := self._usual_surroundings(conversation)) is not None:
+        if not as_rendered and (usual := self._choose_usual_surroundings(conversation)) is not None:
             answers = self._find_in_regions(AnswerSearch(conversation, text, regions, usual))
             if answers is not None:
                 return answers
@@ -230,7 +230,7 @@ class TurnFinder:
         position = text.rfind(self.ending.last, region.start, region.end) if self.ending.last else -1
         return text[position + len(self.ending.last) : region.end] if position >= 0 else None
 
-    def _usual_surroundings(self, conversation: Conversation) -> Surroundings | None:
+    def _choose_usual_surroundings(self, conversation: Conversation) -> Surroundings | None:
         """Find the surroundings in a made-up conversation with the same traits; None if its history is rewritten."""
         if conversation.variables:
             return None
@@ -254,7 +254,7 @@ class TurnFinder:
         """Tell whether an earlier answer is written differently from when it was the last."""
         earlier = [message for message in conversation.answers() if message < len(conversation.messages) - 1]
         whole = TextRegion(0, len(text), 0, earlier, None)
-        if _holds_content(conversation, whole, text) and self._usual_surroundings(conversation) is not None:
+        if _holds_content(conversation, whole, text) and self._choose_usual_surroundings(conversation) is not None:
             return False
         return not all(text.startswith(self._render_through(conversation, message)) for message in earlier)
 
