@@ -172,7 +172,7 @@ def test_result_that_hangs_when_it_is_pickled():
 
 
 def test_late_and_deadly_items_together(folder):
-    """Each gets its own verdict."""
+    """Each of the two gets its own failure."""
 
     def function(n):
         if n == 1:

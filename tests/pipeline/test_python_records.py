@@ -17,7 +17,7 @@ from gristmill.core.recipe import Recipe, Source
 from gristmill.pipeline.inspecting.trace import trace
 from gristmill.pipeline.planning.plan import make_plan
 from gristmill.pipeline.publishing import publish
-from gristmill.pipeline.stages import runner as legs
+from gristmill.pipeline.stages import runner
 from gristmill.recipe.dump import dump_recipe
 from gristmill.recipe.load import parse_recipe
 from gristmill.shards.dataset import open_dataset
@@ -110,7 +110,7 @@ def test_a_stopped_run_goes_on_with_a_new_generator(mill, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             mill.run(mill.recipe(sources(generator()), JSONL))
     assert not (mill.output / "manifest.json").exists()
-    monkeypatch.setattr(legs, "run_tasks", lambda *_, **__: pytest.fail("this was done before"))
+    monkeypatch.setattr(runner, "run_tasks", lambda *_, **__: pytest.fail("this was done before"))
     assert list(mill.run(mill.recipe(sources(generator()), JSONL)).dataset()) == RECORDS
 
 

@@ -8,7 +8,7 @@ import pytest
 from gristmill.core.errors import FolderLockedError, GristmillError, NotUpToDateError, SourceChangedError, UsageError
 from gristmill.pipeline import run
 from gristmill.pipeline.planning import plan, units
-from gristmill.pipeline.stages import runner as legs
+from gristmill.pipeline.stages import runner
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps import Length, Limit, Map, Read, Sample, Shuffle, Split, Write
 from gristmill.storage.lock import FolderLock
@@ -46,13 +46,13 @@ def recipe_of(mill, data, *steps, **settings):
 def tasks_run(monkeypatch):
     """How many tasks each run has."""
     counted = []
-    real = legs.run_tasks
+    real = runner.run_tasks
 
     def counting(function, tasks, **options):
         counted.append(len(tasks))
         return real(function, tasks, **options)
 
-    monkeypatch.setattr(legs, "run_tasks", counting)
+    monkeypatch.setattr(runner, "run_tasks", counting)
     return counted
 
 

@@ -187,6 +187,7 @@ class FailureHandler:
         history = self._count_attempt(index)
         run = self._run
         if run is not None and worker.is_isolated:
+            # No other worker was alive, so this death counts against the item, whatever the machine did before.
             run.worker = None
             run.deaths += 1
             if run.deaths == MAX_DEATHS or run.probe is not None:

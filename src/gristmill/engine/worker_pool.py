@@ -107,6 +107,7 @@ class WorkerPool:
 
     def start(self, *, isolated: bool = False) -> PooledWorker:
         """Start one more worker."""
+        # The lowest free number, not a running one: a replaced worker gets the CPU of the one that died.
         slot = min(set(range(len(self) + 1)) - {worker.slot for worker in self})
         cpu = self._cpus[slot % len(self._cpus)] if self._cpus else None
         handle = self._backend.start(self._spec, cpu)

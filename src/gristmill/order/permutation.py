@@ -95,6 +95,7 @@ def _place(value: np.uint64, size: np.uint64, half: np.uint64, key: np.uint64) -
     """Send a value through the network until the result is below `size`."""
     mask = (_ONE << half) - _ONE
     shift = _WORD_BITS - half
+    # It ends: the network is a bijection, so the cycle that began at a value below `size` must return below `size`.
     while True:
         left = value >> half
         right = value & mask

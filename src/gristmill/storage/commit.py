@@ -56,6 +56,7 @@ class PendingFile:
     def __enter__(self) -> Self:
         with _annotate_errors(self.path):
             make_folder(self.path.parent)
+            # In the folder of the final name: a rename is atomic only within one file system.
             self._fd = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         return self
 
@@ -118,6 +119,7 @@ class PendingFile:
 
     def _write_all(self, view: memoryview) -> None:
         fd = self._open_fd()
+        # One call may write less than it was given: near 2 GiB, on a full disk, or after a signal.
         while view:
             view = view[os.write(fd, view) :]
 
@@ -152,6 +154,7 @@ def make_folder(folder: str | os.PathLike[str]) -> None:
     if path.is_dir():
         return
     make_folder(path.parent)
+    # Another worker may create it between the check above and here.
     path.mkdir(exist_ok=True)
     sync_folder(path.parent)
 

@@ -136,6 +136,7 @@ def _fill_ids(
     ids: NDArray[np.signedinteger],
 ) -> None:
     stored = address[A_STORED]
+    # Two loops instead of one with a choice inside: the compiler turns each into vector instructions.
     if address[A_ID_BYTES] == 2:
         start = (address[A_IDS] - FLOOR) >> 1
         narrow = memory_16[start : start + stored]
@@ -204,6 +205,8 @@ def _fill_documents(
 
 @kernel
 def _ignore_first_tokens(lengths: NDArray[np.int32], shift: int, labels: NDArray[np.signedinteger]) -> None:
+    # The first token of a document follows the last one of another document, which says nothing about it. With
+    # `shift` 1 its label is one position earlier; the very first token of a row has no label at all.
     begin = 0
     for length in lengths:
         if length and begin >= shift:

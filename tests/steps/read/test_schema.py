@@ -73,7 +73,7 @@ def test_one_source_has_one_format(new_file):
 
 
 def test_json_files_that_differ(new_file, read_all):
-    """A field that is missing is null; a value that does not fit is set aside with its reason, never made null."""
+    """A field that is missing is null; a value that does not fit is quarantined with its reason, never made null."""
     read = Read(read="x", columns=["n"])
     first = json_file(new_file, [{"text": "a", "n": 1}])
     others = [{"text": "b"}, {"text": "c", "n": None}, {"text": "d", "n": "7"}, {"text": "e", "n": 2.5}]

@@ -205,7 +205,7 @@ def _unite_types(
 ) -> tuple[FieldType, bool, str]:
     """Unite the type of a column in one more source with that in the sources before it.
 
-    `known` holds the type, whether it is only known from a sample of JSON records, and the first source that has it.
+    `earlier` holds the type, whether it is only known from a sample of JSON records, and the first source that has it.
     """
     (first, why), was_sampled, first_source = earlier
     if first.equals(JSON_TYPE) and why:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def _sort_longest_first(
     lengths: NDArray[np.int32], row_length: int, slots: NDArray[np.int64], order: NDArray[np.int64]
 ) -> None:
-    """Sort piece numbers by a stable counting sort. `places` is scratch memory for row_length + 2 zeros."""
+    """Sort piece numbers by a stable counting sort. `slots` is scratch memory for row_length + 2 zeros."""
     for length in lengths:
         slots[row_length - length + 1] += 1
     for index in range(1, row_length + 2):
@@ -55,6 +55,7 @@ def _choose_rows(
         length = lengths[piece]
         node = leaves + length
         if not filled[node]:
+            # An odd node is a right child: its right neighbour has another parent, so climb further.
             while node > 1 and (node % 2 == 1 or not filled[node + 1]):
                 node //= 2
             if node > 1:
@@ -66,6 +67,7 @@ def _choose_rows(
             row = top[free]
             top[free] = below[row]
             if top[free] < 0:
+                # The last row of this stack: a parent stays set only while its other child (`node ^ 1`) is.
                 filled[node] = False
                 while node > 1 and not filled[node ^ 1]:
                     node //= 2
@@ -76,6 +78,7 @@ def _choose_rows(
             num_rows += 1
         row_of[piece] = row
         free -= length
+        # A full row is in no stack: no later piece is compared with it.
         if free > 0:
             below[row] = top[free]
             top[free] = row
@@ -150,7 +153,7 @@ def copy_pieces(
     row_length: int,
     rows: NDArray[np.unsignedinteger],
 ) -> None:
-    """Copy the pieces that begin at `first` into rows, one after the other; unfilled places keep their values."""
+    """Copy the pieces that begin at `first` into rows, one after the other; unfilled positions keep their values."""
     piece = 0
     for row in range(len(row_ends)):
         position = row * row_length

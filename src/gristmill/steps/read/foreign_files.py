@@ -23,7 +23,7 @@ _KINDS = (
 
 
 def advise_on_file(path: str, expected_format: str) -> str:
-    """Return what to do about a file that is not in the format `wanted` (arrow, parquet) that its name says."""
+    """Return what to do about a file that is not in the format that its name says (arrow, parquet)."""
     try:
         with open_input(path) as stream:
             first = stream.read(_FIRST_BYTES)

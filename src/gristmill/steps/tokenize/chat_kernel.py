@@ -1,8 +1,8 @@
 """Rendered chats to ids and loss masks.
 
-For byte-level tokenizers and SentencePiece's kind, the place of each token in the text follows from the ids alone: the
+For byte-level tokenizers and SentencePiece's kind, the position of each token in the text follows from the ids alone: the
 running sum of their lengths in bytes. If that sum is not the length of a text (because it was normalised), the text is
-encoded again by the reference, which reports places; so is every text of another kind of tokenizer.
+encoded again by the reference, which reports positions; so is every text of another kind of tokenizer.
 
 A token is trained if it begins within a trained range. A token that begins in the prompt and continues into the answer
 (such as a line feed of the prompt and one of the answer, merged) is not trained: no model has to write it.
@@ -108,16 +108,16 @@ class TokenizeChatsKernel(TokenizeKernel):
             is_unplaced |= _is_changed_by(self._lengths.unicode_form, batch.column(TEXT))
         has_literals = np.diff(batch.column(LITERALS).offsets.to_numpy()) > 0
         if self._literal_policy == AS_TOKEN:
-            has_literals[:] = False
+            has_literals[:] = False  # then literals are tokens like those of the template: nothing to encode again
         replaced: dict[int, tuple[NDArray[np.uint32], NDArray[np.bool_]]] = {}
         for row in np.flatnonzero(is_unplaced | has_literals).tolist():
             text = batch.column(TEXT)[row].as_py()
             spans = np.array(trained[row].as_py(), dtype=np.int64).reshape(-1, 2)
             if has_literals[row]:
-                row_ids, places = self._encode_around_literals(text, batch.column(LITERALS)[row].as_py())
+                row_ids, token_spans = self._encode_around_literals(text, batch.column(LITERALS)[row].as_py())
             else:
-                row_ids, places = self._locate_tokens(text)
-            replaced[row] = row_ids, _mask_by_spans(places, spans)
+                row_ids, token_spans = self._locate_tokens(text)
+            replaced[row] = row_ids, _mask_by_spans(token_spans, spans)
         if replaced:
             ids, offsets, mask = _replace_rows(ids, offsets, mask, replaced)
         return ids, offsets, mask, len(replaced)
@@ -125,40 +125,43 @@ class TokenizeChatsKernel(TokenizeKernel):
     def _encode_around_literals(self, text: str, literals: list[int]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """Encode a text in which special tokens outside the literals are tokens, and those inside are text."""
         ids: list[NDArray[np.uint32]] = []
-        places: list[NDArray[np.int64]] = []
+        token_spans: list[NDArray[np.int64]] = []
         start = 0
         data = text.encode()
         begins, ends = literals[::2], literals[1::2]
         for begin, end, token in self._find_special_tokens(data):
+            # The last literal that begins before the token ends. If it reaches into the token, somebody wrote the token.
             inside = bisect_right(begins, end - 1) - 1
             if inside >= 0 and begin < ends[inside]:
                 continue
-            self._add_text(data[start:begin].decode(), start, ids, places)
+            self._add_text(data[start:begin].decode(), start, ids, token_spans)
             ids.append(np.array([self._engine.facts.added_tokens[token]], dtype=np.uint32))
-            places.append(np.array([[begin, end]], dtype=np.int64))
+            token_spans.append(np.array([[begin, end]], dtype=np.int64))
             start = end
-        self._add_text(data[start:].decode(), start, ids, places)
-        return np.concatenate(ids), np.concatenate(places)
+        self._add_text(data[start:].decode(), start, ids, token_spans)
+        return np.concatenate(ids), np.concatenate(token_spans)
 
     def _find_special_tokens(self, data: bytes) -> list[tuple[int, int, str]]:
         if self._specials is None:
             return []
         text = data.decode()
-        tokens, place, start = [], 0, 0
+        tokens, begin, start = [], 0, 0
         for match in self._specials.finditer(text):
-            place += len(text[start : match.start()].encode())
-            end = place + len(match.group().encode())
-            tokens.append((place, end, match[match.lastgroup or 0]))
-            place, start = end, match.end()
+            begin += len(text[start : match.start()].encode())
+            end = begin + len(match.group().encode())
+            tokens.append((begin, end, match[match.lastgroup or 0]))
+            begin, start = end, match.end()
         return tokens
 
-    def _add_text(self, text: str, start: int, ids: list[NDArray[np.uint32]], places: list[NDArray[np.int64]]) -> None:
+    def _add_text(
+        self, text: str, start: int, ids: list[NDArray[np.uint32]], token_spans: list[NDArray[np.int64]]
+    ) -> None:
         if not text:
             return
         if any(token in text for token in self._unmarked):
             text_ids, spans = self._plain_engine.token_spans(text)
             ids.append(text_ids)
-            places.append(spans + start)
+            token_spans.append(spans + start)
             return
         text_ids, _ = self._text_engine.encode([text])
         whole = np.array([0, len(text_ids)])
@@ -168,7 +171,7 @@ class TokenizeChatsKernel(TokenizeKernel):
         else:
             text_ids, spans = self._text_reference.token_spans(text)
         ids.append(text_ids)
-        places.append(spans + start)
+        token_spans.append(spans + start)
 
     def _locate_tokens(self, text: str) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         reference = self._reference
@@ -212,6 +215,7 @@ class TokenizeChatsKernel(TokenizeKernel):
             else:
                 is_kept = lengths <= self._max_tokens
                 dropped["too_long"] = int(np.count_nonzero(~is_kept))
+        # After the cut: a chat whose answers were all cut off would cost a row and train nothing.
         sums = np.concatenate([[0], np.cumsum(mask)])
         is_trained = sums[offsets[1:]] > sums[offsets[:-1]]
         if not is_trained[is_kept].all():
@@ -250,11 +254,11 @@ def _mask_by_lengths(
     starts = np.concatenate([[0], ends])
     bases = starts[offsets]  # where each text would begin if all were written one after the other
     is_unplaced = np.diff(bases) != sizes
-    places = trained.flatten().to_numpy().reshape(-1, 2)
+    ranges = trained.flatten().to_numpy().reshape(-1, 2)
     rows = np.repeat(np.arange(len(sizes)), np.diff(trained.offsets.to_numpy()) // 2)
-    places = places + bases[rows][:, None]
-    first = np.searchsorted(starts[:-1], places[:, 0], side="left")
-    stop = np.searchsorted(starts[:-1], places[:, 1], side="left")
+    ranges = ranges + bases[rows][:, None]
+    first = np.searchsorted(starts[:-1], ranges[:, 0], side="left")
+    stop = np.searchsorted(starts[:-1], ranges[:, 1], side="left")
     # +1 where a trained range begins and -1 where it ends: a token is trained where the running sum is above 0.
     changes = np.zeros(len(ids) + 1, dtype=np.int64)
     np.add.at(changes, first, 1)
@@ -272,12 +276,12 @@ def _is_changed_by(unicode_form: str, texts: pa.LargeStringArray) -> NDArray[np.
     return is_changed
 
 
-def _mask_by_spans(places: NDArray[np.int64], spans: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """For each place whether it begins in one of the spans, which are sorted and do not overlap."""
-    before = np.searchsorted(spans[:, 0], places[:, 0], side="right") - 1
-    # A place before all spans has the index -1, which picks the last element: an end that no place is below.
+def _mask_by_spans(token_spans: NDArray[np.int64], spans: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """For each token whether it begins in one of the spans, which are sorted and do not overlap."""
+    before = np.searchsorted(spans[:, 0], token_spans[:, 0], side="right") - 1
+    # A token before all spans has the index -1, which picks the last element: an end that no token is below.
     ends = np.concatenate([spans[:, 1], [-1]])
-    mask: NDArray[np.bool_] = places[:, 0] < ends[before]
+    mask: NDArray[np.bool_] = token_spans[:, 0] < ends[before]
     return mask
 
 

@@ -119,6 +119,7 @@ def _cut_into_shards(blocks: Sequence[_Block], max_bytes: int) -> Iterator[list[
     size = 0
     for block in blocks:
         shard.append(block)
+        # Data only: a header or an origin in the sum would move the borders between shards, and so change bytes.
         size += block.data.size
         if size >= max_bytes:
             yield shard
@@ -141,6 +142,7 @@ def _write_file(
 
 def _read_blocks(root: Path, locations: Sequence[_Location]) -> Iterator[bytes]:
     with ExitStack() as stack:
+        # The blocks of a file follow one another, but a shard may begin in the middle of one: keep each file open.
         files: dict[str, io.BufferedReader] = {}
         for location in locations:
             file = files.get(location.path)

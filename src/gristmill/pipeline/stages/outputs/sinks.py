@@ -58,7 +58,7 @@ class Sink(Protocol):
 class RecordSink:
     """Writes the records of each split to their own files, one block for each cell.
 
-    Training records go to `held`, if it is there.
+    Training records go to `held_writer`, if there is one.
     """
 
     def __init__(

@@ -153,7 +153,7 @@ class _DialectFit:
 
 
 def _measure_fit(dialect: Dialect, sample: bytes, text_column: bytes, *, is_whole: bool) -> _DialectFit:
-    """Measure how well a dialect fits; `wanted` is the column that holds the text."""
+    """Measure how well a dialect fits; `text_column` is the column that holds the text."""
     rows = RowScanner(dialect).split(sample)
     num_quoted = 0
     if dialect.has_quotes:

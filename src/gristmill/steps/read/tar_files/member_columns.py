@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def infer_member_types(samples: Sequence[TarSample], named_members: Collection[str]) -> dict[str, FieldType]:
-    """Return a type for each member of some samples that is not in `known`."""
+    """Return a type for each member of some samples that is not in `named_members`."""
     names = dict.fromkeys(name for sample in samples for name in sample.members)
     types = {} if KEY in named_members else {KEY: FieldType(TEXT_TYPE)}
     for name in names:
