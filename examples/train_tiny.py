@@ -96,7 +96,7 @@ def main() -> None:
 
     parallel = DistributedDataParallel(model) if world_size > 1 else model
     loader = DataLoader(dataset, batch_size=None, num_workers=options.workers)
-    with (options.folder / f"seen-{world_size}-{rank}.jsonl").open("a") as seen:
+    with (options.folder / f"seen-{world_size}-{rank}.jsonl").open("a") as row_log:
         for batch in loader:
             loss = parallel(**batch)
             optimizer.zero_grad()
@@ -104,8 +104,8 @@ def main() -> None:
             optimizer.step()
             step += 1
             rows = [zlib.crc32(row.numpy().tobytes()) for row in batch["input_ids"]]
-            seen.write(json.dumps({"first_row": batch.first_row, "rank": rank, "rows": rows}) + "\n")
-            seen.flush()
+            row_log.write(json.dumps({"first_row": batch.first_row, "rank": rank, "rows": rows}) + "\n")
+            row_log.flush()
             if rank == 0 and step % SAVE_EVERY == 0:
                 print(f"step {step}: loss {loss.item():.3f}", flush=True)
                 state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}

@@ -36,7 +36,7 @@ PROSE = ("error", "traceback")
 WHAT_TO_DO = """
 The same recipe and the same inputs give other bytes than before. If that is not intended, it is a bug: datasets can no
 longer be reproduced, resumed or updated. If it is intended,
-  1. raise the version that stands for what changed: LAYOUT of units, `version` of a step, or the format's own;
+  1. raise the version of what changed: LAYOUT_VERSION of units, `version` of a step, or the format's own;
   2. give the reason in CHANGELOG.md;
   3. run `make golden` and review the diff of tests/golden/hashes.
 """

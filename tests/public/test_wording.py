@@ -44,7 +44,12 @@ BANNED_PHRASES = {
     "so many": "that many, this many",
 }
 
+BANNED_LOCALS = frozenset(["found", "given", "gone", "kept", "made", "seen", "some", "sought", "taken", "told"])
+"""A local is a noun: `tokenizer_files`, not `found`."""
+
 BANNED_OPENINGS = ("Of ", "See the module")
+BANNED_CLASS_OPENINGS = ("How ", "What ", "Where ", "Which ", "Who ")
+"""A class is a thing, so its docstring begins with one: `The decision of a barrier`, not `What a barrier decides`."""
 
 # A phrase may be broken over two lines of prose, of a comment, of a quote in Markdown or of joined string literals.
 _GAP = r"(?:\s|#|>|\"|')+f?[\"']?"
@@ -74,8 +79,18 @@ def find_names_and_docstrings(text: str) -> Iterator[tuple[int, str]]:
             continue
         if len(docstring.split()) < 4:
             yield node.lineno, f"docstring of {node.name!r} has under four words: {docstring!r}"
-        elif docstring.startswith(BANNED_OPENINGS):
+        elif docstring.startswith(BANNED_OPENINGS + BANNED_CLASS_OPENINGS * isinstance(node, ast.ClassDef)):
             yield node.lineno, f"docstring of {node.name!r} has no subject: {docstring[:60]!r}"
+
+
+def find_locals(text: str) -> Iterator[tuple[int, str]]:
+    """Give the line and a message for each parameter and variable of a function that is named by a participle."""
+    for function in ast.walk(ast.parse(text)):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            for node in ast.walk(function):
+                name = node.arg if isinstance(node, ast.arg) else node.id if isinstance(node, ast.Name) else None
+                if name in BANNED_LOCALS:
+                    yield node.lineno, f"local {name!r}: name the thing, with a noun"
 
 
 def _is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
@@ -89,8 +104,8 @@ def find_violations(paths: list[Path]) -> Iterator[str]:
         text, name = path.read_text(), path.relative_to(_ROOT).as_posix()
         violations = list(find_phrases(text))
         if path.suffix == ".py":
-            violations += find_names_and_docstrings(text)
-        for line, message in sorted(violations):
+            violations += [*find_names_and_docstrings(text), *find_locals(text)]
+        for line, message in sorted(set(violations)):
             yield f"{name}:{line}: {message}"
 
 
@@ -109,5 +124,7 @@ def test_the_scanner_sees_each_pattern():
     functions = 'def settled():\n    """Of one part of it."""\ndef start():\n    """Start one worker now."""\n'
     code = functions + 'class A:\n    """A part."""\n'
     assert [line for line, _ in find_names_and_docstrings(code)] == [1, 1, 5]
+    assert [line for line, _ in find_names_and_docstrings('class A:\n    """What a barrier decides."""\n')] == [1]
+    assert [line for line, _ in find_locals("def count(kept):\n    found = kept.found\n")] == [1, 2, 2]
     messages = [message for _, message in find_phrases("Mend it.\nIt is set\n    # aside anew.")]
     assert [message.split("'")[1] for message in messages] == ["mend", "set aside", "anew"]

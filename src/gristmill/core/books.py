@@ -112,7 +112,7 @@ def find_imbalances(accounts: Iterable[Account]) -> list[str]:
 
 
 def _find_token_imbalances(account: Account) -> list[str]:
-    """Where documents become rows, every token is in one or was counted out: `in = in rows + truncated + dropped`."""
+    """Describe tokens that are neither in a row nor counted out: `in = in rows + truncated + dropped` must hold."""
     count = account.counters
     accounted = count["row_tokens"] + count["truncated_tokens"] + count["dropped_tokens"]
     if "row_tokens" not in count or count["tokens"] == accounted:

@@ -77,7 +77,7 @@ class QuarantinedRecord:
 
 @dataclass(frozen=True, slots=True)
 class RuleValues:
-    """For each input row a measured value and the threshold of its rule."""
+    """The measured value of each input row, and the threshold of its rule."""
 
     values: NDArray[Any] | pa.Array
     thresholds: NDArray[np.float64] | float | str | None = None

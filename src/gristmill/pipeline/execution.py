@@ -52,7 +52,7 @@ _log = logging.getLogger("gristmill")
 
 @dataclass(slots=True)
 class _SourceProgress:
-    """How far a source has come: its units in the next stage, and what the stages before it have recorded."""
+    """The progress of one source: its units in the next stage, and what the stages before it have recorded."""
 
     plan: SourcePlan
     units: list[StageUnit]

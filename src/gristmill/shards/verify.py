@@ -64,7 +64,7 @@ class Problem:
 
 @dataclass(slots=True)
 class Verification:
-    """What was checked, and the problems. It is true if there are none."""
+    """The result of a verification: what was checked, and the problems. It is true if there are none."""
 
     num_shards: int = 0
     num_rows: int = 0

@@ -28,7 +28,7 @@ _BATCHES_AT_A_TIME = 64
 
 @dataclass(frozen=True, slots=True)
 class SourceReport:
-    """What was streamed of one source."""
+    """The rows and tokens that were streamed of one source."""
 
     source: str
     rows: int
@@ -43,7 +43,7 @@ class SourceReport:
 
 @dataclass(frozen=True, slots=True)
 class StreamReport:
-    """What a stream has delivered so far."""
+    """The account of what a stream has delivered so far."""
 
     row: int
     """The next row of the whole run."""

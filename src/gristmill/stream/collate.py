@@ -25,7 +25,7 @@ _MAX_WIDTH = 1 << 24
 
 
 class Collate(msgspec.Struct, frozen=True, kw_only=True):
-    """What a batch holds, and in which form.
+    """The arrays that a batch holds, and their form.
 
     `labels` are the ids themselves, as `transformers` expects them (the model shifts), or with `labels="shifted"` the
     ids that follow, as Megatron expects them. Padding and tokens that are not trained have the label -100.

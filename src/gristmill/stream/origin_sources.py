@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OriginSources:
-    """Which input file belongs to which source, in the mixed lane of one dataset."""
+    """The source of each input file, in the mixed lane of one dataset."""
 
     files: NDArray[np.uint64]
     """The ids of the input files, sorted."""

@@ -47,7 +47,7 @@ class ElasticRun:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was compared, and the first row that differs, if one does."""
+    """The result of a proof: what was compared, and the first row that differs, if one does."""
 
     runs: list[ElasticRun]
     num_rows: int

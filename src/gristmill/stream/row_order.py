@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class OrderedRows(NamedTuple):
-    """Which stored rows some rows of the stream are."""
+    """Stored rows in the order in which a stream reads them."""
 
     lanes: NDArray[np.int64]
     draws: NDArray[np.int64]

@@ -53,7 +53,7 @@ class BarrierRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BarrierOutcome:
-    """What a barrier decides: the units of the next stage, and how their records enter it."""
+    """The decision of a barrier: the units of the next stage, and how their records enter it."""
 
     units: Mapping[str, list[StageUnit]]
     """Units of the next stage by source, with fingerprints that tell what the barrier did to their records."""

@@ -75,7 +75,7 @@ class StoredSelection:
 
 
 class RangeAmounts(msgspec.Struct, frozen=True):
-    """What a unit holds for training, by range of keys."""
+    """The amounts that a unit holds for training, by range of keys."""
 
     by_range: list[int]
 

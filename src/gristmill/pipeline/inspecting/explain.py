@@ -137,7 +137,7 @@ def explain(recipe: Recipe, place: str, number: int = 0) -> Explanation:
 
 @dataclass(frozen=True, slots=True)
 class _KnownRemovals:
-    """What a finished run knows about a record: which is a copy of which shows only when all have been seen."""
+    """The removals that a finished run knows: which record is a copy of which shows only when all were compared."""
 
     removed: list[dict[int, RemovedDocument]]
     """For each `deduplicate`, what it has removed of the record, by part; empty without a finished run."""

@@ -45,7 +45,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class TracedOrigin:
-    """Where a document came from, and the record there as it is now."""
+    """The origin of a document, and the record there as it is now."""
 
     origin: Origin
     position_kind: str

@@ -30,7 +30,7 @@ _MAX_RECORDS = 1000
 
 
 class TemplateTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """What a template does to chats, with the tokens of one of them."""
+    """The effects of a template on chats, with the tokens of one of them."""
 
     report: TemplateReport
     tokens: list[str]

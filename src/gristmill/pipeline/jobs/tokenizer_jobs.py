@@ -36,7 +36,7 @@ change gives other tokenizers. What a plan prints has estimates of its own (`out
 
 @dataclass(slots=True)
 class TrainingSummary:
-    """What a tokenizer was trained on."""
+    """The data that a tokenizer was trained on."""
 
     folder: str
     num_documents: int = 0

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class InputPosition(NamedTuple):
-    """Where a record is in the input of a source."""
+    """The position of a record in the input of a source."""
 
     source: str | None
     """None: any source that reads the file."""

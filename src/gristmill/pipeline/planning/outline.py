@@ -21,7 +21,7 @@ _WRITTEN_FACTORS = {"compressed": 0.4, "parquet": 0.5, "webdataset": 1.3}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOutline:
-    """What a run will do with one source."""
+    """The work that a run will do for one source, in numbers."""
 
     name: str
     format: str
@@ -65,7 +65,7 @@ class SourceOutline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """What a run will do, for all sources."""
+    """The work that a run will do for all sources, in numbers."""
 
     output: str
     format: str

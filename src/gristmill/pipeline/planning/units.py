@@ -51,7 +51,7 @@ class Span(msgspec.Struct, frozen=True, gc=False):
         return self.num_bytes < CELL_BYTES and self.first == 0 and self.stop is None and self.piece is None
 
     def identity(self) -> tuple[object, ...]:
-        """What the output depends on, for fingerprints."""
+        """Return what the output depends on, for fingerprints."""
         return *self.file.identity, self.first, self.stop
 
 

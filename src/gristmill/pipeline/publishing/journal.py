@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class PublishJournal(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is about to do to its output folder."""
+    """The changes that a run is about to make to its output folder."""
 
     manifest: str
     """The checksum of the manifest that it will write."""

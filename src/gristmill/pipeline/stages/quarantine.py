@@ -51,7 +51,7 @@ class QuarantineWriter:
         self.file: PendingFile | None = None
 
     def add(self, account: Account, records: list[QuarantinedRecord], batch: pa.RecordBatch) -> None:
-        """Quarantine records of a step; `batch` is the batch that the step got, with these records or without them.
+        """Quarantine records of a step; `batch` is what the step got, with these records or without them.
 
         Raises:
             TooManyBadError: Too many records in a row were quarantined, counted across batches.
@@ -83,7 +83,8 @@ class QuarantineWriter:
 def measure_quarantined_runs(origin_column: pa.StructArray, bad: Sequence[QuarantinedRecord]) -> tuple[int, int, int]:
     """Measure how many bad records follow each other: at the start, at most, and at the end.
 
-    `origin_column` holds the origins of records, the bad ones among them or not. Records are put in the order of their origins.
+    `origin_column` holds the origins of records, the bad ones among them or not. Records are put in the order
+    of their origins.
 
     >>> from gristmill.core.sample_batches import documents
     >>> from gristmill.core.records import QuarantinedRecord

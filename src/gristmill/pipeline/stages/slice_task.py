@@ -55,7 +55,7 @@ class SliceTask:
 
 
 class SliceResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a slice has made, or a unit; becomes its receipt."""
+    """The files and books that a slice or a unit has made; they become its receipt."""
 
     split_files: list[SplitFile]
     held_files: list[SplitFile] = []

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SourceStage:
-    """How the records of one source go through one stage."""
+    """The way of one source's records through one stage."""
 
     read: Read
     schema: pa.Schema
@@ -47,7 +47,7 @@ class StepWatch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StageContext:
-    """What all tasks of a stage have in common."""
+    """The settings that all tasks of a stage have in common."""
 
     root: Path
     """The output folder."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class StoredRecords(Protocol):
-    """What a barrier hands to the next stage as input. Each barrier has its own class for it, beside the barrier."""
+    """The input that a barrier passes to the next stage. Each barrier has its own class for it, beside the barrier."""
 
     @property
     def num_rows(self) -> int:

@@ -204,7 +204,7 @@ class ScoreFilterKernel:
         )
 
     def explain(self, record: pa.RecordBatch) -> list[Finding]:
-        """Every rule with its score and its threshold, in order."""
+        """Return every rule with its score and its threshold, in order."""
         table_of = assign_tables(record, self._step.language_column, self._step.by_language)
         counts = self._complete_counts({}, record.column(TEXT), table_of)
         if not counts["words"][0]:

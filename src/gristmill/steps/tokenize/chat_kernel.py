@@ -1,8 +1,8 @@
 """Rendered chats to ids and loss masks.
 
-For byte-level tokenizers and SentencePiece's kind, the position of each token in the text follows from the ids alone: the
-running sum of their lengths in bytes. If that sum is not the length of a text (because it was normalised), the text is
-encoded again by the reference, which reports positions; so is every text of another kind of tokenizer.
+For byte-level tokenizers and SentencePiece's kind, the position of each token in the text follows from the ids alone:
+the running sum of their lengths in bytes. If that sum is not the length of a text (because it was normalised), the text
+is encoded again by the reference, which reports positions; so is every text of another kind of tokenizer.
 
 A token is trained if it begins within a trained range. A token that begins in the prompt and continues into the answer
 (such as a line feed of the prompt and one of the answer, merged) is not trained: no model has to write it.
@@ -130,7 +130,7 @@ class TokenizeChatsKernel(TokenizeKernel):
         data = text.encode()
         begins, ends = literals[::2], literals[1::2]
         for begin, end, token in self._find_special_tokens(data):
-            # The last literal that begins before the token ends. If it reaches into the token, somebody wrote the token.
+            # The last literal that begins before the token ends. If it reaches into the token, a person wrote that.
             inside = bisect_right(begins, end - 1) - 1
             if inside >= 0 and begin < ends[inside]:
                 continue

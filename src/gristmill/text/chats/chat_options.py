@@ -22,7 +22,7 @@ AS_RENDERED, AS_PROMPTED, REFUSE = get_args(PromptPolicy)
 
 
 class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How conversations become examples. The fields are keys of the step `render`."""
+    """The options by which conversations become examples. The fields are keys of the step `render`."""
 
     shape: Shape = "auto"
     train_on: TrainOn = "assistant"

@@ -144,8 +144,8 @@ def add_texts(
 ) -> None:
     """Add up the words from `begins` to `ends` of each piece of text, for the document (`owners`) that has it.
 
-    `known_words` and `known_sums` are the cache: the hash of a word, and its sum and count. Their length is one more than a
-    power of two.
+    `known_words` and `known_sums` are the cache: the hash of a word, and its sum and count. Their length is one more
+    than a power of two.
     """
     for piece in range(len(begins)):
         position, end = begins[piece], ends[piece]

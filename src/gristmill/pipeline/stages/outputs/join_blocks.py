@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Location:
-    """Where the bytes of a block are."""
+    """The file and the range in which the bytes of a block are."""
 
     path: str
     start: int

@@ -57,7 +57,7 @@ class SplitFile(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class OutputStem:
-    """Where the files of a task go, and which run writes them."""
+    """The beginning of the paths of a task's files, and the run that writes them."""
 
     root: Path
     """The output folder."""

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class UnitOutput(Protocol):
-    """How the units of one source are written in one stage."""
+    """The way in which the units of one source are written in one stage."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -94,7 +94,7 @@ class StoredStreams:
 
 @dataclass(frozen=True, slots=True)
 class _Shards:
-    """What the outputs that write shards of documents have in common."""
+    """The base of the outputs that write shards of documents."""
 
     write: Write
     schema: pa.Schema

@@ -19,7 +19,7 @@ _MAX_HEADER_SHIFT = 64
 
 
 class AnswerStart(NamedTuple):
-    """Where an answer begins in a rendering, and what the prompt holds beyond that."""
+    """The start of an answer in a rendering, and what the prompt holds beyond it."""
 
     start: int
     missing: str

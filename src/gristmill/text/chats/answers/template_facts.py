@@ -30,7 +30,7 @@ _TOKEN_LIKE = r"<[^<>\s]{1,40}>|\[[A-Z_/]{1,40}\]"
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What a template writes behind the last answer: what ends the turn, and the rest."""
+    """The text that a template writes after the last answer: what ends the turn, and the rest."""
 
     token: str
     """All tokens that end the turn: `<|END_RESPONSE|><|END_OF_TURN_TOKEN|>`."""
