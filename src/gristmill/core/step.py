@@ -111,6 +111,12 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     is_added_by_plan: ClassVar[bool] = False
     """Whether the plan adds it by itself. `explain` lists only the steps that a recipe has."""
 
+    kernel_modules: ClassVar[tuple[str, ...]] = ()
+    """Modules of compiled functions that a plan's sample does not call; they are compiled before the workers start."""
+
+    kernel_calls: ClassVar[str] = ""
+    """The module whose function `call_kernels` calls all compiled functions of `kernel_modules`, on a few values."""
+
     @property
     def name(self) -> str:
         """The name of the step in recipes."""

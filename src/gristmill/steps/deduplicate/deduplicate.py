@@ -68,6 +68,13 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
     version: ClassVar[int] = 2
     disk_copies: ClassVar[int] = 2
     lists_removals: ClassVar[bool] = True
+    kernel_calls: ClassVar[str] = "gristmill.steps.deduplicate.call_kernels"
+    kernel_modules: ClassVar[tuple[str, ...]] = (
+        "gristmill.text.shingles.kernels",
+        "gristmill.steps.deduplicate.candidates",
+        "gristmill.steps.deduplicate.clusters",
+        "gristmill.steps.deduplicate.large_groups",
+    )
     not_fingerprinted: ClassVar[tuple[str, ...]] = ("max_source_loss", "max_cluster", "partition_bytes")
 
     kind: Kind = "near"

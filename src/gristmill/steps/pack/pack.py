@@ -38,6 +38,8 @@ class Pack(Step, tag="pack", frozen=True, kw_only=True):
     """
 
     version: ClassVar[int] = 2
+    kernel_calls: ClassVar[str] = "gristmill.steps.pack.call_kernels"
+    kernel_modules: ClassVar[tuple[str, ...]] = ("gristmill.steps.pack.kernels",)
 
     row_length: int
     strategy: Strategy = "best_fit"
