@@ -5,6 +5,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # Test files run side by side, a process each; most of their time is spent in workers that wait or are being killed.
 PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+# Tests start thousands of interpreters; without bytecode files each would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test check lint soak bench golden coverage readme-table format clean

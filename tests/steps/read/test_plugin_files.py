@@ -124,9 +124,9 @@ def test_a_damaged_file_keeps_what_was_read(site, write):
 @pytest.mark.parametrize("backend", ["serial", "processes"])
 def test_a_failing_reader_stops_the_run_and_is_named(site, write, tmp_path, backend):
     install(site)
-    path = write(*(repr({"text": "x" * 50}) for _ in range(200_000)), "fail")
+    path = write(*(repr({"text": "x" * 5000}) for _ in range(2_000)), "fail")
     recipe = gm.Recipe(sources={"a": steps.Read(read=path)}, steps=[], output=str(tmp_path / "out"))
-    with pytest.raises(UsageError, match=r"reader 'recs' of package fake-reader.*a\.recs.*200,000 records: ValueError"):
+    with pytest.raises(UsageError, match=r"reader 'recs' of package fake-reader.*a\.recs.*2,000 records: ValueError"):
         gm.run(recipe, backend=backend, workers=1, progress=False)
 
 
