@@ -14,9 +14,24 @@ sys.path.insert(0, str(Path(__file__).parent / "support"))
 from gristmill_testing.fake_packages import forget_packages
 from gristmill_testing.watching import MARK, Leftovers
 
+from gristmill.storage.plan_cache import choose_plan_cache
+
 # No test may fail because the machine is slow: hypothesis has no say on time.
 settings.register_profile("any-speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any-speed")
+
+# No test may depend on what an earlier one has found out. Those of the cache itself use a folder of their own.
+os.environ["GRISTMILL_PLAN_CACHE"] = "off"
+choose_plan_cache(None)
+
+
+@pytest.fixture
+def plan_cache(tmp_path):
+    """An empty folder in which plans of this process remember what they found out."""
+    folder = tmp_path / "caches" / "plans"
+    choose_plan_cache(str(folder))
+    yield folder
+    choose_plan_cache(None)
 
 
 def pytest_addoption(parser):

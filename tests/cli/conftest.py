@@ -12,10 +12,11 @@ ENVIRONMENT = {**os.environ, "COLUMNS": "120"}
 def gristmill():
     """Runs the command as a user does: a process of its own. `fails` is the expected exit code."""
 
-    def run(*arguments, folder=None, fails=0, before=None):
+    def run(*arguments, folder=None, fails=0, before=None, **variables):
         command = [sys.executable, "-m", "gristmill", *map(str, arguments)]
+        environment = ENVIRONMENT | variables
         done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=240, env=ENVIRONMENT, preexec_fn=before
+            command, cwd=folder, capture_output=True, text=True, timeout=240, env=environment, preexec_fn=before
         )
         assert done.returncode == fails, done.stdout + done.stderr
         assert "Traceback" not in done.stderr, done.stderr

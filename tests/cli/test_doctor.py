@@ -17,6 +17,12 @@ def test_facts_for_a_bug_report(gristmill):
     assert "kernels" in facts["folders"]["kernel cache"]
 
 
+def test_the_plan_cache(gristmill, tmp_path):
+    for setting, shown in (("off", "off"), (str(tmp_path / "plans"), f"{tmp_path}/plans: no remembered checks yet")):
+        facts = json.loads(gristmill("doctor", "--json", GRISTMILL_PLAN_CACHE=setting).out)
+        assert facts["folders"]["plan cache"] == shown
+
+
 def test_the_same_for_people(gristmill):
     out = gristmill("doctor").out
     for heading in ("gristmill", "machine", "limits", "folders", "packages", "plugins"):

@@ -21,12 +21,13 @@ from gristmill.engine import resources
 from gristmill.runtime.kernels import find_cache_folder
 from gristmill.runtime.plugins import list_plugins
 from gristmill.storage.commit import count_free_bytes
+from gristmill.storage.plan_cache import find_plan_cache
 
 
 @click.command(epilog="Example: gristmill doctor --json")
 @json_option
 def command(*, as_json: bool) -> None:
-    """Show versions, cores, limits, plugins and the cache of compiled kernels.
+    """Show versions, cores, limits, plugins and the caches of this user.
 
     Nothing is changed and nothing is sent.
     """
@@ -72,19 +73,24 @@ def _list_limits() -> dict[str, Any]:
 
 
 def _list_folders() -> dict[str, Any]:
-    kernels = find_cache_folder()
-    try:
-        sizes = [path.stat().st_size for path in kernels.iterdir()]
-        compiled = f"{format_count(len(sizes), 'compiled kernel')}, {format_bytes(sum(sizes))}"
-    except OSError:
-        compiled = "no compiled kernels yet"
-    writable = next(folder for folder in (kernels, *kernels.parents) if folder.exists())
+    plans = find_plan_cache()
     temporary = Path(tempfile.gettempdir())
     return {
-        "kernel cache": f"{kernels}: {compiled}{'' if os.access(writable, os.W_OK) else ', not writable'}",
+        "kernel cache": _describe_cache(find_cache_folder(), "compiled kernel"),
+        "plan cache": "off" if plans is None else _describe_cache(plans, "remembered check"),
         "temporary files": f"{temporary}: {format_bytes(count_free_bytes(temporary))} free",
         "current folder": f"{Path.cwd()}: {format_bytes(count_free_bytes(Path.cwd()))} free",
     }
+
+
+def _describe_cache(folder: Path, content: str) -> str:
+    try:
+        sizes = [path.stat().st_size for path in folder.iterdir()]
+        described = f"{format_count(len(sizes), content)}, {format_bytes(sum(sizes))}"
+    except OSError:
+        described = f"no {content}s yet"
+    writable = next(path for path in (folder, *folder.parents) if path.exists())
+    return f"{folder}: {described}{'' if os.access(writable, os.W_OK) else ', not writable'}"
 
 
 def _list_packages() -> dict[str, str]:

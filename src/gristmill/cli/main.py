@@ -40,6 +40,8 @@ COMMANDS = {
 }
 
 _QUIET_SECONDS = 0.3
+_PLAN_CACHE = "GRISTMILL_PLAN_CACHE"
+"""An environment variable: another folder for what plans remember, or `off`."""
 
 
 class CommandTable(click.Group):
@@ -54,6 +56,7 @@ class CommandTable(click.Group):
         module, summary = COMMANDS[cmd_name]
         with _show_loading(shows=not ctx.resilient_parsing):  # not while a shell completes a word
             command: click.Command = import_module(module).command
+            _apply_plan_cache(os.environ.get(_PLAN_CACHE, ""))
         command.short_help = summary
         return command
 
@@ -68,6 +71,13 @@ class CommandTable(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+
+def _apply_plan_cache(setting: str) -> None:
+    if setting:
+        from gristmill.storage.plan_cache import choose_plan_cache  # noqa: PLC0415  (not for --help)
+
+        choose_plan_cache(None if setting == "off" else setting)
 
 
 @click.command(

@@ -34,6 +34,8 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
+from gristmill.core.cache_folders import choose_cache_folder
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -127,8 +129,7 @@ def find_cache_folder() -> Path:
 
 
 def _choose_default_folder() -> Path:
-    caches = "Library/Caches" if sys.platform == "darwin" else ".cache"
-    return Path.home() / caches / "gristmill" / "kernels"
+    return Path(choose_cache_folder(str(Path.home()), sys.platform, "kernels"))
 
 
 class _CodeFiles:

@@ -6,7 +6,9 @@ from gristmill_testing.small_tokenizers import changed, trained
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from gristmill.core.errors import UsageError
+from gristmill.storage.plan_cache import use_plan_cache
 from gristmill.text.tokenizers import (
+    TokenizerFiles,
     choose,
     choose_engine,
     clear_engine_cache,
@@ -216,3 +218,46 @@ def test_dropout_is_refused(tmp_path):
     made.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(UsageError, match=r"dropout of 0\.1"):
         read_facts(find_tokenizer(str(tmp_path)))
+
+
+def test_a_proof_is_remembered_and_loads_no_engine(tmp_path, plan_cache, monkeypatch):
+    files = trained(tmp_path)
+    with use_plan_cache():
+        first = choose_engine(files, "auto", specials_as_text=True)
+        facts = read_facts(files)
+        choose_engine(files, "tokenizers", specials_as_text=True)
+        choose._prove_fast_engine.cache_clear()
+        monkeypatch.setattr(choose, "load_engine", None)  # calling it would raise
+        monkeypatch.setattr(TokenizerFiles, "read", None)
+        assert choose_engine(files, "auto", specials_as_text=True) == first
+        assert choose_engine(files, "fastokens", specials_as_text=True) == first
+        assert choose_engine(files, "tokenizers", specials_as_text=True).engine == "tokenizers"
+        assert read_facts(files) == facts
+    assert sorted(path.name.rpartition("-")[0] for path in plan_cache.iterdir()) == [
+        "tokenizer-facts",
+        "tokenizer-ids",
+        "tokenizer-proof",
+    ]
+
+
+def test_another_tokenizer_or_policy_is_proved_again(tmp_path, plan_cache, monkeypatch):
+    with use_plan_cache():
+        choose_engine(trained(tmp_path), "auto", specials_as_text=True)
+        compared = []
+        monkeypatch.setattr(choose, "_find_problem", lambda *args, **kwargs: compared.append(args) or "it is wrong")
+        assert choose_engine(trained(tmp_path), "auto", specials_as_text=False).engine == "tokenizers"
+        changed_files = changed(tmp_path, lambda data: data["added_tokens"].pop())
+        assert choose_engine(changed_files, "auto", specials_as_text=True).engine == "tokenizers"
+        assert len(compared) == 2
+
+
+def test_a_file_that_was_refused_is_refused_again(tmp_path, plan_cache):
+    def move_number(data):
+        data["added_tokens"][-1]["id"] += 1000
+
+    files = changed(tmp_path, move_number)
+    for _ in range(2):
+        choose._prove_fast_engine.cache_clear()
+        for engine in ("auto", "tokenizers"):
+            with use_plan_cache(), pytest.raises(UsageError, match="is loaded as"):
+                choose_engine(files, engine, specials_as_text=True)

@@ -32,6 +32,7 @@ from gristmill.shards.token_rows import is_masked, shard_schema
 from gristmill.steps.pack.pack import Pack
 from gristmill.steps.write import Write
 from gristmill.storage.commit import count_free_bytes
+from gristmill.storage.plan_cache import use_plan_cache
 from gristmill.text.tokenizers import clear_engine_cache
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ class Plan:
         return render_text(str(self))
 
 
+@use_plan_cache()
 def make_plan(
     recipe: Recipe,
     *,

@@ -1,6 +1,8 @@
 """The choice of an engine, proved before any output is written: the fast one only if its ids equal the reference's.
 
-The proof takes 1 to 3 seconds, most of it for one mebibyte of spaces and for loading both engines.
+The proof takes 1 to 3 seconds, most of it for one mebibyte of spaces and for loading both engines. The plan cache
+remembers it by the content of the tokenizer, so that the next plan loads no engine for it. The check on the user's
+records is always made.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gristmill.core.errors import UsageError
+from gristmill.storage.plan_cache import recall, remember
 from gristmill.text.tokenizers.adversarial import make_adversarial_texts
 from gristmill.text.tokenizers.engine import FAST, REFERENCE, Engine, engine_version, load_engine
 from gristmill.text.tokenizers.files import TokenizerFiles
@@ -47,7 +50,7 @@ def choose_engine(files: TokenizerFiles, asked: str, *, specials_as_text: bool) 
         UsageError: The recipe names the fast engine, and it cannot be used.
     """
     if asked == REFERENCE:
-        load_engine(files, REFERENCE).check_ids()
+        _check_reference_ids(files)
         return choose_reference("the recipe asks for it")
     choice = _prove_fast_engine(msgspec.json.encode(files), specials_as_text)
     if asked == FAST and choice.engine != FAST:
@@ -78,6 +81,15 @@ def confirm_on_sample(
 @lru_cache(maxsize=8)
 def _prove_fast_engine(encoded_files: bytes, specials_as_text: bool) -> EngineChoice:  # noqa: FBT001
     files = msgspec.json.decode(encoded_files, type=TokenizerFiles)
+    key = [files.content, specials_as_text]
+    choice = recall("tokenizer-proof", key, EngineChoice)
+    if choice is None:
+        choice = _compare_on_adversarial_texts(files, specials_as_text=specials_as_text)
+        remember("tokenizer-proof", key, choice)
+    return choice
+
+
+def _compare_on_adversarial_texts(files: TokenizerFiles, *, specials_as_text: bool) -> EngineChoice:
     try:
         fast, reference = _load_both(files, specials_as_text=specials_as_text)
     except UsageError as error:
@@ -93,6 +105,12 @@ def _prove_fast_engine(encoded_files: bytes, specials_as_text: bool) -> EngineCh
     if num_failures := fast.num_by_reference - num_before:
         why += f" (but for {num_failures} texts that it cannot encode: such ones go to {REFERENCE} and are counted)"
     return EngineChoice(engine=FAST, version=fast.version, why=why, num_texts=len(texts))
+
+
+def _check_reference_ids(files: TokenizerFiles) -> None:
+    if not recall("tokenizer-ids", files.content, bool):
+        load_engine(files, REFERENCE).check_ids()
+        remember("tokenizer-ids", files.content, answer=True)
 
 
 def _load_both(files: TokenizerFiles, *, specials_as_text: bool) -> tuple[Engine, Engine]:

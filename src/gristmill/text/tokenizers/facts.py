@@ -1,4 +1,7 @@
-"""Facts about a vocabulary, read from a tokenizer's files without an engine. About 50 ms for 150,000 tokens."""
+"""Facts about a vocabulary, read from a tokenizer's files without an engine.
+
+About 50 ms for 150,000 tokens, once: the plan cache remembers them by the content of the files.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gristmill.core.errors import UsageError
+from gristmill.storage.plan_cache import recall, remember
 from gristmill.text.tokenizers.files import CONFIG
 
 if TYPE_CHECKING:
@@ -49,7 +53,15 @@ class _Tokenizer(msgspec.Struct):
 
 
 def read_facts(files: TokenizerFiles) -> TokenizerFacts:
-    """Read the facts from `tokenizer.json`."""
+    """Read the facts from `tokenizer.json`, or recall them."""
+    facts = recall("tokenizer-facts", files.content, TokenizerFacts)
+    if facts is None:
+        facts = _parse_facts(files)
+        remember("tokenizer-facts", files.content, facts)
+    return facts
+
+
+def _parse_facts(files: TokenizerFiles) -> TokenizerFacts:
     try:
         tokenizer = msgspec.json.decode(files.read(), type=_Tokenizer)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

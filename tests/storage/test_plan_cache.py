@@ -1,0 +1,184 @@
+"""What plans remember: only under the same key, and only what this user's own processes have written whole."""
+
+import os
+import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import pytest
+
+from gristmill.storage import plan_cache
+from gristmill.storage.plan_cache import choose_plan_cache, find_plan_cache, recall, remember, use_plan_cache
+
+
+class Answer(msgspec.Struct):
+    number: int
+    words: list[str]
+
+
+KEY = {"content": "5b1d", "flags": [True, None]}
+ANSWER = Answer(7, ["a", "é"])
+
+
+@pytest.fixture
+def used(plan_cache):
+    with use_plan_cache():
+        yield plan_cache
+
+
+@pytest.fixture
+def file(used):
+    remember("proof", KEY, ANSWER)
+    [path] = used.iterdir()
+    return path
+
+
+def test_an_answer_is_recalled_under_its_key(used):
+    assert recall("proof", KEY, Answer) is None
+    remember("proof", KEY, ANSWER)
+    assert recall("proof", KEY, Answer) == ANSWER
+    assert recall("proof", {**KEY, "content": "5b1e"}, Answer) is None
+    assert recall("facts", KEY, Answer) is None
+
+
+def test_the_folder_is_the_users_own(file):
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert msgspec.json.decode(file.read_bytes())["answer"] == {"number": 7, "words": ["a", "é"]}
+
+
+def test_nothing_is_used_outside_a_plan(plan_cache):
+    remember("proof", KEY, ANSWER)
+    assert not plan_cache.exists()
+    with use_plan_cache():
+        remember("proof", KEY, ANSWER)
+    assert recall("proof", KEY, Answer) is None
+
+
+def test_it_can_be_turned_off(file):
+    choose_plan_cache(None)
+    assert recall("proof", KEY, Answer) is None
+    remember("proof", "other", ANSWER)
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_every_truncation_and_every_changed_byte_is_noticed(file):
+    content = file.read_bytes()
+    for size in range(len(content)):
+        file.write_bytes(content[:size])
+        assert recall("proof", KEY, Answer) is None
+    for index in range(len(content)):
+        file.write_bytes(content[:index] + bytes([content[index] ^ 1]) + content[index + 1 :])
+        assert recall("proof", KEY, Answer) is None, content[index:]
+    remember("proof", KEY, ANSWER)
+    assert file.read_bytes() == content
+    assert recall("proof", KEY, Answer) == ANSWER
+
+
+def test_a_file_of_another_key_is_not_used(file):
+    remember("proof", "other", Answer(8, []))
+    [other] = set(file.parent.iterdir()) - {file}
+    other.replace(file)
+    assert recall("proof", KEY, Answer) is None
+
+
+def test_an_answer_of_another_type_is_not_used(file):
+    assert recall("proof", KEY, int) is None
+
+
+def test_a_link_is_not_followed(file, tmp_path):
+    file.replace(tmp_path / "elsewhere.json")
+    file.symlink_to(tmp_path / "elsewhere.json")
+    assert recall("proof", KEY, Answer) is None
+
+
+def test_a_file_or_folder_of_another_user_is_not_used(file, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: file.stat().st_uid + 1)
+    assert recall("proof", KEY, Answer) is None
+    remember("proof", "other", ANSWER)
+    assert list(file.parent.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o702])
+def test_a_folder_that_others_can_write_is_not_used(file, mode):
+    file.parent.chmod(mode)
+    assert recall("proof", KEY, Answer) is None
+    remember("proof", "other", ANSWER)
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_folder_that_cannot_be_made_is_no_error(tmp_path):
+    (tmp_path / "file").touch()
+    choose_plan_cache(str(tmp_path / "file" / "plans"))
+    try:
+        with use_plan_cache():
+            remember("proof", KEY, ANSWER)
+            assert recall("proof", KEY, Answer) is None
+    finally:
+        choose_plan_cache(None)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "changed"),
+    [
+        ("sys", "version", "3.99"),
+        ("platform", "machine", lambda: "riscv64"),
+        (plan_cache.__name__, "_describe_processor", lambda: "another"),
+        (plan_cache.__name__, "_find_version", lambda name: f"{name} 99"),
+        (plan_cache.__name__, "_list_sources", lambda folder: [("core/step.py", 1, 1)]),
+    ],
+)
+def test_a_change_of_code_library_or_machine_changes_the_key(file, monkeypatch, module, name, changed):
+    monkeypatch.setattr(sys.modules[module] if module in sys.modules else __import__(module), name, changed)
+    plan_cache._describe_installation.cache_clear()
+    try:
+        assert recall("proof", KEY, Answer) is None
+    finally:
+        monkeypatch.undo()
+        plan_cache._describe_installation.cache_clear()
+    assert recall("proof", KEY, Answer) == ANSWER
+
+
+def test_code_counts_with_sizes_and_times(tmp_path):
+    (tmp_path / "room").mkdir()
+    source = tmp_path / "room" / "step.py"
+    source.write_text("a = 1")
+    before = plan_cache._list_sources(tmp_path)
+    assert [name for name, _, _ in before] == ["room/step.py"]
+    os.utime(source, ns=(1, 1))
+    assert plan_cache._list_sources(tmp_path) != before
+
+
+def test_the_oldest_answers_are_removed(used, monkeypatch):
+    monkeypatch.setattr(plan_cache, "_MAX_ANSWERS", 20)
+    for number in range(20):
+        remember("proof", number, ANSWER)
+    for age, path in enumerate(sorted(used.iterdir())):
+        os.utime(path, (age, age))
+    oldest = sorted(used.iterdir())[:3]
+    remember("proof", 20, ANSWER)
+    assert not any(path.exists() for path in oldest)
+    assert len(list(used.iterdir())) == 18
+    assert recall("proof", 20, Answer) == ANSWER
+
+
+def test_processes_and_threads_write_at_the_same_time(used):
+    def ask(number):
+        with use_plan_cache():
+            remember("proof", KEY, ANSWER)
+            return recall("proof", KEY, Answer)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(answer == ANSWER for answer in pool.map(ask, range(64)))
+    assert len(list(used.iterdir())) == 1
+
+
+def test_the_default_is_below_the_home_folder(tmp_path):
+    script = "from gristmill.storage.plan_cache import find_plan_cache; print(find_plan_cache())"
+    output = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, "HOME": str(tmp_path)}, capture_output=True, text=True
+    ).stdout
+    caches = "Library/Caches" if sys.platform == "darwin" else ".cache"
+    assert output.strip() == str(tmp_path / caches / "gristmill" / "plans")
+    assert find_plan_cache() is None  # tests have none unless they ask for one
