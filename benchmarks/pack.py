@@ -76,7 +76,7 @@ def ours_in_rows(documents, row_length):
     offsets = documents.offsets.to_numpy().astype(np.int64)
     # As TRL's bfd does, what is beyond a row is cut off, so that both lay out the same tokens.
     packing = plan_rows(Pack(row_length=row_length, long_documents="truncate"), np.diff(offsets))
-    fill_rows(documents.values.to_numpy(), offsets, packing, row_length, pad_id=0)
+    fill_rows([documents.values.to_numpy()], offsets, packing, row_length, pad_id=0)
     return packing.num_tokens, packing.num_rows
 
 

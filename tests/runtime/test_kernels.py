@@ -142,7 +142,7 @@ import numba, numpy as np
 from gristmill.steps.pack.pack import Pack
 from gristmill.steps.pack.rows import fill_rows, plan_rows
 packing = plan_rows(Pack(row_length=4), np.array([3, 1, 2]))
-print(fill_rows(np.arange(6, dtype=np.uint16), np.array([0, 3, 4, 6]), packing, 4, 9).tolist())
+print(fill_rows([np.arange(6, dtype=np.uint16)], np.array([0, 3, 4, 6]), packing, 4, 9).tolist())
 """
     cold = output(run(script))
     compiled = {path: path.stat().st_ino for path in cached(tmp_path)}

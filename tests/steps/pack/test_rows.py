@@ -102,10 +102,11 @@ def test_rows_worth_packing_again_are_few_and_the_emptiest(pack, lengths):
 
 
 @settings(deadline=None, max_examples=100)
-@given(PACKS, LENGTHS, st.sampled_from([np.uint16, np.uint32]))
-def test_rows_hold_the_tokens_of_their_pieces(pack, lengths, dtype):
+@given(PACKS, LENGTHS, st.sampled_from([np.uint16, np.uint32]), st.data())
+def test_rows_hold_the_tokens_of_their_pieces(pack, lengths, dtype, data):
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    ids = np.arange(offsets[-1], dtype=dtype)
+    borders = sorted(data.draw(st.lists(st.sampled_from(offsets.tolist()), max_size=3), label="borders"))
+    ids = np.split(np.arange(offsets[-1], dtype=dtype), borders)
     packing = plan(pack, lengths)
     filled = fill_rows(ids, offsets, packing, pack.row_length, pad_id=65535)
     assert filled.dtype == dtype
@@ -145,7 +146,7 @@ def test_chats_without_a_trained_token_in_reach_are_left_out_and_counted(pack, c
     assert packing.num_empty == sum(not mask for mask in chats)
     assert len(chats) == len(kept) + sum(too_long) + packing.num_empty + packing.num_untrained_documents
     assert lengths.sum() == packing.num_tokens + packing.truncated_tokens + packing.dropped_tokens
-    rows = fill_rows(flat.view(np.uint8), offsets, packing, pack.row_length, pad_id=0).reshape(-1, pack.row_length)
+    rows = fill_rows([flat.view(np.uint8)], offsets, packing, pack.row_length, pad_id=0).reshape(-1, pack.row_length)
     for row, pieces in zip(rows, rows_of(packing), strict=True):
         marks = [bit for document, _, _ in pieces for bit in in_reach[document]]
         assert row.tolist() == marks + [0] * (pack.row_length - len(marks))
@@ -169,11 +170,11 @@ def test_rows_are_nearly_full():
 def test_ids_that_cannot_hold_the_padding_are_refused():
     packing = plan(Pack(row_length=4), [3])
     with pytest.raises(OverflowError):
-        fill_rows(np.arange(3, dtype=np.uint16), np.array([0, 3]), packing, 4, pad_id=70_000)
+        fill_rows([np.arange(3, dtype=np.uint16)], np.array([0, 3]), packing, 4, pad_id=70_000)
 
 
 def test_read_only_ids_as_arrow_gives_them():
     ids = np.arange(3, dtype=np.uint16)
     ids.flags.writeable = False
     packing = plan(Pack(row_length=4), [3])
-    assert fill_rows(ids, np.array([0, 3]), packing, 4, pad_id=9).tolist() == [0, 1, 2, 9]
+    assert fill_rows([ids], np.array([0, 3]), packing, 4, pad_id=9).tolist() == [0, 1, 2, 9]

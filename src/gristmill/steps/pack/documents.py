@@ -46,7 +46,8 @@ class PackedDocuments:
     """The rows that are written."""
     leftover: Packing
     """Rows that are worth packing again with those of other units."""
-    ids: NDArray[np.unsignedinteger]
+    ids: Sequence[NDArray[np.unsignedinteger]]
+    """The ids of each batch of documents."""
     mask: NDArray[np.bool_] | None
     """Which of the ids are trained; None: these are not chats."""
     trained: NDArray[np.int64] | None
@@ -62,7 +63,7 @@ class PackedDocuments:
     def rows(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows in batches of a fixed number."""
         row_length = self.pack.row_length
-        step = max(1, _BLOCK_BYTES // (row_length * self.ids.itemsize))
+        step = max(1, _BLOCK_BYTES // (row_length * self.ids[0].itemsize))
         for first in range(0, self.packing.num_rows, step):
             yield self._make_batch(_slice_rows(self.packing, first, min(first + step, self.packing.num_rows)))
 
@@ -85,14 +86,14 @@ class PackedDocuments:
             LENGTHS: pa.ListArray.from_arrays(ends, pa.array(packing.lengths)),
             ORIGINS: pa.ListArray.from_arrays(ends, self.origins.take(pa.array(packing.documents))),
         }
-        schema = rows_schema(pa.from_numpy_dtype(self.ids.dtype), row_length, masked=self.mask is not None)
+        schema = rows_schema(pa.from_numpy_dtype(self.ids[0].dtype), row_length, masked=self.mask is not None)
         return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
     def _flatten(self, packing: Packing, row_length: int) -> dict[str, pa.Array]:
         """Return the ids of rows and, for chats, their masks: padding is not trained."""
         flat = {INPUT_IDS: pa.array(fill_rows(self.ids, self.offsets, packing, row_length, self.pad_id))}
         if self.mask is not None:
-            marks = fill_rows(self.mask.view(np.uint8), self.offsets, packing, row_length, 0)
+            marks = fill_rows([self.mask.view(np.uint8)], self.offsets, packing, row_length, 0)
             bits = pa.py_buffer(np.packbits(marks, bitorder="little"))  # pa.array would take ten times as long
             flat[LOSS_MASK] = pa.Array.from_buffers(pa.bool_(), len(marks), [None, bits])
         return flat
@@ -116,7 +117,7 @@ def pack_documents(
         if len(unfinished)
         else packing,
         leftover=_select_rows(packing, unfinished),
-        ids=_concatenate([array.flatten().to_numpy() for array in ids]),
+        ids=[array.flatten().to_numpy() for array in ids],
         mask=mask,
         trained=trained,
         offsets=offsets,

@@ -149,17 +149,19 @@ def copy_pieces(
     ids: NDArray[np.unsignedinteger],
     first: NDArray[np.int64],
     lengths: NDArray[np.int32],
-    row_ends: NDArray[np.int64],
-    row_length: int,
+    places: NDArray[np.int64],
     rows: NDArray[np.unsignedinteger],
 ) -> None:
-    """Copy the pieces that begin at `first` into rows, one after the other; unfilled positions keep their values."""
-    piece = 0
-    for row in range(len(row_ends)):
-        position = row * row_length
-        while piece < row_ends[row]:
-            start = first[piece]
-            for index in range(lengths[piece]):
-                rows[position + index] = ids[start + index]
-            position += lengths[piece]
-            piece += 1
+    """Copy the pieces that begin at `first` to their places in the rows."""
+    for piece in range(len(first)):
+        start, place = first[piece], places[piece]
+        for index in range(lengths[piece]):
+            rows[place + index] = ids[start + index]
+
+
+@kernel
+def pad_rows(filled: NDArray[np.int64], row_length: int, rows: NDArray[np.unsignedinteger], pad_id: int) -> None:
+    """Write the padding behind the tokens of each row."""
+    for row in range(len(filled)):
+        for index in range(row * row_length + filled[row], (row + 1) * row_length):
+            rows[index] = pad_id

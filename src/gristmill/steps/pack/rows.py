@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gristmill.steps.pack.kernels import copy_pieces, count_trained, pack_best_fit
+from gristmill.steps.pack.kernels import copy_pieces, count_trained, pack_best_fit, pad_rows
 from gristmill.steps.pack.pack import BEST_FIT, CONCAT, DROP, PAD, TRUNCATE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from gristmill.steps.pack.pack import Pack
@@ -139,18 +141,39 @@ def find_unfinished_rows(pack: Pack, packing: Packing) -> NDArray[np.int64]:
 
 
 def fill_rows(
-    ids: NDArray[np.unsignedinteger], offsets: NDArray[np.int64], packing: Packing, row_length: int, pad_id: int
+    ids: Sequence[NDArray[np.unsignedinteger]],
+    offsets: NDArray[np.int64],
+    packing: Packing,
+    row_length: int,
+    pad_id: int,
 ) -> NDArray[np.unsignedinteger]:
     """Return the ids (or marks) of all rows, one after the other. Document d has `ids[offsets[d]:offsets[d + 1]]`.
 
+    The ids are in one array or several, which are read as one; no document is in two. They are not joined: for a unit
+    that would be one more copy of everything, in memory that is new to the process.
+
     >>> from gristmill.steps.pack.pack import Pack
     >>> packing = plan_rows(Pack(row_length=4), np.array([3, 2]))
-    >>> fill_rows(np.array([1, 2, 3, 4, 5], dtype=np.uint16), np.array([0, 3, 5]), packing, 4, pad_id=0)
+    >>> ids = [np.array([1, 2, 3], dtype=np.uint16), np.array([4, 5], dtype=np.uint16)]
+    >>> fill_rows(ids, np.array([0, 3, 5]), packing, 4, pad_id=0)
     array([1, 2, 3, 0, 4, 5, 0, 0], dtype=uint16)
     """
     first = offsets[packing.documents] + packing.starts
-    rows = np.full(packing.num_rows * row_length, pad_id, dtype=ids.dtype)
-    copy_pieces(_as_read_only(ids), first, packing.lengths, packing.row_ends, row_length, rows)
+    filled = packing.tokens_in_rows()
+    padding = row_length - filled
+    padding_before = np.repeat(np.cumsum(padding) - padding, np.diff(packing.row_ends, prepend=0))
+    places = np.cumsum(packing.lengths, dtype=np.int64) - packing.lengths + padding_before
+    rows = np.empty(packing.num_rows * row_length, dtype=ids[0].dtype)
+    pad_rows(filled, row_length, rows, rows.dtype.type(pad_id))
+    array_starts = np.cumsum([0, *map(len, ids)])
+    array_of = np.searchsorted(array_starts, first, side="right") - 1
+    in_order = np.argsort(array_of, kind="stable")
+    borders = np.searchsorted(array_of[in_order], np.arange(len(ids) + 1))
+    for number, array in enumerate(ids):
+        pieces = in_order[borders[number] : borders[number + 1]]
+        copy_pieces(
+            _as_read_only(array), first[pieces] - array_starts[number], packing.lengths[pieces], places[pieces], rows
+        )
     return rows
 
 
