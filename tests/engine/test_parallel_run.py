@@ -87,6 +87,21 @@ def test_auto_backend_leaves_for_long_inputs_of_unknown_length():
     assert any(pid != os.getpid() for _, pid in results)
 
 
+@pytest.mark.parametrize("has_length", [True, False])
+def test_auto_backend_does_not_count_the_set_up_as_work(folder, has_length):
+    """Items of no time behind a long set-up are no reason for processes, which would repeat it."""
+
+    def setup():
+        with (folder / "setups").open("a") as log:
+            log.write(f"{os.getpid()}\n")
+        time.sleep(1.2)  # longer than a job that is moved to processes; only the work of the test, nothing waits for it
+
+    items = range(20) if has_length else (n for n in range(20))
+    pids = gm.parallel_map(lambda n, state: os.getpid(), items, backend="auto", workers=2, setup=setup)
+    assert set(pids) == {os.getpid()}
+    assert (folder / "setups").read_text().split() == [str(os.getpid())]
+
+
 def test_auto_backend_measures_items_not_chunks():
     """A chunk of eight items of 0.3 s is more than a second's work too."""
 

@@ -138,7 +138,7 @@ SIGNATURES = {
     "run": {
         "recipe": EMPTY,
         "workers": "auto",
-        "backend": "processes",
+        "backend": "auto",
         "timeout": None,
         "update": False,
         "overwrite": False,

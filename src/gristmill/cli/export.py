@@ -36,7 +36,7 @@ from gristmill.pipeline.jobs.export import export
 @click.option(
     "--workers", type=click.IntRange(min=1), help="Number of workers. Default: as many as this machine allows."
 )
-@backend_option
+@backend_option("processes", "Where tasks run.")
 @json_option
 def command(
     out: str,

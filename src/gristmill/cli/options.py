@@ -21,11 +21,9 @@ class Choice(click.Choice[str]):
         super().fail(f'{message} Did you mean "{nearest}"?' if nearest else message, param, ctx)
 
 
-def backend_option(function: F) -> F:
+def backend_option(default: str, help: str) -> Callable[[F], F]:
     """Add the option `--backend`."""
-    return click.option(
-        "--backend", type=Choice(BACKENDS), default="processes", show_default=True, help="Where tasks run."
-    )(function)
+    return click.option("--backend", type=Choice(BACKENDS), default=default, show_default=True, help=help)
 
 
 def recipe_argument(function: F) -> F:

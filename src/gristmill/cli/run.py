@@ -29,7 +29,7 @@ from gristmill.shards.manifest import Manifest
 @click.option(
     "--workers", type=click.IntRange(min=1), help="Number of workers. Default: as many as this machine allows."
 )
-@backend_option
+@backend_option("auto", "Where tasks run. auto: small jobs in this process, all others in worker processes.")
 @click.option("--timeout", type=float, metavar="SECONDS", help="Longest time for about 4 MiB of input.")
 @click.option("--update", is_flag=True, help="Rebuild a changed dataset, reusing shards that are still valid.")
 @click.option("--overwrite", is_flag=True, help="Rebuild the dataset from scratch.")

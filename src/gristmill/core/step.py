@@ -99,6 +99,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     makes_text: ClassVar[bool] = False
     """Whether it creates the text of records, which then need none of their own."""
 
+    runs_template: ClassVar[bool] = False
+    """Whether it runs a chat template, built in or not."""
+
     needs_whole_record: ClassVar[bool] = False
     """Whether it reads whole records, not only the columns in `columns_needed`."""
 

@@ -34,8 +34,6 @@ _BACKENDS = {
 BACKENDS = (*_BACKENDS, "auto")
 IN_PROCESS_BACKENDS = ("serial", "threads")
 """The backends without processes of their own: nothing there can be killed, so there are no timeouts."""
-CALLER_BACKENDS = (*IN_PROCESS_BACKENDS, "auto")
-"""The backends that may run an item in the caller's process."""
 _SMALL_JOB_SECONDS = 1.0
 _ESTIMATE_AFTER_SECONDS = 0.05
 """How long items run in the caller before their time is extrapolated to the whole job."""
@@ -87,7 +85,8 @@ class ParallelRun:
     """A parallel call under way: one scheduler, or two after another with `backend="auto"`.
 
     With `"auto"` the first items run in the caller. They show how long an item takes. If the whole job looks longer
-    than a second, the caller stops there and a second scheduler runs the rest in processes.
+    than a second (and than the set-up, which processes would repeat), the caller stops there and a second scheduler
+    runs the rest in processes.
     """
 
     def __init__(
@@ -172,18 +171,23 @@ class ParallelRun:
         )
 
     def _take_first_items(self) -> Iterator[Any]:
-        """Yield items for the caller, as long as the job looks small."""
+        """Yield items for the caller, as long as the job looks small.
+
+        The set-up is no work: it does not grow with the items, and processes would run it again. So the rest of the job
+        must also take longer than a set-up to be worth a move.
+        """
         began = monotonic()
         for item in self._items:
             self._num_first_items += 1
             yield item
-            seconds = monotonic() - began
+            seconds = self._observer.seconds_since_ready
+            setup_seconds = monotonic() - began - seconds
             if self._total is None:
-                if seconds > _UNKNOWN_LENGTH_SECONDS:
+                if seconds > max(_UNKNOWN_LENGTH_SECONDS, setup_seconds):
                     return
             elif seconds > _ESTIMATE_AFTER_SECONDS:
-                num_done = max(1, self._observer.num_done)
-                if seconds * self._total > _SMALL_JOB_SECONDS * num_done:
+                all_seconds = seconds * self._total / max(1, self._observer.num_done)
+                if all_seconds > _SMALL_JOB_SECONDS and all_seconds - seconds > setup_seconds:
                     return
 
 

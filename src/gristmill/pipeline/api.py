@@ -12,6 +12,7 @@ from gristmill.pipeline.debug import FunctionFailedError, run_in_debug_mode
 from gristmill.pipeline.planning.plan import make_plan
 from gristmill.pipeline.run import run_recipe
 from gristmill.pipeline.stages.options import RunOptions
+from gristmill.text.tokenizers import clear_engine_cache
 
 if TYPE_CHECKING:
     import os
@@ -32,14 +33,16 @@ def plan(recipe: Recipe, *, limit: int | None = None) -> Plan:
     Raises:
         UsageError: Anything that would fail later: files or columns that are missing, an output that cannot be written.
     """
-    return make_plan(_check_recipe(recipe), limit=limit)
+    new_plan = make_plan(_check_recipe(recipe), limit=limit)
+    clear_engine_cache()  # `run` makes a plan of its own
+    return new_plan
 
 
 def run(
     recipe: Recipe,
     *,
     workers: int | Literal["auto"] = "auto",
-    backend: str = "processes",
+    backend: str = "auto",
     timeout: float | None = None,
     update: bool = False,
     overwrite: bool = False,
@@ -57,7 +60,8 @@ def run(
     Args:
         recipe: The result of `load_recipe`, or a `Recipe` made in Python.
         workers: Number of workers; "auto": as many as this machine allows.
-        backend: "processes", "threads" or "serial".
+        backend: "processes", "threads", "serial" (in this process, for debugging), or "auto": in this process if the
+            input is at most 8 MiB of local JSONL or text and all steps are built in, else processes.
         timeout: Seconds for one cell, about 4 MiB of input. A record that takes longer is quarantined.
         update: Rebuild a dataset whose recipe or inputs have changed, reusing the shards that are still valid.
         overwrite: Rebuild the dataset from nothing.

@@ -5,7 +5,8 @@ Plan, lock the output, look for a dataset that is already there, execute the pla
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from gristmill.engine.progress import Activity
 from gristmill.pipeline import work_folder
 from gristmill.pipeline.execution import Execution
 from gristmill.pipeline.planning.notebook import render_result
+from gristmill.pipeline.planning.placement.in_process import Placement, find_death_in_process
 from gristmill.pipeline.planning.plan import make_plan
 from gristmill.pipeline.planning.python_records import has_python_records, spool_python_records
 from gristmill.pipeline.publishing import journal
@@ -23,6 +25,7 @@ from gristmill.pipeline.publishing.locked_output import lock_output
 from gristmill.pipeline.stages.compile_ahead import compile_ahead
 from gristmill.pipeline.stages.options import RunOptions
 from gristmill.shards.dataset import open_dataset
+from gristmill.text.tokenizers import clear_engine_cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,6 +92,7 @@ def run_recipe(
         recipe,
         limit=limit,
         backend=options.backend,
+        workers=options.workers,
         timeout=options.timeout,
         debug=options.watch is not None,
     )
@@ -98,12 +102,15 @@ def run_recipe(
         show_plan(plan)
     if work_folder.is_read_only(plan.output) and plan.output.exists():
         return RunResult(_find_read_only(plan, options), plan.output, was_up_to_date=True)
-    with lock_output(plan.output) as run_id:
-        if not has_python_records(recipe):
-            return _run_locked(plan, options, run_id)
-        # The first plan sees only a sample of the records, so that mistakes show before a generator is used up.
-        with spool_python_records(recipe, plan.output, run_id, keep=options.keep_work) as spooled:
-            return _run_locked(plan_recipe(spooled=spooled), options, run_id)
+    try:
+        with lock_output(plan.output) as run_id:
+            if not has_python_records(recipe):
+                return _run_locked(plan, options, run_id)
+            # The first plan sees only a sample of the records, so that mistakes show before a generator is used up.
+            with spool_python_records(recipe, plan.output, run_id, keep=options.keep_work) as spooled:
+                return _run_locked(plan_recipe(spooled=spooled), options, run_id)
+    finally:
+        clear_engine_cache()  # a tokenizer that this process has used takes up to 200 MiB
 
 
 def _run_locked(plan: Plan, options: RunOptions, run_id: str) -> RunResult:
@@ -112,8 +119,16 @@ def _run_locked(plan: Plan, options: RunOptions, run_id: str) -> RunResult:
         return RunResult(manifest, plan.output, was_up_to_date=True, warnings=list_empty_warnings(plan, manifest))
     with Activity(shows=options.progress is not False) as activity:
         compile_ahead(plan, activity.show)
-    execution = Execution(plan, options, run_id)
-    manifest = execution.run()
+    placement = _confirm_placement(plan)
+    if options.events is not None:
+        options.events.write("run_placed", backend=placement.backend, where=str(placement))
+        options.events.close()
+    # What raises in the caller's own process may be a signal handler of the caller: no second try must swallow that.
+    retries = 0 if placement.is_small_job else options.retries
+    execution = Execution(plan, replace(options, backend=placement.backend, retries=retries), run_id)
+    with work_folder.mark_in_process(plan.output) if placement.is_small_job else nullcontext():
+        manifest = execution.run()
+    work_folder.remove_in_process_marker(plan.output)
     return RunResult(
         manifest,
         plan.output,
@@ -121,6 +136,12 @@ def _run_locked(plan: Plan, options: RunOptions, run_id: str) -> RunResult:
         warnings=list_empty_warnings(plan, manifest),
         work_seconds=execution.work_seconds,
     )
+
+
+def _confirm_placement(plan: Plan) -> Placement:
+    """Look again for the marker of a run that died, now that the folder is locked and no other run can have left it."""
+    death = find_death_in_process(plan.output) if plan.placement.is_small_job else None
+    return plan.placement if death is None else Placement("processes", death)
 
 
 def _find_finished(plan: Plan, options: RunOptions) -> Manifest | None:

@@ -6,6 +6,7 @@ Nothing that Gristmill did not make is deleted. All paths below `.gristmill` are
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from gristmill.core.errors import UsageError
@@ -15,7 +16,7 @@ from gristmill.storage.lock import LOCK_NAME
 from gristmill.storage.stored_paths import path_below
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator
     from pathlib import Path
 
 WORK_FOLDER = ".gristmill"
@@ -26,6 +27,8 @@ UNIT_RECEIPTS = f"{WORK_FOLDER}/units.jsonl"
 PLUGINS = f"{WORK_FOLDER}/plugins.json"
 """The plugins that an unfinished run uses; a finished dataset has them in its manifest."""
 JOURNAL = f"{WORK_FOLDER}/moves.json"
+_IN_PROCESS_MARKER = f"{WORK_FOLDER}/in-process"
+"""There while a run works in its own process. One that is found without a run was left by a run that died."""
 _TASK_FILES = f"{WORK_FOLDER}/work"
 _SPOOLED_RECORDS = f"{WORK_FOLDER}/records"
 _WRITTEN_IN_PLACE = (_TASK_FILES, _SPOOLED_RECORDS, RECEIPTS, UNIT_RECEIPTS)
@@ -79,6 +82,31 @@ def check_writable(output: Path) -> None:
 def is_read_only(folder: Path) -> bool:
     """Tell whether this process may not write there: by its permissions, or because the file system is read-only."""
     return not os.access(folder, os.W_OK)
+
+
+def has_in_process_marker(output: Path) -> bool:
+    """Tell whether a run works in its own process, or died there."""
+    return os.path.lexists(output / _IN_PROCESS_MARKER)
+
+
+@contextmanager
+def mark_in_process(output: Path) -> Iterator[None]:
+    """Keep the marker as long as a run works in its own process. Only the end of the process itself leaves it behind.
+
+    It is not synced: a crash of the machine is no record's fault.
+    """
+    marker = output / _IN_PROCESS_MARKER
+    marker.parent.mkdir(exist_ok=True)
+    os.close(os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    try:
+        yield
+    finally:
+        remove_in_process_marker(output)
+
+
+def remove_in_process_marker(output: Path) -> None:
+    """Remove the marker: the dataset is finished, or the run has ended without dying."""
+    (output / _IN_PROCESS_MARKER).unlink(missing_ok=True)
 
 
 def remove_files(output: Path, paths: Iterable[str]) -> None:

@@ -73,6 +73,8 @@ class Outline:
     needed_bytes: int
     """Disk space while it runs, estimated from above."""
     free_bytes: int
+    placement: str = "in worker processes"
+    """Where the run takes place, and why."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -90,7 +92,7 @@ class Outline:
     def _format_output_lines(self) -> list[str]:
         space = f"up to {format_bytes(self.needed_bytes)} needed while it runs, {format_bytes(self.free_bytes)} free"
         notes = [f"├── note: {note}" for note in self.notes]
-        lines = [f"output: {self.format} in {self.output}", *notes, f"└── disk: {space}"]
+        lines = [f"output: {self.format} in {self.output}", *notes, f"├── runs {self.placement}", f"└── disk: {space}"]
         if not self.fits:
             lines[-1] += ": THIS MAY NOT FIT"
         return lines

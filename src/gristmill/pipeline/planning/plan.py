@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from gristmill.core.errors import UsageError
 from gristmill.core.names import join_names
-from gristmill.engine.parallel_run import CALLER_BACKENDS
+from gristmill.engine.parallel_run import IN_PROCESS_BACKENDS
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.planning.compatibility import (
     check_joined_lane,
@@ -22,6 +22,7 @@ from gristmill.pipeline.planning.compatibility import (
 )
 from gristmill.pipeline.planning.notebook import render_text
 from gristmill.pipeline.planning.outline import Outline
+from gristmill.pipeline.planning.placement.in_process import Placement, PlacementRequest, choose_placement
 from gristmill.pipeline.planning.python_records import sample_python_records
 from gristmill.pipeline.planning.source_draft import StepResolver, draft_source, plan_source
 from gristmill.pipeline.planning.unite_sources import unite_sources
@@ -57,6 +58,8 @@ class Plan:
     write: Write
     pack: Pack | None
     versions: dict[str, str]
+    placement: Placement
+    """Where the run takes place."""
     is_limited: bool = False
     """Whether only the first records of each source are read, for a quick look."""
     plugins: dict[str, str] = field(default_factory=dict)
@@ -118,6 +121,7 @@ class Plan:
             needed_bytes=interleaved_bytes
             + sum(source.needed_bytes(self.write.format, compressed=compressed) for source in sources),
             free_bytes=count_free_bytes(self.output),
+            placement=str(self.placement),
             notes=() if self.joins_sources or len(names) == 1 else (make_order_note(names),),
         )
 
@@ -136,7 +140,8 @@ def make_plan(
     recipe: Recipe,
     *,
     limit: int | None = None,
-    backend: str = "processes",
+    backend: str = "auto",
+    workers: int | Literal["auto"] = "auto",
     timeout: float | None = None,
     spooled: Mapping[str, Read] | None = None,
     tell: Callable[[str], object] = str,
@@ -147,7 +152,8 @@ def make_plan(
     Args:
         recipe: The recipe.
         limit: Plan only this many records of each source.
-        backend: As for the run; with "processes" the plan calls the user's functions in a worker too.
+        backend: As for the run; unless it is in this process, the plan calls the user's functions in a worker too.
+        workers: As for the run.
         timeout: Seconds for the user's functions in that worker, and for untrusted chat templates, which always run
             in one.
         spooled: How to read the records from Python, by source, where the run has written them to files. Without it
@@ -162,7 +168,7 @@ def make_plan(
     check_joined_lane(recipe)
     resolver = StepResolver(recipe.path("."), tell)
     reads = sample_python_records(recipe) if spooled is None else spooled
-    apart = backend not in CALLER_BACKENDS
+    apart = backend not in IN_PROCESS_BACKENDS
     row_length = pack.row_length if pack is not None else None
     drafts = [
         draft_source(
@@ -176,6 +182,13 @@ def make_plan(
         )
         for name, source in recipe.sources.items()
     ]
+    output = Path(recipe.path(recipe.output))
+    placement = choose_placement(
+        PlacementRequest(backend=backend, workers=workers, timeout=timeout),
+        [step for draft in drafts for step in (draft.read, *draft.branch.steps)],
+        [(draft.read, draft.files) for draft in drafts],
+        output,
+    )
     if all(draft.writes_documents for draft in drafts):
         branches = unite_sources([draft.branch for draft in drafts], write)
         drafts = [replace(draft, branch=branch) for draft, branch in zip(drafts, branches, strict=True)]
@@ -197,14 +210,15 @@ def make_plan(
     check_sources(sources, pack, write)
     if pack is not None and is_masked(sources[0].output_schema):
         pack = pack.to_chat_form()
-    if apart:
+    if placement.backend == "processes":
         clear_engine_cache()  # the workers load their own
-    output = Path(recipe.path(recipe.output))
     check_writable(output)
     packages = find_used_plugins(recipe, sources)
     versions = fingerprint.find_versions() | describe_packages(packages.values())
     plugins = {name: str(package) for name, package in packages.items()}
-    return Plan(recipe, output, sources, write, pack, versions, is_limited=limit is not None, plugins=plugins)
+    return Plan(
+        recipe, output, sources, write, pack, versions, placement, is_limited=limit is not None, plugins=plugins
+    )
 
 
 def _take_output_steps(recipe: Recipe) -> tuple[tuple[Step, ...], Pack | None, Write]:

@@ -18,7 +18,8 @@ class RunOptions:
     """Options of one run. `gristmill run --help` describes each."""
 
     workers: int | Literal["auto"] = "auto"
-    backend: str = "processes"
+    backend: str = "auto"
+    """"auto": in this process if the input is small and nothing else stands against it, else in processes."""
     timeout: float | None = None
     """Seconds for the records of one cell (about 4 MiB of input)."""
     update: bool = False
@@ -26,6 +27,8 @@ class RunOptions:
     keep_work: bool = False
     progress: bool | None = None
     monitor: bool = False
+    retries: int = 2
+    """How often a task that raised is run again."""
     events: EventLog | None = None
     watch: StepWatch | None = None
     """Watches every step and batch; only for runs in this process."""

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gristmill.core.errors import GristmillError
-from gristmill.engine.parallel_run import CALLER_BACKENDS, IN_PROCESS_BACKENDS
+from gristmill.engine.parallel_run import IN_PROCESS_BACKENDS
 from gristmill.engine.tasks import Stopwatch, Task, run_tasks
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.planning.units import Span, Unit, cut_into_slices
@@ -138,7 +138,7 @@ class StageRunner:
         options = self._options
         if here:
             options = replace(options, backend="serial", workers="auto", timeout=None)
-        elif function is run_slice and stage.runs_untrusted_templates and options.backend in CALLER_BACKENDS:
+        elif function is run_slice and stage.runs_untrusted_templates and options.backend in IN_PROCESS_BACKENDS:
             # Nothing in this process could stop a template that never ends.
             workers = 1 if options.backend == "serial" else options.workers
             options = replace(options, backend="processes", workers=workers)
@@ -149,6 +149,7 @@ class StageRunner:
             backend=options.backend,
             setup=partial(set_up_worker, stage, loads=function is run_slice),
             timeout=options.timeout,
+            retries=options.retries,
             on_poison=None if options.backend in IN_PROCESS_BACKENDS else on_poison,
             desc=desc,
             num_bytes=getattr(tasks, "num_bytes", 0) if function is run_slice else 0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 from importlib.metadata import version
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -59,6 +59,8 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
     `keep: messages` is for chats to be filtered and deduplicated by their text, and written as chats: the steps that
     follow see the text, and `write` writes the records as they were read.
     """
+
+    runs_template: ClassVar[bool] = True
 
     template: str | None = None
     tokenizer: str | None = None

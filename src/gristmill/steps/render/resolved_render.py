@@ -42,6 +42,7 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
     version: ClassVar[int] = 3
     needs_whole_record: ClassVar[bool] = True
     makes_text: ClassVar[bool] = True
+    runs_template: ClassVar[bool] = True
     not_fingerprinted: ClassVar[tuple[str, ...]] = ("files", "unknown_tokens", "accepts_quoted_arguments", "report")
 
     template: FoundTemplate

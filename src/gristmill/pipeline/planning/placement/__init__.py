@@ -1,0 +1,1 @@
+"""Where a run takes place: in this process or in worker processes."""
