@@ -114,9 +114,13 @@ def _find_marker(modules: Iterable[str]) -> Path:
     """Return the path of the marker file. Loads no numba, which takes as long as a small job."""
     sources = [Path(spec.origin).read_bytes() for name in modules if (spec := find_spec(name)) and spec.origin]
     shape = (version("numba"), sys.implementation.cache_tag, platform.machine())
-    numba_folder = os.environ.get("NUMBA_CACHE_DIR")  # noqa: TID251  (numba's own setting, without loading numba)
-    folder = Path(numba_folder, "gristmill") if numba_folder else _choose_default_folder()
-    return folder / f"compiled-{_digest(b''.join([*sources, repr(shape).encode()])).hex()}"
+    return find_cache_folder_early() / f"compiled-{_digest(b''.join([*sources, repr(shape).encode()])).hex()}"
+
+
+def find_cache_folder_early() -> Path:
+    """Like `find_cache_folder`, without loading numba: its setting is read as numba would."""
+    numba_folder = os.environ.get("NUMBA_CACHE_DIR")  # noqa: TID251  (numba's own setting)
+    return Path(numba_folder, "gristmill") if numba_folder else _choose_default_folder()
 
 
 def find_cache_folder() -> Path:

@@ -88,6 +88,11 @@ def find_plan_cache() -> Path | None:
         return None
 
 
+def can_remember() -> bool:
+    """Whether `remember` may do something, so that it is worth making a key."""
+    return _is_used.get() and find_plan_cache() is not None
+
+
 def recall(kind: str, key: Any, answer_type: type[T]) -> T | None:
     """Return a remembered answer; None if there is none for this key or none that can be trusted, or outside a plan.
 
@@ -127,8 +132,8 @@ def remember(kind: str, key: Any, answer: Any) -> None:
 
 
 def _find_file(kind: str, key: Any) -> tuple[Path | None, bytes]:
-    folder = find_plan_cache() if _is_used.get() else None
-    if folder is None or (installation := _describe_installation()) is None:
+    folder = find_plan_cache()
+    if not _is_used.get() or folder is None or (installation := _describe_installation()) is None:
         return None, b""
     encoded = msgspec.json.encode([kind, installation, key], order="sorted")
     return folder / f"{kind}-{_digest(encoded)}.json", encoded

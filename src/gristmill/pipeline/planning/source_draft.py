@@ -21,7 +21,10 @@ from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.planning.compatibility import check_split_steps
 from gristmill.pipeline.planning.inputs import find_inputs, refuse_own_output
 from gristmill.pipeline.planning.python_records import remove_sample_urls
-from gristmill.pipeline.planning.sample import SampleTrial, explain_no_records, try_sample
+from gristmill.pipeline.planning.remembered.columns import ColumnRequest, sample_columns
+from gristmill.pipeline.planning.remembered.keys import hash_files
+from gristmill.pipeline.planning.remembered.trials import try_remembered_sample
+from gristmill.pipeline.planning.sample import SampleTrial
 from gristmill.pipeline.planning.source_plan import SourcePlan, TokenizingStep
 from gristmill.pipeline.planning.split_stages import (
     collect_sample_steps,
@@ -36,7 +39,7 @@ from gristmill.pipeline.planning.units import UNIT_BYTES
 from gristmill.pipeline.planning.used_plugins import name_missing_packages, read_recorded_plugins
 from gristmill.shards.formats.shard_format import open_encoder
 from gristmill.steps.limit import FirstRecords
-from gristmill.steps.read import needs_scan, plan_schema, refuse_text_keys, sample_record_types
+from gristmill.steps.read import needs_scan, refuse_text_keys
 from gristmill.steps.render.link_chats import link_chat_steps, mark_tokenized_render
 from gristmill.storage.compression import find_codec
 
@@ -83,6 +86,8 @@ class SourceDraft:
     files: tuple[SourceFile, ...]
     notes: tuple[str, ...]
     """Notes for the user about the files."""
+    files_hash: str | None
+    """What a sample of the files is remembered by; None: it is not."""
 
     @property
     def writes_documents(self) -> bool:
@@ -117,36 +122,37 @@ def draft_source(
         tell(f"planning: reading a sample of {name} ({format_count(len(files), 'file')})")
         # Documents are written with all their columns, unless the recipe names or selects some. Tokens have no others.
         keeps_all = not inputs.read.columns and not any(step.selects_columns for step in steps)
-        schema = plan_schema(
-            read,
-            files,
-            # Whole records are needed to write them out again, and for the user's functions.
-            keeps_record=keeps_all or write.keeps_record or any(step.needs_whole_record for step in steps),
-            has_text=not any(step.makes_text for step in steps),
-            carries_members=keeps_all,
-        )
         if tokenizer is not None:
             refuse_text_keys(read)
         check_split_steps(files, steps)
-        no_records = explain_no_records(read, files, schema)
+        files_hash = hash_files(read, files)
+        columns = sample_columns(
+            read,
+            files,
+            ColumnRequest(
+                # Whole records are needed to write them out again, and for the user's functions.
+                keeps_record=keeps_all or write.keeps_record or any(step.needs_whole_record for step in steps),
+                has_text=not any(step.makes_text for step in steps),
+                carries_members=keeps_all,
+                opens_record=keeps_all and (not write.keeps_record or any(step.keys_consumed() for step in steps)),
+            ),
+            files_hash,
+        )
+        schema, no_records = columns.schema, columns.no_records
         if no_records is not None and not recipe.allow_empty and limit is None:
             raise no_records
-        has_text = TEXT in schema.names
-        opens_record = RECORD in schema.names and keeps_all
-        opens_record = opens_record and (not write.keeps_record or any(step.keys_consumed() for step in steps))
-        types, has_all_keys = sample_record_types(read, files, has_text=has_text) if opens_record else ({}, False)
         branch = SourceBranch(
             name,
             schema,
             steps,
             len(first) + len(source.steps),
-            read.text if has_text else "",
-            types,
-            has_all_keys,
+            read.text if TEXT in schema.names else "",
+            columns.types,
+            columns.has_all_keys,
             bool(inputs.read.columns),
         )
         notes = (*inputs.notes, *([no_records.message] if no_records is not None else []))
-        return SourceDraft(branch, inputs, read, files, notes)
+        return SourceDraft(branch, inputs, read, files, notes, files_hash)
 
 
 def plan_source(
@@ -177,7 +183,7 @@ def plan_source(
             stops=debug,
         )
         tell(f"planning: trying the steps on records of {branch.name}")
-        outcome, sample_notes = try_sample(trial, apart=apart, timeout=timeout)
+        outcome, sample_notes = try_remembered_sample(trial, draft.files_hash, apart=apart, timeout=timeout)
         stages = replace_steps(stages, outcome.steps)
         notes = [*draft.notes, *sample_notes]
         if tokenizer is not None:
