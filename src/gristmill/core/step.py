@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gristmill.core.records import SourceFile
+    from gristmill.core.texts import Texts
 
 
 class StepPosition(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,6 +220,17 @@ class CountingKernel(StepKernel, Protocol):
         self, batch: pa.RecordBatch, seed: int, counts: Mapping[str, NDArray[np.int64]]
     ) -> StepResult:
         """Like `apply`. `counts` may lack what the kernel needs: then it counts itself."""
+
+
+@runtime_checkable
+class TextsKernel(StepKernel, Protocol):
+    """A kernel that needs the texts as Python strings, as a JSON decoder makes them.
+
+    If it is the first of a stage, no Arrow column is made of them.
+    """
+
+    def apply_to_texts(self, batch: pa.RecordBatch, texts: Texts, seed: int) -> StepResult:
+        """Like `apply`; the texts of the batch are beside it, not in it."""
 
 
 def apply_kernel(

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gristmill.core.texts import Texts
 from gristmill.text.tokenizers import SpecialLiterals
 
 PIECES = ["<s>", "</s>", "<|a|>", "<|a|>b", "<", "s", "|", "x", "é", "\n", " ", "<1", "2", ">", "٣"]
@@ -21,13 +22,21 @@ def counted(tokens, text):
 
 
 @pytest.mark.parametrize(
-    "tokens", [["<s>", "</s>", "<|a|>", "<|a|>b", "<| é|>"], ["<1>", "<12>", "<1>2", "2", "<s>"], ["<1>"]]
+    "tokens",
+    [
+        ["<s>", "</s>", "<|a|>", "<|a|>b", "<| é|>"],
+        ["<1>", "<12>", "<1>2", "2", "<s>"],
+        ["<1>"],
+        ["<s>", "x", "é", "2", "s", "|a"],
+    ],
 )
 @settings(deadline=None)
 @given(texts=st.lists(st.lists(st.sampled_from(PIECES), max_size=12).map("".join), max_size=6))
 def test_count_is_that_of_a_plain_scan(tokens, texts):
     found = SpecialLiterals(tokens).count(pa.array(texts, pa.large_string()))
     assert found.tolist() == [counted(tokens, text) for text in texts]
+    assert SpecialLiterals(tokens).count_in(Texts(texts)).tolist() == found.tolist()
+    assert SpecialLiterals(tokens).count_in(Texts(pa.array(texts, pa.large_string()))).tolist() == found.tolist()
 
 
 @pytest.mark.parametrize(
@@ -45,5 +54,6 @@ def test_many_special_tokens():
 
 
 def test_no_special_tokens():
+    assert SpecialLiterals([]).count_in(Texts(["a", ""])).tolist() == [0, 0]
     assert SpecialLiterals([]).count(pa.array(["a", ""], pa.large_string())).tolist() == [0, 0]
     assert SpecialLiterals([""]).count(pa.array(["a", ""], pa.large_string())).tolist() == [0, 0]

@@ -13,7 +13,7 @@ import pyarrow as pa
 from gristmill.core.errors import SourceChangedError
 from gristmill.pipeline.planning.units import Span, cluster_small_files
 from gristmill.pipeline.stages.slice_task import BYTES_PER_ROW
-from gristmill.steps.read import CELL_BYTES, CellBatch, open_reader, read_small_files
+from gristmill.steps.read import CELL_BYTES, CellBatch, TextsReader, open_reader, read_small_files
 from gristmill.steps.records.record_functions import quarantine_row
 from gristmill.storage.files import read_version
 
@@ -34,15 +34,19 @@ class SliceReader:
     """Reads the cells of one slice, in order, and reports progress.
 
     `account` is the account of the records coming in. The reader adds what only it knows: empty files, and what the
-    barrier before the stage has dropped or copied.
+    barrier before the stage has dropped or copied. With `keeps_strings` texts stay Python strings where the reader of
+    the file makes them.
     """
 
-    def __init__(self, stage: StageContext, task: SliceTask, context: Context, account: Account) -> None:
+    def __init__(
+        self, stage: StageContext, task: SliceTask, context: Context, account: Account, *, keeps_strings: bool = False
+    ) -> None:
         self._stage = stage
         self._source = stage.sources[task.source]
         self._task = task
         self._context = context
         self._account = account
+        self._keeps_strings = keeps_strings
         self.paths: dict[int, str] = {}
         """Relative paths of the files read so far, by the file's id."""
         self.cell_number = 0
@@ -81,7 +85,8 @@ class SliceReader:
             _check_unchanged(span)
         reader = open_reader(self._source.read, span.file, self._source.schema, piece=span.piece)
         num_cells = span.num_bytes / CELL_BYTES if span.stop is None else span.stop - span.first
-        for cell in reader.read_cells(span.first, span.stop):
+        read = reader.read_texts if self._keeps_strings and isinstance(reader, TextsReader) else reader.read_cells
+        for cell in read(span.first, span.stop):
             yield cell
             self._advance(span.num_bytes / max(num_cells, 1))
 

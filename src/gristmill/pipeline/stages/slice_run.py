@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from gristmill.core.books import Account
 from gristmill.core.records import INPUT_IDS, TEXT, count_values
-from gristmill.core.step import apply_kernel
+from gristmill.core.step import TextsKernel, apply_kernel
 from gristmill.pipeline.stages.dropped import DroppedRecordWriter
 from gristmill.pipeline.stages.outputs.split_files import OutputStem
 from gristmill.pipeline.stages.quarantine import QuarantineWriter
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from gristmill.core.texts import Texts
     from gristmill.engine.tasks import Context, Task
     from gristmill.pipeline.stages.slice_task import SliceTask, TrialRows
     from gristmill.pipeline.stages.stage_context import LoadedContext
@@ -57,7 +58,7 @@ class _SliceRun:
             kernel.begin_task()
         self._entry_account = Account(step=self._source.entry_account or "")
         self._accounts = [Account(step=step.name) for step in self._source.steps]
-        self._reader = SliceReader(stage, task, context, self._entry_account)
+        self._reader = SliceReader(stage, task, context, self._entry_account, keeps_strings=self._takes_strings())
         self._open_files = ExitStack()
         self._quarantine = QuarantineWriter(
             task.source, stage.max_quarantine, self._reader.paths, partial(self._open_file, "quarantine")
@@ -74,7 +75,7 @@ class _SliceRun:
         # that were committed before a later one failed are overwritten when the task runs again.
         with self._open_files, self._source.output.open_sink(stem, self._task.num_slices) as sink:
             for cell in self._reader.read_cells():
-                sink.add(self._apply_steps_in_pieces(self._enter_cell(cell)))
+                sink.add(self._apply_steps_in_pieces(self._enter_cell(cell), cell.texts))
             sink_result = sink.commit()
             self._reader.finish()
             if self._dropped is not None:
@@ -102,6 +103,13 @@ class _SliceRun:
                         self._apply_steps(cell.batch.slice(start, trial.piece_rows))
                     return
 
+    def _takes_strings(self) -> bool:
+        """Tell whether the texts are needed as Python strings only. Pieces and dropped records are cut from batches."""
+        task, stage = self._task, self._stage
+        is_plain = task.trial is None and not task.excluded and not task.in_pieces
+        first_kernel = self._kernels[0] if self._kernels else None
+        return is_plain and stage.watch is None and stage.keep_dropped is None and isinstance(first_kernel, TextsKernel)
+
     def _enter_cell(self, cell: CellBatch) -> pa.RecordBatch:
         """Count the records of a cell into the books, and give those that go on to the steps."""
         account = self._entry_account
@@ -117,7 +125,11 @@ class _SliceRun:
             self._stage.watch.after_read(self._task.source, cell.batch, cell.quarantined)
         return cell.batch
 
-    def _apply_steps_in_pieces(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _apply_steps_in_pieces(self, batch: pa.RecordBatch, texts: Texts | None) -> pa.RecordBatch:
+        if texts is not None:
+            batch = self._apply_steps(batch, texts)
+            self._entry_account.text_bytes += texts.num_bytes  # after the step, which has looked at the sizes already
+            return batch
         if not self._task.in_pieces or batch.num_rows <= PIECE_ROWS:
             return self._apply_steps(batch)
         pieces = []
@@ -127,10 +139,13 @@ class _SliceRun:
         # One batch again: the pieces must not show as blocks of their own in the output.
         return pa.concat_batches(pieces)
 
-    def _apply_steps(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _apply_steps(self, batch: pa.RecordBatch, texts: Texts | None = None) -> pa.RecordBatch:
         counts: Mapping[str, NDArray[np.int64]] = {}
         for step, kernel, account in zip(self._source.steps, self._kernels, self._accounts, strict=True):
-            applied = apply_kernel(kernel, batch, self._stage.seed, counts)
+            if texts is not None and isinstance(kernel, TextsKernel):
+                applied, texts = kernel.apply_to_texts(batch, texts, self._stage.seed), None
+            else:
+                applied = apply_kernel(kernel, batch, self._stage.seed, counts)
             if self._stage.watch is not None:
                 self._stage.watch.after_step(self._task.source, step, batch, applied)
             account.records_in += batch.num_rows

@@ -5,7 +5,15 @@ The files of a source (`list_source_files`) are planned together (`plan_schema`)
 (`open_reader`), cell by cell; small files are read many at a time (`read_small_files`).
 """
 
-from gristmill.steps.read.cells import CELL_BYTES, CellBatch, ElementRange, FileReader, StreamDamage, UnpackedPiece
+from gristmill.steps.read.cells import (
+    CELL_BYTES,
+    CellBatch,
+    ElementRange,
+    FileReader,
+    StreamDamage,
+    TextsReader,
+    UnpackedPiece,
+)
 from gristmill.steps.read.dataset_folders.gristmill_dataset import refuse_unfinished
 from gristmill.steps.read.formats import JSON_FORMATS, RECORD_FORMATS, file_format
 from gristmill.steps.read.json_files.python_values import encode_json_line
@@ -37,6 +45,7 @@ __all__ = [
     "FileReader",
     "Read",
     "StreamDamage",
+    "TextsReader",
     "UnpackedPiece",
     "choose_split_files",
     "choose_training_files",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from gristmill.core.errors import CorruptStreamError
 from gristmill.storage.stored_paths import Count  # noqa: TC001  (msgspec looks at the types of fields)
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from gristmill.core.records import QuarantinedRecord
+    from gristmill.core.texts import Texts
 
 CELL_BYTES = 4 << 20
 
@@ -41,11 +42,14 @@ class CellBatch:
 
     cell: int
     batch: pa.RecordBatch
+    """Their columns, without the text if `texts` has it."""
     num_blank: int = 0
     """The number of blank lines or documents, which are skipped."""
     quarantined: list[QuarantinedRecord] = field(default_factory=list)
     counters: Counter[str] = field(default_factory=Counter)
     """Other counts, such as records with `other_fields`."""
+    texts: Texts | None = None
+    """The texts as the reader has decoded them (`TextsReader`)."""
 
 
 class FileReader(Protocol):
@@ -59,6 +63,14 @@ class FileReader(Protocol):
 
     def read_cells(self, first: int = 0, stop: int | None = None) -> Iterator[CellBatch]:
         """Yield cells `first` to `stop` (None: to the end of the file) in order, including empty ones."""
+
+
+@runtime_checkable
+class TextsReader(FileReader, Protocol):
+    """A reader that decodes texts to Python strings, and can leave them so."""
+
+    def read_texts(self, first: int = 0, stop: int | None = None) -> Iterator[CellBatch]:
+        """Like `read_cells`, but with `CellBatch.texts` where that saves making a column of them."""
 
 
 @dataclass(frozen=True, slots=True)

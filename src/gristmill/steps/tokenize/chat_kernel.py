@@ -19,7 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.core.records import INPUT_IDS, LITERALS, LOSS_MASK, ORIGIN, SPLIT, TEXT, TRAINED, StepResult
-from gristmill.steps.tokenize.kernel import AS_TOKEN, REJECT, TokenizeKernel
+from gristmill.core.texts import Texts
+from gristmill.steps.tokenize.kernel import AS_TOKEN, REJECT, EncodingKernel
 from gristmill.text.tokenizers import (
     REFERENCE,
     PlainTextEngine,
@@ -44,7 +45,7 @@ def add_mask_to_schema(schema: pa.Schema, vocab_size: int) -> pa.Schema:
     return pa.schema([*common, pa.field(INPUT_IDS, ids), pa.field(LOSS_MASK, pa.list_(pa.bool_()))], schema.metadata)
 
 
-class TokenizeChatsKernel(TokenizeKernel):
+class TokenizeChatsKernel(EncodingKernel):
     """The kernel for chats: special tokens of the template become tokens, those that people wrote stay text."""
 
     def __init__(
@@ -57,7 +58,7 @@ class TokenizeChatsKernel(TokenizeKernel):
         max_tokens: int | None,
         cuts: bool,
     ) -> None:
-        super().__init__(files, engine, AS_TOKEN, vocab_size=vocab_size, begin=None, end=None)
+        super().__init__(files, engine, AS_TOKEN, vocab_size=vocab_size)
         self._literal_policy = policy
         self._max_tokens = max_tokens
         self._cuts = cuts
@@ -72,11 +73,12 @@ class TokenizeChatsKernel(TokenizeKernel):
             if not has_none.all():
                 dropped["special_token"] = int(np.count_nonzero(~has_none))
                 batch = batch.filter(pa.array(has_none))
-        sizes = pc.binary_length(batch.column(TEXT)).to_numpy(zero_copy_only=False)
+        texts = Texts(batch.column(TEXT))
+        sizes = texts.sizes
         num_before = self._num_by_reference
-        ids, offsets = self._engine.encode(batch.column(TEXT))
+        ids, offsets = self._engine.encode(texts.strings)
         self._refuse_unknown(ids)
-        num_checked = self._check_parity(batch, ids, offsets, sizes, seed)
+        num_checked = self._check_parity(batch, texts, ids, offsets, seed)
         ids, offsets, mask, num_by_reference = self._mask_tokens(batch, ids, offsets, sizes)
         lengths = np.diff(offsets)
         ids, offsets, mask, is_kept = self._fit_to_limit(ids, offsets, mask, dropped)

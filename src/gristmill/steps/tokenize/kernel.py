@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.errors import GristmillError, ParityError
 from gristmill.core.records import INPUT_IDS, ORIGIN, SPLIT, TEXT, StepResult
 from gristmill.core.seeds import hash_bound, hash_origins
+from gristmill.core.texts import Texts
 from gristmill.steps.tokenize.end_tokens import add_end_tokens
 from gristmill.text.tokenizers import REFERENCE, Engine, SpecialLiterals, compare_engines, id_type, load_engine
 
@@ -43,61 +43,20 @@ def token_schema(schema: pa.Schema, vocab_size: int) -> pa.Schema:
     return pa.schema([*common, pa.field(INPUT_IDS, ids)], schema.metadata)
 
 
-class TokenizeKernel:
-    """An engine that encodes batches, and the reference that checks it."""
+class EncodingKernel:
+    """An engine that encodes texts, and the reference that checks it."""
 
-    def __init__(
-        self, files: TokenizerFiles, engine: str, policy: str, *, vocab_size: int, begin: int | None, end: int | None
-    ) -> None:
+    def __init__(self, files: TokenizerFiles, engine: str, policy: str, *, vocab_size: int) -> None:
         self._files = files
         self._policy = policy
         self._vocab_size = vocab_size
-        self._begin = begin
-        self._end = end
         self._engine = self._load(engine)
-        self._literals = SpecialLiterals(self._engine.special_tokens)
         self._dtype = np.uint16 if id_type(vocab_size) == "uint16" else np.uint32
         self._checks_next = False
 
     def begin_task(self) -> None:
         """Check the first document of each task, whatever its hash."""
         self._checks_next = True
-
-    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
-        literals = self._literals.count(batch.column(TEXT))
-        num_literals, num_rejected = int(literals.sum()), 0
-        if num_literals and self._policy == REJECT:
-            num_rejected = int(np.count_nonzero(literals))
-            batch = batch.filter(pa.array(literals == 0))
-        texts = batch.column(TEXT)
-        num_before = self._num_by_reference
-        ids, offsets = self._engine.encode(texts)
-        sizes = pc.binary_length(texts).to_numpy(zero_copy_only=False)
-        num_checked = self._check_parity(batch, ids, offsets, sizes, seed)
-        self._refuse_unknown(ids)
-        tokens, offsets = add_end_tokens(ids, offsets, self._dtype, begin=self._begin, end=self._end)
-        counters = {
-            "tokens": len(tokens),
-            "bytes": int(sizes.sum()),
-            "special_literals": num_literals,
-            "parity_checked": num_checked,
-            **self._count_by_reference(num_before),
-        }
-        dropped = {"special_token": num_rejected} if num_rejected else {}
-        return StepResult(self._build_batch(batch, tokens, offsets), dropped, counters=counters)
-
-    def _build_batch(
-        self, batch: pa.RecordBatch, ids: NDArray[np.unsignedinteger], offsets: NDArray[np.int64]
-    ) -> pa.RecordBatch:
-        if len(ids) >= 2**31:
-            raise GristmillError(
-                f"a batch of {batch.num_rows} documents has {len(ids):,} tokens; the limit is 2^31",
-                help="cut the documents into smaller ones first",
-            )
-        schema = token_schema(batch.schema, self._vocab_size)
-        column = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(ids))
-        columns = {**{name: batch.column(name) for name in schema.names if name != INPUT_IDS}, INPUT_IDS: column}
-        return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
     def _refuse_unknown(self, ids: NDArray[np.uint32]) -> None:
         """Refuse an id above the vocabulary: in a smaller type it would silently become another id."""
@@ -126,9 +85,9 @@ class TokenizeKernel:
     def _check_parity(
         self,
         batch: pa.RecordBatch,
+        texts: Texts,
         ids: NDArray[np.uint32],
         offsets: NDArray[np.int64],
-        sizes: NDArray[np.int64],
         seed: int,
     ) -> int:
         """Encode some documents again with the reference; return how many were chosen by their hash.
@@ -137,7 +96,7 @@ class TokenizeKernel:
         """
         if self._engine.name == REFERENCE or not batch.num_rows:
             return 0
-        short = sizes <= CHECKED_BYTES
+        short = texts.sizes <= CHECKED_BYTES
         by_hash = hash_origins(seed, "tokenize/parity", batch.column(ORIGIN)) < np.uint64(hash_bound(CHECKED_SHARE))
         is_checked = by_hash & short
         num_chosen = int(np.count_nonzero(is_checked))
@@ -145,14 +104,13 @@ class TokenizeKernel:
             is_checked[np.argmax(short)] = True
             self._checks_next = False
         for row in np.flatnonzero(is_checked).tolist():
-            expected, _ = self._reference.encode(batch.column(TEXT).slice(row, 1))
+            expected, _ = self._reference.encode([texts.strings[row]])
             if not np.array_equal(ids[offsets[row] : offsets[row + 1]], expected):
-                self._raise_parity_error(batch, row)
+                self._raise_parity_error(batch.column(ORIGIN)[row].as_py(), texts.strings[row])
         return num_chosen
 
-    def _raise_parity_error(self, batch: pa.RecordBatch, row: int) -> None:
-        origin = batch.column(ORIGIN)[row].as_py()
-        mismatch = compare_engines(self._engine, self._reference, batch.column(TEXT).slice(row, 1).to_pylist())
+    def _raise_parity_error(self, origin: dict[str, int], text: str) -> None:
+        mismatch = compare_engines(self._engine, self._reference, [text])
         where = f"file {origin['file']:016x}, position {origin['position']}, part {origin['part']}"
         about = (
             str(mismatch) if mismatch else "it did so once, but not again: the engine's ids depend on earlier documents"
@@ -163,3 +121,52 @@ class TokenizeKernel:
             help="set engine: tokenizers in the recipe, which is slower and always right",
             **origin,
         )
+
+
+class TokenizeKernel(EncodingKernel):
+    """Encodes documents, and adds the tokens that begin and end them."""
+
+    def __init__(
+        self, files: TokenizerFiles, engine: str, policy: str, *, vocab_size: int, begin: int | None, end: int | None
+    ) -> None:
+        super().__init__(files, engine, policy, vocab_size=vocab_size)
+        self._begin = begin
+        self._end = end
+        self._literals = SpecialLiterals(self._engine.special_tokens)
+
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
+        return self.apply_to_texts(batch, Texts(batch.column(TEXT)), seed)
+
+    def apply_to_texts(self, batch: pa.RecordBatch, texts: Texts, seed: int) -> StepResult:
+        literals = self._literals.count_in(texts)
+        num_literals, num_rejected = int(literals.sum()), 0
+        if num_literals and self._policy == REJECT:
+            num_rejected = int(np.count_nonzero(literals))
+            batch, texts = batch.filter(pa.array(literals == 0)), texts.filter(literals == 0)
+        num_before = self._num_by_reference
+        ids, offsets = self._engine.encode(texts.strings)
+        num_checked = self._check_parity(batch, texts, ids, offsets, seed)
+        self._refuse_unknown(ids)
+        tokens, offsets = add_end_tokens(ids, offsets, self._dtype, begin=self._begin, end=self._end)
+        counters = {
+            "tokens": len(tokens),
+            "bytes": texts.num_bytes,
+            "special_literals": num_literals,
+            "parity_checked": num_checked,
+            **self._count_by_reference(num_before),
+        }
+        dropped = {"special_token": num_rejected} if num_rejected else {}
+        return StepResult(self._build_batch(batch, tokens, offsets), dropped, counters=counters)
+
+    def _build_batch(
+        self, batch: pa.RecordBatch, ids: NDArray[np.unsignedinteger], offsets: NDArray[np.int64]
+    ) -> pa.RecordBatch:
+        if len(ids) >= 2**31:
+            raise GristmillError(
+                f"a batch of {batch.num_rows} documents has {len(ids):,} tokens; the limit is 2^31",
+                help="cut the documents into smaller ones first",
+            )
+        schema = token_schema(batch.schema, self._vocab_size)
+        column = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(ids))
+        columns = {**{name: batch.column(name) for name in schema.names if name != INPUT_IDS}, INPUT_IDS: column}
+        return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from gristmill.core.records import StepResult
+    from gristmill.core.step import StepKernel
 
 
 class ResolvedTokenize(LocalStep, tag="tokenize", frozen=True, kw_only=True):
@@ -83,7 +84,7 @@ class ResolvedTokenize(LocalStep, tag="tokenize", frozen=True, kw_only=True):
             raise UsageError(f"tokenize: {choice.why}", help="use engine: auto, which then uses the reference")
         return msgspec.structs.replace(self, choice=choice)
 
-    def load(self) -> TokenizeKernel:
+    def load(self) -> StepKernel:
         return TokenizeKernel(
             self.files,
             self.engine,

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from gristmill.core.json_text import NAN_AS_NULL
 from gristmill.core.records import RECORD, RECORD_TYPE, TEXT, TEXT_TYPE, QuarantinedRecord
+from gristmill.core.texts import Texts
 from gristmill.steps.read.batches import build_batch, extra_columns, is_utf8
 from gristmill.steps.read.cells import CellBatch
 from gristmill.steps.read.json_files.json_fields import JsonFields
@@ -58,8 +59,12 @@ class JsonLinesReader:
         for raw in self._cells.raw_cells(first, stop):
             yield self.parse(raw)
 
-    def parse(self, raw: RawCell) -> CellBatch:
-        """Decode the records of a raw cell."""
+    def read_texts(self, first: int = 0, stop: int | None = None) -> Iterator[CellBatch]:
+        for raw in self._cells.raw_cells(first, stop):
+            yield self.parse(raw, keeps_strings=self._has_text and raw.rest is None)
+
+    def parse(self, raw: RawCell, *, keeps_strings: bool = False) -> CellBatch:
+        """Decode the records of a raw cell; with `keeps_strings` their texts are beside the batch."""
         cut = self._cut_cell(raw)
         refused: list[tuple[int, Exception]] = []
         rows = self._decode_together(cut)
@@ -72,13 +77,15 @@ class JsonLinesReader:
             counters[NAN_AS_NULL] = sum(map(int, _NUM_NAN.findall(raw.data)))
             if counters[NAN_AS_NULL] and records is not None:
                 records = pa.array([_NUM_NAN.sub(b"", line) for line in records.to_pylist()], RECORD_TYPE)
-        columns = self._build_columns(rows, records)
-        batch = build_batch(self._schema, self._cells.file.id, cut.positions, columns)
+        columns = self._build_columns(rows, records, has_text=self._has_text and not keeps_strings)
+        schema = self._schema.remove(self._schema.get_field_index(TEXT)) if keeps_strings else self._schema
+        batch = build_batch(schema, self._cells.file.id, cut.positions, columns)
         if raw.rest is not None:
             batch, num_more = self._account_for_rest(raw.rest, batch, cut.quarantined)
             num_blank += num_more
         cut.quarantined.sort(key=lambda record: record.position)
-        return CellBatch(raw.cell, batch, num_blank, cut.quarantined, +counters)
+        texts = Texts(self._fields.texts(rows)) if keeps_strings else None
+        return CellBatch(raw.cell, batch, num_blank, cut.quarantined, +counters, texts)
 
     def _cut_cell(self, raw: RawCell) -> CutRecords:
         return cut_records(raw, self._cells.file.id, LINE_END, self._read.max_record_bytes)
@@ -142,8 +149,8 @@ class JsonLinesReader:
         cut.drop([index for index, _ in refused])
         return num_blank
 
-    def _build_columns(self, rows: list[Any], records: pa.Array | None) -> dict[str, pa.Array]:
-        arrays = {TEXT: pa.array(self._fields.texts(rows), TEXT_TYPE)} if self._has_text else {}
+    def _build_columns(self, rows: list[Any], records: pa.Array | None, *, has_text: bool) -> dict[str, pa.Array]:
+        arrays = {TEXT: pa.array(self._fields.texts(rows), TEXT_TYPE)} if has_text else {}
         for name, column_type in self._columns.items():
             arrays[name] = pa.array(self._fields.values(name, rows), column_type)
         if records is not None:
@@ -166,7 +173,7 @@ class JsonLinesReader:
             if not line or len(line) > self._read.max_record_bytes or not is_utf8(line):
                 raise msgspec.DecodeError
             record = pa.array([self._as_line(line)], RECORD_TYPE) if self._keeps_record else None
-            columns = self._build_columns([self._fields.retry(line)], record)
+            columns = self._build_columns([self._fields.retry(line)], record, has_text=self._has_text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             quarantined.append(rest)
             return batch, 0
