@@ -5,10 +5,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import click
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from gristmill.cli.printing import to_one_line
 from gristmill.cli.summary import format_books, format_tokens, is_short, line_width, summary_width, wrap, wrap_line
@@ -21,6 +17,11 @@ _WIDTH_OF_FILES = 200
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, num_words: int = 1) -> None:
     """Print a table. The first `num_words` columns are words, the others are numbers."""
+    from rich.box import SIMPLE  # noqa: PLC0415  (a run prints its books without it)
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
     table = Table(box=SIMPLE, pad_edge=False)
     for number, name in enumerate(columns):
         table.add_column(name, justify="left" if number < num_words else "right", overflow="fold")

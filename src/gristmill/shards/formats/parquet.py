@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from gristmill.shards.arrow_stream import STREAM_END, stream_block, stream_header
 from gristmill.shards.canonical import canonicalize_batch
@@ -52,6 +51,8 @@ class ParquetEncoder:
 
 def write_parquet(schema: pa.Schema, codec: str | None, batches: Iterable[pa.RecordBatch], sink: ByteSink) -> None:
     """Write one file from batches. Where row groups end depends on the batches alone."""
+    import pyarrow.parquet as pq  # noqa: PLC0415  (it also loads the clients of object stores: 60 ms)
+
     with pq.ParquetWriter(
         _ForwardingFile(sink),
         schema,
@@ -117,6 +118,8 @@ class ParquetShard:
     """A Parquet file, read one row group at a time."""
 
     def __init__(self, path: Path, schema: pa.Schema | None) -> None:
+        import pyarrow.parquet as pq  # noqa: PLC0415
+
         self._file = pq.ParquetFile(str(path), buffer_size=1 << 20)
         if schema is not None and not self._file.schema_arrow.equals(schema):
             raise ValueError("its columns are not those in the manifest")

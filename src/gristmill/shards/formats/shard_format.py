@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from gristmill.core.names import check_choice
 from gristmill.core.records import CARRIES_ALL, ORIGIN, PATH, RECORD, SPLIT, TYPE_REASON
@@ -126,6 +125,8 @@ def open_origins(path: Path, format: str, kind: str = "documents") -> Iterator[p
     if kind in KINDS:
         return (batch.column(ORIGINS).flatten() for batch in read_mapped_batches(path))
     if format == "parquet":
+        import pyarrow.parquet as pq  # noqa: PLC0415
+
         batches = pq.ParquetFile(str(path), buffer_size=1 << 20).iter_batches(columns=[ORIGIN])
     else:
         batches = read_mapped_batches(path)

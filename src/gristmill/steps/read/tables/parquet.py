@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from gristmill.core.errors import UsageError
 from gristmill.core.records import QuarantinedRecord
@@ -27,6 +26,8 @@ from gristmill.storage.files import open_input
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import BinaryIO
+
+    import pyarrow.parquet as pq
 
     from gristmill.core.records import SourceFile
     from gristmill.steps.read.read import Read
@@ -175,6 +176,8 @@ def _is_damage(error: Exception) -> bool:
 
 
 def _open_parquet(stream: BinaryIO, path: str) -> pq.ParquetFile:
+    import pyarrow.parquet as pq  # noqa: PLC0415  (it also loads the clients of object stores: 60 ms)
+
     try:
         return pq.ParquetFile(stream, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True)
     except (pa.ArrowInvalid, OSError) as error:
