@@ -140,6 +140,7 @@ SIGNATURES = {
         "workers": "auto",
         "backend": "auto",
         "timeout": None,
+        "pin": "none",
         "update": False,
         "overwrite": False,
         "keep_work": False,

@@ -8,13 +8,14 @@ import click
 import msgspec
 
 from gristmill.cli.debug import run_debug
-from gristmill.cli.options import backend_option, json_option, limit_option, recipe_argument
+from gristmill.cli.options import Choice, backend_option, json_option, limit_option, recipe_argument
 from gristmill.cli.printing import again
 from gristmill.cli.tables import print_books, print_duplicates, print_lines, print_tokens, print_wrapped
 from gristmill.core.errors import UsageError
 from gristmill.core.quantities import format_bytes, format_count
 from gristmill.core.recipe import runs_user_code
 from gristmill.engine.events import EventLog
+from gristmill.engine.pinning import PINS, Pin
 from gristmill.pipeline.planning.plan import Plan
 from gristmill.pipeline.run import RunResult, run_recipe
 from gristmill.pipeline.stages.options import RunOptions
@@ -30,6 +31,13 @@ from gristmill.shards.manifest import Manifest
     "--workers", type=click.IntRange(min=1), help="Number of workers. Default: as many as this machine allows."
 )
 @backend_option("auto", "Where tasks run. auto: small jobs in this process, all others in worker processes.")
+@click.option(
+    "--pin",
+    type=Choice(PINS),
+    default="none",
+    show_default=True,
+    help="Bind each worker to one CPU (cores), or to the CPUs and memory of one NUMA node (numa): --pin numa.",
+)
 @click.option("--timeout", type=float, metavar="SECONDS", help="Longest time for about 4 MiB of input.")
 @click.option("--update", is_flag=True, help="Rebuild a changed dataset, reusing shards that are still valid.")
 @click.option("--overwrite", is_flag=True, help="Rebuild the dataset from scratch.")
@@ -47,6 +55,7 @@ def command(
     limit: int | None,
     workers: int | None,
     backend: str,
+    pin: Pin,
     timeout: float | None,
     events: str | None,
     *,
@@ -83,6 +92,7 @@ def command(
         workers=workers or "auto",
         backend=backend,
         timeout=timeout,
+        pin=pin,
         update=update,
         overwrite=overwrite,
         keep_work=keep_work,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from gristmill.engine.worker.binding import Place
     from gristmill.engine.worker.captured_error import CapturedError
     from gristmill.engine.worker.chunk import Chunk, ChunkResults
     from gristmill.engine.worker.job import Job
@@ -119,8 +120,8 @@ class Backend(Protocol):
     can_kill: bool
     """Whether workers can be ended from outside. Only then can timeouts be kept and deaths survived."""
 
-    def start(self, spec: WorkerSpec, cpu: int | None) -> WorkerHandle:
-        """Start a worker, on one CPU if given. `Ready`, or `SetupFailed` and `Died`, follow."""
+    def start(self, spec: WorkerSpec, place: Place | None) -> WorkerHandle:
+        """Start a worker, bound to a place if there is one. `Ready`, or `SetupFailed` and `Died`, follow."""
 
     def wait(self, timeout: float | None) -> list[Event]:
         """Return the events since the last call; wait up to `timeout` seconds if there are none."""

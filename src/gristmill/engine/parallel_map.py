@@ -19,6 +19,8 @@ from gristmill.engine.worker.job import Job
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from gristmill.engine.pinning import Pin
+
 OnError = Literal["raise", "return", "skip"]
 BackendName = Literal["serial", "threads", "processes", "auto"]
 
@@ -38,7 +40,7 @@ def parallel_map(
     chunk_size: int | Literal["auto"] = "auto",
     ordered: bool = True,
     max_items_per_worker: int | None = None,
-    pin: bool = False,
+    pin: bool | Pin = False,
     desc: str | None = None,
     progress: bool | EventLog | None = None,
     monitor: bool = False,
@@ -66,7 +68,7 @@ def parallel_map(
         chunk_size: Items sent to a worker at a time; `"auto"` follows how long they take.
         ordered: Return results in the order of the items; otherwise as they finish.
         max_items_per_worker: Replace a worker after that many items (for functions that leak memory).
-        pin: Bind each worker to its own CPU.
+        pin: `"cores"` (or True): bind each worker to its own CPU. `"numa"`: to the CPUs and memory of one NUMA node.
         desc: The job's name in progress and messages.
         progress: None: bars on a terminal, else a line every ten seconds. True: always bars. False: nothing. An
             `EventLog` also writes events to a file.
@@ -99,7 +101,7 @@ def parallel_imap(
     chunk_size: int | Literal["auto"] = "auto",
     ordered: bool = True,
     max_items_per_worker: int | None = None,
-    pin: bool = False,
+    pin: bool | Pin = False,
     desc: str | None = None,
     progress: bool | EventLog | None = None,
     monitor: bool = False,

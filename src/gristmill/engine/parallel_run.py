@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Sized
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -15,6 +14,7 @@ from gristmill.core.errors import UsageError
 from gristmill.core.names import check_choice
 from gristmill.engine import resources
 from gristmill.engine.memory import MemoryWatch
+from gristmill.engine.pinning import choose_machine_places, parse_pin
 from gristmill.engine.scheduler import Policy, Scheduler
 from gristmill.engine.worker import nesting
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gristmill.engine.backend import Backend
     from gristmill.engine.failures import OnPoison
     from gristmill.engine.observer import Observer
+    from gristmill.engine.pinning import Pin
     from gristmill.engine.worker.job import Job
 
 _BACKENDS = {
@@ -55,11 +56,12 @@ class Options:
     retries: int = 0
     chunk_size: int | Literal["auto"] = "auto"
     max_items_per_worker: int | None = None
-    pin: bool = False
+    pin: bool | Pin = "none"
     max_growth_bytes: int | None = None
 
     def __post_init__(self) -> None:
         check_choice("backend", self.backend, BACKENDS)
+        object.__setattr__(self, "pin", parse_pin(self.pin))
         _check_at_least("workers", self.workers, 1, auto=True)
         _check_at_least("retries", self.retries, 0)
         _check_at_least("chunk_size", self.chunk_size, 1, auto=True)
@@ -69,12 +71,14 @@ class Options:
             raise UsageError(f"timeout must be a positive number of seconds, not {self.timeout!r}")
         if self.backend in IN_PROCESS_BACKENDS:
             self._check_backend_support()
-        if self.pin and sys.platform != "linux":
-            raise UsageError("pin=True needs Linux: other systems do not let a process choose its CPU")
+
+    @property
+    def is_pinned(self) -> bool:
+        return self.pin != "none"
 
     def _check_backend_support(self) -> None:
         for name in ("timeout", "pin", "max_items_per_worker"):
-            if getattr(self, name):
+            if getattr(self, name) not in (None, "none"):
                 hint = 'use backend="processes", or leave it out'
                 raise UsageError(
                     f"the {self.backend} backend does not support {name}={getattr(self, name)!r}", help=hint
@@ -108,7 +112,7 @@ class ParallelRun:
         self._has_ended = False
         self._num_first_items = 0
         # Some options work only in processes, so such a job does not start in the caller.
-        needs_processes = options.timeout or options.pin or options.max_items_per_worker
+        needs_processes = options.timeout or options.is_pinned or options.max_items_per_worker
         self._starts_in_caller = options.backend == "auto" and not needs_processes
         # The scheduler is made here, so that errors of the call itself are raised before the first result is asked for.
         if self._starts_in_caller:
@@ -155,7 +159,7 @@ class ParallelRun:
             retries=options.retries,
             chunk_size=1 if is_measuring else options.chunk_size,
             max_items_per_worker=options.max_items_per_worker,
-            cpus=resources.find_usable_cpus() if options.pin else None,
+            places=choose_machine_places(parse_pin(options.pin)).places if options.is_pinned else None,
             max_growth_bytes=options.max_growth_bytes,
         )
         return Scheduler(
@@ -206,7 +210,7 @@ def _make_serial(options: Options) -> Options:
     if nesting.is_first_nested_call():
         warning = f"; its timeout of {options.timeout:g} s is ignored" if options.timeout else ""
         _log.warning("a parallel call inside a worker runs serially, in that worker%s", warning)
-    return replace(options, backend="serial", timeout=None, pin=False, max_items_per_worker=None)
+    return replace(options, backend="serial", timeout=None, pin="none", max_items_per_worker=None)
 
 
 def find_length(items: Iterable[Any]) -> int | None:

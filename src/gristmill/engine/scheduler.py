@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gristmill.engine.failures import IsolatedRun, OnPoison
     from gristmill.engine.memory import MemoryWatch
     from gristmill.engine.observer import Observer
+    from gristmill.engine.worker.binding import Place
     from gristmill.engine.worker.chunk import Chunk, ChunkResults
     from gristmill.engine.worker.job import Job
     from gristmill.engine.worker_pool import PooledWorker
@@ -55,8 +56,8 @@ class Policy:
     retries: int = 0
     chunk_size: int | Literal["auto"] = "auto"
     max_items_per_worker: int | None = None
-    cpus: Sequence[int] | None = None
-    """CPUs to pin workers to, one each in turn."""
+    places: Sequence[Place] | None = None
+    """Places to bind workers to, one each in turn."""
     max_growth_bytes: int | None = None
     """The growth at which a worker is killed; the item that it was running fails."""
 
@@ -85,7 +86,7 @@ class Scheduler:
         spec = backends.WorkerSpec(job, returns_unstarted=policy.chunk_size == "auto")
         # A set-up may load gigabytes: the first worker is then measured before others are started.
         num_first_workers = 1 if policy.can_resize and job.setup is not None else policy.workers
-        self._pool = WorkerPool(backend, spec, num_first_workers, policy.cpus)
+        self._pool = WorkerPool(backend, spec, num_first_workers, policy.places)
         self._pool_sizer = PoolSizer(
             self._pool,
             memory,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gristmill.engine.events import EventLog
     from gristmill.engine.failure import Failure
     from gristmill.engine.failures import Probe
+    from gristmill.engine.pinning import Pin
 
 __all__ = ["Context", "Stopwatch", "Task", "run_tasks"]
 
@@ -46,7 +47,7 @@ def run_tasks(
     setup: Callable[[], Any] | None = None,
     timeout: float | None = None,
     retries: int = 2,
-    pin: bool = False,
+    pin: bool | Pin = "none",
     max_growth_bytes: int | None = None,
     on_poison: Callable[[Task, Failure, int], Probe] | None = None,
     desc: str = "tasks",

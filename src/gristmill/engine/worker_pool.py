@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from gristmill.engine.backend import Backend, Died, WorkerHandle, WorkerSpec
     from gristmill.engine.memory import MemoryWatch
+    from gristmill.engine.worker.binding import Place
     from gristmill.engine.worker.captured_error import CapturedError
     from gristmill.engine.worker.chunk import Chunk
 
@@ -30,7 +31,7 @@ class PooledWorker:
 
     handle: WorkerHandle
     slot: int
-    """The lowest number that was free at its start; selects the CPU of a pinned worker."""
+    """The lowest number that was free at its start; selects the place of a pinned worker."""
     last_heard: float
     """The last time when bytes arrived from the worker, or when it was not in the middle of sending."""
     chunks: dict[int, Chunk] = field(default_factory=dict)
@@ -65,10 +66,10 @@ class PooledWorker:
 class WorkerPool:
     """Starts and stops workers: up to `target`, never more than there is work for, and never without end."""
 
-    def __init__(self, backend: Backend, spec: WorkerSpec, target: int, cpus: Sequence[int] | None) -> None:
+    def __init__(self, backend: Backend, spec: WorkerSpec, target: int, places: Sequence[Place] | None) -> None:
         self._backend = backend
         self._spec = spec
-        self._cpus = cpus
+        self._places = places
         self.target = target
         self._workers: dict[WorkerHandle, PooledWorker] = {}
         self._was_ready = False
@@ -107,10 +108,10 @@ class WorkerPool:
 
     def start(self, *, isolated: bool = False) -> PooledWorker:
         """Start one more worker."""
-        # The lowest free number, not a running one: a replaced worker gets the CPU of the one that died.
+        # The lowest free number, not a running one: a replaced worker gets the place of the one that died.
         slot = min(set(range(len(self) + 1)) - {worker.slot for worker in self})
-        cpu = self._cpus[slot % len(self._cpus)] if self._cpus else None
-        handle = self._backend.start(self._spec, cpu)
+        place = self._places[slot % len(self._places)] if self._places else None
+        handle = self._backend.start(self._spec, place)
         worker = self._workers[handle] = PooledWorker(handle, slot, last_heard=monotonic(), is_isolated=isolated)
         return worker
 

@@ -22,6 +22,7 @@ from gristmill.engine.worker.recorder import Recorder, create_recording
 
 if TYPE_CHECKING:
     from gristmill.engine.backend import Event
+    from gristmill.engine.worker.binding import Place
     from gristmill.engine.worker.chunk import Chunk
     from gristmill.engine.worker.recorder import Note
 
@@ -50,7 +51,7 @@ _SOCKET_BYTES = 1 << 20
 class WorkerProcess:
     """A child process and the parent's ends of everything that connects to it. A `WorkerHandle` for the scheduler."""
 
-    def __init__(self, job: bytes, cpu: int | None, *, returns_unstarted: bool) -> None:
+    def __init__(self, job: bytes, place: Place | None, *, returns_unstarted: bool) -> None:
         # `theirs` are the child's ends, closed here as soon as the child has inherited them: otherwise this process
         # would hold them open and never see the end of the socket. `ours` are closed by `reap`.
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
@@ -87,7 +88,7 @@ class WorkerProcess:
         self._receiver = wire.Receiver(self._socket.fileno())
         self._sender = wire.Sender(self._socket.fileno())
         path = [str(entry) for entry in sys.path]
-        self._sender.push(wire.pack(wire.JOB, (path, sys.argv, cpu, returns_unstarted, job)))
+        self._sender.push(wire.pack(wire.JOB, (path, sys.argv, place, returns_unstarted, job)))
         self.flush()
 
     def fileno(self) -> int:

@@ -17,6 +17,7 @@ from gristmill.text.tokenizers import clear_engine_cache
 if TYPE_CHECKING:
     import os
 
+    from gristmill.engine.pinning import Pin
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.pipeline.run import RunResult
 
@@ -44,6 +45,7 @@ def run(
     workers: int | Literal["auto"] = "auto",
     backend: str = "auto",
     timeout: float | None = None,
+    pin: bool | Pin = "none",
     update: bool = False,
     overwrite: bool = False,
     keep_work: bool = False,
@@ -63,6 +65,8 @@ def run(
         backend: "processes", "threads", "serial" (in this process, for debugging), or "auto": in this process if the
             input is at most 8 MiB of local JSONL or text and all steps are built in, else processes.
         timeout: Seconds for one cell, about 4 MiB of input. A record that takes longer is quarantined.
+        pin: "cores" (or True): each worker has a CPU of its own; "numa": each has the CPUs and, if the system lets a
+            process choose, the memory of one NUMA node. Needs Linux.
         update: Rebuild a dataset whose recipe or inputs have changed, reusing the shards that are still valid.
         overwrite: Rebuild the dataset from nothing.
         keep_work: Keep the work folder in the output.
@@ -86,6 +90,7 @@ def run(
         workers=workers,
         backend=backend,
         timeout=timeout,
+        pin=pin,
         update=update,
         overwrite=overwrite,
         keep_work=keep_work,

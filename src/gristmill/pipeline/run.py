@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from gristmill.core.errors import NotUpToDateError, UsageError
 from gristmill.core.quantities import format_count
+from gristmill.engine.pinning import parse_pin
 from gristmill.engine.progress import Activity
 from gristmill.pipeline import work_folder
 from gristmill.pipeline.execution import Execution
@@ -94,6 +95,7 @@ def run_recipe(
         backend=options.backend,
         workers=options.workers,
         timeout=options.timeout,
+        pin=parse_pin(options.pin),
         debug=options.watch is not None,
     )
     with Activity(shows=options.progress is not False) as activity:

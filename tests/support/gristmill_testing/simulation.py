@@ -96,7 +96,7 @@ class SimulatedBackend:
         entries = self._plans.get(index, ["ok"])
         return entries[min(self.runs.get(index, 0), len(entries) - 1)]
 
-    def start(self, spec, cpu):
+    def start(self, spec, place):
         self.num_starts += 1
         if self.num_starts > 2000:
             raise Hang("workers are started without end")

@@ -17,6 +17,7 @@ from gristmill.engine.worker_process import LEAVE_SECONDS, WorkerProcess
 
 if TYPE_CHECKING:
     from gristmill.engine.backend import Died, Event, WorkerSpec
+    from gristmill.engine.worker.binding import Place
     from gristmill.engine.worker.job import Job
 
 _POLL_SECONDS = 0.5  # where the system has no process descriptors
@@ -33,7 +34,7 @@ class ProcessBackend:
         """The events that the selector watches for at the socket of each worker."""
         self._pickled_jobs: dict[Job, bytes] = {}
 
-    def start(self, spec: WorkerSpec, cpu: int | None) -> WorkerProcess:
+    def start(self, spec: WorkerSpec, place: Place | None) -> WorkerProcess:
         """Start a process and send it the job, which is pickled once for all workers."""
         if spec.job not in self._pickled_jobs:
             try:
@@ -41,7 +42,7 @@ class ProcessBackend:
             except Exception as error:
                 hint = "create what it captures (locks, connections, open files) inside the worker, in setup"
                 raise UnpicklableError(f"the function cannot be sent to workers: {error}", help=hint) from error
-        worker = WorkerProcess(self._pickled_jobs[spec.job], cpu, returns_unstarted=spec.returns_unstarted)
+        worker = WorkerProcess(self._pickled_jobs[spec.job], place, returns_unstarted=spec.returns_unstarted)
         self._interests[worker] = selectors.EVENT_READ
         self._selector.register(worker, selectors.EVENT_READ, worker)
         if worker.descriptor is not None:

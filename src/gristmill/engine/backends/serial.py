@@ -12,6 +12,7 @@ from gristmill.engine.worker.job import Context
 
 if TYPE_CHECKING:
     from gristmill.engine.backend import Event, WorkerSpec
+    from gristmill.engine.worker.binding import Place
     from gristmill.engine.worker.chunk import Chunk, ChunkResults
 
 
@@ -71,7 +72,7 @@ class SerialBackend:
         self._events: list[Event] = []
         self._workers: list[SerialWorker] = []
 
-    def start(self, spec: WorkerSpec, cpu: int | None) -> SerialWorker:  # noqa: ARG002  (the caller is not pinned)
+    def start(self, spec: WorkerSpec, place: Place | None) -> SerialWorker:  # noqa: ARG002  (the caller is not pinned)
         worker = SerialWorker(spec, self._events)
         self._workers.append(worker)
         return worker

@@ -14,6 +14,7 @@ from gristmill.engine.worker.job import Context
 
 if TYPE_CHECKING:
     from gristmill.engine.backend import Event, WorkerSpec
+    from gristmill.engine.worker.binding import Place
     from gristmill.engine.worker.chunk import Chunk, ChunkResults
 
 
@@ -90,7 +91,7 @@ class ThreadBackend:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._workers: list[ThreadWorker] = []
 
-    def start(self, spec: WorkerSpec, cpu: int | None) -> ThreadWorker:  # noqa: ARG002  (threads are not pinned)
+    def start(self, spec: WorkerSpec, place: Place | None) -> ThreadWorker:  # noqa: ARG002  (threads are not pinned)
         worker = ThreadWorker(f"thread {len(self._workers)}", spec, self._events)
         self._workers.append(worker)
         return worker

@@ -15,8 +15,8 @@ import signal
 import sys
 from time import monotonic
 
+from gristmill.engine.worker import binding, nesting, pickling, wire
 from gristmill.engine.worker import chunk as chunks
-from gristmill.engine.worker import nesting, pickling, wire
 from gristmill.engine.worker.captured_error import CapturedError
 from gristmill.engine.worker.job import Context
 from gristmill.engine.worker.recorder import Recorder
@@ -74,9 +74,9 @@ class Worker:
 
     def _load_job(self) -> bool:
         try:
-            sys.path[:], sys.argv[:], cpu, self._returns_unstarted, pickled = self._receive().load()
-            if cpu is not None:
-                os.sched_setaffinity(0, {cpu})
+            sys.path[:], sys.argv[:], place, self._returns_unstarted, pickled = self._receive().load()
+            if place is not None:
+                binding.bind_process(place)
             nesting.mark_process_as_worker()
             job = pickling.decode(pickled)
             self._function = job.function

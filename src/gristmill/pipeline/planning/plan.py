@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from gristmill.core.recipe import Recipe
     from gristmill.core.step import Step
+    from gristmill.engine.pinning import Pin
     from gristmill.pipeline.planning.source_plan import SourcePlan
     from gristmill.shards.tokenizer_snapshot import TokenizerSnapshot
     from gristmill.steps.read import Read
@@ -143,6 +144,7 @@ def make_plan(
     backend: str = "auto",
     workers: int | Literal["auto"] = "auto",
     timeout: float | None = None,
+    pin: Pin = "none",
     spooled: Mapping[str, Read] | None = None,
     tell: Callable[[str], object] = str,
     debug: bool = False,
@@ -156,6 +158,7 @@ def make_plan(
         workers: As for the run.
         timeout: Seconds for the user's functions in that worker, and for untrusted chat templates, which always run
             in one.
+        pin: As for the run.
         spooled: How to read the records from Python, by source, where the run has written them to files. Without it
             the plan sees only the first of them.
         tell: Called with what is being done.
@@ -184,7 +187,7 @@ def make_plan(
     ]
     output = Path(recipe.path(recipe.output))
     placement = choose_placement(
-        PlacementRequest(backend=backend, workers=workers, timeout=timeout),
+        PlacementRequest(backend=backend, workers=workers, timeout=timeout, pin=pin),
         [step for draft in drafts for step in (draft.read, *draft.branch.steps)],
         [(draft.read, draft.files) for draft in drafts],
         output,

@@ -10,6 +10,7 @@ from gristmill.engine.parallel_run import Options
 
 if TYPE_CHECKING:
     from gristmill.engine.events import EventLog
+    from gristmill.engine.pinning import Pin
     from gristmill.pipeline.stages.stage_context import StepWatch
 
 
@@ -27,6 +28,8 @@ class RunOptions:
     keep_work: bool = False
     progress: bool | None = None
     monitor: bool = False
+    pin: bool | Pin = "none"
+    """Where workers may run: anywhere, on one CPU each, or on the CPUs and in the memory of one NUMA node each."""
     retries: int = 2
     """How often a task that raised is run again."""
     events: EventLog | None = None
@@ -35,7 +38,7 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         """Raise what the engine would raise, before any planning."""
-        Options(workers=self.workers, backend=self.backend, timeout=self.timeout)
+        Options(workers=self.workers, backend=self.backend, timeout=self.timeout, pin=self.pin)
         if self.update and self.overwrite:
             raise UsageError(
                 "update and overwrite exclude each other",

@@ -137,7 +137,7 @@ class StageRunner:
             return
         options = self._options
         if here:
-            options = replace(options, backend="serial", workers="auto", timeout=None)
+            options = replace(options, backend="serial", workers="auto", timeout=None, pin="none")
         elif function is run_slice and stage.runs_untrusted_templates and options.backend in IN_PROCESS_BACKENDS:
             # Nothing in this process could stop a template that never ends.
             workers = 1 if options.backend == "serial" else options.workers
@@ -150,6 +150,7 @@ class StageRunner:
             setup=partial(set_up_worker, stage, loads=function is run_slice),
             timeout=options.timeout,
             retries=options.retries,
+            pin=options.pin,
             on_poison=None if options.backend in IN_PROCESS_BACKENDS else on_poison,
             desc=desc,
             num_bytes=getattr(tasks, "num_bytes", 0) if function is run_slice else 0,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from gristmill.core.records import SourceFile
     from gristmill.core.step import Step
+    from gristmill.engine.pinning import Pin
 
 MAX_IN_PROCESS_BYTES = 8 << 20
 _FORMATS = ("jsonl", "text")
@@ -55,6 +56,7 @@ class PlacementRequest:
     backend: str = "auto"
     workers: int | Literal["auto"] = "auto"
     timeout: float | None = None
+    pin: Pin = "none"
 
 
 def choose_placement(
@@ -82,6 +84,8 @@ def find_need_for_workers(request: PlacementRequest, steps: Iterable[Step]) -> s
         return 'the backend "processes" was asked for' if request.backend == "processes" else None
     if request.workers != "auto":
         return "a number of workers was asked for"
+    if request.pin != "none":
+        return "only processes can be pinned"
     if request.timeout is not None:
         return "only a process can be stopped by a timeout"
     for step in steps:
