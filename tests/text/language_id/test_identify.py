@@ -1,5 +1,7 @@
 """Our reading of the model gives what fastText gives."""
 
+import re
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.errors import GristmillError
+from gristmill.steps.language import find_letters
 from gristmill.text.buffers import get_text_buffers
 from gristmill.text.language_id import find_model, load_identifier
 from gristmill.text.language_id.identify import choose_pieces
@@ -79,6 +82,60 @@ def test_pieces(sizes):
         assert (ends[own] <= offsets[owner + 1]).all()
         assert (ends - begins)[own].sum() == min(size, 32 << 10)
         assert (begins[own][1:] >= ends[own][:-1]).all()
+
+
+def sum_slowly(model, text):
+    """The number of vectors of a text and the sum of the last column, piece by piece; each word with its own sums."""
+    rows = [model.end_of_line]
+    for word in re.split(rb"[\0\t-\r ]+", text.encode()):
+        rows += [model.words[word]] if word in model.words else []
+        pieces = f"<{word.decode()}>" if word else ""
+        for first in range(len(pieces)):
+            for piece in (pieces[first : first + size].encode() for size in (2, 3, 4) if first + size <= len(pieces)):
+                hashed = 2166136261
+                for byte in piece:
+                    hashed = ((hashed ^ (byte | 0xFFFFFF00 if byte >= 128 else byte)) * 16777619) % 2**32
+                row = model.subword_rows[hashed % len(model.subword_rows)]
+                rows += [row] if row >= 0 else []
+    return len(rows), np.rint(model.vectors[rows].astype(np.float64) * 2**20).sum(axis=0).astype(np.int64).tolist()
+
+
+WORDS = st.text(st.sampled_from("aeéяß语ไ\x01`<>'-,.09AZ"), min_size=1, max_size=30)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(WORDS, st.sampled_from(["", " ", "\n", "\0", "\r\n\t"])), max_size=12))
+def test_sums_of_words_are_those_of_their_pieces(model, known_words, parts):
+    texts = ["".join(word + gap for word, gap in parts[:count]) for count in range(len(parts) + 1)]
+    for known in (known_words, None):  # one that was used before, and a new one
+        sums, counts = load_identifier().add_up(*get_text_buffers(pa.array(texts, pa.large_string())), known)
+        assert [sum_slowly(model, text) for text in texts] == list(zip(counts.tolist(), sums.tolist(), strict=True))
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load_model(find_model())
+
+
+@pytest.fixture(scope="module")
+def known_words():
+    return load_identifier().make_known_words()
+
+
+def test_more_words_than_the_cache_holds(model, known_words):
+    texts = [" ".join(f"{number:x}w{number % 7}" for number in range(first, first + 100)) for first in (0, 50)]
+    filler = " ".join(f"{number:o}" for number in range(200_000))[:600_000]
+    cut = [filler[start : start + 30_000] for start in range(0, len(filler), 30_000)]
+    for _ in range(2):
+        load_identifier().add_up(*get_text_buffers(pa.array(cut, pa.large_string())), known_words)
+        sums, counts = load_identifier().add_up(*get_text_buffers(pa.array(texts, pa.large_string())), known_words)
+        assert [sum_slowly(model, text) for text in texts] == list(zip(counts.tolist(), sums.tolist(), strict=True))
+
+
+def test_letters():
+    texts = ["`@[{^_", "a", "Z", "1 2 3", "é", "语", "", None, "\x61"]
+    expected = [False, True, True, False, True, True, False, False, True]
+    assert find_letters(pa.array(texts, pa.large_string())).tolist() == expected
 
 
 def test_long_documents():

@@ -27,6 +27,7 @@ _LABEL = 1
 _HIERARCHICAL_SOFTMAX = 1
 _CENTROIDS = 256
 _MAX_ROWS = 0xFFFF
+_SUBWORD_CHARACTERS = (2, 4)
 _END_OF_LINE = "</s>"
 _LABEL_PREFIX = "__label__"
 
@@ -51,8 +52,6 @@ def hash_model(path: Path) -> str:
 class LanguageModel:
     """The model as arrays."""
 
-    min_subword: int
-    max_subword: int
     words: dict[bytes, int]
     end_of_line: int
     """The row of the token that ends every text; -1 if there is none."""
@@ -64,7 +63,6 @@ class LanguageModel:
     label_counts: list[int]
 
 
-@cache
 def load_model(path: Path) -> LanguageModel:
     """Read the file; takes 20 ms."""
     try:
@@ -86,6 +84,8 @@ class _Parser:
         _dim, _, _, _, _, _, loss, _, bucket, min_subword, max_subword, _, _ = self._read("<12id")
         if loss != _HIERARCHICAL_SOFTMAX:
             raise ValueError("its loss is not hierarchical softmax")
+        if (min_subword, max_subword) != _SUBWORD_CHARACTERS:
+            raise ValueError("its subwords do not have 2 to 4 characters")
         words, labels, counts, num_pruned = self._read_dictionary()
         subword_rows = np.full(bucket, -1, np.int32)
         remaining = self._read_array("<i4", 2 * num_pruned).reshape(-1, 2)
@@ -100,7 +100,7 @@ class _Parser:
         rows, columns = self._read("<qq")
         nodes = self._read_array("<f4", rows * columns).reshape(rows, columns)
         end = words.get(_END_OF_LINE.encode(), -1)
-        return LanguageModel(min_subword, max_subword, words, end, subword_rows, vectors, nodes, labels, counts)
+        return LanguageModel(words, end, subword_rows, vectors, nodes, labels, counts)
 
     def _read_dictionary(self) -> tuple[dict[bytes, int], list[str], list[int], int]:
         size, _, _, _, num_pruned = self._read("<iiiqq")

@@ -1,0 +1,376 @@
+"""The sums of the vectors of words and their pieces, compiled.
+
+Sums are of integers (vectors times 2^20), so they do not depend on the order of addition. The sum of a word of up to 24
+bytes is cached for the next time it occurs, under all of its bytes: a cache may be kept from batch to batch and changes
+no result. A word that is found takes 20 to 60 ns, another one 3 ns for each of its pieces: most have no vector.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gristmill.runtime.kernels import kernel
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_START = np.uint32(2166136261)
+_PRIME = np.uint32(16777619)
+_BEGIN, _END = np.uint32(0x3C), np.uint32(0x3E)  # < >
+_MAX_KNOWN = 24
+"""The bytes of the longest words that are cached: three numbers of 64 bits hold them."""
+_COUNT = 3
+_KEY_COLUMNS = 8
+_WORD_START, _WORD_END = 3, 4
+_MIN_SUM, _MAX_SUM = -(2**31), 2**31 - 1
+
+_0, _1, _7, _8, _32, _56 = (np.uint64(number) for number in (0, 1, 7, 8, 32, 56))
+_6, _63 = np.uint64(6), np.uint64(63)
+_BYTES = np.uint64(0x0101010101010101)
+_ABOVE_SPACE = np.uint64(0x2121212121212121)
+_HIGH_BITS = np.uint64(0x8080808080808080)
+_SPREAD_1 = np.uint64(0x9E3779B97F4A7C15)
+_SPREAD_2 = np.uint64(0xC2B2AE3D27D4EB4F)
+_SPREAD_3 = np.uint64(0xD6E8FEB86659FD93)
+_EVERY_SECOND_BIT = np.uint64(0x5555555555555555)
+_EVERY_SECOND_PAIR = np.uint64(0x3333333333333333)
+_EVERY_SECOND_HALF = np.uint64(0x0F0F0F0F0F0F0F0F)
+
+
+@kernel
+def _is_separator(byte: int) -> bool:
+    return byte == 0x20 or 0x09 <= byte <= 0x0D or byte == 0
+
+
+@kernel
+def _count_bits(bits: np.uint64) -> np.uint64:
+    """Count the bits that are set; the compiler makes one instruction of it."""
+    bits -= (bits >> _1) & _EVERY_SECOND_BIT
+    bits = (bits & _EVERY_SECOND_PAIR) + ((bits >> np.uint64(2)) & _EVERY_SECOND_PAIR)
+    bits = (bits + (bits >> np.uint64(4))) & _EVERY_SECOND_HALF
+    return (bits * _BYTES) >> _56
+
+
+@kernel
+def _load_8_bytes(data: NDArray[np.uint8], at: np.uint64) -> np.uint64:
+    """Return eight bytes as one number, the first one lowest; the compiler makes one load of it."""
+    return (
+        np.uint64(data[at])
+        | (np.uint64(data[at + _1]) << _8)
+        | (np.uint64(data[at + np.uint64(2)]) << np.uint64(16))
+        | (np.uint64(data[at + np.uint64(3)]) << np.uint64(24))
+        | (np.uint64(data[at + np.uint64(4)]) << _32)
+        | (np.uint64(data[at + np.uint64(5)]) << np.uint64(40))
+        | (np.uint64(data[at + np.uint64(6)]) << np.uint64(48))
+        | (np.uint64(data[at + _7]) << _56)
+    )
+
+
+@kernel
+def _find_word_end(data: NDArray[np.uint8], position: np.uint64, end: np.uint64) -> np.uint64:
+    """Return where the word ends that `position` is in."""
+    while position + _8 <= end:
+        block = _load_8_bytes(data, position)
+        # The lowest high bit that is set marks the first byte up to the space; those above it may be wrong.
+        marks = (block - _ABOVE_SPACE) & ~block & _HIGH_BITS
+        if marks == _0:
+            position += _8
+            continue
+        position += ((((marks & (~marks + _1)) >> _7) - _1) & _BYTES) * _BYTES >> _56
+        if _is_separator(data[position]):
+            return position
+        position += _1  # another control character
+    while position < end and not _is_separator(data[position]):
+        position += _1
+    return position
+
+
+@kernel
+def _load_part(data: NDArray[np.uint8], position: np.uint64, end: np.uint64) -> np.uint64:
+    """Return the bytes from `position` to `end`, at most eight of them, as one number."""
+    if position >= end:
+        return _0
+    if position + _8 <= np.uint64(len(data)):
+        block = _load_8_bytes(data, position)
+        size = end - position
+        return block if size >= _8 else block & ((_1 << (size * _8)) - _1)
+    block, shift = _0, _0
+    while position < end:
+        block |= np.uint64(data[position]) << shift
+        shift += _8
+        position += _1
+    return block
+
+
+@kernel
+def _compute_remainder(hashed: np.uint32, divisor: np.uint64, inverse: np.uint64) -> np.uint64:
+    """Compute `hashed % divisor` without a division; `inverse` is 2^52 / divisor, rounded up."""
+    value = np.uint64(hashed)
+    product = ((value * inverse) >> np.uint64(52)) * divisor
+    return value - product if product <= value else value + divisor - product
+
+
+@kernel
+def _find_word_row(
+    letters: NDArray[np.uint32],
+    size: int,
+    hashed: np.uint32,
+    table: NDArray[np.int32],
+    words: NDArray[np.uint8],
+    word_ends: NDArray[np.int64],
+) -> int:
+    """Find the row of a whole word; -1 if the model does not have it. `letters` are those of `<word>`."""
+    mask = len(table) - 1
+    slot = np.int64(hashed) & mask
+    while table[slot] >= 0:
+        row = table[slot]
+        first = word_ends[row - 1] if row else 0
+        if word_ends[row] - first == size:
+            same = True
+            for offset in range(size):
+                same &= words[first + offset] == letters[offset + 1] & 0xFF
+            if same:
+                return int(row)
+        slot = (slot + 1) & mask
+    return -1
+
+
+@kernel
+def _hash_pieces(letters: NDArray[np.uint32], size: int, all_bits: np.uint32, hashes: NDArray[np.uint32]) -> int:
+    """Hash the pieces of `<word>`, whose letters are `size` bytes; returns how many there are.
+
+    `all_bits` are the bits of all letters. Pieces have 2 to 4 characters: `<the>` has `<t`, `<th`, `<the`, `th`, `the`,
+    `the>`, `he`, `he>` and `e>`.
+    """
+    if all_bits < 128:
+        # Piece after piece would wait for each multiplication; length after length, eight are done at a time.
+        longer, longest = max(size - 2, 0), max(size - 3, 0)
+        for first in range(size - 1):
+            hashed = np.uint32((_START ^ letters[first]) * _PRIME)
+            hashes[first] = np.uint32((hashed ^ letters[first + 1]) * _PRIME)
+        for first in range(longer):
+            hashes[size - 1 + first] = np.uint32((hashes[first] ^ letters[first + 2]) * _PRIME)
+        for first in range(longest):
+            hashes[size - 1 + longer + first] = np.uint32((hashes[size - 1 + first] ^ letters[first + 3]) * _PRIME)
+        return size - 1 + longer + longest
+    count = 0
+    for first in range(size):
+        if (letters[first] & 0xC0) == 0x80:
+            continue
+        hashed = _START
+        position = first
+        for length in range(1, 5):
+            if position >= size:
+                break
+            while True:
+                hashed = np.uint32((hashed ^ letters[position]) * _PRIME)
+                position += 1
+                if not (position < size and (letters[position] & 0xC0) == 0x80):
+                    break
+            hashes[count] = hashed
+            count += length > 1
+    return count
+
+
+@kernel
+def _find_buckets(
+    hashes: NDArray[np.uint32], num_buckets: int, subword_bits: NDArray[np.uint64], buckets: NDArray[np.uint32]
+) -> Any:
+    """Write the buckets of pieces that have a vector; returns how many do. A jump for each piece would cost more."""
+    divisor = np.uint64(num_buckets)
+    inverse = np.uint64((1 << 52) // num_buckets + 1)
+    count = _0
+    for piece in range(len(hashes)):
+        bucket = _compute_remainder(hashes[piece], divisor, inverse)
+        buckets[count] = bucket
+        count += (subword_bits[bucket >> _6] >> (bucket & _63)) & _1
+    return np.int64(count)
+
+
+@kernel
+def _add_vectors(
+    buckets: NDArray[np.uint32],
+    subword_bits: NDArray[np.uint64],
+    subword_ranks: NDArray[np.uint16],
+    first_row: np.uint64,
+    vectors: NDArray[np.int32],
+    total: NDArray[np.int64],
+) -> None:
+    """Add up the vectors of pieces. The row of a bucket is the number of bits that are set before its own."""
+    for piece in range(len(buckets)):
+        bucket = np.uint64(buckets[piece])
+        before = subword_bits[bucket >> _6] & ((_1 << (bucket & _63)) - _1)
+        row = first_row + np.uint64(subword_ranks[bucket >> _6]) + _count_bits(before)
+        for column in range(len(total)):  # a constant number would be unrolled instead of vectorized
+            total[column] += vectors[row, column]
+
+
+@kernel
+def _add_word(
+    data: NDArray[np.uint8],
+    start: np.uint64,
+    end: np.uint64,
+    table: NDArray[np.int32],
+    words: NDArray[np.uint8],
+    word_ends: NDArray[np.int64],
+    num_buckets: int,
+    subword_bits: NDArray[np.uint64],
+    subword_ranks: NDArray[np.uint16],
+    vectors: NDArray[np.int32],
+    letters: NDArray[np.uint32],
+    hashes: NDArray[np.uint32],
+    buckets: NDArray[np.uint32],
+    total: NDArray[np.int64],
+) -> Any:
+    """Write the sum of the vectors of a word and its pieces to `total`; returns how many there are."""
+    size: Any = np.int64(end - start) + 2
+    letters[0] = _BEGIN
+    hashed = _START
+    all_bits = np.uint32(0)
+    for offset in range(size - 2):
+        # fastText takes bytes as signed numbers.
+        letter = np.uint32(np.int8(data[start + np.uint64(offset)]))
+        letters[offset + 1] = letter
+        hashed = np.uint32((hashed ^ letter) * _PRIME)
+        all_bits |= letter
+    letters[size - 1] = _END
+    total[:] = 0
+    count = 0
+    row = _find_word_row(letters, size - 2, hashed, table, words, word_ends)
+    if row >= 0:
+        count = 1
+        for column in range(len(total)):
+            total[column] = vectors[row, column]
+    num_pieces = _hash_pieces(letters, size, all_bits, hashes)
+    num_found = _find_buckets(hashes[:num_pieces], num_buckets, subword_bits, buckets)
+    _add_vectors(buckets[:num_found], subword_bits, subword_ranks, np.uint64(len(word_ends)), vectors, total)
+    return count + num_found
+
+
+@kernel
+def _fits(total: NDArray[np.int64]) -> Any:
+    """Whether a sum can be kept in 32 bits."""
+    lowest: Any = np.int64(0)
+    highest: Any = np.int64(0)
+    for number in total:
+        lowest, highest = min(lowest, number), max(highest, number)
+    return lowest >= _MIN_SUM and highest <= _MAX_SUM
+
+
+@kernel
+def _cut_words(
+    data: NDArray[np.uint8],
+    position: np.uint64,
+    end: np.uint64,
+    mask: np.uint64,
+    keys: NDArray[np.uint64],
+    slots: NDArray[np.uint64],
+) -> tuple[np.uint64, int]:
+    """Note the next words: their bytes, where they begin and end, and their slots in the cache.
+
+    Returns where it has stopped, and the number of words. Words are noted before any is looked up, so that their loads
+    from the cache do not wait for each other. The bytes of a word that is too long to be cached are 0.
+    """
+    count = 0
+    while count < len(slots) and position < end:
+        if _is_separator(data[position]):
+            position += _1
+            continue
+        start = position
+        position = _find_word_end(data, start, end)
+        first = second = third = _0
+        if position - start <= _MAX_KNOWN:
+            first = _load_part(data, start, position)
+            if position - start > _8:
+                second = _load_part(data, start + _8, position)
+                third = _load_part(data, start + np.uint64(16), position)
+        mixed = first * _SPREAD_1 ^ second * _SPREAD_2 ^ third * _SPREAD_3
+        slots[count] = ((mixed ^ (mixed >> _32)) * _SPREAD_1 >> _32) & mask & ~_1
+        keys[count, 0], keys[count, 1], keys[count, 2] = first, second, third
+        keys[count, _WORD_START], keys[count, _WORD_END] = start, position
+        count += 1
+    return position, count
+
+
+@kernel
+def add_texts(
+    data: NDArray[np.uint8],
+    begins: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    owners: NDArray[np.int64],
+    table: NDArray[np.int32],
+    words: NDArray[np.uint8],
+    word_ends: NDArray[np.int64],
+    num_buckets: int,
+    subword_bits: NDArray[np.uint64],
+    subword_ranks: NDArray[np.uint16],
+    vectors: NDArray[np.int32],
+    known_words: NDArray[np.uint64],
+    known_sums: NDArray[np.int32],
+    keys: NDArray[np.uint64],
+    slots: NDArray[np.uint64],
+    letters: NDArray[np.uint32],
+    hashes: NDArray[np.uint32],
+    buckets: NDArray[np.uint32],
+    total: NDArray[np.int64],
+    sums: NDArray[np.int64],
+    counts: NDArray[np.int64],
+) -> None:
+    """Add up the words from `begins` to `ends` of each piece of text, for the document (`owners`) that has it.
+
+    `known_words` and `known_sums` are the cache: the bytes of a word and its number of vectors, and their sum. Their
+    length is a power of two. `letters` and `rows` are scratch memory for the longest piece of text and `max_subword`
+    times that.
+    """
+    # Rows of arrays are not taken as arrays of their own in here: counting references to them costs more than the rest.
+    for piece in range(len(begins)):
+        position, end = np.uint64(begins[piece]), np.uint64(ends[piece])
+        owner = owners[piece]
+        num_vectors: Any = 0
+        while position < end:
+            position, num_words = _cut_words(data, position, end, np.uint64(len(known_words) - 1), keys, slots)
+            for number in range(num_words):
+                slot = slots[number]
+                first, second, third = keys[number, 0], keys[number, 1], keys[number, 2]
+                is_known = (
+                    known_words[slot, 0] == first and known_words[slot, 1] == second and known_words[slot, 2] == third
+                )
+                if first and not is_known:
+                    # The other slot is for new words. One that occurs again changes places with the first, so that
+                    # words that occur only once do not push out frequent ones.
+                    other = slot + _1
+                    is_known = (
+                        known_words[other, 0] == first
+                        and known_words[other, 1] == second
+                        and known_words[other, 2] == third
+                    )
+                    if is_known:
+                        for column in range(known_words.shape[1]):
+                            known_words[slot, column], known_words[other, column] = (
+                                known_words[other, column],
+                                known_words[slot, column],
+                            )
+                    else:
+                        slot = other
+                if first and is_known:
+                    for column in range(sums.shape[1]):
+                        sums[owner, column] += known_sums[slot, _KEY_COLUMNS + column]
+                    num_vectors += np.int64(known_words[slot, _COUNT])
+                    continue
+                num_added = _add_word(
+                    data, keys[number, _WORD_START], keys[number, _WORD_END], table, words, word_ends, num_buckets,
+                    subword_bits, subword_ranks, vectors, letters, hashes, buckets, total,
+                )  # fmt: skip
+                for column in range(sums.shape[1]):
+                    sums[owner, column] += total[column]
+                num_vectors += num_added
+                if first and _fits(total):
+                    known_words[slot, 0] = first
+                    known_words[slot, 1] = second
+                    known_words[slot, 2] = third
+                    known_words[slot, _COUNT] = num_added
+                    for column in range(sums.shape[1]):
+                        known_sums[slot, _KEY_COLUMNS + column] = total[column]
+        counts[owner] += num_vectors
