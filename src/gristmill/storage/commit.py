@@ -4,6 +4,9 @@ The protocol: write under a temporary name in the same folder, sync the file, re
 matters. Without the first sync a power cut can leave the final name with half of the content, because a file system may
 write the rename before the data. Without the second, the rename itself can be lost after `commit` has returned.
 
+Files of the work folder have no meaning before the receipt that names them. Their writers leave both syncs to whoever
+writes the receipt: `commit(sync=False)` there, `sync_files` here, then the receipt.
+
 A temporary name holds the run's id, so that the leftovers of a dead run can be recognized and removed.
 """
 
@@ -22,7 +25,7 @@ import xxhash
 from gristmill.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from types import TracebackType
     from typing import Self
 
@@ -95,17 +98,22 @@ class PendingFile:
             os.fsync(self._open_fd())
         self._synced = True
 
-    def commit(self) -> None:
-        """Give the file its name and replace any older file. When this returns, the file survives a power cut."""
-        if not self._synced:
+    def commit(self, *, sync: bool = True) -> None:
+        """Give the file its name and replace any older file. When this returns, the file survives a power cut.
+
+        With `sync=False` it does not yet: nothing may rely on the file before `sync_files` has returned.
+        """
+        if sync and not self._synced:
             self.sync()
         with _annotate_errors(self.path):
+            self._flush()
             fd = self._open_fd()
             self._temporary.replace(self.path)
             # Renamed: `__exit__` has nothing left to remove, and must not close the descriptor a second time.
             self._fd = None
             os.close(fd)
-            sync_folder(self.path.parent)
+            if sync:
+                sync_folder(self.path.parent)
 
     def _open_fd(self) -> int:
         if self._fd is None:
@@ -130,6 +138,21 @@ def write_file(path: str | os.PathLike[str], data: Buffer, run_id: str) -> str:
         file.write(data)
         file.commit()
     return file.checksum
+
+
+def sync_files(paths: Iterable[Path]) -> None:
+    """Wait until files that were committed without a sync, and their names, are on the disk."""
+    folders: dict[Path, None] = {}
+    for path in paths:
+        with _annotate_errors(path):
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        folders[path.parent] = None
+    for folder in folders:
+        sync_folder(folder)
 
 
 def remove_temporaries(folder: str | os.PathLike[str], run_id: str | None) -> list[str]:

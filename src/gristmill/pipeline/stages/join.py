@@ -35,7 +35,8 @@ def run_join(task: Task, context: Context) -> SliceResult:
     stage: StageContext = context.state
     join: JoinTask = task.payload
     files = [file for result in join.results for file in result.split_files]
-    sink_result = stage.sources[join.source].output.join(files, OutputStem(stage.root, join.stem, stage.run_id))
+    stem = OutputStem(stage.root, join.stem, stage.run_id, syncs=False)
+    sink_result = stage.sources[join.source].output.join(files, stem)
     return merge_results(join.results, sink_result)
 
 

@@ -1,7 +1,8 @@
 """Receipts: the proof that a task is done. A task without one is run again.
 
-There is one JSON line for each task, under its fingerprint, appended by the parent alone. A worker commits its files
-before it returns its result, and only then is the receipt written, so a receipt never names a file that is not there.
+There is one JSON line for each task, under its fingerprint, appended by the parent alone. A worker names its files
+before it returns its result; the parent syncs them and their folders (`storage/sync_thread.py`), and only then is the
+receipt written. So a receipt never names a file that is not there, not even after a power cut.
 Lines are synced in groups: a crash loses at most the last half second, whose tasks are run again. It may also tear the
 last line, which is dropped. Cost: about 300 bytes of disk for each task, and 250 of memory.
 """
@@ -9,6 +10,7 @@ last line, which is dropped. Cost: about 300 bytes of disk for each task, and 25
 from __future__ import annotations
 
 import os
+from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
@@ -33,7 +35,10 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Receipts:
-    """The receipts in one file. Memory holds only where each line is: a run may have a million tasks."""
+    """The receipts in one file. Memory holds only where each line is: a run may have a million tasks.
+
+    One thread may add receipts while others look them up.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -41,6 +46,7 @@ class Receipts:
         """Start and size of each receipt's line, by fingerprint."""
         self._end = 0
         self._fd: int | None = None
+        self._opening = Lock()
         self._synced = monotonic()
         self._load()
 
@@ -89,10 +95,11 @@ class Receipts:
             self._fd = None
 
     def _open(self) -> int:
-        if self._fd is None:
-            make_folder(self._path.parent)
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        return self._fd
+        with self._opening:
+            if self._fd is None:
+                make_folder(self._path.parent)
+                self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            return self._fd
 
     def _load(self) -> None:
         try:

@@ -27,6 +27,7 @@ from gristmill.pipeline.stages.unpack import UnpackResult
 from gristmill.pipeline.work_folder import work_path
 from gristmill.storage.checksums import compute_file_checksum
 from gristmill.storage.stored_paths import path_below
+from gristmill.storage.sync_thread import SyncThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -159,8 +160,11 @@ class StageRunner:
             stopwatch=self.stopwatch,
             events=options.events,
         )
-        for task, result in finished_tasks:
-            self._receipts.add(task.id, result)
+        # A receipt says that a task's files are on the disk. Waiting for that in the worker would delay its next task.
+        with SyncThread[tuple[str, Any]](lambda finished: self._receipts.add(*finished)) as sync_thread:
+            for task, result in finished_tasks:
+                files = result.files() if isinstance(result, SliceResult) else ()  # others are synced by their tasks
+                sync_thread.add((task.id, result), [file.below(self._plan.output) for file in files])
         self._receipts.sync()
 
     def _cut_into_slices(self, unit: StageUnit, output: UnitOutput) -> Iterator[Task]:
@@ -250,11 +254,7 @@ def _make_lost_files_error(files: str) -> GristmillError:
 def _has_its_files(root: Path, result: object) -> bool:
     """Tell whether the files of a result are there with the sizes that it names."""
     files: list[tuple[str, int]] = []
-    if isinstance(result, SliceResult):
-        for split_file in (*result.split_files, *result.held_files, *result.leftovers):
-            files += [(file.path, file.bytes) for file in (split_file.data, split_file.origins) if file is not None]
-        files += [(file.path, file.bytes) for file in (*result.quarantine, *result.dropped)]
-    elif isinstance(result, UnpackResult):
+    if isinstance(result, UnpackResult):
         files = result.stored_files()
     elif (stored := getattr(result, "files", None)) is not None:
         files = [(file.path, file.bytes) for file in stored()]

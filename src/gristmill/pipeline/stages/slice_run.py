@@ -70,7 +70,7 @@ class _SliceRun:
             )
 
     def run(self) -> SliceResult:
-        stem = OutputStem(self._stage.root, self._task.stem, self._stage.run_id)
+        stem = OutputStem(self._stage.root, self._task.stem, self._stage.run_id, syncs=False)
         # No file has its name before its commit, so a task that fails or is killed leaves nothing that counts. Files
         # that were committed before a later one failed are overwritten when the task runs again.
         with self._open_files, self._source.output.open_sink(stem, self._task.num_slices) as sink:
@@ -167,7 +167,7 @@ class _SliceRun:
     def _commit_file(self, file: PendingFile | None) -> list[StoredFile]:
         if file is None:
             return []
-        file.commit()
+        file.commit(sync=False)
         path = file.path.relative_to(self._stage.root).as_posix()
         return [StoredFile(path=path, bytes=file.num_bytes, xxh3=file.checksum)]
 

@@ -66,6 +66,12 @@ class SliceResult(msgspec.Struct, frozen=True, kw_only=True):
     quarantine: list[StoredFile] = []
     dropped: list[StoredFile] = []
 
+    def files(self) -> list[StoredFile]:
+        """List all its files in the work folder."""
+        split_files = (*self.split_files, *self.held_files, *self.leftovers)
+        with_origins = [file for split_file in split_files for file in (split_file.data, split_file.origins)]
+        return [*(file for file in with_origins if file is not None), *self.quarantine, *self.dropped]
+
 
 def measure_input(source: UnitInput) -> int:
     """Measure an input for progress: bytes of a file, or a guess for rows of an earlier stage."""

@@ -136,7 +136,7 @@ def _write_file(
 ) -> StoredFile:
     with PendingFile(stem.root / path, stem.run_id) as file:
         write_data(_read_blocks(stem.root, locations), file)
-        file.commit()
+        file.commit(sync=stem.syncs)
     return StoredFile(path=path, bytes=file.num_bytes, xxh3=file.checksum)
 
 

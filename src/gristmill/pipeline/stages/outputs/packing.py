@@ -70,7 +70,7 @@ class PackingSink:
             self._documents[split].append(documents)
 
     def commit(self) -> SinkResult:
-        """Pack the documents, sync all files and give them their names."""
+        """Pack the documents, and give all files their names."""
         account = make_empty_account(self._pack)
         if not self._documents:
             return SinkResult([], accounts=[account])

@@ -52,7 +52,7 @@ class Sink(Protocol):
         """Take the records of one cell."""
 
     def commit(self) -> SinkResult:
-        """Sync all files and give them their names."""
+        """Give all files their names."""
 
 
 class RecordSink:

@@ -64,6 +64,8 @@ class OutputStem:
     stem: str
     """The start of the files' paths below it."""
     run_id: str
+    syncs: bool = True
+    """Whether files are synced when they get their names; if not, the parent syncs them before it notes the task."""
 
 
 class SplitFileWriter:
@@ -116,7 +118,7 @@ class SplitFileWriter:
                 self._finished.append(self._current.pop(split).commit())
 
     def commit(self) -> list[SplitFile]:
-        """Sync all files and give them their names."""
+        """Give all files their names, and sync them if the stem says so."""
         self._finished += [self._current[split].commit() for split in sorted(self._current)]
         self._current.clear()
         return self._finished
@@ -184,6 +186,7 @@ class _BlockFile:
     def __init__(self, writer: SplitFileWriter, path: str, header: bytes, footer: bytes) -> None:
         self._path = path
         self._file = writer.open_files.enter_context(PendingFile(writer.stem.root / path, writer.stem.run_id))
+        self._syncs = writer.stem.syncs
         self._footer = footer if writer.framed else b""
         self.blocks: list[int] = []
         self._file.write(header if writer.framed else b"")
@@ -194,7 +197,7 @@ class _BlockFile:
 
     def commit(self) -> StoredFile:
         self._file.write(self._footer)
-        self._file.commit()
+        self._file.commit(sync=self._syncs)
         return StoredFile(path=self._path, bytes=self._file.num_bytes, xxh3=self._file.checksum)
 
 
