@@ -9,7 +9,7 @@ PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check lint soak bench golden coverage readme-table format clean
+.PHONY: demo test check lint soak bench bench-scaling bench-instructions golden coverage readme-table format clean
 
 demo: $(VENV)/.base ## Python's own library to packed rows of tokens, in gristmill-demo; a worker is killed
 	@$(BIN)/gristmill demo
@@ -29,9 +29,18 @@ lint: $(VENV)/.dev
 soak: $(VENV)/.dev ## minutes of killed workers, a hundred thousand files, gigabytes
 	$(BIN)/pytest -m "soak or slow" --timeout=1800
 
-bench: $(VENV)/.dev ## the engine and the document pipeline beside their peers, as ratios; DATATROVE=python that has it
-	$(BIN)/python benchmarks/engine.py
-	$(BIN)/python benchmarks/documents.py $(if $(DATATROVE),--datatrove $(DATATROVE))
+# SIZE=smoke|small|full, ONLY=group or contest, ROUNDS=n, RESUME=1, CORPUS=file.jsonl, CHATS=folder, TOKENIZER=folder, PEERS=0
+BENCH = $(foreach name,SIZE ONLY ROUNDS CORPUS CHATS TOKENIZER,$(if $($(name)),--$(shell echo $(name) | tr A-Z a-z) $($(name)))) \
+	$(if $(RESUME),--resume) $(if $(filter 0,$(PEERS)),--no-peers)
+bench: $(VENV)/.dev ## every claim about speed beside its peers, which are installed first; hours at full size
+	$(BIN)/python -m benchmarks $(BENCH)
+
+bench-scaling: $(VENV)/.dev ## cost by size, files and workers; MAX_MB=, MAX_FILES=, MAX_WORKERS= for less
+	$(BIN)/python -m benchmarks.scaling $(foreach name,MAX_MB MAX_FILES MAX_WORKERS,$(if $($(name)),--$(shell echo $(name) | tr A-Z_ a-z-) $($(name)))) \
+	    $(if $(ONLY),--only $(ONLY)) $(if $(RESUME),--resume)
+
+bench-instructions: $(VENV)/.dev ## instructions of the kernels beside the recorded ones; RECORD=1 records them
+	$(BIN)/python -m benchmarks.instructions $(if $(RECORD),--record)
 
 golden: $(VENV)/.dev ## rewrite tests/golden; review the diff
 	$(BIN)/pytest tests/golden --rewrite-golden
@@ -44,8 +53,8 @@ coverage: $(VENV)/.dev ## branch coverage of src, worker processes included
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
-readme-table: $(VENV)/.dev ## rewrite the README's table of measured numbers from benchmarks/results
-	$(BIN)/python benchmarks/readme_table.py
+readme-table: $(VENV)/.dev ## rewrite the tables and pictures of measured numbers from benchmarks/results
+	$(BIN)/python -m benchmarks.reports.publish
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

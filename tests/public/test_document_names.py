@@ -94,7 +94,7 @@ def _words_of(*patterns):
 @pytest.fixture(scope="module")
 def known_words():
     """Every word of the sources: names, recipe keys, columns, reasons. Not those of tests, which name what is gone."""
-    texts = ("src/**/*.py", "tests/support/**/*.py", "benchmarks/*.py", "examples/**/*.py", "examples/**/*.yaml")
+    texts = ("src/**/*.py", "tests/support/**/*.py", "benchmarks/**/*.py", "examples/**/*.py", "examples/**/*.yaml")
     words = _words_of(*texts, "pyproject.toml", "Makefile", "constraints.txt")
     return words | set(SCORES) | set(dir(builtins)) | OTHER_NAMES | FOREIGN_CLASSES
 

@@ -3,8 +3,6 @@
 The environment is made once, in about a minute, from a copy of the repository, and removed at the end: it is 600 MB.
 """
 
-import importlib.util
-import json
 import os
 import re
 import shlex
@@ -22,7 +20,6 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COPIED = ("src", "pyproject.toml", "README.md", "LICENSE")
-RESULTS = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
 
 
 def _blocks(language):
@@ -108,32 +105,3 @@ def test_tree_names_every_layer():
     for folder in (ROOT / "src" / "gristmill").iterdir():
         if (folder / "__init__.py").exists():
             assert f"  {folder.name}/" in README
-
-
-def test_table_is_what_the_result_files_say():
-    spec = importlib.util.spec_from_file_location("readme_table", ROOT / "benchmarks" / "readme_table.py")
-    readme_table = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(readme_table)
-    assert readme_table.put_table(README) == README, "run `make readme-table`"
-    assert {name for name, _ in readme_table.ROWS} <= {path.stem for path in RESULTS}
-
-
-@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
-def test_result_comes_from_a_command_that_exists(path):
-    result = json.loads(path.read_text())
-    assert all(result[key] for key in ("date", "machine", "load", "versions", "data", "comparisons"))
-    python, script, *words = shlex.split(result["command"])
-    assert python == "python"
-    help_text = _run([sys.executable, str(ROOT / script), "--help"], ROOT, dict(os.environ))
-    options = [word.partition("=")[0] for word in words if word.startswith("--")]
-    assert [option for option in options if not re.search(rf"{option}\b", help_text)] == []
-
-
-@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
-def test_ratios_follow_from_the_values(path):
-    for comparison in json.loads(path.read_text())["comparisons"]:
-        if not comparison["theirs"]:
-            continue
-        ours, theirs = (float(comparison[side].split()[0].replace(",", "")) for side in ("ours", "theirs"))
-        ratio = theirs / ours if comparison["ours"].endswith(" s") else ours / theirs
-        assert comparison["ratio"] == pytest.approx(ratio, rel=0.05)  # the values are rounded for printing

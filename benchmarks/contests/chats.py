@@ -1,0 +1,87 @@
+"""Chats to ids with loss masks: one process beside transformers, and runs on two workers."""
+
+from __future__ import annotations
+
+from benchmarks.harness.contest import OURS, Contest, Limit, Ratio, Setting, Side
+from benchmarks.inputs import chats, corpora, tokenizers
+from benchmarks.inputs.recipes import our_side, to_rows, write_recipe, write_template
+
+TRANSFORMERS = "transformers, `return_assistant_tokens_mask`"
+ALONE = "two independent processes, half each"
+KERNEL_MB = 14
+LONG_ROW_LENGTH = 65_536
+TARGETS = {"many-turns": 10, "crosswoz_zh": 10}
+STYLES = {"gemma": "Gemma's", "llama2": "Llama 2's"}
+COST = Limit("CPU time of a chat", None, "µs", lambda run: run["inner"] / run["units"] * 1e6)
+
+
+def list_contests(setting: Setting) -> list[Contest]:
+    kinds = chats.list_kinds(setting)
+    kernels = [_kernel(kind, "byte_level", TARGETS.get(kind, 20)) for kind in kinds]
+    styles = [_kernel("conversation" if not setting.chats else kinds[0], style, 5) for style in STYLES]
+    return [*kernels, *styles, _workers(14, rounds=5), _workers(256, rounds=3), LONG]
+
+
+def _kernel(kind: str, style: str, at_least: float) -> Contest:
+    def make_sides(setting: Setting) -> list[Side]:
+        path = chats.chats(setting, kind, setting.scaled(KERNEL_MB))
+        words = [str(path), str(tokenizers.for_chats(setting, style)), str(write_template(setting))]
+        return [
+            Side(OURS, ["-m", "benchmarks.sides.chats_ours", *words]),
+            Side(TRANSFORMERS, ["-m", "benchmarks.sides.chats_transformers", *words], "hugging-face", max_rounds=3),
+        ]
+
+    suffix = "" if style == "byte_level" else f", a tokenizer of {STYLES[style]} kind"
+    return Contest(
+        name=f"chats-{kind}" + ("" if style == "byte_level" else f"-{style}"),
+        work=f"chats ({kind}) to packed rows with masks, one process, CPU time{suffix}",
+        make_sides=make_sides,
+        claims=[Ratio(TRANSFORMERS, at_least=at_least, metric="inner", on_front_page=kind == "conversation"), COST],
+        unit="chats",
+        data=lambda setting: (
+            f"{setting.scaled(KERNEL_MB):g} MB of chats, ChatML with `generation` tags; from the loaded tokenizer on, "
+            "at most 2,000 chats for transformers, which makes no rows"
+        ),
+        rounds=5,
+    )
+
+
+def _workers(megabytes: int, rounds: int) -> Contest:
+    def make_sides(setting: Setting) -> list[Side]:
+        path = chats.chats(setting, "conversation", setting.scaled(megabytes))
+        halves = sorted(corpora.parts(setting, path, 2).glob("*.jsonl"))
+        size = path.stat().st_size / corpora.MB
+        steps = [{"render": {"template": "chatml"}}, *to_rows(tokenizers.for_chats(setting))]
+        recipe = write_recipe(setting, f"chats-{megabytes}", str(path.resolve()), steps)
+        alone = [
+            str(write_recipe(setting, f"chats-{megabytes}-{number}", str(half.resolve()), steps, f"half-{number}"))
+            for number, half in enumerate(halves)
+        ]
+        return [
+            our_side(recipe, size),
+            Side(ALONE, ["-m", "benchmarks.sides.two_alone", *alone], units=size),
+        ]
+
+    return Contest(
+        name=f"chats-workers-{megabytes}",
+        work=f"chats to packed rows with masks, {megabytes} MB, 2 workers, whole process",
+        make_sides=make_sides,
+        claims=[Ratio(ALONE, at_least=0.85)],
+        data=lambda setting: f"{setting.scaled(megabytes):g} MB of chats of 1 to 4 turns in one file",
+        rounds=rounds,
+    )
+
+
+def _long_sides(setting: Setting) -> list[Side]:
+    path = chats.chats(setting, "long", setting.scaled(1000))
+    steps = [{"render": {"template": "chatml"}}, *to_rows(tokenizers.for_chats(setting), LONG_ROW_LENGTH)]
+    return [our_side(write_recipe(setting, "chats-long", str(path.resolve()), steps), path.stat().st_size / corpora.MB)]
+
+
+LONG = Contest(
+    name="chats-long",
+    work="chats of about 100 turns to rows of 65,536, 1 GB, 2 workers",
+    make_sides=_long_sides,
+    claims=[Limit("memory of the largest worker", 700, "MiB", lambda run: run["worker_mib"])],
+    rounds=1,
+)

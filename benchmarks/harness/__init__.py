@@ -1,0 +1,1 @@
+"""What a contest is, how its sides are measured, and where the results go."""

@@ -1,0 +1,1 @@
+"""What people read: a table on the terminal, the README's table and picture, and the page about performance."""
