@@ -24,7 +24,7 @@
         ├── EmptyDatasetError                 no record is left
         ├── TooManyDuplicatesError            more documents are copies than the recipe allows
         ├── LowUtilisationError               packed rows hold more padding than the recipe allows
-        ├── ParityError                       the fast tokenizer engine gave other ids than the reference
+        ├── ParityError                       a fast way gave another result than its reference
         └── BooksError                        records went in that did not come out anywhere
 
 The message comes first and context as keywords, so that an error survives pickling (an exception whose
@@ -156,7 +156,10 @@ class LowUtilisationError(StoppedError):
 
 
 class ParityError(StoppedError):
-    """The fast tokenizer engine gave other ids than the reference. Nothing of the task is kept."""
+    """A fast way gave another result than its reference: ids of an engine, or texts of a traced template.
+
+    Nothing of the task is kept.
+    """
 
 
 class BooksError(StoppedError):

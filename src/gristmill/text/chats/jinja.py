@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping  # noqa: TC003  (of a constant)
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import GristmillError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from datetime import date
 
     from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    from gristmill.text.chats.tracing.template_tracer import TemplateTracer
 
 Message = dict[str, Any]
 """A message in OpenAI's form: `role`, `content`, and whatever else the template uses."""
@@ -51,9 +54,11 @@ class ChatTemplate:
         self.source = source
         self.name = name
         self._variables = dict(variables)
-        self._plain = self._compile(_make_environment(today, marks=False))
+        self._today = today
+        self._tracer: TemplateTracer | None = None
+        self._plain = self._compile(make_environment(today, marks=False))
         self.marks_generation = "generation" in source and self._has_generation()
-        self._marked = self._compile(_make_environment(today, marks=True)) if self.marks_generation else self._plain
+        self._marked = self._compile(make_environment(today, marks=True)) if self.marks_generation else self._plain
 
     @property
     def begin_token(self) -> str:
@@ -64,7 +69,33 @@ class ChatTemplate:
         self, messages: Sequence[Message], tools: Sequence[Any] | None = None, variables: Mapping[str, Any] = _NOTHING
     ) -> str:
         """Render a conversation. With `add_generation_prompt` the text ends with what begins the next answer."""
+        if self._tracer is not None:
+            text = self._tracer.render(
+                messages, tools, variables, lambda: self._render_with(self._plain, messages, tools, variables)
+            )
+            if text is not None:
+                return text
         return self._render_with(self._plain, messages, tools, variables)
+
+    def start_tracing(self, restart_clock: Callable[[], None] | None = None) -> None:
+        """Trace the template from now on, where that is possible: the same texts, in less time."""
+        from gristmill.text.chats.tracing.template_tracer import TemplateTracer  # noqa: PLC0415  (it needs this module)
+
+        self._tracer = TemplateTracer(self.source, self._variables, self._today, restart_clock)
+
+    @property
+    def tracer(self) -> TemplateTracer | None:
+        """The tracer, if the template is traced."""
+        return self._tracer
+
+    @contextmanager
+    def without_tracing(self) -> Iterator[None]:
+        """Render with Jinja inside of this `with`."""
+        tracer, self._tracer = self._tracer, None
+        try:
+            yield
+        finally:
+            self._tracer = tracer
 
     def render_marked(
         self, messages: Sequence[Message], tools: Sequence[Any] | None = None, variables: Mapping[str, Any] = _NOTHING
@@ -103,7 +134,7 @@ class ChatTemplate:
         return template
 
     def _has_generation(self) -> bool:
-        environment = _make_environment(None, marks=True)
+        environment = make_environment(None, marks=True)
         return any(
             getattr(node, "name", None) == _MARK_METHOD
             for node in environment.parse(self.source).find_all(_make_attribute_node())
@@ -120,7 +151,10 @@ def _make_attribute_node() -> Any:
     return ExtensionAttribute
 
 
-def _make_environment(today: date | None, *, marks: bool) -> ImmutableSandboxedEnvironment:
+def make_environment(
+    today: date | None, *, marks: bool, extend: Callable[[Any], Any] | None = None
+) -> ImmutableSandboxedEnvironment:
+    """Make an environment like that of transformers; `extend` may derive another class from that of the sandbox."""
     from jinja2 import TemplateError as JinjaError  # noqa: PLC0415
     from jinja2 import nodes  # noqa: PLC0415
     from jinja2.exceptions import SecurityError  # noqa: PLC0415
@@ -187,8 +221,11 @@ def _make_environment(today: date | None, *, marks: bool) -> ImmutableSandboxedE
             return super().getattr(obj, attribute)
 
     # Not optimized: constants (9**9**9) would be computed while the template compiles, without a limit on time.
-    environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols], optimized=False)
-    environment.filters["tojson"] = _to_json
+    sandbox = Sandbox if extend is None else extend(Sandbox)
+    environment: ImmutableSandboxedEnvironment = sandbox(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols], optimized=False
+    )
+    environment.filters["tojson"] = to_json
     environment.globals |= {
         "raise_exception": raise_exception,
         "strftime_now": strftime_now,
@@ -198,7 +235,7 @@ def _make_environment(today: date | None, *, marks: bool) -> ImmutableSandboxedE
     return environment
 
 
-def _to_json(
+def to_json(
     value: Any,
     ensure_ascii: bool = False,  # noqa: FBT001, FBT002  (templates pass them by position)
     indent: int | None = None,

@@ -1,0 +1,1 @@
+"""Templates that are run once for each kind of conversation, and replaced by a generated function for all others."""

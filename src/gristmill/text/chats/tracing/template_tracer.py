@@ -1,0 +1,234 @@
+"""The tracer of one template: from outlines of conversations to plans.
+
+A conversation's outline has a list of plans, one for each way through the template that its records take. The third
+conversation of an outline is traced: the template runs on it with opaque texts, which takes about five times as long as
+Jinja. Later ones are only filled in. What cannot be traced, and what is beyond the limits, is left to Jinja.
+
+A plan is exact if every operation was recorded as what it is. In case one was not, each plan is compared with Jinja on
+the first records that use it, and a difference ends the run. So plans never change what is written, only when.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from gristmill.core.errors import ParityError
+from gristmill.text.chats.answers.answer_start import find_common_length
+from gristmill.text.chats.template_limits import TemplateTimeout
+from gristmill.text.chats.tracing.environment import can_trace, make_tracing_environment
+from gristmill.text.chats.tracing.opaque import OpaqueText, find_number
+from gristmill.text.chats.tracing.plan import Plan
+from gristmill.text.chats.tracing.recording import GiveUp, Recording
+from gristmill.text.chats.tracing.texts_of_chats import NoOutline, outline_variables, put_together, take_apart
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from datetime import date
+
+    from gristmill.text.chats.jinja import Message
+
+MAX_MESSAGES = 64
+MAX_PLANS = 4096
+MAX_PLANS_PER_OUTLINE = 64
+MAX_CONSTANT_CHARS = 32 << 20
+"""The most characters of the constants of all plans."""
+MIN_OCCURRENCES = 3
+"""Number of conversations of an outline up to the one that is traced: most outlines of some data occur once."""
+NUM_COMPARED = 3
+"""Number of records of each plan that are also rendered by Jinja."""
+_MAX_FAILURES = 8
+_MAX_OUTLINES = 16_384
+_MAX_SECONDS = 1.0
+"""A template that takes longer to trace than this is not traced again."""
+_SHOWN_CHARS = 60
+
+
+class _Outline:
+    """What is known of the conversations of one outline."""
+
+    __slots__ = ("num_failures", "num_seen", "plans")
+
+    def __init__(self) -> None:
+        self.num_seen = 0
+        self.num_failures = 0
+        self.plans: list[Plan] = []
+
+
+class TemplateTracer:
+    """Renders conversations with the plans of one template."""
+
+    def __init__(
+        self, source: str, variables: Mapping[str, Any], today: date | None, restart_clock: Callable[[], None] | None
+    ) -> None:
+        """`restart_clock` is called when a trace has taken long, so that Jinja has its whole time for the record."""
+        self._source = source
+        self._variables = variables
+        self._today = today
+        self._restart_clock = restart_clock
+        self._environment: Any = None
+        self._template: Any = None
+        self._outlines: dict[Hashable, _Outline] = {}
+        self._num_plans = 0
+        self._num_chars = 0
+        self.is_closed = False
+        """Whether no more plans are made."""
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Any] | None,
+        variables: Mapping[str, Any],
+        render_with_jinja: Callable[[], str],
+    ) -> str | None:
+        """Render a conversation; None if Jinja has to do it.
+
+        Raises:
+            ParityError: A plan and Jinja differ.
+        """
+        texts: list[str] = []
+        outline = self._find_outline(messages, tools, variables, texts)
+        if outline is None:
+            return None
+        plan, pieces = _find_plan(outline, texts)
+        if plan is None:
+            outline.num_seen += 1
+            if outline.num_seen < MIN_OCCURRENCES:
+                return None
+            plan = self._trace(outline, messages, tools, variables, texts)
+            pieces = plan.fill(texts) if plan is not None else None
+        if plan is None or pieces is None:
+            return None
+        text = "".join(pieces)
+        if plan.num_uses < NUM_COMPARED:
+            plan.num_uses += 1
+            expected = render_with_jinja()
+            if expected != text:
+                raise_difference(messages, expected, text)
+        return text
+
+    def find_plan(self, messages: Sequence[Message]) -> Plan | None:
+        """Find or make the plan for a conversation without tools and variables, at its first occurrence already."""
+        texts: list[str] = []
+        outline = self._find_outline(messages, None, {}, texts)
+        if outline is None:
+            return None
+        plan, _ = _find_plan(outline, texts)
+        return plan if plan is not None else self._trace(outline, messages, None, {}, texts)
+
+    def _find_outline(
+        self, messages: Sequence[Message], tools: Sequence[Any] | None, variables: Mapping[str, Any], texts: list[str]
+    ) -> _Outline | None:
+        if len(messages) > MAX_MESSAGES:
+            return None
+        try:
+            key = (
+                tuple([take_apart(message, texts) for message in messages]),
+                take_apart(list(tools), texts) if tools else None,
+                outline_variables(variables),
+            )
+        except (NoOutline, RecursionError):
+            return None
+        outline = self._outlines.get(key)
+        if outline is None and len(self._outlines) < _MAX_OUTLINES and not self.is_closed:
+            outline = self._outlines[key] = _Outline()
+        return outline
+
+    def _trace(
+        self,
+        outline: _Outline,
+        messages: Sequence[Message],
+        tools: Sequence[Any] | None,
+        variables: Mapping[str, Any],
+        texts: Sequence[str],
+    ) -> Plan | None:
+        """Make a plan by running the template; None if it does something that is not understood."""
+        is_full = self._num_plans >= MAX_PLANS or len(outline.plans) >= MAX_PLANS_PER_OUTLINE
+        if self.is_closed or is_full or outline.num_failures >= _MAX_FAILURES:
+            return None
+        started = monotonic()
+        recording = Recording(texts)
+        try:
+            output = self._record(recording, messages, tools, variables)
+            plan = Plan(recording, output)
+            plan.fill(texts)
+        except (GiveUp, Exception):
+            plan = None
+        except TemplateTimeout:
+            plan, self.is_closed = None, True
+        if monotonic() - started > _MAX_SECONDS:
+            self.is_closed = True
+            if self._restart_clock is not None:
+                self._restart_clock()
+        if plan is None:
+            outline.num_failures += 1
+            return None
+        self._num_plans += 1
+        self._num_chars += plan.num_chars
+        if self._num_chars > MAX_CONSTANT_CHARS:
+            self.is_closed = True
+            return None
+        outline.plans.append(plan)
+        return plan
+
+    def _record(
+        self,
+        recording: Recording,
+        messages: Sequence[Message],
+        tools: Sequence[Any] | None,
+        variables: Mapping[str, Any],
+    ) -> list[int]:
+        """Run the template on opaque texts; returns the nodes of its output."""
+        if self._template is None:
+            self._environment = make_tracing_environment(self._today)
+            if not can_trace(self._environment, self._source):
+                self.is_closed = True
+                raise GiveUp("statement")
+            self._template = self._environment.from_string(self._source)
+            self._template.globals = dict(self._template.globals)
+        counter = [0]
+        arguments = {"add_generation_prompt": False, "documents": None, **self._variables, **variables}
+        arguments["messages"] = [put_together(message, recording, counter) for message in messages]
+        arguments["tools"] = put_together(list(tools), recording, counter) if tools else None
+        self._environment.recording = recording
+        context = self._template.new_context(arguments)
+        text = self._environment.concat(self._template.root_render_func(context))
+        return _list_output(recording, text)
+
+
+def _find_plan(outline: _Outline, texts: Sequence[str]) -> tuple[Plan | None, list[str] | None]:
+    """Find the plan whose guards a record meets, and its pieces; the one that was used last is tried first."""
+    for index, plan in enumerate(outline.plans):
+        pieces = plan.fill(texts)
+        if pieces is not None:
+            if index:
+                outline.plans.insert(0, outline.plans.pop(index))
+            return plan, pieces
+    return None, None
+
+
+def _list_output(recording: Recording, text: str | OpaqueText) -> list[int]:
+    """List the nodes of a text, with neighbouring constants joined."""
+    number = find_number(recording, text)
+    operation, operands, _ = recording.nodes[number]
+    output: list[int] = []
+    for operand in operands if operation == "join" else (number,):
+        kind, _, constants = recording.nodes[operand]
+        if kind == "constant" and output and recording.nodes[output[-1]][0] == "constant":
+            before = recording.nodes[output.pop()][2][0]
+            output.append(recording.add("constant", (), (before + constants[0],)))
+        else:
+            output.append(operand)
+    return output
+
+
+def raise_difference(messages: Sequence[Mapping[str, Any]], expected: str, text: str) -> NoReturn:
+    """End the run: a plan has written another text than Jinja."""
+    start = max(0, find_common_length(expected, text) - _SHOWN_CHARS // 2)
+    traced, rendered = (repr(side[start : start + _SHOWN_CHARS]) for side in (text, expected))
+    first = repr(messages[0].get("content"))[:_SHOWN_CHARS]
+    raise ParityError(
+        f"render: the traced template writes {traced} where Jinja writes {rendered}, in the conversation of "
+        f"{len(messages)} messages that begins with {first}",
+        help="set trace: off in the step render, which is slower and always right; please report the template",
+    )

@@ -1,0 +1,74 @@
+"""A conversation taken apart: its texts, and the rest, which decides together with them what a template writes.
+
+    {"role": "user", "content": "Hi"}    texts: Hi    outline: a dict of role = "user" and content = a text
+
+Roles and types of parts are of the outline, because templates branch on them; so are keys, numbers and nulls. Two
+conversations with the same outline are rendered by the same plans.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gristmill.text.chats.tracing.opaque import OpaqueText
+from gristmill.text.chats.tracing.recording import LEAF
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping, Sequence
+
+    from gristmill.text.chats.tracing.recording import Recording
+
+_NAMING_KEYS = frozenset(("role", "type"))
+_MAX_NAME_CHARS = 64
+_SCALARS = frozenset((bool, int, float, type(None)))
+_TEXT = "text"
+
+
+class NoOutline(Exception):
+    """A value of another type than those of JSON."""
+
+
+def take_apart(value: Any, texts: list[str], key: object = None) -> Hashable:
+    """Return the outline of a value, and add its texts to `texts`."""
+    kind = type(value)
+    if kind is str:
+        if key in _NAMING_KEYS and len(value) <= _MAX_NAME_CHARS:
+            return ("name", value)
+        texts.append(value)
+        return _TEXT
+    if kind is dict:
+        return ("dict", tuple([(name, take_apart(inner, texts, name)) for name, inner in value.items()]))
+    if kind is list:
+        return ("list", tuple([take_apart(inner, texts) for inner in value]))
+    if kind in _SCALARS:
+        return (kind.__name__, repr(value))
+    raise NoOutline(kind.__name__)
+
+
+def outline_variables(variables: Mapping[str, Any]) -> Hashable:
+    """Return the outline of variables: they are constants."""
+    if not variables:
+        return ()
+    if any(type(value) not in _SCALARS and type(value) is not str for value in variables.values()):
+        raise NoOutline("variables")
+    return tuple([(name, type(value).__name__, repr(value)) for name, value in variables.items()])
+
+
+def put_together(value: Any, recording: Recording, counter: list[int], key: object = None) -> Any:
+    """Return the value with opaque texts in place of its texts, numbered in the order of `take_apart`."""
+    kind = type(value)
+    if kind is str:
+        if key in _NAMING_KEYS and len(value) <= _MAX_NAME_CHARS:
+            return value
+        counter[0] += 1
+        return OpaqueText(recording, recording.add(LEAF, (), (counter[0] - 1,)))
+    if kind is dict:
+        return {name: put_together(inner, recording, counter, name) for name, inner in value.items()}
+    if kind is list:
+        return [put_together(inner, recording, counter) for inner in value]
+    return value
+
+
+def list_roles(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """List the roles of messages."""
+    return tuple([message["role"] for message in messages])
