@@ -5,7 +5,8 @@ import datetime as dt
 import pytest
 
 from gristmill.core.errors import UsageError
-from gristmill.text.chats.jinja import GENERATION_END, GENERATION_START, ChatTemplate, TemplateError
+from gristmill.text.chats.jinja import ChatTemplate, TemplateError
+from gristmill.text.chats.jinja_environment import GENERATION_END, GENERATION_START
 
 CHAT = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "<b>Hello</b>"}]
 

@@ -37,7 +37,7 @@ class RefusedRecord(Exception):
 def decode_records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | RefusedRecord]:
     """Yield the batch's records as dicts."""
     if RECORD in batch.schema.names:
-        lines = map(_decode_record, batch.column(RECORD).to_pylist())
+        lines = map(decode_record, batch.column(RECORD).to_pylist())
         yield from _with_columns_beside(batch, lines) if has_text_beside(batch.schema) else lines
     else:
         yield from batch.select([field.name for field in list_value_columns(batch.schema)]).to_pylist()
@@ -119,7 +119,8 @@ def _encode_raw(batch: pa.RecordBatch, row: int) -> bytes:
     return msgspec.json.encode(values, enc_hook=repr)
 
 
-def _decode_record(line: bytes) -> dict[str, Any] | RefusedRecord:
+def decode_record(line: bytes) -> dict[str, Any] | RefusedRecord:
+    """Decode one line of JSON; a line that is no record comes back as the reason."""
     try:
         record = decode_json(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:  # in a part that the reader did not parse

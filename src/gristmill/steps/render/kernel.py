@@ -10,21 +10,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.core.records import (
-    LITERALS,
-    NUM_TOKENS,
-    ORIGIN,
-    ORIGIN_TYPE,
-    RECORD,
-    TEXT,
-    TEXT_TYPE,
-    TRAINED,
-    QuarantinedRecord,
-    StepResult,
+from gristmill.core.errors import ParityError
+from gristmill.core.records import ORIGIN, RECORD, TEXT_TYPE, QuarantinedRecord, StepResult
+from gristmill.core.seeds import hash_bound, hash_origins
+from gristmill.steps.records.columns import has_text_beside
+from gristmill.steps.records.record_functions import (
+    RefusedRecord,
+    decode_record,
+    decode_records,
+    quarantine_exception,
+    quarantine_row,
 )
-from gristmill.steps.records.record_functions import RefusedRecord, decode_records, quarantine_exception, quarantine_row
-from gristmill.text.chats import NotAChat
+from gristmill.steps.render.compare_with_jinja import compare_filled, make_both_ways
+from gristmill.steps.render.example_rows import ExampleRows
+from gristmill.steps.render.plain_chats import PlainChatDecoder
+from gristmill.text.chats import NotAChat, RecordPlans
 from gristmill.text.chats.template_limits import TemplateTimeout
+from gristmill.text.chats.tracing.template_tracer import NUM_COMPARED
 from gristmill.text.tokenizers import SpecialLiterals
 
 if TYPE_CHECKING:
@@ -32,14 +34,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gristmill.text.chats import Example, ExampleMaker, RenderedRecord
+    from gristmill.text.chats import ExampleMaker, RecordPlan
     from gristmill.text.chats.template_limits import TemplateLimits
 
 
-PROMPT = "prompt"
-"""The column with the text before the last answer."""
-COMPLETION = "completion"
-"""The column with the last answer."""
+COMPARED_SHARE = 1 / 10_000
+"""The share of records that are also rendered by Jinja, if the template is traced."""
 
 
 class RenderKernel:
@@ -57,6 +57,8 @@ class RenderKernel:
         self._limits = limits
         self._output_schema = output_schema
         self._count_tokens = count_tokens
+        self._decoder = PlainChatDecoder(maker.options)
+        self._plans = RecordPlans(maker) if maker.usual_finder.template.tracer is not None else None
         self._literals = SpecialLiterals(special_tokens)
         # A JSON line may hold a token without its letters: by escapes, or in content parts that are joined later.
         is_escaped = any(character < " " or character in '\\"' for token in special_tokens for character in token)
@@ -65,27 +67,51 @@ class RenderKernel:
     def begin_task(self) -> None:
         """Do nothing: no record depends on an earlier one."""
 
-    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
         with self._limits or nullcontext():
-            return self._apply(batch)
+            return self._apply(batch, seed)
 
-    def _apply(self, batch: pa.RecordBatch) -> StepResult:
+    def _apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
         schema = self._output_schema(batch.schema)
-        suspects = self._may_hold_literals(batch)
-        rows = _ExampleRows(schema)
+        suspects = self._may_hold_literals(batch).tolist()
+        compared = self._choose_compared(batch, seed).tolist()
+        has_lines = RECORD in batch.schema.names
+        is_decoded = not has_lines or has_text_beside(batch.schema)
+        records: Sequence[Any] = list(decode_records(batch)) if is_decoded else batch.column(RECORD).to_pylist()
+        rows = ExampleRows(schema)
         quarantined: list[QuarantinedRecord] = []
         dropped: Counter[str] = Counter()
         counters: Counter[str] = Counter()
+        num_filled: Counter[RecordPlan] = Counter()
         created = 0
-        for row, record in enumerate(decode_records(batch)):
+        for row, (record, is_suspect, is_compared) in enumerate(zip(records, suspects, compared, strict=True)):
             if self._limits is not None:
                 self._limits.restart()
             try:
-                if isinstance(record, RefusedRecord):
-                    raise NotAChat(record.reason, record.message)
-                if RECORD not in batch.schema.names:
-                    record = _without_nulls(record)  # noqa: PLW2901
-                rendered = self.maker.make(record, may_hold_literals=bool(suspects[row]))
+                chat = self._decoder.decode(record) if not is_decoded else None
+                if chat is None:
+                    if not is_decoded:
+                        record = decode_record(record)  # noqa: PLW2901
+                    if isinstance(record, RefusedRecord):
+                        raise NotAChat(record.reason, record.message)
+                    if not has_lines:
+                        record = _without_nulls(record)  # noqa: PLW2901
+                    chat = self._decoder.read(record) if self._plans is not None else None
+                if chat is not None and self._plans is not None:
+                    filled = self._plans.fill(*chat, may_hold_literals=is_suspect)
+                    if filled is not None:
+                        if is_compared or filled.plan.num_compared < NUM_COMPARED:
+                            filled.plan.num_compared += 1
+                            compare_filled(self.maker, chat, filled, may_hold_literals=is_suspect)
+                        rows.add_filled(row, filled)
+                        num_filled[filled.plan] += 1
+                        continue
+                if type(record) is bytes:
+                    record = decode_record(record)  # noqa: PLW2901
+                if is_compared:
+                    rendered = make_both_ways(self.maker, record, may_hold_literals=is_suspect)
+                else:
+                    rendered = self.maker.make(record, may_hold_literals=is_suspect)
                 rows.add(row, rendered)
             except NotAChat as problem:
                 quarantined.append(quarantine_row(batch, row, problem.reason, problem.message))
@@ -93,6 +119,8 @@ class RenderKernel:
             except TemplateTimeout as error:
                 quarantined.append(quarantine_row(batch, row, "timeout", f"the template {error}"))
                 continue
+            except ParityError:
+                raise
             except Exception as error:  # a template can raise anything: that costs one record, not the run
                 quarantined.append(quarantine_exception(batch, row, error))
                 continue
@@ -100,8 +128,18 @@ class RenderKernel:
             dropped.update(rendered.dropped)
             for name, count in rendered.counts:
                 counters[name] += count
+        for plan, num_records in num_filled.items():
+            for name, count in plan.counts:
+                counters[name] += count * num_records
         texts = rows.to_batch(batch, self._count_tokens)
         return StepResult(texts, dict(dropped), created=created, quarantined=quarantined, counters=dict(counters))
+
+    def _choose_compared(self, batch: pa.RecordBatch, seed: int) -> NDArray[np.bool_]:
+        """For each row whether it is also rendered by Jinja."""
+        if self._plans is None:
+            return np.zeros(batch.num_rows, dtype=bool)
+        hashes = hash_origins(seed, "render/parity", batch.column(ORIGIN))
+        return hashes < np.uint64(hash_bound(COMPARED_SHARE))
 
     def _may_hold_literals(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
         """For each row whether a special token may be written in it: visible in the raw line, or hidden by escapes."""
@@ -112,92 +150,6 @@ class RenderKernel:
         for sign in self._hiding:
             is_suspect |= pc.match_substring(lines, sign).to_numpy(zero_copy_only=False).astype(bool)
         return is_suspect
-
-
-class _ExampleRows:
-    """The rendered examples of a batch, as columns."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self._schema = schema
-        self._sources: list[int] = []
-        self._parts: list[int] = []
-        self._texts: list[bytes] = []
-        self._places: dict[str, list[list[int]]] = {TRAINED: [], LITERALS: []}
-        self._prompts: list[int] = []
-
-    def add(self, row: int, rendered: RenderedRecord) -> None:
-        encoded = [_encode_example(example) for example in rendered.examples]
-        for part, (text, trained, literals, answer) in enumerate(encoded):
-            self._sources.append(row)
-            self._parts.append(part)
-            self._texts.append(text)
-            self._places[TRAINED].append(trained)
-            self._places[LITERALS].append(literals)
-            self._prompts.append(answer)
-
-    def to_batch(
-        self, batch: pa.RecordBatch, count_tokens: Callable[[pa.Array], NDArray[np.int64]] | None = None
-    ) -> pa.RecordBatch:
-        rows = pa.array(self._sources, pa.int64())
-        columns: dict[str, pa.Array] = {}
-        for name in self._schema.names:
-            if name in self._places:
-                columns[name] = pa.array(self._places[name], self._schema.field(name).type)
-            elif name == TEXT:
-                columns[name] = _to_text_array(self._texts)
-            elif name == NUM_TOKENS and count_tokens is not None:
-                columns[name] = pa.array(count_tokens(_to_text_array(self._texts)), pa.int64())
-            elif name == PROMPT:
-                columns[name] = _to_text_array(
-                    [text[:end] for text, end in zip(self._texts, self._prompts, strict=True)]
-                )
-            elif name == COMPLETION:
-                columns[name] = _to_text_array(
-                    [text[end:] for text, end in zip(self._texts, self._prompts, strict=True)]
-                )
-            elif name == ORIGIN:
-                columns[name] = self._make_origins(batch.column(ORIGIN).take(rows))
-            else:
-                columns[name] = batch.column(name).take(rows)
-        return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
-
-    def _make_origins(self, origins: pa.StructArray) -> pa.StructArray:
-        """Return the origins of examples: several examples of one record are its parts."""
-        if not any(self._parts):
-            return origins
-        parts = pc.add(origins.field("part"), pa.array(self._parts, pa.uint32()))
-        fields = [origins.field("file"), origins.field("position"), parts]
-        return pa.StructArray.from_arrays(fields, fields=list(ORIGIN_TYPE))
-
-
-def _to_text_array(texts: Sequence[bytes]) -> pa.Array:
-    return pa.array(texts, pa.large_binary()).cast(TEXT_TYPE)
-
-
-def _encode_example(example: Example) -> tuple[bytes, list[int], list[int], int]:
-    """Return the text in UTF-8 and its places in bytes. Each character is encoded once."""
-    trained = [place for span in example.trained for place in span]
-    literals = [place for span in example.literals for place in span]
-    text = example.text
-    if text.isascii():
-        return text.encode(), trained, literals, example.last_answer
-    places = sorted({*trained, *literals, example.last_answer, len(text)})
-    pieces, in_bytes, start, num_bytes = [], {}, 0, 0
-    try:
-        for place in places:
-            pieces.append(text[start:place].encode())
-            num_bytes += len(pieces[-1])
-            in_bytes[place] = num_bytes
-            start = place
-    except UnicodeEncodeError as error:
-        raise NotAChat("lone_surrogate", str(error)) from None
-    joined = b"".join(pieces)
-    return (
-        joined,
-        [in_bytes[place] for place in trained],
-        [in_bytes[place] for place in literals],
-        in_bytes[example.last_answer],
-    )
 
 
 def _without_nulls(value: Any) -> Any:

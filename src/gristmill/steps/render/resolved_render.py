@@ -15,7 +15,8 @@ from gristmill.core.records import BESIDE_RECORD, LITERALS, NUM_TOKENS, ORIGIN, 
 from gristmill.core.step import LocalStep
 from gristmill.steps.records.columns import list_value_columns
 from gristmill.steps.records.record_functions import decode_records
-from gristmill.steps.render.kernel import COMPLETION, PROMPT, RenderKernel
+from gristmill.steps.render.example_rows import COMPLETION, PROMPT
+from gristmill.steps.render.kernel import RenderKernel
 from gristmill.text.chats import ChatOptions, ExampleMaker, FoundTemplate, TemplateReport, check_template
 from gristmill.text.chats.template_limits import TemplateLimits, TemplateTimeout
 from gristmill.text.tokenizers import REFERENCE, TokenizerFiles, load_engine
@@ -43,7 +44,10 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
     needs_whole_record: ClassVar[bool] = True
     makes_text: ClassVar[bool] = True
     runs_template: ClassVar[bool] = True
-    not_fingerprinted: ClassVar[tuple[str, ...]] = ("files", "unknown_tokens", "accepts_quoted_arguments", "report")
+    not_fingerprinted: ClassVar[tuple[str, ...]] = (
+        *("files", "unknown_tokens", "accepts_quoted_arguments", "report"),
+        "trace",  # texts are the same with it and without
+    )
 
     template: FoundTemplate
     options: ChatOptions
@@ -64,6 +68,8 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
     renderer: str
     """The library that runs the template, and its version."""
     report: TemplateReport | None = None
+    trace: bool = True
+    """Whether the template is traced."""
 
     @property
     def keeps_record_beside(self) -> bool:
@@ -132,6 +138,8 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
                 control_tokens=self.control_tokens,
                 count_tokens=count,
             )
+        if self.trace:
+            maker.start_tracing(limits.restart if limits is not None else None)
         tokens = [*self.special_tokens, *self.control_tokens]
         return RenderKernel(maker, self.output_schema, tokens, limits, count_all)
 

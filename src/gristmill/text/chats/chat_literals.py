@@ -50,6 +50,10 @@ class ChatLiterals:
         borders = [position for mark, position in positions if mark == _BORDER]
         return sorted([*literals, *self._find_across_parts(text, borders)]) if borders else literals
 
+    def occur_in(self, texts: Iterable[str]) -> bool:
+        """Tell whether one of the texts holds a token."""
+        return self._pattern is not None and any(map(self._pattern.search, texts))
+
     def spans(self, words: str) -> list[tuple[int, int]]:
         """Find the tokens in words of the assistant."""
         return [token.span() for token in self._special.finditer(words)] if self._special is not None else []

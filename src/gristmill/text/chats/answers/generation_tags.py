@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from gristmill.text.chats.jinja import GENERATION_END, GENERATION_START
+from gristmill.text.chats.jinja_environment import GENERATION_END, GENERATION_START
 
 if TYPE_CHECKING:
     from gristmill.text.chats.answers.template_facts import Ending

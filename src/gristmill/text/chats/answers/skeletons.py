@@ -64,7 +64,12 @@ class AnswerFinder:
         """Find all answers in the rendering, like `TurnFinder.answers_as_rendered`."""
         return self.turns.answers_as_rendered(conversation, text)
 
-    def _find_fitting(self, conversation: Conversation, text: str) -> tuple[_Skeleton | None, list[int]]:
+    def find_skeleton(self, roles: tuple[str, ...]) -> Skeleton | None:
+        """Find the skeleton of a sequence of roles, if it has one, and its answers are known."""
+        skeleton = self._skeleton(roles) if len(roles) <= _MAX_MESSAGES else None
+        return skeleton if skeleton is not None and skeleton.answers is not None else None
+
+    def _find_fitting(self, conversation: Conversation, text: str) -> tuple[Skeleton | None, list[int]]:
         """Find the skeleton that a text fits, and where its pieces begin in the text."""
         messages = conversation.messages
         if conversation.tools or conversation.variables or len(messages) > _MAX_MESSAGES:
@@ -79,7 +84,7 @@ class AnswerFinder:
         starts = skeleton.find_starts(text, values) if skeleton is not None else None
         return (skeleton, starts) if starts is not None else (None, [])
 
-    def _make_skeleton(self, roles: tuple[str, ...]) -> _Skeleton | None:
+    def _make_skeleton(self, roles: tuple[str, ...]) -> Skeleton | None:
         """Make the skeleton of a sequence of roles; None if the template does not write each message once, in order."""
         messages = [{"role": role, "content": f"{_OPEN}{index}{_CLOSE}"} for index, role in enumerate(roles)]
         conversation = Conversation(messages)
@@ -96,10 +101,10 @@ class AnswerFinder:
                 answers, method = self.turns.answers(conversation, text)
                 located = [pieces.locate(answer) for answer in answers]
             except HistoryRewritten:
-                return _Skeleton(pieces.texts, None, last, "")
+                return Skeleton(pieces.texts, None, last, "")
         except (TemplateError, MessageNotRendered, HistoryRewritten, ValueError):
             return None
-        return _Skeleton(pieces.texts, located, last, method)
+        return Skeleton(pieces.texts, located, last, method)
 
     def _find_last(self, conversation: Conversation, text: str) -> list[Answer]:
         """Find the last message, if it is an answer."""
@@ -108,7 +113,7 @@ class AnswerFinder:
 
 
 @dataclass(frozen=True, slots=True)
-class _LocatedAnswer:
+class LocatedAnswer:
     """An answer in a skeleton: each position is the number of a piece, and an offset in it."""
 
     message: int
@@ -127,13 +132,13 @@ class _LocatedAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Skeleton:
+class Skeleton:
     """The pieces of text around messages: one before the first, one behind each."""
 
     pieces: list[str]
-    answers: list[_LocatedAnswer] | None
+    answers: list[LocatedAnswer] | None
     """None: the template rewrites history."""
-    last: list[_LocatedAnswer]
+    last: list[LocatedAnswer]
     """The answer that ends the conversation, as it is trained on alone."""
     method: str
     """The method that found the answers."""
@@ -166,11 +171,11 @@ class _SkeletonPieces:
         for piece, number in zip(self.texts, parts[1::2], strict=False):
             self._starts.append(self._starts[-1] + len(piece) + len(number) + 2)  # the number and two marks
 
-    def locate(self, answer: Answer) -> _LocatedAnswer:
+    def locate(self, answer: Answer) -> LocatedAnswer:
         """Locate an answer in the pieces. The end of a piece is where its message begins."""
         # An answer begins in the piece before its message, at the latest at its end, and ends behind it.
         before, behind = answer.message, answer.message + 1
-        return _LocatedAnswer(
+        return LocatedAnswer(
             answer.message,
             self._locate(answer.start, before),
             self._locate(answer.content_end, behind),

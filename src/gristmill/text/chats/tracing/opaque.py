@@ -1,8 +1,8 @@
 """Opaque values: what a traced template gets in place of a record's texts.
 
-They are not `str`. Code in C that wants a text (`'abc'.startswith(c)`, `'-'.join`, `%`, `json`) fails on them instead of
-reading them, and failing means that the template runs as usual. What is understood is recorded; everything else that
-Python can do with an object gives up.
+They are not `str`. Code in C that wants a text (`'abc'.startswith(c)`, `'-'.join`, `%`, `json`) fails on them instead
+of reading them, and failing means that the template runs as usual. What is understood is recorded; everything else
+that Python can do with an object gives up.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _REFUSED = (
 
 
 def _refuse(name: str) -> Any:
-    def refuse(*args: object, **kwargs: object) -> NoReturn:
+    def refuse(*_: object, **__: object) -> NoReturn:
         raise GiveUp(name)
 
     return refuse
@@ -158,6 +158,12 @@ class OpaqueMethod(Opaque):
         return self.text.call(self.method, arguments)
 
 
+class OrderlessDict(dict[str, Any]):
+    """A message whose keys have no order: whoever looks at it gives up."""
+
+    __iter__ = keys = values = items = __reversed__ = __or__ = __ror__ = copy = _refuse("order of keys")
+
+
 def join_texts(recording: Recording, parts: Sequence[str | OpaqueText]) -> str | OpaqueText:
     """Join texts, of which some are opaque."""
     if all(type(part) is str for part in parts):
@@ -200,5 +206,3 @@ def _has_item(value: OpaqueText | OpaqueList, index: int) -> bool:
 
 def _add_item(value: Opaque, index: int) -> int:
     return value.recording.add("item", (value.number,), (index,))
-
-

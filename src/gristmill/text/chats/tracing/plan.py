@@ -28,8 +28,10 @@ STRIPPED = "strip"
 class Plan:
     """A way through a template: the guards that lead there, and the pieces that it writes."""
 
-    def __init__(self, recording: Recording, output: Sequence[int]) -> None:
+    def __init__(self, recording: Recording, output: Sequence[int], *, is_orderless: bool) -> None:
         """`output` are the nodes whose texts, one after the other, are the rendering."""
+        self.is_orderless = is_orderless
+        """Whether it holds for any order of the keys in messages."""
         self._nodes = recording.nodes
         self._guards = recording.guards
         self._output = output
@@ -91,7 +93,7 @@ class _PlanWriter:
         body = "\n    ".join([*self._lines, f"return [{pieces}]"])
         names: dict[str, Any] = {"__builtins__": {}, "k": self._constants}
         names |= {"len": len, "str": str, "quote_json": quote_json}
-        exec(_compile_source(f"def fill(c):\n    {body}\n"), names)  # noqa: S102  (no text of others is in it)
+        exec(_compile_source(f"def fill(c):\n    {body}\n"), names)
         function: Callable[[Sequence[str]], list[str] | None] = names["fill"]
         return function
 

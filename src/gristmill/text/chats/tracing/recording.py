@@ -33,11 +33,34 @@ Node = tuple[str, tuple[int, ...], tuple[Any, ...]]
 LEAF, CONSTANT = "leaf", "constant"
 
 TO_TEXT = frozenset(
-    ("strip", "lstrip", "rstrip", "replace", "removeprefix", "removesuffix")
-    + ("upper", "lower", "title", "capitalize", "casefold", "swapcase")
+    (
+        "strip",
+        "lstrip",
+        "rstrip",
+        "replace",
+        "removeprefix",
+        "removesuffix",
+        "upper",
+        "lower",
+        "title",
+        "capitalize",
+        "casefold",
+        "swapcase",
+    )
 )
 TO_ANSWER = frozenset(
-    ("startswith", "endswith", "isspace", "isdigit", "isdecimal", "isnumeric", "isalpha", "isalnum", "isupper", "islower")
+    (
+        "startswith",
+        "endswith",
+        "isspace",
+        "isdigit",
+        "isdecimal",
+        "isnumeric",
+        "isalpha",
+        "isalnum",
+        "isupper",
+        "islower",
+    )
 )
 TO_NUMBER = frozenset(("find", "rfind", "count"))
 TO_LIST = frozenset(("split", "rsplit", "splitlines", "partition", "rpartition"))

@@ -14,19 +14,17 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gristmill.core.errors import ParityError
-from gristmill.text.chats.answers.answer_start import find_common_length
 from gristmill.text.chats.template_limits import TemplateTimeout
 from gristmill.text.chats.tracing.environment import can_trace, make_tracing_environment
-from gristmill.text.chats.tracing.opaque import OpaqueText, find_number
+from gristmill.text.chats.tracing.opaque import OpaqueText, OrderlessDict, find_number
 from gristmill.text.chats.tracing.plan import Plan
 from gristmill.text.chats.tracing.recording import GiveUp, Recording
-from gristmill.text.chats.tracing.texts_of_chats import NoOutline, outline_variables, put_together, take_apart
+from gristmill.text.chats.tracing.texts_of_chats import NoOutline, OpaqueChat, outline_variables, take_apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
     from datetime import date
 
-    from gristmill.text.chats.jinja import Message
 
 MAX_MESSAGES = 64
 MAX_PLANS = 4096
@@ -42,6 +40,7 @@ _MAX_OUTLINES = 16_384
 _MAX_SECONDS = 1.0
 """A template that takes longer to trace than this is not traced again."""
 _SHOWN_CHARS = 60
+TRACE_HELP = "set trace: off in the step render, which is slower and always right; please report the template"
 
 
 class _Outline:
@@ -76,7 +75,7 @@ class TemplateTracer:
 
     def render(
         self,
-        messages: Sequence[Message],
+        messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Any] | None,
         variables: Mapping[str, Any],
         render_with_jinja: Callable[[], str],
@@ -104,20 +103,29 @@ class TemplateTracer:
             plan.num_uses += 1
             expected = render_with_jinja()
             if expected != text:
-                raise_difference(messages, expected, text)
+                _raise_difference(messages, expected, text)
         return text
 
-    def find_plan(self, messages: Sequence[Message]) -> Plan | None:
-        """Find or make the plan for a conversation without tools and variables, at its first occurrence already."""
+    def find_plan(self, messages: Sequence[Mapping[str, Any]]) -> Plan | None:
+        """Find or make the plan for a conversation without tools and variables, at its first occurrence already.
+
+        It holds whatever the order of the keys in messages: a template that looks at that order has no such plan.
+        """
         texts: list[str] = []
         outline = self._find_outline(messages, None, {}, texts)
         if outline is None:
             return None
         plan, _ = _find_plan(outline, texts)
-        return plan if plan is not None else self._trace(outline, messages, None, {}, texts)
+        if plan is None or not plan.is_orderless:
+            plan = self._trace(outline, messages, None, {}, texts, is_orderless=True)
+        return plan
 
     def _find_outline(
-        self, messages: Sequence[Message], tools: Sequence[Any] | None, variables: Mapping[str, Any], texts: list[str]
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Any] | None,
+        variables: Mapping[str, Any],
+        texts: list[str],
     ) -> _Outline | None:
         if len(messages) > MAX_MESSAGES:
             return None
@@ -137,10 +145,12 @@ class TemplateTracer:
     def _trace(
         self,
         outline: _Outline,
-        messages: Sequence[Message],
+        messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Any] | None,
         variables: Mapping[str, Any],
         texts: Sequence[str],
+        *,
+        is_orderless: bool = False,
     ) -> Plan | None:
         """Make a plan by running the template; None if it does something that is not understood."""
         is_full = self._num_plans >= MAX_PLANS or len(outline.plans) >= MAX_PLANS_PER_OUTLINE
@@ -149,8 +159,9 @@ class TemplateTracer:
         started = monotonic()
         recording = Recording(texts)
         try:
-            output = self._record(recording, messages, tools, variables)
-            plan = Plan(recording, output)
+            make_dict: type[dict[str, Any]] = OrderlessDict if is_orderless else dict
+            output = self._record(recording, messages, tools, variables, make_dict)
+            plan = Plan(recording, output, is_orderless=is_orderless)
             plan.fill(texts)
         except (GiveUp, Exception):
             plan = None
@@ -174,9 +185,10 @@ class TemplateTracer:
     def _record(
         self,
         recording: Recording,
-        messages: Sequence[Message],
+        messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Any] | None,
         variables: Mapping[str, Any],
+        make_dict: type[dict[str, Any]],
     ) -> list[int]:
         """Run the template on opaque texts; returns the nodes of its output."""
         if self._template is None:
@@ -186,10 +198,10 @@ class TemplateTracer:
                 raise GiveUp("statement")
             self._template = self._environment.from_string(self._source)
             self._template.globals = dict(self._template.globals)
-        counter = [0]
+        opaque = OpaqueChat(recording, make_dict)
         arguments = {"add_generation_prompt": False, "documents": None, **self._variables, **variables}
-        arguments["messages"] = [put_together(message, recording, counter) for message in messages]
-        arguments["tools"] = put_together(list(tools), recording, counter) if tools else None
+        arguments["messages"] = [opaque.put_together(message) for message in messages]
+        arguments["tools"] = opaque.put_together(list(tools)) if tools else None
         self._environment.recording = recording
         context = self._template.new_context(arguments)
         text = self._environment.concat(self._template.root_render_func(context))
@@ -222,13 +234,15 @@ def _list_output(recording: Recording, text: str | OpaqueText) -> list[int]:
     return output
 
 
-def raise_difference(messages: Sequence[Mapping[str, Any]], expected: str, text: str) -> NoReturn:
+def _raise_difference(messages: Sequence[Mapping[str, Any]], expected: str, text: str) -> NoReturn:
     """End the run: a plan has written another text than Jinja."""
-    start = max(0, find_common_length(expected, text) - _SHOWN_CHARS // 2)
+    pairs = enumerate(zip(expected, text, strict=False))
+    position = next((index for index, (first, second) in pairs if first != second), min(len(expected), len(text)))
+    start = max(0, position - _SHOWN_CHARS // 2)
     traced, rendered = (repr(side[start : start + _SHOWN_CHARS]) for side in (text, expected))
     first = repr(messages[0].get("content"))[:_SHOWN_CHARS]
     raise ParityError(
         f"render: the traced template writes {traced} where Jinja writes {rendered}, in the conversation of "
         f"{len(messages)} messages that begins with {first}",
-        help="set trace: off in the step render, which is slower and always right; please report the template",
+        help=TRACE_HELP,
     )

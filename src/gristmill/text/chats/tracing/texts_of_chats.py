@@ -14,7 +14,7 @@ from gristmill.text.chats.tracing.opaque import OpaqueText
 from gristmill.text.chats.tracing.recording import LEAF
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Hashable, Mapping
 
     from gristmill.text.chats.tracing.recording import Recording
 
@@ -54,21 +54,24 @@ def outline_variables(variables: Mapping[str, Any]) -> Hashable:
     return tuple([(name, type(value).__name__, repr(value)) for name, value in variables.items()])
 
 
-def put_together(value: Any, recording: Recording, counter: list[int], key: object = None) -> Any:
-    """Return the value with opaque texts in place of its texts, numbered in the order of `take_apart`."""
-    kind = type(value)
-    if kind is str:
-        if key in _NAMING_KEYS and len(value) <= _MAX_NAME_CHARS:
-            return value
-        counter[0] += 1
-        return OpaqueText(recording, recording.add(LEAF, (), (counter[0] - 1,)))
-    if kind is dict:
-        return {name: put_together(inner, recording, counter, name) for name, inner in value.items()}
-    if kind is list:
-        return [put_together(inner, recording, counter) for inner in value]
-    return value
+class OpaqueChat:
+    """A conversation with opaque texts in place of its texts, numbered in the order of `take_apart`."""
 
+    def __init__(self, recording: Recording, make_dict: type[dict[str, Any]]) -> None:
+        self._recording = recording
+        self._make_dict = make_dict
+        self._num_texts = 0
 
-def list_roles(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """List the roles of messages."""
-    return tuple([message["role"] for message in messages])
+    def put_together(self, value: Any, key: object = None) -> Any:
+        """Return a value with opaque texts."""
+        kind = type(value)
+        if kind is str:
+            if key in _NAMING_KEYS and len(value) <= _MAX_NAME_CHARS:
+                return value
+            self._num_texts += 1
+            return OpaqueText(self._recording, self._recording.add(LEAF, (), (self._num_texts - 1,)))
+        if kind is dict:
+            return self._make_dict({name: self.put_together(inner, name) for name, inner in value.items()})
+        if kind is list:
+            return [self.put_together(inner) for inner in value]
+        return value
