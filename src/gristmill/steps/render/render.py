@@ -87,7 +87,7 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
     tool_arguments: ToolArguments | None = None
     """Arguments of tool calls that are JSON in a string: pass them `as_given`, or as an `object` for templates that
     write the JSON themselves."""
-    trace: bool = True
+    trace: Literal["auto", "off"] = "auto"
     """Whether the template is traced: run once for each kind of conversation, not for each record. The texts are the
     same, and some are compared with Jinja's in every run; `off` runs Jinja for each record."""
 
@@ -151,7 +151,7 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
             engine=self._load_counting_engine(files),
             keeps_chat=self.keep is not None,
             renderer=f"jinja2 {version('jinja2')}",
-            trace=self.trace,
+            trace=self.trace != "off",
         )
 
     def _load_counting_engine(self, files: TokenizerFiles | None) -> str:

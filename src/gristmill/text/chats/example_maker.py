@@ -76,6 +76,7 @@ class ExampleMaker:
             )
             for source in sources
         }
+        self._templates = [finder.template for finder in finders.values()]
         self._finders = {with_tools: finders[template.source(with_tools=with_tools)] for with_tools in (False, True)}
 
     def with_options(self, **changed: Any) -> ExampleMaker:
@@ -93,19 +94,16 @@ class ExampleMaker:
 
     def start_tracing(self, restart_clock: Callable[[], None] | None = None) -> None:
         """Trace the templates from now on, where that is possible: the same examples, in less time."""
-        for template in self._list_templates():
+        for template in self._templates:
             template.start_tracing(restart_clock)
 
     @contextmanager
     def without_tracing(self) -> Iterator[None]:
         """Render with Jinja inside of this `with`."""
         with ExitStack() as stack:
-            for template in self._list_templates():
+            for template in self._templates:
                 stack.enter_context(template.without_tracing())
             yield
-
-    def _list_templates(self) -> list[ChatTemplate]:
-        return list({id(finder): finder.template for finder in self._finders.values()}.values())
 
     def choose_finder(self, conversation: Conversation) -> AnswerFinder:
         """Choose the finder for the template that a conversation is rendered with."""
@@ -133,6 +131,8 @@ class ExampleMaker:
             NotAChat: The record is no chat, or the template cannot render it.
         """
         rendered = RenderedRecord()
+        for template in self._templates:
+            template.begin_record()
         try:
             conversation = parse_conversation(record, self.options.shape, parse_arguments=self.options.parse_arguments)
             conversation = check_conversation(conversation, self.options, rendered)

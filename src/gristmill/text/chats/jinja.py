@@ -74,6 +74,11 @@ class ChatTemplate:
         """Trace the template from now on, where that is possible: the same texts, in less time."""
         self._tracer = TemplateTracer(self.source, self._variables, self._today, restart_clock)
 
+    def begin_record(self) -> None:
+        """Tell the tracer that the renderings that follow are of another record."""
+        if self._tracer is not None:
+            self._tracer.begin_record()
+
     @property
     def tracer(self) -> TemplateTracer | None:
         """The tracer, if the template is traced."""

@@ -146,7 +146,7 @@ class RecordPlans:
         messages = [{"role": role, "content": text} for role, text in zip(roles, contents, strict=True)]
         finder = self._maker.usual_finder
         tracer = finder.template.tracer
-        plan = tracer.find_plan(messages) if tracer is not None else None
+        plan = tracer.make_plan(messages) if tracer is not None else None
         skeleton = finder.find_skeleton(roles) if plan is not None else None
         if plan is not None and skeleton is not None:
             with suppress(NotAChat):

@@ -28,10 +28,8 @@ STRIPPED = "strip"
 class Plan:
     """A way through a template: the guards that lead there, and the pieces that it writes."""
 
-    def __init__(self, recording: Recording, output: Sequence[int], *, is_orderless: bool) -> None:
+    def __init__(self, recording: Recording, output: Sequence[int]) -> None:
         """`output` are the nodes whose texts, one after the other, are the rendering."""
-        self.is_orderless = is_orderless
-        """Whether it holds for any order of the keys in messages."""
         self._nodes = recording.nodes
         self._guards = recording.guards
         self._output = output

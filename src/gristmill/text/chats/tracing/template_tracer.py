@@ -19,7 +19,13 @@ from gristmill.text.chats.tracing.environment import can_trace, make_tracing_env
 from gristmill.text.chats.tracing.opaque import OpaqueText, OrderlessDict, find_number
 from gristmill.text.chats.tracing.plan import Plan
 from gristmill.text.chats.tracing.recording import GiveUp, Recording
-from gristmill.text.chats.tracing.texts_of_chats import NoOutline, OpaqueChat, outline_variables, take_apart
+from gristmill.text.chats.tracing.texts_of_chats import (
+    NoOutline,
+    OpaqueChat,
+    outline_variables,
+    take_apart,
+    take_message_apart,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -46,10 +52,11 @@ TRACE_HELP = "set trace: off in the step render, which is slower and always righ
 class _Outline:
     """What is known of the conversations of one outline."""
 
-    __slots__ = ("num_failures", "num_seen", "plans")
+    __slots__ = ("last_record", "num_failures", "num_seen", "plans")
 
     def __init__(self) -> None:
         self.num_seen = 0
+        self.last_record = -1
         self.num_failures = 0
         self.plans: list[Plan] = []
 
@@ -68,10 +75,15 @@ class TemplateTracer:
         self._environment: Any = None
         self._template: Any = None
         self._outlines: dict[Hashable, _Outline] = {}
+        self._num_records = 0
         self._num_plans = 0
         self._num_chars = 0
         self.is_closed = False
         """Whether no more plans are made."""
+
+    def begin_record(self) -> None:
+        """Begin with the next record."""
+        self._num_records += 1
 
     def render(
         self,
@@ -91,10 +103,12 @@ class TemplateTracer:
             return None
         plan, pieces = _find_plan(outline, texts)
         if plan is None:
-            outline.num_seen += 1
+            # A record is rendered several times, with marks in it: that is one occurrence.
+            outline.num_seen += outline.last_record != self._num_records
+            outline.last_record = self._num_records
             if outline.num_seen < MIN_OCCURRENCES:
                 return None
-            plan = self._trace(outline, messages, tools, variables, texts)
+            plan = self._add_plan(outline, messages, tools, variables, texts)
             pieces = plan.fill(texts) if plan is not None else None
         if plan is None or pieces is None:
             return None
@@ -106,19 +120,13 @@ class TemplateTracer:
                 _raise_difference(messages, expected, text)
         return text
 
-    def find_plan(self, messages: Sequence[Mapping[str, Any]]) -> Plan | None:
-        """Find or make the plan for a conversation without tools and variables, at its first occurrence already.
+    def make_plan(self, messages: Sequence[Mapping[str, Any]]) -> Plan | None:
+        """Make the plan of a conversation that has only roles and contents; the caller keeps it.
 
-        It holds whatever the order of the keys in messages: a template that looks at that order has no such plan.
+        It holds whatever the order of the two keys: a template that looks at that order has no such plan.
         """
-        texts: list[str] = []
-        outline = self._find_outline(messages, None, {}, texts)
-        if outline is None:
-            return None
-        plan, _ = _find_plan(outline, texts)
-        if plan is None or not plan.is_orderless:
-            plan = self._trace(outline, messages, None, {}, texts, is_orderless=True)
-        return plan
+        texts = [message["content"] for message in messages]
+        return self._trace(messages, None, {}, texts, is_orderless=True)
 
     def _find_outline(
         self,
@@ -131,7 +139,7 @@ class TemplateTracer:
             return None
         try:
             key = (
-                tuple([take_apart(message, texts) for message in messages]),
+                tuple([take_message_apart(message, texts) for message in messages]),
                 take_apart(list(tools), texts) if tools else None,
                 outline_variables(variables),
             )
@@ -142,44 +150,56 @@ class TemplateTracer:
             outline = self._outlines[key] = _Outline()
         return outline
 
-    def _trace(
+    def _add_plan(
         self,
         outline: _Outline,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Any] | None,
         variables: Mapping[str, Any],
         texts: Sequence[str],
+    ) -> Plan | None:
+        """Make a plan for an outline, unless it has failed too often or has too many."""
+        if len(outline.plans) >= MAX_PLANS_PER_OUTLINE or outline.num_failures >= _MAX_FAILURES:
+            return None
+        plan = self._trace(messages, tools, variables, texts, is_orderless=False)
+        if plan is None:
+            outline.num_failures += 1
+        else:
+            outline.plans.append(plan)
+        return plan
+
+    def _trace(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Any] | None,
+        variables: Mapping[str, Any],
+        texts: Sequence[str],
         *,
-        is_orderless: bool = False,
+        is_orderless: bool,
     ) -> Plan | None:
         """Make a plan by running the template; None if it does something that is not understood."""
-        is_full = self._num_plans >= MAX_PLANS or len(outline.plans) >= MAX_PLANS_PER_OUTLINE
-        if self.is_closed or is_full or outline.num_failures >= _MAX_FAILURES:
+        if self.is_closed or self._num_plans >= MAX_PLANS:
             return None
         started = monotonic()
         recording = Recording(texts)
+        plan: Plan | None = None
         try:
             make_dict: type[dict[str, Any]] = OrderlessDict if is_orderless else dict
-            output = self._record(recording, messages, tools, variables, make_dict)
-            plan = Plan(recording, output, is_orderless=is_orderless)
-            plan.fill(texts)
-        except (GiveUp, Exception):
+            plan = Plan(recording, self._record(recording, messages, tools, variables, make_dict))
+        except (GiveUp, Exception):  # Jinja runs the template again, and reports what it raises
             plan = None
         except TemplateTimeout:
-            plan, self.is_closed = None, True
+            self.is_closed = True
         if monotonic() - started > _MAX_SECONDS:
             self.is_closed = True
             if self._restart_clock is not None:
                 self._restart_clock()
         if plan is None:
-            outline.num_failures += 1
             return None
         self._num_plans += 1
         self._num_chars += plan.num_chars
         if self._num_chars > MAX_CONSTANT_CHARS:
             self.is_closed = True
-            return None
-        outline.plans.append(plan)
         return plan
 
     def _record(

@@ -45,6 +45,16 @@ def take_apart(value: Any, texts: list[str], key: object = None) -> Hashable:
     raise NoOutline(kind.__name__)
 
 
+def take_message_apart(message: Mapping[str, Any], texts: list[str]) -> Hashable:
+    """Like `take_apart`, with a short way for most messages: their outline is the role."""
+    if len(message) == 2 and type(message) is dict:
+        (first, role), (second, content) = message.items()
+        if first == "role" and second == "content" and type(role) is str and type(content) is str:
+            texts.append(content)
+            return role
+    return take_apart(message, texts)
+
+
 def outline_variables(variables: Mapping[str, Any]) -> Hashable:
     """Return the outline of variables: they are constants."""
     if not variables:

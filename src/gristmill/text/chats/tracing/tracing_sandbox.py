@@ -42,6 +42,7 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "in": lambda item, container: item in container,
     "notin": lambda item, container: item not in container,
 }
+_DICT_NAMES = frozenset(dir(dict))
 _HOLE = "zq7hole"
 _CONTAINER_FILTERS = frozenset(
     (
@@ -123,7 +124,7 @@ def extend_sandbox(sandbox: Any) -> Any:
 
         def _compare_two(self, left: Any, name: str, right: Any) -> Any:
             self.recording.count_operation()
-            if self.is_plain(left) and self.is_plain(right):
+            if (type(left) in _SCALARS or self.is_plain(left)) and (type(right) in _SCALARS or self.is_plain(right)):
                 return _COMPARISONS[name](left, right)
             if name in ("ne", "notin"):
                 return not self._compare_two(left, {"ne": "eq", "notin": "in"}[name], right)
@@ -190,7 +191,14 @@ def extend_sandbox(sandbox: Any) -> Any:
 
         def getattr(self, obj: Any, attribute: str) -> Any:
             self.recording.count_operation()
-            if type(obj) is OpaqueText:
+            kind = type(obj)
+            if kind is dict or kind is OrderlessDict:  # most of all attributes
+                return (
+                    obj[attribute]
+                    if attribute in obj and attribute not in _DICT_NAMES
+                    else super().getattr(obj, attribute)
+                )
+            if kind is OpaqueText:
                 return self._find_text_attribute(obj, attribute)
             self._refuse_unknown(obj)
             return super().getattr(obj, attribute)

@@ -1,0 +1,171 @@
+"""`render` with and without tracing: the same examples, places, counts, reasons and quarantined records."""
+
+import json
+import random
+
+import msgspec
+import pyarrow as pa
+import pytest
+from gristmill_testing import chat_templates
+from gristmill_testing.open_chats import OPEN_CHATS, made_chats, published_templates
+from gristmill_testing.rendering import SPECIALS, batch, rendered
+from gristmill_testing.shared_data import LARGE_CHATS, chat_records
+from gristmill_testing.small_tokenizers import trained
+
+from gristmill.core.errors import ParityError
+from gristmill.core.records import ORIGIN, make_origins
+from gristmill.pipeline.planning.fingerprint import describe_steps
+from gristmill.steps import Render
+from gristmill.steps.render import kernel
+from gristmill.text.chats import record_plan
+
+MADE = (
+    *("CHATML", "TAGGED", "FORGETFUL", "THINKING_PROMPT", "EMPTY_THOUGHT", "CLOSED_THOUGHT", "TAGGED_HEADER"),
+    *("NESTED_ENDS", "LAST_END", "NEXT_HEADER", "LINE_BEFORE_HEADER", "ONE_CALL", "NO_END"),
+)
+PUBLISHED = ("qwen3", "qwen2_5_training", "llama3_1", "gemma", "gptoss")
+OPTIONS = {
+    "default": {},
+    "last": {"train_on": "last_assistant", "train_end_of_turn": False},
+    "all": {"train_on": "all", "last_not_assistant": "trim"},
+    "prompted": {"prompt": "as_prompted"},
+    "whole": {"split_turns": "never", "prompt": "refuse"},
+    "short": {"max_tokens": 90, "too_long": "windows"},
+    "appended": {"append_eos": True},
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tokenizer")
+    trained(folder, specials=SPECIALS, chat_template=chat_templates.CHATML)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"eos_token": "<|endoftext|>"}))
+    return str(folder)
+
+
+def odd_chats(count):
+    """Plain chats with what makes records special: space, tags, tokens, surrogates, other roles and keys."""
+    rng = random.Random(count)
+    for record in [*made_chats("made_questions", count), *made_chats("made_dialogues", count)]:
+        message = rng.choice(record["messages"])
+        content = message["content"]
+        odd = ["\n" + content + " ", "<think>\nhm\n</think>\n\n" + content, content + "<|im_end|>", " ", "", "\ud800"]
+        odd += ["[a] " + content, "</think>" + content, "\u3000" + content, "<think>\n" + content, content, content]
+        message["content"] = rng.choice(odd)
+        record |= rng.choice([{}, {}, {"id": 7}, {"tools": []}, {"chat_template_kwargs": {}}, {"n": 1e300}])
+        if rng.random() < 0.1:
+            message["role"] = rng.choice(["user", "assistant", "system", "tool", "critic", "function"])
+        if rng.random() < 0.1:
+            record["messages"] = [dict(reversed(message.items())) for message in record["messages"]]
+        if rng.random() < 0.1:
+            message["weight"] = 0
+        if rng.random() < 0.1:
+            turns = [{"from": m["role"], "value": m["content"]} for m in record.pop("messages")]
+            record["conversations"] = turns
+        is_ascii = rng.random() < 0.4 or "\ud800" in json.dumps(record, ensure_ascii=False)
+        yield json.dumps(record, ensure_ascii=is_ascii).encode()
+
+
+def describe(results):
+    """Everything that a run keeps of a step's results, whatever the size of batches."""
+    rows = [row for result in results for row in result.batch.to_pylist()]
+    counts = {}
+    for result in results:
+        for name, count in (*result.counters.items(), *result.dropped.items(), ("created", result.created)):
+            counts[name] = counts.get(name, 0) + count
+    bad = [(bad.position, bad.reason, bad.message) for result in results for bad in result.quarantined]
+    return rows, counts, bad
+
+
+def render_in_batches(lines, size, **parameters):
+    kernel_ = msgspec.structs.replace(Render(date="2026-01-31", **parameters).resolve("."), is_tokenized=True).load()
+    given = batch(*lines)
+    return describe([kernel_.apply(given.slice(start, size), seed=0) for start in range(0, len(lines), size)])
+
+
+def write_template(folder, source):
+    path = folder / "template.jinja"
+    path.write_text(source, encoding="utf-8")
+    return str(path)
+
+
+def all_lines(count):
+    chats = [json.dumps(record).encode() for name in OPEN_CHATS for record in made_chats(name, count)]
+    lines = [*chats, *odd_chats(count)]
+    random.Random(0).shuffle(lines)
+    return lines
+
+
+@pytest.mark.parametrize("name", [*MADE, *PUBLISHED])
+def test_records_become_the_same_examples(tmp_path, tokenizer, monkeypatch, name):
+    monkeypatch.setattr(kernel, "COMPARED_SHARE", 0.05)
+    source = getattr(chat_templates, name) if name in MADE else published_templates()[name]
+    template = write_template(tmp_path, source)
+    lines = all_lines(24)
+    without = render_in_batches(lines, 1000, template=template, tokenizer=tokenizer, trace="off")
+    assert render_in_batches(lines, 1000, template=template, tokenizer=tokenizer) == without
+    # Neither the cut of the work nor what the worker did before shapes anything.
+    backwards = render_in_batches(lines[::-1], 7, template=template, tokenizer=tokenizer)
+    assert sorted(map(len, backwards[0])) == sorted(map(len, without[0]))
+    assert backwards[1] == without[1]
+    assert sorted(row["text"] for row in backwards[0]) == sorted(row["text"] for row in without[0])
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("name", ["TAGGED", "THINKING_PROMPT"])
+def test_options_give_the_same_examples(tmp_path, tokenizer, name, options):
+    template = write_template(tmp_path, getattr(chat_templates, name))
+    parameters = {"template": template, "tokenizer": tokenizer, **OPTIONS[options]}
+    lines = all_lines(16)
+    assert render_in_batches(lines, 50, **parameters) == render_in_batches(lines, 50, trace="off", **parameters)
+
+
+@pytest.mark.parametrize("chats", LARGE_CHATS)
+def test_real_chats_become_the_same_examples(tmp_path, tokenizer, chats):
+    lines = [json.dumps(record, ensure_ascii=False).encode() for record in chat_records(chats, 40)]
+    for name in ("qwen3", "llama3_1", "qwen2_5_training"):
+        parameters = {"template": write_template(tmp_path, published_templates()[name]), "tokenizer": tokenizer}
+        assert render_in_batches(lines, 1000, **parameters) == render_in_batches(lines, 7, trace="off", **parameters)
+
+
+def test_most_plain_chats_are_filled_in(monkeypatch):
+    calls = []
+    make = record_plan.RecordPlan.fill
+    monkeypatch.setattr(record_plan.RecordPlan, "fill", lambda *args: calls.append(1) or make(*args))
+    lines = [json.dumps(record).encode() for record in made_chats("made_dialogues", 200)]
+    assert rendered(batch(*lines), template="chatml").batch.num_rows == 200
+    assert len(calls) > 150
+
+
+def test_columns_become_the_same_examples():
+    chats = [[{"role": "user", "content": "a"}, {"role": "assistant", "content": f"b{n}", "x": None}] for n in range(9)]
+    messages = pa.array(
+        chats, pa.list_(pa.struct([("role", pa.string()), ("content", pa.string()), ("x", pa.string())]))
+    )
+    places = make_origins(7, pa.array(range(9), pa.uint64()))
+    given = pa.RecordBatch.from_arrays([places, messages], [ORIGIN, "messages"])
+    first, second = (rendered(given, template="chatml", trace=trace) for trace in ("auto", "off"))
+    assert first.batch.equals(second.batch)
+    assert first.counters == second.counters
+
+
+def test_a_difference_to_jinja_ends_the_run(monkeypatch):
+    lines = [json.dumps(record).encode() for record in made_chats("made_questions", 20)]
+    fill = record_plan.RecordPlan.fill
+
+    def fill_wrongly(plan, contents):
+        return fill(plan, [contents[0] + "!", *contents[1:]])
+
+    monkeypatch.setattr(record_plan.RecordPlan, "fill", fill_wrongly)
+    with pytest.raises(ParityError, match="where Jinja makes") as caught:
+        rendered(batch(*lines), template="chatml")
+    assert "trace: off" in caught.value.help
+    assert made_chats("made_questions", 20)[2]["messages"][0]["content"][:20] in caught.value.message
+    assert rendered(batch(*lines), template="chatml", trace="off").batch.num_rows == 20
+
+
+def test_tracing_is_in_no_fingerprint():
+    steps = [Render(template="chatml", trace=trace).resolve(".") for trace in ("auto", "off")]
+    assert steps[0].trace != steps[1].trace
+    assert describe_steps(steps[:1]) == describe_steps(steps[1:])
