@@ -53,7 +53,7 @@ def odd_chats(count):
         odd = ["\n" + content + " ", "<think>\nhm\n</think>\n\n" + content, content + "<|im_end|>", " ", "", "\ud800"]
         odd += ["[a] " + content, "</think>" + content, "\u3000" + content, "<think>\n" + content, content, content]
         message["content"] = rng.choice(odd)
-        record |= rng.choice([{}, {}, {"id": 7}, {"tools": []}, {"chat_template_kwargs": {}}, {"n": 1e300}])
+        record.update(rng.choice([{}, {}, {"id": 7}, {"tools": []}, {"chat_template_kwargs": {}}, {"n": 1e300}]))
         if rng.random() < 0.1:
             message["role"] = rng.choice(["user", "assistant", "system", "tool", "critic", "function"])
         if rng.random() < 0.1:

@@ -51,7 +51,7 @@ class FilledRecord(NamedTuple):
 
 
 class RecordPlan:
-    """What becomes of the records with some roles that meet the guards of a plan."""
+    """A plan for records: the bytes and places of those with some roles that meet its guards."""
 
     def __init__(self, plan: Plan, texts: Sequence[str], stripped: Sequence[bool], example: _LocatedExample) -> None:
         self._are_guards_met = plan.are_guards_met

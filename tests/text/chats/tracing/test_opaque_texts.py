@@ -267,7 +267,7 @@ def test_statements(body):
 def test_tools_reasoning_and_calls_are_opaque_leaves():
     source = (
         "{% for t in tools %}{{ t|tojson(indent=1) }}{% if t.function.name == 'a' %}!{% endif %}{% endfor %}"
-        "{% for m in messages %}{{ m.role }}:{% if m.reasoning_content %}<t>{{ m.reasoning_content|trim }}</t>{% endif %}"
+        "{% for m in messages %}{{ m.role }}:{% if m.reasoning_content %}{{ m.reasoning_content|trim }}</t>{% endif %}"
         "{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content or [] %}{{ p.type }}{{ p.text }}"
         "{% endfor %}{% endif %}{% for call in m.tool_calls or [] %}{{ call.function.name }}"
         "{{ call.function.arguments|tojson }}{% for k, v in call.function.arguments|items %}{{ k }}={{ v }}{% endfor %}"

@@ -1,4 +1,4 @@
-"""Plans of a template: when they are made, their limits, and that nothing of a template or a record is in their code."""
+"""Plans of a template: when they are made, their limits, and that no text of others is in their code."""
 
 import time
 
@@ -11,6 +11,7 @@ from gristmill.text.chats.tracing import template_tracer
 from gristmill.text.chats.tracing.plan import Plan
 from gristmill.text.chats.tracing.template_tracer import MAX_PLANS_PER_OUTLINE, NUM_COMPARED, TemplateTracer
 
+GROWING = "{% set ns = namespace(x=messages[0].content) %}"
 CHATML = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}"
 
 
@@ -109,11 +110,9 @@ def test_variables_are_constants_and_part_of_the_outline(monkeypatch):
     "source",
     [
         "{% for i in range(99999) %}{{ messages[0].content|trim ~ i }}{% endfor %}",
-        "{% set ns = namespace(x=messages[0].content) %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
-        "{% set ns = namespace(x=messages[0].content) %}{% for i in range(60) %}{% set ns.x = (ns.x ~ ns.x)|trim %}"
-        "{% endfor %}{{ ns.x|length }}",
-        "{% set ns = namespace(x=messages[0].content) %}{% for i in range(9999) %}{% set ns.x = (ns.x ~ 'a')|trim %}"
-        "{% endfor %}{{ ns.x }}",
+        f"{GROWING}{{% for i in range(60) %}}{{% set ns.x = ns.x ~ ns.x %}}{{% endfor %}}",
+        f"{GROWING}{{% for i in range(60) %}}{{% set ns.x = (ns.x ~ ns.x)|trim %}}{{% endfor %}}{{{{ ns.x|length }}}}",
+        f"{GROWING}{{% for i in range(9999) %}}{{% set ns.x = (ns.x ~ 'a')|trim %}}{{% endfor %}}{{{{ ns.x }}}}",
         "{{ messages[0].content|tojson(indent=2)|center(99999999999) }}",
         "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(messages[0].content) }}",
     ],

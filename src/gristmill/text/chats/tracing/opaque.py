@@ -139,7 +139,7 @@ class OpaqueList(Opaque):
         return OpaqueNumber(self.recording, self.recording.add("length", (self.number,)))
 
     def join(self, separator: str) -> OpaqueText:
-        """Join the parts."""
+        """Join the parts to one text."""
         return OpaqueText(self.recording, self.recording.add("join_list", (self.number,), (separator,)))
 
 
@@ -154,7 +154,7 @@ class OpaqueMethod(Opaque):
         self.method = method
 
     def call(self, arguments: Sequence[Any]) -> Any:
-        """Call the method."""
+        """Call the method with arguments."""
         return self.text.call(self.method, arguments)
 
 

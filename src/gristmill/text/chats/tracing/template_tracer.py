@@ -50,7 +50,7 @@ TRACE_HELP = "set trace: off in the step render, which is slower and always righ
 
 
 class _Outline:
-    """What is known of the conversations of one outline."""
+    """An outline of conversations, with its plans and how often it occurred."""
 
     __slots__ = ("last_record", "num_failures", "num_seen", "plans")
 
@@ -220,8 +220,8 @@ class TemplateTracer:
             self._template.globals = dict(self._template.globals)
         opaque = OpaqueChat(recording, make_dict)
         arguments = {"add_generation_prompt": False, "documents": None, **self._variables, **variables}
-        arguments["messages"] = [opaque.put_together(message) for message in messages]
-        arguments["tools"] = opaque.put_together(list(tools)) if tools else None
+        arguments["messages"] = [opaque.make_opaque(message) for message in messages]
+        arguments["tools"] = opaque.make_opaque(list(tools)) if tools else None
         self._environment.recording = recording
         context = self._template.new_context(arguments)
         text = self._environment.concat(self._template.root_render_func(context))

@@ -72,7 +72,7 @@ class OpaqueChat:
         self._make_dict = make_dict
         self._num_texts = 0
 
-    def put_together(self, value: Any, key: object = None) -> Any:
+    def make_opaque(self, value: Any, key: object = None) -> Any:
         """Return a value with opaque texts."""
         kind = type(value)
         if kind is str:
@@ -81,7 +81,7 @@ class OpaqueChat:
             self._num_texts += 1
             return OpaqueText(self._recording, self._recording.add(LEAF, (), (self._num_texts - 1,)))
         if kind is dict:
-            return self._make_dict({name: self.put_together(inner, name) for name, inner in value.items()})
+            return self._make_dict({name: self.make_opaque(inner, name) for name, inner in value.items()})
         if kind is list:
-            return [self.put_together(inner) for inner in value]
+            return [self.make_opaque(inner) for inner in value]
         return value
