@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gristmill.text.chats.chat_options import ChatOptions
     from gristmill.text.chats.example_maker import ExampleMaker
     from gristmill.text.chats.rendered_record import Example, RenderedRecord
-    from gristmill.text.chats.tracing.plan import Plan
+    from gristmill.text.chats.tracing.text_plan import TextPlan
 
 _MAY_REASON = re.compile(r"\s*[<\[]").match
 _MAX_ROLES = 4096
@@ -53,7 +53,9 @@ class FilledRecord(NamedTuple):
 class RecordPlan:
     """A plan for records: the bytes and places of those with some roles that meet its guards."""
 
-    def __init__(self, plan: Plan, texts: Sequence[str], stripped: Sequence[bool], example: _LocatedExample) -> None:
+    def __init__(
+        self, plan: TextPlan, texts: Sequence[str], stripped: Sequence[bool], example: _LocatedExample
+    ) -> None:
         self._are_guards_met = plan.are_guards_met
         self._pieces: list[Any] = [b""] * (2 * len(texts) - 1)
         self._pieces[::2] = [text.encode() for text in texts]
@@ -195,7 +197,7 @@ def _find_form(roles: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _join_facts(
-    plan: Plan, skeleton: Skeleton, rendered: RenderedRecord, contents: Sequence[str], options: ChatOptions
+    plan: TextPlan, skeleton: Skeleton, rendered: RenderedRecord, contents: Sequence[str], options: ChatOptions
 ) -> RecordPlan | None:
     """Make a plan for records of what is known; None if the facts do not fit together."""
     if len(rendered.examples) != 1 or rendered.dropped:
@@ -217,7 +219,7 @@ def _join_facts(
     return RecordPlan(plan, texts, stripped, located)
 
 
-def _split_pieces(plan: Plan) -> tuple[list[str], list[bool]]:
+def _split_pieces(plan: TextPlan) -> tuple[list[str], list[bool]]:
     """Split the output of a plan into what is around the contents, and whether each of these is stripped."""
     texts, stripped = [""], list[bool]()
     for piece in plan.list_pieces():

@@ -8,8 +8,8 @@ from gristmill.core.errors import ParityError
 from gristmill.text.chats.jinja import ChatTemplate
 from gristmill.text.chats.template_limits import TemplateTimeout
 from gristmill.text.chats.tracing import template_tracer
-from gristmill.text.chats.tracing.plan import Plan
 from gristmill.text.chats.tracing.template_tracer import MAX_PLANS_PER_OUTLINE, NUM_COMPARED, TemplateTracer
+from gristmill.text.chats.tracing.text_plan import TextPlan
 
 GROWING = "{% set ns = namespace(x=messages[0].content) %}"
 CHATML = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}"
@@ -145,5 +145,5 @@ def test_a_plan_of_a_long_chain_compiles():
         "{% set ns.x = (ns.x ~ 'a')|replace('b', 'c') %}{% endfor %}{{ ns.x }}"
     )
     plan = TemplateTracer(source, {}, None, None).make_plan(chat("bb"))
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, TextPlan)
     assert "".join(plan.fill(["bb"])) == "cc" + "a" * 300

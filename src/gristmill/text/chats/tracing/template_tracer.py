@@ -17,8 +17,8 @@ from gristmill.core.errors import ParityError
 from gristmill.text.chats.template_limits import TemplateTimeout
 from gristmill.text.chats.tracing.environment import can_trace, make_tracing_environment
 from gristmill.text.chats.tracing.opaque import OpaqueText, OrderlessDict, find_number
-from gristmill.text.chats.tracing.plan import Plan
 from gristmill.text.chats.tracing.recording import GiveUp, Recording
+from gristmill.text.chats.tracing.text_plan import TextPlan
 from gristmill.text.chats.tracing.texts_of_chats import (
     NoOutline,
     OpaqueChat,
@@ -58,7 +58,7 @@ class _Outline:
         self.num_seen = 0
         self.last_record = -1
         self.num_failures = 0
-        self.plans: list[Plan] = []
+        self.plans: list[TextPlan] = []
 
 
 class TemplateTracer:
@@ -120,7 +120,7 @@ class TemplateTracer:
                 _raise_difference(messages, expected, text)
         return text
 
-    def make_plan(self, messages: Sequence[Mapping[str, Any]]) -> Plan | None:
+    def make_plan(self, messages: Sequence[Mapping[str, Any]]) -> TextPlan | None:
         """Make the plan of a conversation that has only roles and contents; the caller keeps it.
 
         It holds whatever the order of the two keys: a template that looks at that order has no such plan.
@@ -157,7 +157,7 @@ class TemplateTracer:
         tools: Sequence[Any] | None,
         variables: Mapping[str, Any],
         texts: Sequence[str],
-    ) -> Plan | None:
+    ) -> TextPlan | None:
         """Make a plan for an outline, unless it has failed too often or has too many."""
         if len(outline.plans) >= MAX_PLANS_PER_OUTLINE or outline.num_failures >= _MAX_FAILURES:
             return None
@@ -176,16 +176,16 @@ class TemplateTracer:
         texts: Sequence[str],
         *,
         is_orderless: bool,
-    ) -> Plan | None:
+    ) -> TextPlan | None:
         """Make a plan by running the template; None if it does something that is not understood."""
         if self.is_closed or self._num_plans >= MAX_PLANS:
             return None
         started = monotonic()
         recording = Recording(texts)
-        plan: Plan | None = None
+        plan: TextPlan | None = None
         try:
             make_dict: type[dict[str, Any]] = OrderlessDict if is_orderless else dict
-            plan = Plan(recording, self._record(recording, messages, tools, variables, make_dict))
+            plan = TextPlan(recording, self._record(recording, messages, tools, variables, make_dict))
         except (GiveUp, Exception):  # Jinja runs the template again, and reports what it raises
             plan = None
         except TemplateTimeout:
@@ -228,7 +228,7 @@ class TemplateTracer:
         return _list_output(recording, text)
 
 
-def _find_plan(outline: _Outline, texts: Sequence[str]) -> tuple[Plan | None, list[str] | None]:
+def _find_plan(outline: _Outline, texts: Sequence[str]) -> tuple[TextPlan | None, list[str] | None]:
     """Find the plan whose guards a record meets, and its pieces; the one that was used last is tried first."""
     for index, plan in enumerate(outline.plans):
         pieces = plan.fill(texts)

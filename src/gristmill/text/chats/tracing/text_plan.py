@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 STRIPPED = "strip"
 
 
-class Plan:
+class TextPlan:
     """A way through a template: the guards that lead there, and the pieces that it writes."""
 
     def __init__(self, recording: Recording, output: Sequence[int]) -> None:
