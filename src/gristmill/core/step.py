@@ -22,8 +22,9 @@ Phases 2 and 3 are part of planning (`pipeline/planning/source_draft.py`), phase
 
 from __future__ import annotations
 
+import itertools
 from functools import cache
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, get_args, get_origin, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, cast, get_args, get_origin, runtime_checkable
 
 import msgspec
 import pyarrow as pa
@@ -220,6 +221,21 @@ class CountingKernel(StepKernel, Protocol):
         self, batch: pa.RecordBatch, seed: int, counts: Mapping[str, NDArray[np.int64]]
     ) -> StepResult:
         """Like `apply`. `counts` may lack what the kernel needs: then it counts itself."""
+
+    @property
+    def shared_counters(self) -> frozenset[str]:
+        """The names of the counts that it uses if a kernel before it has made them."""
+
+    def count_for(self, counters: frozenset[str]) -> None:
+        """Make these counts too, for the kernels behind it. Called before the first batch, if at all."""
+
+
+def link_counting_kernels(kernels: Sequence[StepKernel]) -> None:
+    """Let the first of several counting kernels in a row make the counts of all of them, in one pass over the texts."""
+    for is_counting, group in itertools.groupby(kernels, lambda kernel: isinstance(kernel, CountingKernel)):
+        if is_counting:
+            first, *others = cast("list[CountingKernel]", list(group))
+            first.count_for(frozenset().union(*(kernel.shared_counters for kernel in others)))
 
 
 @runtime_checkable

@@ -5,6 +5,7 @@ import random
 from collections import defaultdict
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
 from gristmill_testing.quality_reference import scores_of
@@ -15,8 +16,9 @@ from hypothesis import strategies as st
 from gristmill.core.errors import UsageError
 from gristmill.core.records import RECORD, RECORD_TYPE
 from gristmill.core.sample_batches import documents, texts
-from gristmill.core.step import apply_kernel
+from gristmill.core.step import apply_kernel, link_counting_kernels
 from gristmill.recipe.load import parse_recipe
+from gristmill.steps.language import Language
 from gristmill.steps.quality.c4 import C4
 from gristmill.steps.quality.code import Code
 from gristmill.steps.quality.fineweb import Fineweb
@@ -257,19 +259,50 @@ REPETITIVE = [
 @given(
     chosen=st.lists(st.sets(st.sampled_from(ALL_RULES), min_size=1, max_size=4), min_size=2, max_size=4),
     pages=st.lists(st.sampled_from(REPETITIVE) | TEXTS.map("".join), min_size=1, max_size=5),
+    is_linked=st.booleans(),
 )
-def test_a_chain_of_filters_judges_as_each_alone(chosen, pages):
+def test_a_chain_of_filters_judges_as_each_alone(chosen, pages, is_linked):
     chain = []
     for rules in chosen:
         for step_type in dict.fromkeys(step_type for step_type, _ in sorted(rules, key=str)):
             off = {rule.name: None for rule in step_type().rules if (step_type, rule.name) not in rules}
             chain.append(step_type(**off))
+    kernels = [step.load() for step in chain]
+    if is_linked:
+        link_counting_kernels(kernels)
     batch, counts = documents(pages), {}
-    for step in chain:
+    for step, kernel in zip(chain, kernels, strict=True):
         left = texts(batch)
-        applied = apply_kernel(step.load(), batch, 0, counts)
+        applied = apply_kernel(kernel, batch, 0, counts)
         assert texts(applied.batch) == [page for page in left if not failing(step, page)]
         batch, counts = applied.batch, applied.counts
+
+
+def test_the_first_of_linked_filters_counts_for_all_of_them(monkeypatch):
+    kernels = [step.load() for step in (GopherQuality(min_words=5), GopherRepetition(), Fineweb())]
+    link_counting_kernels([Language(), *kernels])
+    for kernel in kernels[1:]:
+        monkeypatch.setattr(kernel, "_counter", None)  # it may not count
+    good = "This is the end of it, with all of that in one line."
+    batch, counts, reasons = documents([good, "too short", "That is to be with the. " * 9]), {}, {}
+    for kernel in kernels:
+        applied = apply_kernel(kernel, batch, 0, counts)
+        batch, counts = applied.batch, applied.counts
+        reasons |= applied.dropped
+    assert texts(batch) == [good]
+    assert list(reasons) == ["min_words", "max_top_2_gram_ratio"]
+
+
+def test_what_a_filter_drops_is_not_searched_for_the_next_one():
+    first = GopherQuality(min_words=5).load()
+    link_counting_kernels([first, GopherRepetition().load()])
+    counted = first._complete_counts({}, documents(["a b", "a b a b a b"]).column("text"), np.zeros(2, np.int64))
+    assert counted["words"].tolist() == [2, 6]
+    assert counted["searched_words"].tolist() == [0, 0]  # the stop words are missing in both
+    first = GopherQuality(min_words=5, min_stop_words=None, min_mean_word_length=None).load()
+    link_counting_kernels([first, GopherRepetition().load()])
+    counted = first._complete_counts({}, documents(["a b", "a b a b a b"]).column("text"), np.zeros(2, np.int64))
+    assert counted["searched_words"].tolist() == [0, 6]
 
 
 def test_a_filter_of_short_runs_does_not_hide_longer_ones_from_the_next():

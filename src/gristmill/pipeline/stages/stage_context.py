@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from gristmill.core.recipe import runs_user_code
+from gristmill.core.step import link_counting_kernels
 from gristmill.engine.worker import nesting
 from gristmill.runtime.pandas_free import block_pandas_import
 
@@ -70,6 +71,8 @@ class StageContext:
             name: [step.load_stopping() if is_watched else step.load() for step in stage.steps]
             for name, stage in self.sources.items()
         }
+        for source_kernels in kernels.values():
+            link_counting_kernels(source_kernels)
         return LoadedContext(self, kernels)
 
 

@@ -4,14 +4,15 @@ All rules are checked on every document. The first rule that fails, in the order
 of documents that each rule alone would have dropped is counted too, as `failed:min_words`. A value equal to a threshold
 is kept.
 
-Adjacent filters count a text once: each hands its counts on in its `StepResult`, and the next one counts only if they
-do not hold all that it needs. Stop words depend on a filter's own lists, so they are never handed on.
+Adjacent filters count a text once: the first one counts what the others need too, for the documents that it keeps, and
+hands its counts on in its `StepResult`. A filter counts only if they do not hold all that it needs. Stop words depend
+on a filter's own lists, so they are never handed on.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -150,11 +151,21 @@ class ScoreFilterKernel:
         self._reasons = (EMPTY, *(rule.name for rule in self._rules))
         self._counters = {"words", *(counter for score in self.scores for counter in score.counters)}
         self._uses_stop_words = STOP_WORDS in self._counters
+        self._needs = RequiredPasses.of_counters(self._counters)
+        self._later_needs = RequiredPasses()
+
+    @property
+    def shared_counters(self) -> frozenset[str]:
+        # Stop words depend on the filter, so that one with stop words counts for itself.
+        return frozenset() if self._uses_stop_words else frozenset(self._counters)
+
+    def count_for(self, counters: frozenset[str]) -> None:
+        self._later_needs = RequiredPasses.of_counters(counters)
 
     @cached_property
     def _counter(self) -> TextCounter:
         lists = [table.get(STOP_WORDS, []) for table in self._tables] if self._uses_stop_words else []
-        return TextCounter(RequiredPasses.of(self.scores), StopWords(lists))
+        return TextCounter(self._needs.with_searches_of(self._later_needs), StopWords(lists))
 
     @cached_property
     def _thresholds(self) -> NDArray[np.float64]:
@@ -229,7 +240,18 @@ class ScoreFilterKernel:
         """Return counts that hold all counters of the rules; what the step before has counted is kept for the next."""
         if self._counters <= counts.keys():
             return counts
-        return {**counts, **self._counter.count(texts, table_of if self._uses_stop_words else None)}
+        choose = None
+        if self._needs == RequiredPasses():  # its rules need the first pass alone
+            choose = partial(self._choose_kept, table_of)
+        return {**counts, **self._counter.count(texts, table_of if self._uses_stop_words else None, choose)}
+
+    def _choose_kept(
+        self, table_of: NDArray[np.int64], counts: Mapping[str, NDArray[np.int64]], rows: slice
+    ) -> NDArray[np.bool_]:
+        """For some documents whether they are kept: what the filters behind this one need of others is not counted."""
+        values = {score.name: score.value(counts) for score in self.scores}
+        is_kept: NDArray[np.bool_] = find_first_failures(self._find_failures(counts, values, table_of[rows])) == 0
+        return is_kept
 
     def _measure_rules(
         self, counts: Mapping[str, NDArray[np.int64]], values: dict[str, NDArray[Any]], table_of: NDArray[np.int64]

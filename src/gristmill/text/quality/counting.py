@@ -6,7 +6,7 @@ batch to batch: 4 MB, and for a document of more than 65,536 words up to 100 MB.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +21,7 @@ from gristmill.text.quality.repeated_lines import count_repeated_lines
 from gristmill.text.quality.repeated_words import count_repeated_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -50,7 +50,10 @@ class RequiredPasses:
 
     @classmethod
     def of(cls, scores: Iterable[Score]) -> RequiredPasses:
-        counters = {counter for score in scores for counter in score.counters}
+        return cls.of_counters({counter for score in scores for counter in score.counters})
+
+    @classmethod
+    def of_counters(cls, counters: Collection[str]) -> RequiredPasses:
         runs = [_RUN_LENGTHS.get(counter, 1) for counter in counters if counter in repeated_words.COUNTERS]
         return cls(
             lines=any(counter in repeated_lines.COUNTERS for counter in counters),
@@ -58,6 +61,15 @@ class RequiredPasses:
             characters=any(counter in character_runs.COUNTERS for counter in counters),
             code=any(counter in code_lines.COUNTERS for counter in counters),
         )
+
+    @property
+    def searches(self) -> bool:
+        """Whether repeated lines or words are searched."""
+        return self.lines or self.longest_run > 0
+
+    def with_searches_of(self, other: RequiredPasses) -> RequiredPasses:
+        """Add the searches for repeated lines and words of another set of scores."""
+        return replace(self, lines=self.lines or other.lines, longest_run=max(self.longest_run, other.longest_run))
 
 
 @dataclass(slots=True)
@@ -132,8 +144,20 @@ class TextCounter:
         self._stop_words = stop_words
         self._scratch = _Scratch(0)
 
-    def count(self, texts: pa.LargeStringArray, stop_list: NDArray[np.int64] | None = None) -> Counts:
-        """Return the counts of each text; null counts as empty. `stop_list`: the list of stop words, -1 for none."""
+    def count(
+        self,
+        texts: pa.LargeStringArray,
+        stop_list: NDArray[np.int64] | None = None,
+        choose: Callable[[Counts, slice], NDArray[np.bool_]] | None = None,
+    ) -> Counts:
+        """Return the counts of each text; null counts as empty.
+
+        Args:
+            texts: A column of texts.
+            stop_list: The list of stop words of each text, -1 for none.
+            choose: Called with the counts of the first pass over some of the texts, and which these are: for each of
+                them whether it is searched for repeated lines and words. For others these counts are 0.
+        """
         data, offsets = get_text_buffers(texts)
         num_texts = len(texts)
         needs = self.needs
@@ -145,6 +169,7 @@ class TextCounter:
         lines = np.zeros((num_texts, len(repeated_lines.COUNTERS)), np.int64)
         words = np.zeros((num_texts, len(repeated_words.COUNTERS)), np.int64)
         code = np.zeros((num_texts, len(code_lines.COUNTERS)), np.int64)
+        is_searched = np.ones(num_texts, np.bool_)
         word_stops, line_stops = np.zeros(num_texts, np.int64), np.zeros(num_texts, np.int64)
         room = self._scratch
         noted_words, noted_lines = (
@@ -158,19 +183,14 @@ class TextCounter:
                 self._stop_words.keys, self._stop_words.numbers, stop_list, last_document, scanned,
                 noted_words, room.word_hashes, word_stops, noted_lines, room.line_hashes, line_stops,
             )  # fmt: skip
+            if choose is not None:
+                scanned_counts = dict(zip(scan.COUNTERS, scanned[first:stop].T, strict=True))
+                is_searched[first:stop] = choose(scanned_counts, slice(first, stop))
             if needs.lines:
                 count_repeated_lines(
-                    data,
-                    offsets,
-                    first,
-                    stop,
-                    room.lines,
-                    room.line_hashes,
-                    line_stops,
-                    room.table,
-                    room.numbers[0],
-                    lines,
-                )
+                    data, offsets, first, stop, is_searched, room.lines, room.line_hashes, line_stops,
+                    room.table, room.numbers[0], lines,
+                )  # fmt: skip
             if needs.code:
                 count_code_lines(
                     data, offsets, first, stop, room.lines, line_stops,
@@ -178,8 +198,8 @@ class TextCounter:
                 )  # fmt: skip
             if needs.longest_run:
                 count_repeated_words(
-                    data, offsets, first, stop, needs.longest_run, room.words, room.word_hashes, word_stops,
-                    room.table, room.numbers, room.keys, room.sums, words,
+                    data, offsets, first, stop, is_searched, needs.longest_run, room.words, room.word_hashes,
+                    word_stops, room.table, room.numbers, room.keys, room.sums, words,
                 )  # fmt: skip
             first = stop
         counts = dict(zip(scan.COUNTERS, scanned.T, strict=True))

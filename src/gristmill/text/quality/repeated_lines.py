@@ -114,6 +114,7 @@ def count_repeated_lines(
     offsets: NDArray[np.int64],
     first: int,
     stop: int,
+    is_searched: NDArray[np.bool_],
     lines: NDArray[np.int32],
     hashes: NDArray[np.uint64],
     line_stops: NDArray[np.int64],
@@ -121,7 +122,7 @@ def count_repeated_lines(
     numbers: NDArray[np.int32],
     counts: NDArray[np.int64],
 ) -> None:
-    """Count in documents `first` to `stop`, whose lines `scan` has noted.
+    """Count in those documents from `first` to `stop` that are searched, whose lines `scan` has noted.
 
     `table` and `numbers` are scratch memory for four times as many and as many numbers as one document has lines.
     """
@@ -129,6 +130,8 @@ def count_repeated_lines(
     for document in range(first, stop):
         own, own_hashes = lines[begin : line_stops[document]], hashes[begin : line_stops[document]]
         begin = line_stops[document]
+        if not is_searched[document]:
+            continue
         _number_lines(data, offsets[document], own, own_hashes, table, numbers)
         row = counts[document]
         row[:] = 0

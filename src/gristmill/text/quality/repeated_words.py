@@ -262,6 +262,7 @@ def count_repeated_words(
     offsets: NDArray[np.int64],
     first: int,
     stop: int,
+    is_searched: NDArray[np.bool_],
     longest: int,
     words: NDArray[np.int32],
     hashes: NDArray[np.uint64],
@@ -272,10 +273,11 @@ def count_repeated_words(
     sums: NDArray[np.int64],
     counts: NDArray[np.int64],
 ) -> None:
-    """Count runs of up to `longest` pieces in documents `first` to `stop`, whose words `scan` has noted.
+    """Count runs of up to `longest` pieces in those documents from `first` to `stop` that are searched.
 
-    All other arrays are scratch memory: `table` for four times as many numbers as one document has words; `keys`, each
-    of the six rows of `room` and of the two of `sums` for one more than it has words. The noted words are overwritten.
+    `scan` has noted their words. All other arrays are scratch memory: `table` for four times as many numbers as one
+    document has words; `keys`, each of the six rows of `room` and of the two of `sums` for one more than it has words.
+    The noted words are overwritten.
     """
     begin = 0
     starts, times, numbers = room[1], room[2], room[5]
@@ -283,6 +285,8 @@ def count_repeated_words(
     for document in range(first, stop):
         own, own_hashes = words[begin : word_stops[document]], hashes[begin : word_stops[document]]
         begin = word_stops[document]
+        if not is_searched[document]:
+            continue
         row = counts[document]
         row[:] = 0
         row[0] = len(own)
