@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 _SCALE = 1 << 20
 _NO_COUNT = 10**15
-_KNOWN_WORDS = 1 << 16
+_KNOWN_WORDS = 1 << 17
 _LINE = 64
 _WORDS_AT_ONCE = 64
 _MAX_PIECES, _PIECE_BYTES = 64, 512
 
 
 class KnownWords:
-    """The sums of words that were seen, and memory to compute others in: 7 MB. Each thread needs its own.
+    """The sums of words that were seen, and memory to compute others in: 13 MB. Each thread needs its own.
 
     A word is known by all of its bytes, so what is in here changes no result.
     """
@@ -33,7 +33,7 @@ class KnownWords:
     def __init__(self, dimensions: int) -> None:
         self.words = np.zeros((_KNOWN_WORDS, 4 + dimensions // 2), np.uint64)
         self.sums = self.words.view(np.int32)
-        self.keys = np.empty((_WORDS_AT_ONCE, 5), np.uint64)
+        self.keys = np.empty((_WORDS_AT_ONCE, 6), np.uint64)
         self.slots = np.empty(_WORDS_AT_ONCE, np.uint64)
         self.letters = np.empty(_MAX_PIECES * _PIECE_BYTES + 2, np.uint32)
         self.hashes = np.empty(3 * len(self.letters), np.uint32)

@@ -23,7 +23,7 @@ _MAX_KNOWN = 24
 """The bytes of the longest words that are cached: three numbers of 64 bits hold them."""
 _COUNT = 3
 _KEY_COLUMNS = 8
-_WORD_START, _WORD_END = 3, 4
+_WORD_START, _WORD_END, _TOUCHED = 3, 4, 5
 _MIN_SUM, _MAX_SUM = -(2**31), 2**31 - 1
 
 _0, _1, _7, _8, _32, _56 = (np.uint64(number) for number in (0, 1, 7, 8, 32, 56))
@@ -295,6 +295,14 @@ def _cut_words(
 
 
 @kernel
+def _touch_entries(known_words: NDArray[np.uint64], slots: NDArray[np.uint64], keys: NDArray[np.uint64]) -> None:
+    """Load the entries of some words: nothing waits for them here, so that many loads are on their way at a time."""
+    last = np.uint64(known_words.shape[1] - 1)
+    for number in range(len(slots)):
+        keys[number, _TOUCHED] = known_words[slots[number], 0] ^ known_words[slots[number], last]
+
+
+@kernel
 def add_texts(
     data: NDArray[np.uint8],
     begins: NDArray[np.int64],
@@ -331,6 +339,7 @@ def add_texts(
         num_vectors: Any = 0
         while position < end:
             position, num_words = _cut_words(data, position, end, np.uint64(len(known_words) - 1), keys, slots)
+            _touch_entries(known_words, slots[:num_words], keys)
             for number in range(num_words):
                 slot = slots[number]
                 first, second, third = keys[number, 0], keys[number, 1], keys[number, 2]
