@@ -7,7 +7,6 @@ from time import monotonic
 import click
 import msgspec
 
-from gristmill.cli.debug import run_debug
 from gristmill.cli.options import Choice, backend_option, json_option, limit_option, recipe_argument
 from gristmill.cli.printing import again
 from gristmill.cli.tables import print_books, print_duplicates, print_lines, print_tokens, print_wrapped
@@ -85,6 +84,8 @@ def command(
             f"--debug prints records, which {'--quiet' if quiet else '--json'} forbids", help="use only one of them"
         )
     if debug or use_pdb:
+        from gristmill.cli.debug import run_debug  # noqa: PLC0415  (imports a debugger)
+
         run_debug(load_recipe(recipe, overrides), limit=limit, use_pdb=use_pdb)
         return
     started = monotonic()

@@ -21,10 +21,8 @@ from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.planning.units import Span
 from gristmill.pipeline.planning.used_plugins import record_plugins
 from gristmill.pipeline.publishing import journal, publish
-from gristmill.pipeline.publishing.mixed_lane import write_mixed_lane
 from gristmill.pipeline.publishing.publish import FinishedSource
 from gristmill.pipeline.stages.input_units import InputUnits
-from gristmill.pipeline.stages.outputs.packing import check_utilisation
 from gristmill.pipeline.stages.outputs.unit_output import StoredStreams, choose_final_output
 from gristmill.pipeline.stages.pack_leftovers import pack_leftovers
 from gristmill.pipeline.stages.receipts import Receipts
@@ -245,6 +243,8 @@ class Execution:
         output = context.sources[source.plan.name].output.leftover_output
         if output is None:
             return
+        from gristmill.pipeline.stages.outputs.packing import check_utilisation  # noqa: PLC0415  (only for rows of tokens)
+
         leftover_units, counters = pack_leftovers(self._runner, context, output, source.units, source.results)
         account = source.books[-1]
         account.counters.update(counters)
@@ -257,6 +257,8 @@ class Execution:
         if not self._plan.joins_sources:
             return None
         unit_results = {source.plan.name: (source.units, source.results) for source in sources}
+        from gristmill.pipeline.publishing.mixed_lane import write_mixed_lane  # noqa: PLC0415  (few recipes need it)
+
         return write_mixed_lane(self._plan, self._runner, self._make_context([]), unit_results)
 
     def _make_empty_books(self, source: _SourceProgress) -> list[Account]:

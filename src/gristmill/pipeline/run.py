@@ -25,7 +25,6 @@ from gristmill.pipeline.publishing.empty_datasets import list_empty_warnings
 from gristmill.pipeline.publishing.locked_output import lock_output
 from gristmill.pipeline.stages.compile_ahead import compile_ahead
 from gristmill.pipeline.stages.options import RunOptions
-from gristmill.shards.dataset import open_dataset
 from gristmill.text.tokenizers import clear_engine_cache
 
 if TYPE_CHECKING:
@@ -64,6 +63,8 @@ class RunResult:
 
     def dataset(self) -> Dataset:
         """Open the dataset for reading."""
+        from gristmill.shards.dataset import open_dataset  # noqa: PLC0415  (most runs do not read what they wrote)
+
         return open_dataset(self.output)
 
     def __repr__(self) -> str:

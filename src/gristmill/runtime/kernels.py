@@ -28,7 +28,6 @@ import pickle
 import platform
 import secrets
 import sys
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from types import FunctionType
@@ -112,6 +111,8 @@ def mark_compiled(modules: Iterable[str]) -> None:
 
 def _find_marker(modules: Iterable[str]) -> Path:
     """Return the path of the marker file. Loads no numba, which takes as long as a small job."""
+    from importlib.metadata import version  # noqa: PLC0415
+
     sources = [Path(spec.origin).read_bytes() for name in modules if (spec := find_spec(name)) and spec.origin]
     shape = (version("numba"), sys.implementation.cache_tag, platform.machine())
     return find_cache_folder_early() / f"compiled-{_digest(b''.join([*sources, repr(shape).encode()])).hex()}"

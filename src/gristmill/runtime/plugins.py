@@ -3,7 +3,7 @@
     [project.entry-points."gristmill.steps"]
     redact = "my_package.redact:Redact"
 
-Finding a plugin reads the metadata of the installed packages, once a process: 20 to 50 ms for 170 packages. A plugin's
+Finding a plugin looks for the entry points of all installed packages, once a process: 2 ms for 170 packages. A plugin's
 module is imported only when its name is used. This module is the only one that reads entry points; the callers
 (`recipe.catalog`, `steps.read.plugin_files`, `pipeline.barriers.table`, `pipeline.jobs.export`) check that the loaded
 object is of the right kind.
@@ -12,8 +12,8 @@ object is of the right kind.
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import importlib.util
+import os
 import re
 import sys
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ import xxhash
 from gristmill.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from importlib.metadata import Distribution, EntryPoint
 
 STEP, BARRIER, READER, EXPORT = "step", "barrier", "reader", "export"
@@ -36,6 +36,8 @@ GROUPS = {
     EXPORT: "gristmill.exports",
 }
 """The group of entry points for each kind of plugin."""
+_MARK = b"[gristmill."
+"""How each of these groups begins in the file `entry_points.txt` of a package."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +144,7 @@ def find_package_of(module: str) -> PluginPackage | None:
 def _scan_packages(path: tuple[str, ...]) -> tuple[Plugin, ...]:
     kinds = {group: kind for kind, group in GROUPS.items()}
     packages: dict[str, list[Plugin]] = {}
-    for distribution in importlib.metadata.distributions(path=list(path)):
-        # Most packages have no entry point of ours: parsing their metadata would cost more than finding them.
-        if "[gristmill." not in (distribution.read_text("entry_points.txt") or ""):
-            continue
+    for distribution in _find_distributions(path):
         package = PluginPackage(distribution.name, distribution.version, distribution)
         key = re.sub(r"[-_.]+", "-", package.name).lower()
         if key not in packages:  # as for modules, the first on sys.path counts
@@ -155,6 +154,41 @@ def _scan_packages(path: tuple[str, ...]) -> tuple[Plugin, ...]:
                 if entry_point.group in kinds
             ]
     return tuple(plugin for key in sorted(packages) for plugin in packages[key])
+
+
+def _find_distributions(path: Iterable[str]) -> Iterator[Distribution]:
+    """Find the packages with entry points of ours, in the order of the path.
+
+    Most packages have none. `importlib.metadata` takes 15 ms to import and makes objects for all of them, so folders
+    are searched without it; it is left to search zip files.
+    """
+    for root in path:
+        try:
+            names = os.listdir(root or ".")  # noqa: PTH208
+        except NotADirectoryError:
+            from importlib.metadata import distributions  # noqa: PLC0415
+
+            for distribution in distributions(path=[root]):
+                if _MARK.decode() in (distribution.read_text("entry_points.txt") or ""):
+                    yield distribution
+            continue
+        except OSError:
+            continue
+        for name in names:
+            if name.lower().endswith((".dist-info", ".egg-info", "egg-info")):
+                folder = Path(root, name)
+                if _has_our_entry_points(folder):
+                    from importlib.metadata import Distribution  # noqa: PLC0415
+
+                    yield Distribution.at(folder)
+
+
+def _has_our_entry_points(folder: Path) -> bool:
+    try:
+        with open(f"{folder}/entry_points.txt", "rb") as file:  # noqa: PTH123
+            return _MARK in file.read()
+    except OSError:
+        return False
 
 
 def _list_recorded_files(distribution: Distribution) -> Iterator[tuple[str, Path]]:

@@ -26,7 +26,6 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
 from hashlib import blake2b
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -34,6 +33,7 @@ import msgspec
 
 from gristmill.core.cache_folders import choose_cache_folder
 from gristmill.storage.commit import make_folder, write_file
+from gristmill.storage.installed_versions import find_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -167,7 +167,7 @@ def _remove_oldest(folder: Path) -> None:
 @cache
 def _describe_installation() -> dict[str, Any] | None:
     """Describe the code that gives answers and the machine that runs it; None if the code is not in plain files."""
-    package = Path(__file__).parent.parent
+    package = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120
     try:
         sources = sorted(_list_sources(package))
     except OSError:
@@ -180,9 +180,9 @@ def _describe_installation() -> dict[str, Any] | None:
     }
 
 
-def _list_sources(folder: Path) -> list[tuple[str, int, int]]:
+def _list_sources(package: str) -> list[tuple[str, int, int]]:
     sources: list[tuple[str, int, int]] = []
-    folders = [os.fspath(folder)]
+    folders = [package]
     while folders:
         with os.scandir(folders.pop()) as entries:
             for entry in entries:
@@ -190,7 +190,7 @@ def _list_sources(folder: Path) -> list[tuple[str, int, int]]:
                     folders.append(entry.path)
                 elif entry.name.endswith(".py"):
                     status = entry.stat()
-                    sources.append((os.path.relpath(entry.path, folder), status.st_size, status.st_mtime_ns))
+                    sources.append((entry.path[len(package) :], status.st_size, status.st_mtime_ns))
     return sources
 
 
@@ -206,8 +206,8 @@ def _describe_processor() -> str:
 
 def _find_version(name: str) -> str | None:
     try:
-        return version(name)
-    except PackageNotFoundError:
+        return find_version(name)
+    except ModuleNotFoundError:  # which importlib's own error for this is
         return None
 
 

@@ -5,7 +5,8 @@ from gristmill_testing.chat_templates import CHATML, END_BETWEEN, NO_END, SWITCH
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gristmill.text.chats import ChatOptions, ExampleMaker, FoundTemplate, check_template
+from gristmill.text.chats import ChatOptions, ExampleMaker, FoundTemplate
+from gristmill.text.chats.check_template import check_template
 
 END = "<|im_end|>"
 VARIABLES = {"eos_token": "</s>"}

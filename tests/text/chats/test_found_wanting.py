@@ -9,7 +9,8 @@ from gristmill_testing.small_tokenizers import changed, trained
 
 from gristmill.core.books import Account
 from gristmill.core.records import ORIGIN
-from gristmill.text.chats import ChatOptions, ExampleMaker, FoundTemplate, NotAChat, find_template
+from gristmill.text.chats import ChatOptions, ExampleMaker, FoundTemplate, NotAChat
+from gristmill.text.chats.find_template import find_template
 from gristmill.text.tokenizers import find_tokenizer, load_engine
 
 END = "<|im_end|>"

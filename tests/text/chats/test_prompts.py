@@ -16,7 +16,8 @@ from gristmill_testing.chat_templates import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gristmill.text.chats import ChatOptions, ExampleMaker, FoundTemplate, NotAChat, check_template
+from gristmill.text.chats import ChatOptions, ExampleMaker, FoundTemplate, NotAChat
+from gristmill.text.chats.check_template import check_template
 
 END = "<|im_end|>"
 VARIABLES = {"bos_token": "<s>"}

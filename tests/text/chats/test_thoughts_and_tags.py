@@ -14,14 +14,8 @@ from gristmill_testing.chat_templates import (
 from gristmill_testing.rendering import SPECIALS
 from gristmill_testing.small_tokenizers import trained as trained_tokenizer
 
-from gristmill.text.chats import (
-    ChatOptions,
-    ExampleMaker,
-    FoundTemplate,
-    NotAChat,
-    check_template,
-    find_unknown_tokens,
-)
+from gristmill.text.chats import ChatOptions, ExampleMaker, FoundTemplate, NotAChat, find_unknown_tokens
+from gristmill.text.chats.check_template import check_template
 from gristmill.text.tokenizers import find_tokenizer, read_facts
 
 END = "<|im_end|>"

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.errors import UsageError
-from gristmill.text.tokenizers import check_tokenizer, find_tokenizer, load_engine, save_tokenizer, train_bpe
+from gristmill.text.tokenizers import find_tokenizer, load_engine, save_tokenizer, train_bpe
+from gristmill.text.tokenizers.check_tokenizer import check_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -5,20 +5,11 @@ The barrier of a step from an installed package is the package's entry point of 
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import UsageError
-from gristmill.pipeline.barriers.deduplicate.barrier import DeduplicateBarrier
-from gristmill.pipeline.barriers.limit import LimitBarrier
-from gristmill.pipeline.barriers.mix import MixBarrier
-from gristmill.pipeline.barriers.shuffle import ShuffleBarrier
-from gristmill.pipeline.barriers.split import SplitBarrier
 from gristmill.runtime.plugins import BARRIER, GROUPS, find_plugin
-from gristmill.steps.deduplicate.deduplicate import Deduplicate
-from gristmill.steps.limit import Limit
-from gristmill.steps.mix import Mix
-from gristmill.steps.shuffle import Shuffle
-from gristmill.steps.split import SplitByCount
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,14 +17,17 @@ if TYPE_CHECKING:
     from gristmill.core.step import GlobalStep
     from gristmill.pipeline.barriers.base import Barrier
 
-BARRIERS: dict[type[GlobalStep], Callable[[Any], Barrier]] = {
-    Deduplicate: DeduplicateBarrier,
-    Limit: LimitBarrier,
-    Mix: MixBarrier,
-    Shuffle: ShuffleBarrier,
-    SplitByCount: SplitBarrier,
+BARRIERS: dict[str, str] = {
+    "gristmill.steps.deduplicate.deduplicate.Deduplicate": (
+        "gristmill.pipeline.barriers.deduplicate.barrier.DeduplicateBarrier"
+    ),
+    "gristmill.steps.limit.Limit": "gristmill.pipeline.barriers.limit.LimitBarrier",
+    "gristmill.steps.mix.Mix": "gristmill.pipeline.barriers.mix.MixBarrier",
+    "gristmill.steps.shuffle.Shuffle": "gristmill.pipeline.barriers.shuffle.ShuffleBarrier",
+    "gristmill.steps.split.SplitByCount": "gristmill.pipeline.barriers.split.SplitBarrier",
 }
-"""By the class of a global step: what makes its barrier from the step. A subclass has the barrier of its base."""
+"""By the class of a global step: the class that makes its barrier from the step, imported when a recipe needs it. A
+subclass has the barrier of its base."""
 
 
 def make_barrier(step: GlobalStep) -> Barrier:
@@ -42,13 +36,19 @@ def make_barrier(step: GlobalStep) -> Barrier:
     Raises:
         UsageError: No barrier is registered for the step's class.
     """
-    make = next((BARRIERS[base] for base in type(step).__mro__ if base in BARRIERS), None)
-    if make is None:
-        make = _load_barrier(step)
+    bases = (f"{base.__module__}.{base.__qualname__}" for base in type(step).__mro__)
+    home = next((BARRIERS[base] for base in bases if base in BARRIERS), None)
+    make = _load_plugin_barrier(step) if home is None else _import_barrier(home)
     return make(step)
 
 
-def _load_barrier(step: GlobalStep) -> Callable[[Any], Barrier]:
+def _import_barrier(home: str) -> Callable[[Any], Barrier]:
+    module, _, name = home.rpartition(".")
+    barrier: Callable[[Any], Barrier] = getattr(import_module(module), name)
+    return barrier
+
+
+def _load_plugin_barrier(step: GlobalStep) -> Callable[[Any], Barrier]:
     """Load the barrier of a step that is not built in."""
     plugin = find_plugin(BARRIER, step.name)
     if plugin is None:

@@ -15,7 +15,8 @@ from gristmill.steps.read import Read, choose_training_files, file_format, list_
 from gristmill.steps.records.columns import require_column
 from gristmill.storage.compression import find_codec
 from gristmill.storage.paths import find_files
-from gristmill.text.tokenizers import check_tokenizer, find_tokenizer, save_tokenizer, train_bpe
+from gristmill.text.tokenizers import find_tokenizer, save_tokenizer, train_bpe
+from gristmill.text.tokenizers.check_tokenizer import check_tokenizer
 from gristmill.text.tokenizers.train import END_OF_TEXT, check_free
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ What decides none (workers, backend, timeouts, limits) is not part of them.
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 import sys
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ import xxhash
 
 from gristmill.core.recipe import step_parameters
 from gristmill.runtime.function import Function
+from gristmill.storage.installed_versions import find_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,7 +27,7 @@ _FINGERPRINTED_LIBRARIES = ("lz4", "msgspec", "numpy", "pyarrow", "xxhash", "zst
 
 def find_versions() -> dict[str, str]:
     """Find the versions that the output depends on, for fingerprints and the manifest."""
-    libraries = {name: importlib.metadata.version(name) for name in _FINGERPRINTED_LIBRARIES}
+    libraries = {name: find_version(name) for name in _FINGERPRINTED_LIBRARIES}
     # Not imported by name: in the layer contract the package itself is above everything that it exports.
     own = sys.modules["gristmill"].__version__
     return {"gristmill": own, "python": platform.python_version(), **libraries}

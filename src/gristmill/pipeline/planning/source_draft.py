@@ -6,6 +6,7 @@ added that gives them the same columns; then each becomes a plan, with its steps
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -39,8 +40,7 @@ from gristmill.pipeline.planning.units import UNIT_BYTES
 from gristmill.pipeline.planning.used_plugins import name_missing_packages, read_recorded_plugins
 from gristmill.shards.formats.shard_format import open_encoder
 from gristmill.steps.limit import FirstRecords
-from gristmill.steps.read import needs_scan, refuse_text_keys
-from gristmill.steps.render.link_chats import link_chat_steps, mark_tokenized_render
+from gristmill.steps.read import needs_scan
 from gristmill.storage.compression import find_codec
 
 if TYPE_CHECKING:
@@ -54,6 +54,9 @@ if TYPE_CHECKING:
     from gristmill.steps.write import Write
 
 
+_RENDER = "gristmill.steps.render.render"
+
+
 class StepResolver:
     """Resolves the steps of all sources; those that sources share are looked up once."""
 
@@ -65,6 +68,11 @@ class StepResolver:
     def resolve_all(self, source: str, steps: Sequence[Step], row_length: int | None) -> tuple[Step, ...]:
         """Resolve the steps of a source, after those of its chats have been linked."""
         with _add_source_note(source):
+            # Where nobody has imported the class, no step is a `render`. The modules of chats take 50 ms to import.
+            if _RENDER not in sys.modules:
+                return tuple(map(self._resolve, steps))
+            from gristmill.steps.render.link_chats import link_chat_steps, mark_tokenized_render  # noqa: PLC0415
+
             return mark_tokenized_render([self._resolve(step) for step in link_chat_steps(steps, row_length)])
 
     def _resolve(self, step: Step) -> Step:
@@ -123,6 +131,8 @@ def draft_source(
         # Documents are written with all their columns, unless the recipe names or selects some. Tokens have no others.
         keeps_all = not inputs.read.columns and not any(step.selects_columns for step in steps)
         if tokenizer is not None:
+            from gristmill.steps.read import refuse_text_keys  # noqa: PLC0415  (few sources are datasets of tokens)
+
             refuse_text_keys(read)
         check_split_steps(files, steps)
         files_hash = hash_files(read, files)

@@ -14,7 +14,6 @@ from gristmill.core.errors import ItemTimeoutError, OutOfMemoryError, UsageError
 from gristmill.core.recipe import runs_user_code
 from gristmill.engine.tasks import Task, run_tasks
 from gristmill.runtime.pandas_free import block_pandas_import
-from gristmill.text.chats.jinja import ChatTemplate
 from gristmill.text.chats.template_limits import MAX_GROWTH_BYTES
 
 if TYPE_CHECKING:
@@ -77,6 +76,8 @@ def run_with_limits(
 
 def _set_up_worker(function: Callable[[Any], Any], argument: Any, steps: Sequence[LocalStep]) -> Any:
     """Load Jinja and tokenizers before the clock runs: they take seconds, which no template is to blame for."""
+    from gristmill.text.chats.jinja import ChatTemplate  # noqa: PLC0415  (only chats need it)
+
     functions = [step for step in steps if runs_user_code([step]) and not step.runs_untrusted_code]
     if not functions:
         block_pandas_import()

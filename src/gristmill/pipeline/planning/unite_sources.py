@@ -15,10 +15,9 @@ import pyarrow as pa
 from gristmill.core.json_text import JSON_TYPE, has_floats, is_json, make_field, reason_for_json
 from gristmill.core.records import ORIGIN, OTHER_FIELDS, RECORD, RECORD_TYPE, SPLIT, TEXT
 from gristmill.core.step import GlobalStep, LocalStep
-from gristmill.steps.read.schema import REST
 from gristmill.steps.records.columns import has_text_beside, list_value_columns
 from gristmill.steps.records.source_column import SOURCE
-from gristmill.steps.unite.field_types import FieldType, unite_types, without_nulls
+from gristmill.steps.unite.field_types import REST, FieldType, unite_types, without_nulls
 from gristmill.steps.unite.unite_columns import UniteColumns
 
 if TYPE_CHECKING:

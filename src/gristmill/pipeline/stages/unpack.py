@@ -21,7 +21,6 @@ from gristmill.steps.read import (
     StreamDamage,
     UnpackedPiece,
     file_format,
-    index_cells,
     open_for_unpacking,
     read_unpacked_chunks,
 )
@@ -148,6 +147,8 @@ def _index_tar(unpack: UnpackTask, stage: StageContext, context: Context) -> Unp
             damage = _unpack_tar(path, unpacked, context)
             unpacked.commit()
         path = str(unpacked.path)
+    from gristmill.steps.read import index_cells  # noqa: PLC0415  (only tars need it)
+
     index, starts = index_cells(path, unpack.max_cells)
     content = index.to_bytes()
     index_path = f"{unpack.stem}.tarindex"

@@ -6,7 +6,7 @@ footer: the blocks of its batches in order, however tasks grouped them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
 import pyarrow as pa
@@ -55,6 +55,14 @@ class Encoder(Protocol):
         """Encode one batch; a batch without rows gives no bytes."""
 
     def footer(self) -> bytes: ...
+
+
+@runtime_checkable
+class KeyedEncoder(Encoder, Protocol):
+    """An encoder whose records have keys, which must differ from that of the record before."""
+
+    def block_after(self, batch: pa.RecordBatch, previous: str | None) -> tuple[bytes, str | None]:
+        """Encode records that follow one with the key `previous`; return the block and the key of its last record."""
 
 
 class ShardReader(Protocol):

@@ -7,7 +7,7 @@
 | jsonl | reading on from the row read last; an earlier row, from the start | 1 MiB, or one record |
 | webdataset | one seek, by an index that the first such row builds: 9 µs a member | 33 bytes a member and its name |
 
-In order, every format is read once from front to back.
+In order, every format is read once from front to back. A format is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ from gristmill.core.records import CARRIES_ALL, ORIGIN, PATH, RECORD, SPLIT, TYP
 from gristmill.shards.arrow_stream import read_mapped_batches
 from gristmill.shards.canonical import canonicalize_schema
 from gristmill.shards.formats.arrow import ArrowEncoder, ArrowShard, TokenShard
-from gristmill.shards.formats.jsonl import JsonlEncoder, JsonlShard
-from gristmill.shards.formats.parquet import ParquetEncoder, ParquetShard, write_parquet
-from gristmill.shards.formats.tar import TarEncoder, TarShard
+from gristmill.shards.formats.base import KeyedEncoder
 from gristmill.shards.token_rows import KINDS, ORIGINS
 
 if TYPE_CHECKING:
@@ -83,22 +81,30 @@ def open_encoder(format: ShardFormat, schema: pa.Schema) -> Encoder:
     if format.name == "arrow":
         return ArrowEncoder(columns)
     if format.name == "parquet":
+        from gristmill.shards.formats.parquet import ParquetEncoder  # noqa: PLC0415
+
         return ParquetEncoder(columns)
     if format.name == "webdataset":
+        from gristmill.shards.formats.tar import TarEncoder  # noqa: PLC0415
+
         return TarEncoder(columns, has_record)
+    from gristmill.shards.formats.jsonl import JsonlEncoder  # noqa: PLC0415
+
     return JsonlEncoder(columns, has_record, format.suffix, cast("Codec | None", format.codec))
 
 
 def write_shard(format: ShardFormat, schema: pa.Schema, batches: Iterable[pa.RecordBatch], sink: ByteSink) -> None:
     """Write a whole shard: the same bytes as header + blocks + footer, in the formats that concatenate."""
     encoder = open_encoder(format, schema)
-    if isinstance(encoder, ParquetEncoder):
+    if format.name == "parquet":
+        from gristmill.shards.formats.parquet import write_parquet  # noqa: PLC0415
+
         write_parquet(encoder.schema, format.codec, batches, sink)
         return
     sink.write(encoder.header())
     key: str | None = None
     for batch in batches:
-        if isinstance(encoder, TarEncoder):
+        if isinstance(encoder, KeyedEncoder):
             block, key = encoder.block_after(batch, key)
         else:
             block = encoder.block(batch)
@@ -114,9 +120,15 @@ def open_shard(path: Path, format: str, kind: str = "documents", schema: pa.Sche
     if format == "arrow":
         return ArrowShard(path, schema)
     if format == "parquet":
+        from gristmill.shards.formats.parquet import ParquetShard  # noqa: PLC0415
+
         return ParquetShard(path, schema)
     if format == "jsonl":
+        from gristmill.shards.formats.jsonl import JsonlShard  # noqa: PLC0415
+
         return JsonlShard(path)
+    from gristmill.shards.formats.tar import TarShard  # noqa: PLC0415
+
     return TarShard(path)
 
 

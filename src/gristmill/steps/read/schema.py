@@ -1,4 +1,7 @@
-"""The schema of a source, fixed before the run, so that all its tasks make batches with the same columns."""
+"""The schema of a source, fixed before the run, so that all its tasks make batches with the same columns.
+
+What only one format needs is imported where that format is planned: it takes longer than planning a small source.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from gristmill.core.errors import CorruptStreamError, UsageError
-from gristmill.core.json_text import JSON_TYPE, make_field
+from gristmill.core.json_text import make_field
 from gristmill.core.records import (
     CARRIES_ALL,
     KEY,
@@ -25,37 +28,16 @@ from gristmill.core.records import (
 )
 from gristmill.runtime.plugins import READER, refuse_shadowed
 from gristmill.steps.read.cells import CELL_BYTES
-from gristmill.steps.read.csv_files.csv_file import RowDecoder
-from gristmill.steps.read.csv_files.csv_layout import find_csv_layout, read_csv_head
 from gristmill.steps.read.formats import JSON_FORMATS, file_format
-from gristmill.steps.read.json_files.json_elements import ElementScanner
-from gristmill.steps.read.json_files.json_layout import find_elements
 from gristmill.steps.read.json_files.json_types import (
     decode_sample,
     find_values,
     infer_column_types,
     make_missing_field_error,
 )
-from gristmill.steps.read.json_files.python_values import REFUSED_LINE
-from gristmill.steps.read.plugin_files import read_plugin_records
 from gristmill.steps.read.raw_cells.delimited_file import BYTE_ORDER_MARK, read_unpacked_chunks
 from gristmill.steps.read.read import FORMATS
-from gristmill.steps.read.tables.arrow import read_arrow_schema
-from gristmill.steps.read.tables.column_mapper import (
-    check_text_column,
-    find_type,
-    find_unnamed_columns,
-    is_own_other_fields,
-    join_file_columns,
-    make_missing_column_error,
-    unite_file_columns,
-)
-from gristmill.steps.read.tables.parquet import check_footers, read_parquet_schema
-from gristmill.steps.read.tables.token_documents import documents_schema, holds_token_rows
-from gristmill.steps.read.tar_files.member_columns import infer_member_types
-from gristmill.steps.read.tar_files.tar_samples import JSON, TarSample, TarSampleWalk, add_members_to_json, member_path
-from gristmill.steps.read.tar_files.tar_stream import TarStream
-from gristmill.steps.unite.field_types import FieldType, infer_field_types
+from gristmill.steps.unite.field_types import REST, FieldType, infer_field_types
 from gristmill.storage.compression import find_codec
 from gristmill.storage.remote_files import find_protocol
 
@@ -65,14 +47,13 @@ if TYPE_CHECKING:
     from gristmill.core.records import SourceFile
     from gristmill.steps.read.cells import ElementRange
     from gristmill.steps.read.read import Read
+    from gristmill.steps.read.tar_files.tar_samples import TarSample
 
 _MAX_SAMPLED = 16
 _MAX_LOCAL_FOOTERS = 256
 _SAMPLE_BYTES = 256 << 10
 _ALL_SAMPLES_BYTES = 4 << 20
 _MAX_SAMPLES = 200
-REST = FieldType(JSON_TYPE, "what has no column")
-"""The type of `other_fields`, for the plan."""
 
 
 def plan_schema(
@@ -103,13 +84,15 @@ def _plan_file_schema(
     """
     kind = check_source_format(read, files)
     is_stored, is_local = kind in ("parquet", "arrow"), find_protocol(files[0].path) is None
-    if (
-        kind == "arrow"
-        and read.format == "gristmill"
-        and holds_token_rows(stored_schema := read_arrow_schema(files[0].path))
-    ):
-        return documents_schema(stored_schema, files[0].path)
+    if kind == "arrow" and read.format == "gristmill":
+        from gristmill.steps.read.tables.arrow import read_arrow_schema  # noqa: PLC0415
+        from gristmill.steps.read.tables.token_documents import documents_schema, holds_token_rows  # noqa: PLC0415
+
+        if holds_token_rows(stored_schema := read_arrow_schema(files[0].path)):
+            return documents_schema(stored_schema, files[0].path)
     if kind == "parquet" and is_local:
+        from gristmill.steps.read.tables.parquet import check_footers  # noqa: PLC0415
+
         check_footers(files)
     if not has_text and kind not in ("jsonl", "parquet", "arrow"):
         raise UsageError(
@@ -180,24 +163,29 @@ def _plan_stored_columns(
     read: Read, files: Sequence[SourceFile], kind: str, *, carries_all: bool, has_text: bool, sees_all: bool
 ) -> dict[str, FieldType]:
     """Return the columns of Parquet or Arrow files. In a file that lacks a column it is null; all must not lack it."""
+    from gristmill.steps.read.tables import column_mapper  # noqa: PLC0415
+    from gristmill.steps.read.tables.arrow import read_arrow_schema  # noqa: PLC0415
+    from gristmill.steps.read.tables.parquet import read_parquet_schema  # noqa: PLC0415
+
     named, loose = [], []
     needs_rest = not sees_all
     schema = pa.schema([])
     for file in files:
         schema = read_parquet_schema(file.path) if kind == "parquet" else read_arrow_schema(file.path)
         if has_text:
-            check_text_column(schema, read.text, file.path)
-        types = {name: find_type(schema, name) for name in read.columns}
+            column_mapper.check_text_column(schema, read.text, file.path)
+        types = {name: column_mapper.find_type(schema, name) for name in read.columns}
         named.append((file.path, {name: each for name, each in types.items() if each is not None}))
         if carries_all:
-            unnamed_columns = find_unnamed_columns(schema, read, has_text=has_text)
+            unnamed_columns = column_mapper.find_unnamed_columns(schema, read, has_text=has_text)
             loose.append({name: each for name, each in unnamed_columns.items() if each is not None})
-            needs_rest = needs_rest or None in unnamed_columns.values() or any(map(is_own_other_fields, schema))
-    joined = join_file_columns(named)
+            needs_rest = needs_rest or None in unnamed_columns.values()
+            needs_rest = needs_rest or any(map(column_mapper.is_own_other_fields, schema))
+    joined = column_mapper.join_file_columns(named)
     for name in read.columns:
         if name not in joined:
-            raise make_missing_column_error(schema, name, files[-1].path)
-    columns = {name: FieldType(joined[name]) for name in read.columns} | unite_file_columns(loose)
+            raise column_mapper.make_missing_column_error(schema, name, files[-1].path)
+    columns = {name: FieldType(joined[name]) for name in read.columns} | column_mapper.unite_file_columns(loose)
     return columns | {OTHER_FIELDS: REST} if carries_all and needs_rest else columns
 
 
@@ -241,6 +229,8 @@ def _sample_records(read: Read, file: SourceFile, most: int) -> Iterator[bytes]:
     if file_format(file.path, read.format) != "webdataset":
         yield from _sample_json(read, file, most)
     else:
+        from gristmill.steps.read.tar_files.tar_samples import JSON, add_members_to_json  # noqa: PLC0415
+
         for sample in _sample_members(file, read, None):
             add_members_to_json(sample)
             yield sample.members.get(JSON, b"{}")
@@ -260,13 +250,24 @@ def _sample_json(read: Read, file: SourceFile, most: int) -> Iterable[bytes]:
     if kind not in FORMATS:
         return _sample_plugin_records(file, kind, most)
     if kind == "csv":
+        from gristmill.steps.read.csv_files.csv_file import RowDecoder  # noqa: PLC0415
+        from gristmill.steps.read.csv_files.csv_layout import find_csv_layout, read_csv_head  # noqa: PLC0415
+
         layout = find_csv_layout(read, file.path)
         return RowDecoder(read, layout).sample(read_csv_head(read, file.path, layout, most))
-    elements = find_elements(read, file.path) if kind == "json" else None
-    return _sample_lines(file, most) if elements is None else _sample_elements(file, elements, most)
+    if kind == "json":
+        from gristmill.steps.read.json_files.json_layout import find_elements  # noqa: PLC0415
+
+        elements = find_elements(read, file.path)
+        if elements is not None:
+            return _sample_elements(file, elements, most)
+    return _sample_lines(file, most)
 
 
 def _sample_plugin_records(file: SourceFile, format: str, most: int) -> Iterator[bytes]:
+    from gristmill.steps.read.json_files.python_values import REFUSED_LINE  # noqa: PLC0415
+    from gristmill.steps.read.plugin_files import read_plugin_records  # noqa: PLC0415
+
     num_bytes = 0
     with closing(read_plugin_records(file.path, format)) as records, suppress(CorruptStreamError):
         for line in records:
@@ -284,6 +285,8 @@ def _sample_lines(file: SourceFile, most: int) -> list[bytes]:
 
 
 def _sample_elements(file: SourceFile, elements: ElementRange, most: int) -> Iterator[bytes]:
+    from gristmill.steps.read.json_files.json_elements import ElementScanner  # noqa: PLC0415
+
     data = _read_head(file, elements.start, b"", most)
     split = ElementScanner(is_open=not elements.is_array).split(data)
     for start, stop in zip(split.starts.tolist(), split.stops.tolist(), strict=True):
@@ -310,6 +313,9 @@ def _read_head(file: SourceFile, start: int, separator: bytes, most: int) -> byt
 
 
 def _plan_member_columns(read: Read, files: Sequence[SourceFile], *, carries_all: bool) -> dict[str, FieldType]:
+    from gristmill.steps.read.tar_files.member_columns import infer_member_types  # noqa: PLC0415
+    from gristmill.steps.read.tar_files.tar_samples import member_path  # noqa: PLC0415
+
     text, paths = member_path(read, read.text), {name: member_path(read, name) for name in read.columns}
     needed = None if carries_all else frozenset(path.member for path in (text, *paths.values()))
     samples = [sample for file in files for sample in _sample_members(file, read, needed)]
@@ -335,6 +341,9 @@ def _plan_member_columns(read: Read, files: Sequence[SourceFile], *, carries_all
 
 
 def _sample_members(file: SourceFile, read: Read, needed: frozenset[str] | None) -> list[TarSample]:
+    from gristmill.steps.read.tar_files.tar_samples import TarSample, TarSampleWalk  # noqa: PLC0415
+    from gristmill.steps.read.tar_files.tar_stream import TarStream  # noqa: PLC0415
+
     with closing(read_unpacked_chunks(file.path)) as chunks:
         walk = TarSampleWalk(TarStream(chunks), file.id, needed, read.max_record_bytes, cell_bytes=1 << 62)
         return [sample for sample in itertools.islice(walk.walk(), _MAX_SAMPLES) if isinstance(sample, TarSample)]

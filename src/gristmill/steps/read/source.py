@@ -12,23 +12,14 @@ from gristmill.core.errors import UsageError
 from gristmill.core.records import SPLIT, SourceFile
 from gristmill.core.splits import ALL_AS_TRAIN, TRAIN, choose_splits, looks_held_out
 from gristmill.steps.read.cells import CELL_BYTES, ElementRange, FileReader, UnpackedPiece
-from gristmill.steps.read.csv_files.csv_file import CsvFile, CsvReader
-from gristmill.steps.read.csv_files.csv_layout import find_csv_layout
 from gristmill.steps.read.dataset_folders.gristmill_dataset import find_datasets_tokenizer, find_shards, holds_datasets
 from gristmill.steps.read.dataset_folders.hub_folder import find_hub_files
 from gristmill.steps.read.dataset_folders.hugging_face import find_saved_files, is_dataset_folder
 from gristmill.steps.read.formats import JSON_FORMATS, file_format
-from gristmill.steps.read.json_files.json_array import ElementFile, JsonArrayReader
-from gristmill.steps.read.json_files.json_layout import find_elements
 from gristmill.steps.read.json_files.json_lines import LINE_END, JsonLinesReader
-from gristmill.steps.read.plugin_files import PluginFile, PluginReader
 from gristmill.steps.read.raw_cells.delimited_file import DelimitedFile
 from gristmill.steps.read.read import FORMATS
 from gristmill.steps.read.split_column import WithSplit
-from gristmill.steps.read.tables.arrow import ArrowReader
-from gristmill.steps.read.tables.parquet import ParquetReader
-from gristmill.steps.read.tar_files.webdataset import WebDatasetReader
-from gristmill.steps.read.text_files import DelimitedTextReader, WholeTextReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,14 +27,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from gristmill.shards.tokenizer_snapshot import TokenizerSnapshot
+    from gristmill.steps.read.csv_files.csv_file import CsvFile
     from gristmill.steps.read.read import Read
     from gristmill.storage.paths import ListedFile
-
-_COLUMNAR_READERS: dict[str, type[ParquetReader | ArrowReader]] = {
-    "parquet": ParquetReader,
-    "arrow": ArrowReader,
-    "hugging_face": ArrowReader,
-}
 
 
 def with_detected_format(read: Read, listed_files: Sequence[ListedFile]) -> Read:
@@ -185,26 +171,47 @@ def open_reader(
         piece: The piece to read instead of the file itself.
         cell_bytes: The size of a cell; part of the output's identity.
     """
+    # Readers are imported here, by format: all of them take longer to import than a small file takes to read.
     if SPLIT in schema.names:
         inner = schema.remove(schema.get_field_index(SPLIT))
         reader = open_reader(read, file, inner, piece=piece, cell_bytes=cell_bytes)
         return WithSplit(reader, schema, {file.id: file.split or TRAIN})
     kind = file_format(file.path, read.format)
     if kind not in FORMATS:
+        from gristmill.steps.read.plugin_files import PluginFile, PluginReader  # noqa: PLC0415
+
         return PluginReader(read, PluginFile(file, kind, cell_bytes), schema)
     elements = _find_json_elements(read, file, piece, kind)
     if elements is not None:
+        from gristmill.steps.read.json_files.json_array import ElementFile, JsonArrayReader  # noqa: PLC0415
+
         return JsonArrayReader(read, ElementFile(file, elements, read.max_record_bytes, piece, cell_bytes), schema)
     if kind == "csv":
+        from gristmill.steps.read.csv_files.csv_file import CsvReader  # noqa: PLC0415
+
         return CsvReader(read, _open_csv(read, file, piece, cell_bytes), schema)
     if kind in JSON_FORMATS or (kind == "text" and read.separator is not None):
         cells = _open_delimited(read, file, piece, cell_bytes)
-        return (JsonLinesReader if kind in JSON_FORMATS else DelimitedTextReader)(read, cells, schema)
+        if kind in JSON_FORMATS:
+            return JsonLinesReader(read, cells, schema)
+        from gristmill.steps.read.text_files import DelimitedTextReader  # noqa: PLC0415
+
+        return DelimitedTextReader(read, cells, schema)
     if kind == "text":
+        from gristmill.steps.read.text_files import WholeTextReader  # noqa: PLC0415
+
         return WholeTextReader(read, file, schema)
     if kind == "webdataset":
+        from gristmill.steps.read.tar_files.webdataset import WebDatasetReader  # noqa: PLC0415
+
         return WebDatasetReader(read, file, schema, piece=piece, cell_bytes=cell_bytes)
-    return _COLUMNAR_READERS[kind](read, file, schema, cell_bytes=cell_bytes)
+    if kind == "parquet":
+        from gristmill.steps.read.tables.parquet import ParquetReader  # noqa: PLC0415
+
+        return ParquetReader(read, file, schema, cell_bytes=cell_bytes)
+    from gristmill.steps.read.tables.arrow import ArrowReader  # noqa: PLC0415
+
+    return ArrowReader(read, file, schema, cell_bytes=cell_bytes)
 
 
 def needs_scan(read: Read, file: SourceFile) -> bool:
@@ -228,11 +235,16 @@ def open_for_unpacking(
         return _open_csv(read, file, None, cell_bytes), None
     elements = _find_json_elements(read, file, None, kind)
     if elements is not None:
+        from gristmill.steps.read.json_files.json_array import ElementFile  # noqa: PLC0415
+
         return ElementFile(file, elements, read.max_record_bytes, cell_bytes=cell_bytes), elements
     return _open_delimited(read, file, None, cell_bytes), None
 
 
 def _open_csv(read: Read, file: SourceFile, piece: UnpackedPiece | None, cell_bytes: int) -> CsvFile:
+    from gristmill.steps.read.csv_files.csv_file import CsvFile  # noqa: PLC0415
+    from gristmill.steps.read.csv_files.csv_layout import find_csv_layout  # noqa: PLC0415
+
     layout = find_csv_layout(read, file.path)
     return CsvFile(file, layout, read.max_record_bytes, piece, cell_bytes, read.encoding)
 
@@ -241,7 +253,11 @@ def _find_json_elements(read: Read, file: SourceFile, piece: UnpackedPiece | Non
     """Find the records of a JSON file that does not hold lines."""
     if piece is not None:
         return piece.elements
-    return find_elements(read, file.path) if kind == "json" else None
+    if kind != "json":
+        return None
+    from gristmill.steps.read.json_files.json_layout import find_elements  # noqa: PLC0415
+
+    return find_elements(read, file.path)
 
 
 def _open_delimited(read: Read, file: SourceFile, piece: UnpackedPiece | None, cell_bytes: int) -> DelimitedFile:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import date
-from importlib.metadata import version
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -11,6 +10,7 @@ import msgspec
 from gristmill.core.errors import UsageError
 from gristmill.core.step import Step, check_choices
 from gristmill.steps.render.resolved_render import ResolvedRender
+from gristmill.storage.installed_versions import find_version
 from gristmill.text.chats import (
     DROP_CHAT,
     RESERVED_VARIABLES,
@@ -22,9 +22,9 @@ from gristmill.text.chats import (
     SplitTurns,
     TooLong,
     TrainOn,
-    find_template,
     find_unknown_tokens,
 )
+from gristmill.text.chats.find_template import find_template
 from gristmill.text.tokenizers import AUTO as CHOSEN
 from gristmill.text.tokenizers import TokenizerFiles, choose_engine, find_tokenizer, find_unmarked_controls, read_facts
 
@@ -150,7 +150,7 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
             accepts_quoted_arguments=self.tool_arguments == "as_given",
             engine=self._load_counting_engine(files),
             keeps_chat=self.keep is not None,
-            renderer=f"jinja2 {version('jinja2')}",
+            renderer=f"jinja2 {find_version('jinja2')}",
             trace=self.trace != "off",
         )
 

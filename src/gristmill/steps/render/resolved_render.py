@@ -17,7 +17,8 @@ from gristmill.steps.records.columns import list_value_columns
 from gristmill.steps.records.record_functions import decode_records
 from gristmill.steps.render.example_rows import COMPLETION, PROMPT
 from gristmill.steps.render.kernel import RenderKernel
-from gristmill.text.chats import ChatOptions, ExampleMaker, FoundTemplate, TemplateReport, check_template
+from gristmill.text.chats import ChatOptions, ExampleMaker, FoundTemplate, TemplateReport
+from gristmill.text.chats.check_template import check_template
 from gristmill.text.chats.template_limits import TemplateLimits, TemplateTimeout
 from gristmill.text.tokenizers import REFERENCE, TokenizerFiles, load_engine
 

@@ -38,6 +38,10 @@ class FieldType(NamedTuple):
     why: str = ""
 
 
+REST = FieldType(JSON_TYPE, "what has no column")
+"""The type of `other_fields`, for the plan."""
+
+
 def infer_field_types(records: Sequence[Mapping[str, Any]]) -> dict[str, FieldType]:
     """Return a type for each key of decoded records, in the order of their first occurrence; `null` for nulls only.
 

@@ -16,6 +16,7 @@ import msgspec
 import pyarrow as pa
 
 from gristmill.core.names import check_choice
+from gristmill.storage.installed_versions import find_version
 from gristmill.text.tokenizers.facts import TokenizerFacts, read_facts
 from gristmill.text.tokenizers.files import TokenizerFiles
 
@@ -120,6 +121,4 @@ def clear_engine_cache() -> None:
 
 def engine_version(engine: str) -> str:
     """Find the version of an engine's library, without importing it."""
-    from importlib.metadata import version  # noqa: PLC0415
-
-    return version(engine)
+    return find_version(engine)

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from gristmill.core.records import RECORD, TEXT
 from gristmill.pipeline.planning.sample import explain_no_records
-from gristmill.steps.read import plan_schema, sample_record_types
 from gristmill.steps.unite.field_types import FieldType
 from gristmill.storage.plan_cache import recall, remember
 
@@ -71,6 +70,9 @@ def sample_columns(
 
 
 def _look_at_files(read: Read, files: Sequence[SourceFile], request: ColumnRequest) -> SampledColumns:
+    # A recalled plan needs none of the modules that infer types.
+    from gristmill.steps.read import plan_schema, sample_record_types  # noqa: PLC0415
+
     schema = plan_schema(
         read,
         files,

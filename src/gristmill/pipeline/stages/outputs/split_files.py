@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from gristmill.core.records import INPUT_IDS, SPLIT
 from gristmill.core.splits import TRAIN
 from gristmill.shards.arrow_stream import origins_block, origins_footer, origins_header
-from gristmill.shards.formats.tar import TarEncoder
+from gristmill.shards.formats.base import KeyedEncoder
 from gristmill.shards.manifest import StoredFile
 from gristmill.shards.token_rows import LENGTHS, is_masked, num_tokens, num_trained_tokens
 from gristmill.storage.commit import PendingFile
@@ -155,7 +155,7 @@ class _OpenSplitFile:
             self._token_blocks.append(num_tokens(records))
             if is_masked(records.schema):
                 self._trained_blocks.append(num_trained_tokens(records))
-        if isinstance(self._encoder, TarEncoder):
+        if isinstance(self._encoder, KeyedEncoder):
             block, self._last_key = self._encoder.block_after(records, self._last_key)
         else:
             block = self._encoder.block(records)

@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from gristmill.pipeline.stages.outputs.join_blocks import decode_blocks, join_blocks, write_framed
-from gristmill.pipeline.stages.outputs.packing import PackingSink, make_empty_account
 from gristmill.pipeline.stages.outputs.sinks import (
     SinkResult,
     find_shard_schema,
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
 
     from gristmill.core.books import Account
     from gristmill.pipeline.planning.plan import Plan
+    from gristmill.pipeline.stages.outputs.packing import PackingSink
     from gristmill.pipeline.stages.outputs.sinks import Sink
     from gristmill.pipeline.stages.outputs.split_files import OutputStem, SplitFile
     from gristmill.steps.pack.pack import Pack
@@ -196,6 +196,8 @@ class PackedRows:
             return sink.commit()
 
     def make_empty_accounts(self) -> list[Account]:
+        from gristmill.pipeline.stages.outputs.packing import make_empty_account  # noqa: PLC0415
+
         return [make_empty_account(self.pack)]
 
     @property
@@ -203,6 +205,8 @@ class PackedRows:
         return replace(self, packs_leftovers=True)
 
     def _open_packing_sink(self, stem: OutputStem) -> PackingSink:
+        from gristmill.pipeline.stages.outputs.packing import PackingSink  # noqa: PLC0415  (only for rows of tokens)
+
         return PackingSink(
             self.pack,
             self.pad_id,

@@ -1,0 +1,95 @@
+"""The modules that the parent process of a small run imports: on a small job, imports are most of the time."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+SCRIPT = """
+import json, sys
+from gristmill.cli.main import main
+try:
+    main(sys.argv[1:])
+except SystemExit as stopped:
+    assert not stopped.code, stopped.code
+with open("modules.json", "w") as file:
+    json.dump([name for name in sys.modules if getattr(sys.modules[name], "__spec__", None)], file)
+"""
+PACKAGES = {
+    *("gristmill", "numpy", "pyarrow", "msgspec", "xxhash", "yaml", "_yaml", "click", "typing_extensions"),
+    *("cloudpickle", "dateutil", "six"),  # pyarrow's
+    *("psutil", "rich", "zstandard", "lz4"),
+}
+"""The packages that may be imported, as far as they are not of the standard library."""
+NOT_NEEDED = (
+    *("importlib.metadata", "email", "ssl", "pdb", "asyncio", "multiprocessing", "unittest"),
+    *("pyarrow.parquet", "pyarrow.fs", "pyarrow.dataset", "rich.console", "rich.table"),
+    *("gristmill.text.chats.jinja", "gristmill.text.chats.example_maker", "gristmill.text.tokenizers.choose"),
+    *("gristmill.steps.deduplicate", "gristmill.pipeline.barriers.deduplicate", "gristmill.steps.render"),
+    *(
+        "gristmill.steps.read.csv_files",
+        "gristmill.steps.read.tables.parquet",
+        "gristmill.steps.read.tables.arrow",
+        "gristmill.steps.read.tar_files",
+    ),
+    *("gristmill.shards.formats.parquet", "gristmill.shards.formats.tar", "gristmill.exports", "gristmill.stream"),
+)
+MAX_OWN_MODULES = 205
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory):
+    """The modules of a first and a second run of the starter recipe."""
+    folder = tmp_path_factory.mktemp("starter")
+    environment = {**os.environ, "GRISTMILL_PLAN_CACHE": str(folder / "plans")}
+    environment.pop("PYTHONPROFILEIMPORTTIME", None)
+
+    def call(*words):
+        command = [sys.executable, "-c", SCRIPT, *words]
+        subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True, timeout=240)
+        return json.loads((folder / "modules.json").read_text())
+
+    call("init", "corpus")
+    return [call("run", "corpus/recipe.yaml", "--overwrite", "--backend", "serial") for _ in range(2)]
+
+
+def list_loaded(modules, name):
+    return [module for module in modules if module == name or module.startswith(f"{name}.")]
+
+
+@pytest.mark.parametrize("run", [0, 1], ids=["first", "second"])
+def test_only_these_packages_are_imported(modules, run):
+    packages = {name.partition(".")[0] for name in modules[run]}
+    # Names with an underscore are parts of the standard library, or from the .pth files of an installation.
+    packages = {name for name in packages if not name.startswith("_")}
+    assert packages - set(sys.stdlib_module_names) - PACKAGES - {"sitecustomize", "usercustomize"} == set()
+
+
+@pytest.mark.parametrize("name", NOT_NEEDED)
+def test_what_the_second_run_does_not_need_is_not_imported(modules, name):
+    assert list_loaded(modules[1], name) == []
+
+
+@pytest.mark.parametrize("name", ["pandas", "numba", "tokenizers", "fastokens", "jinja2", "fsspec", "rich.progress"])
+def test_heavy_packages_are_never_imported(modules, name):
+    assert [list_loaded(loaded, name) for loaded in modules] == [[], []]
+
+
+def test_the_number_of_own_modules(modules):
+    own = list_loaded(modules[1], "gristmill")
+    assert len(own) <= MAX_OWN_MODULES, f"{len(own)} modules: import what few recipes need where it is needed"
+    assert "gristmill.steps.read.schema" not in own  # the second plan is recalled
+
+
+@pytest.mark.parametrize("name", ["steps", "steps.read", "text.chats", "text.shingles", "text.tokenizers"])
+def test_rooms_that_fetch_their_names_at_first_use(name):
+    room = import_module(f"gristmill.{name}")
+    assert sorted(room._HOMES) == sorted(room.__all__)
+    for word, home in room._HOMES.items():
+        assert getattr(room, word) is getattr(import_module(home), word)
+        assert word != home.rpartition(".")[2], "once the module is imported, it hides what has its name"
+    with pytest.raises(AttributeError):
+        _ = room.no_such_name
