@@ -166,7 +166,7 @@ SIGNATURES = {
         "seed": 0,
         "mixture": None,
         "max_quarantine": 0.01,
-        "slice_bytes": 64 << 20,
+        "slice_bytes": "auto",
         "identity": "mtime",
         "keep_dropped": None,
         "allow_empty": False,

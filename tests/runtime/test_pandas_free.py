@@ -36,15 +36,15 @@ from gristmill.engine import tasks
 from gristmill.pipeline.stages import runner
 from gristmill.pipeline.stages.options import RunOptions
 from gristmill.pipeline.run import run_recipe
-from gristmill.pipeline.stages.slice_run import run_slice
+from gristmill.pipeline.stages.runner import run_unit_task
 from gristmill.steps import Length, Read, Write
 
 def spying(task, context):
-    result = run_slice(task, context)
+    result = run_unit_task(task, context)
     open({str(tmp_path / "seen")!r}, "a").write(str("pandas" in __import__("sys").modules))
     return result
 
-runner.run_slice = spying
+runner.run_unit_task = spying
 open({str(tmp_path / "a.jsonl")!r}, "w").write(json.dumps({{"text": "hello"}}))
 recipe = Recipe(sources={{"web": Read(read={str(tmp_path / "a.jsonl")!r})}},
     steps=[Length(min_chars=2), Write(format="arrow")], output={str(tmp_path / "out")!r})

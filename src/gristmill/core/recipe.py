@@ -14,7 +14,7 @@ from gristmill.core.numbers import parse_byte_size
 from gristmill.core.python_records import PythonRecords
 from gristmill.core.step import Step, UserCode
 
-DEFAULT_SLICE_BYTES = 64 << 20
+AUTO: Literal["auto"] = "auto"
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -41,8 +41,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     """Weights of the sources when the dataset is streamed. They do not change what is written."""
     max_quarantine: float = 0.01
     """The share of a source's records that may be quarantined before the run fails."""
-    slice_bytes: int = DEFAULT_SLICE_BYTES
-    """How much input a task reads. Never changes the output."""
+    slice_bytes: int | Literal["auto"] = AUTO
+    """How much input a task reads; "auto": as much as keeps all workers busy. Never changes the output."""
     identity: Literal["mtime", "content"] = "mtime"
     """How a changed input file is recognized: by size and modification time, or by its content."""
     keep_dropped: Literal["samples", "all"] | None = None
@@ -59,7 +59,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
             ("sources", sources),
             ("steps", tuple(self.steps)),
             ("output", os.fspath(self.output)),
-            ("slice_bytes", parse_byte_size("slice_bytes", self.slice_bytes)),
+            ("slice_bytes", AUTO if self.slice_bytes == AUTO else parse_byte_size("slice_bytes", self.slice_bytes)),
         ):
             msgspec.structs.force_setattr(self, name, value)
         _check_numbers(self)
@@ -97,12 +97,13 @@ def step_parameters(step: Step) -> dict[str, Any]:
 
 def runs_user_code(steps: Iterable[Step]) -> bool:
     """Whether a step runs code that is not part of Gristmill: a function, a template, or a step class of the user."""
-    return any(
-        step.runs_untrusted_code
-        or not type(step).__module__.startswith("gristmill.")
-        or any(isinstance(getattr(step, name), UserCode) for name in step.__struct_fields__)
-        for step in steps
-    )
+    return any(step.runs_untrusted_code or not is_built_in(step) for step in steps)
+
+
+def is_built_in(step: Step) -> bool:
+    """Whether a step is one of Gristmill and calls no function of the user; templates are data."""
+    holds_function = any(isinstance(getattr(step, name), UserCode) for name in step.__struct_fields__)
+    return type(step).__module__.startswith("gristmill.") and not holds_function
 
 
 def recipe_to_data(recipe: Recipe) -> dict[str, Any]:
@@ -111,7 +112,7 @@ def recipe_to_data(recipe: Recipe) -> dict[str, Any]:
     for name, default in (
         ("seed", 0),
         ("max_quarantine", 0.01),
-        ("slice_bytes", DEFAULT_SLICE_BYTES),
+        ("slice_bytes", AUTO),
         ("identity", "mtime"),
         ("mixture", None),
         ("keep_dropped", None),
@@ -175,7 +176,7 @@ def _check_numbers(recipe: Recipe) -> None:
         raise UsageError(
             f"max_quarantine must be a share from 0 to 1, not {recipe.max_quarantine}", key="max_quarantine"
         )
-    if recipe.slice_bytes < 1:
+    if recipe.slice_bytes != AUTO and recipe.slice_bytes < 1:
         raise UsageError(f"slice_bytes must be at least 1, not {recipe.slice_bytes}", key="slice_bytes")
     if recipe.identity not in ("mtime", "content"):
         raise UsageError(f"identity must be mtime or content, not {recipe.identity!r}", key="identity")

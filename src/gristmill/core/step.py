@@ -13,7 +13,7 @@ The life cycle of a step, in the order of the calls:
 3. Adapted to the sample: the plan sends up to 100 real records of the source through all its steps, one after another,
    and calls `adapt_to_sample` with the records that reach the step. Choices that depend on the data are made here. Only
    local steps have this phase. It runs in a worker process if a step of the source runs code of the user.
-4. Loaded: each worker calls `load` once for the kernel, then `begin_task` for each task and `apply` for each batch. A
+4. Loaded: each worker calls `load` once for the kernel, then `begin_cell` for each cell and `apply` for each batch. A
    global step has no kernel: its barrier runs between two stages (`pipeline/barriers`).
 
 Phases 2 and 3 are part of planning (`pipeline/planning/source_draft.py`), phase 4 is part of the run.
@@ -206,8 +206,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class StepKernel(Protocol):
     """The part of a step that runs in a worker."""
 
-    def begin_task(self) -> None:
-        """Forget all state of earlier tasks. Called when a task starts."""
+    def begin_cell(self) -> None:
+        """Forget all state of earlier cells. Called before the first batch of each cell.
+
+        No result may depend on where tasks begin and end, so nothing is told about tasks.
+        """
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
         """Return the batch after the step, and account for every record that is gone."""
@@ -261,6 +264,9 @@ def apply_kernel(
 class LocalStep(Step, frozen=True, kw_only=True):
     """A step that looks at one batch at a time. Any number of them run in one pass."""
 
+    is_slow: ClassVar[bool] = False
+    """Whether it takes so long that the records of one cell are worth sharing out among workers."""
+
     needs: ClassVar[tuple[str, ...]] = ()
     """Columns that must exist (see also `columns_needed`)."""
 
@@ -290,7 +296,7 @@ class LocalStep(Step, frozen=True, kw_only=True):
     def replay(self, record: pa.RecordBatch) -> None:
         """Run the user's own code on one record again and let its exception out, for debug mode."""
 
-    def begin_task(self) -> None:
+    def begin_cell(self) -> None:
         """Do nothing: a step has no state."""
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:

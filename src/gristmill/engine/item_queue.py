@@ -23,6 +23,13 @@ _GROWTH = 16
 _OBJECT_BYTES = 128
 
 
+class NotReady:
+    """The answer of an input whose next item depends on results still to come. It is asked again later."""
+
+
+NOT_READY = NotReady()
+
+
 class ChunkSizer:
     """Chooses the number of items in a chunk: enough that sending costs little, few enough that no worker ends late.
 
@@ -84,6 +91,8 @@ class ItemQueue:
         self._alone: set[int] = set()
         """Numbers of items that share no chunk with others."""
         self.is_exhausted = False
+        self.is_waiting = False
+        """Whether the next item of the input depends on results still to come."""
         self.is_paused = False
         self.end = math.inf
         """Items from this number on are not wanted."""
@@ -167,7 +176,11 @@ class ItemQueue:
         while len(items) < size and not self.is_exhausted and monotonic() < deadline:
             num_requested = min(len(items) + 1, size - len(items))
             new_items = list(islice(self._source, num_requested))
-            items += new_items
             self.is_exhausted = len(new_items) < num_requested
+            ready_items = [item for item in new_items if item is not NOT_READY]
+            items += ready_items
+            self.is_waiting = len(ready_items) < len(new_items)
+            if self.is_waiting:
+                break
         self._next_index += len(items)
         return items

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from gristmill.core.errors import UsageError
 from gristmill.core.names import check_choice
 from gristmill.engine import resources
+from gristmill.engine.item_queue import NOT_READY
 from gristmill.engine.memory import MemoryWatch
 from gristmill.engine.pinning import choose_machine_places, parse_pin
 from gristmill.engine.scheduler import Policy, Scheduler
@@ -151,9 +152,7 @@ class ParallelRun:
         # While the caller measures how long an item takes, items must end one by one, whatever chunk size was set.
         is_measuring = self._starts_in_caller and backend_name == "serial" and options.chunk_size != "auto"
         policy = Policy(
-            workers=1
-            if backend_name == "serial"
-            else _choose_num_workers(options.workers, in_processes=backend.can_kill),
+            workers=choose_num_workers(options.workers, backend_name),
             can_resize=options.workers == "auto" and backend.can_kill,
             timeout=options.timeout,
             retries=options.retries,
@@ -182,6 +181,9 @@ class ParallelRun:
         """
         began = monotonic()
         for item in self._items:
+            if item is NOT_READY:
+                yield item
+                continue
             self._num_first_items += 1
             yield item
             seconds = self._observer.seconds_since_ready
@@ -195,12 +197,15 @@ class ParallelRun:
                     return
 
 
-def _choose_num_workers(workers: int | Literal["auto"], *, in_processes: bool) -> int:
+def choose_num_workers(workers: int | Literal["auto"], backend: str = "processes") -> int:
+    """Choose how many workers a job of many items starts with: as many as asked for, or as there are cores."""
+    if backend == "serial":
+        return 1
     if workers != "auto":
         return workers
     num_cpus = len(resources.find_usable_cpus())
     num_workers = resources.choose_num_workers(num_cpus, resources.count_physical_cores(), resources.read_cpu_quota())
-    if in_processes:
+    if backend not in IN_PROCESS_BACKENDS:
         return max(1, min(num_workers, resources.read_memory_available() // _BARE_WORKER_BYTES))
     return num_workers
 

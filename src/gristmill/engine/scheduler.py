@@ -117,8 +117,11 @@ class Scheduler:
         try:
             while True:
                 self._dispatch()
+                was_waiting = self._queue.is_waiting and self._finished
                 while self._finished:
                     yield self._finished.popleft()
+                if was_waiting:  # for results that the caller has now seen
+                    continue
                 if not self._has_work():
                     break
                 for event in self._backend.wait(self._seconds_to_wait()):
@@ -167,7 +170,8 @@ class Scheduler:
             return
         self._queue.prefetch(self._pool.target)
         num_busy = sum(1 for worker in self._pool if worker.chunks)
-        num_useful = num_busy + len(self._queue) if self._queue.is_exhausted else self._pool.target
+        has_all = self._queue.is_exhausted or self._queue.is_waiting
+        num_useful = num_busy + len(self._queue) if has_all else self._pool.target
         try:
             for worker in self._pool.start_missing(num_useful):
                 self._observer.report_event("worker_started", worker=worker.handle.name)

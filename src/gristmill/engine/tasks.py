@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gristmill.engine import progress as displays
 from gristmill.engine.failure_report import FinalFailure, add_note
+from gristmill.engine.item_queue import NOT_READY, NotReady
 from gristmill.engine.observer import Observer
 from gristmill.engine.parallel_run import Options, ParallelRun, find_length
 from gristmill.engine.worker.job import Context, Job
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from gristmill.engine.failures import Probe
     from gristmill.engine.pinning import Pin
 
-__all__ = ["Context", "Stopwatch", "Task", "run_tasks"]
+__all__ = ["NOT_READY", "Context", "NotReady", "Stopwatch", "Task", "run_tasks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Stopwatch:
 
 def run_tasks(
     function: Callable[[Task, Context], Any],
-    tasks: Iterable[Task],
+    tasks: Iterable[Task | NotReady],
     *,
     workers: int | Literal["auto"] = "auto",
     backend: str = "processes",
@@ -67,6 +68,9 @@ def run_tasks(
     task to run in its place (without the record that kills), or None to let it fail. `num_bytes` is the
     expected sum of the tasks' counters `bytes`: progress is then shown by bytes. A task that makes its worker grow by
     more than `max_growth_bytes` fails as `out_of_memory`.
+
+    Tasks are taken when workers are free. A task may depend on the results of earlier ones: where it comes too early,
+    `tasks` gives `NOT_READY`, and is asked again when more results were yielded.
 
     >>> def count_letters(task, context):
     ...     context.count(bytes=len(task.payload))
@@ -97,13 +101,16 @@ def run_tasks(
 class _TasksInFlight:
     """The tasks without a result yet, by number. Iterating takes them from the input."""
 
-    def __init__(self, tasks: Iterable[Task]) -> None:
+    def __init__(self, tasks: Iterable[Task | NotReady]) -> None:
         self._tasks = tasks
         self._by_number: dict[int, Task] = {}
 
-    def __iter__(self) -> Iterator[Task]:
-        for index, task in enumerate(self._tasks):
-            self._by_number[index] = task
+    def __iter__(self) -> Iterator[Task | NotReady]:
+        index = 0
+        for task in self._tasks:
+            if not isinstance(task, NotReady):
+                self._by_number[index] = task
+                index += 1
             yield task
 
     def take(self, index: int) -> Task:

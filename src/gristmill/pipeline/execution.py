@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from gristmill.pipeline.publishing.mixed_lane import MixedLane
     from gristmill.pipeline.stages.options import RunOptions
     from gristmill.pipeline.stages.outputs.unit_output import UnitOutput
-    from gristmill.pipeline.stages.runner import StageUnit
     from gristmill.pipeline.stages.slice_task import SliceResult
+    from gristmill.pipeline.stages.unit_tasks import StageUnit
     from gristmill.shards.manifest import Deduplicated, Manifest, StoredFile
 
 _log = logging.getLogger("gristmill")

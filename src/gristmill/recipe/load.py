@@ -13,7 +13,7 @@ from gristmill import steps
 from gristmill.core.errors import UsageError
 from gristmill.core.names import find_nearest
 from gristmill.core.numbers import parse_byte_size
-from gristmill.core.recipe import Recipe, Source
+from gristmill.core.recipe import AUTO, Recipe, Source
 from gristmill.core.step import Step, check_choices
 from gristmill.pipeline.planning.used_plugins import name_missing_packages, read_recorded_plugins
 from gristmill.recipe.catalog import step_class
@@ -160,7 +160,7 @@ class _RecipeReader:
         """Replace numbers of bytes that are written with a unit, `64MiB`, by integers."""
         converted = dict(data)
         for key, value in data.items():
-            if key.endswith("_bytes") and isinstance(value, str):
+            if key.endswith("_bytes") and isinstance(value, str) and (key, value) != ("slice_bytes", AUTO):
                 try:
                     converted[key] = parse_byte_size(key, value)
                 except UsageError as error:

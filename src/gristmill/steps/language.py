@@ -166,7 +166,7 @@ class LanguageKernel:
         self._names = pa.array([*self._identifier.labels, UNDETERMINED], pa.string())
         self._known_words = self._identifier.make_known_words()
 
-    def begin_task(self) -> None:
+    def begin_cell(self) -> None:
         """Keep the cache: what it holds depends on no task."""
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002

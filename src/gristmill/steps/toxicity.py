@@ -157,7 +157,7 @@ class ToxicityKernel:
         self._languages = [language for language in step.lists if language]
         self._patterns: dict[tuple[int, bool], _WordPatterns | None] = {}
 
-    def begin_task(self) -> None:
+    def begin_cell(self) -> None:
         """Do nothing: no batch depends on an earlier one."""
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002

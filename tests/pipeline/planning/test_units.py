@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.core.records import SourceFile
-from gristmill.pipeline.planning.units import UNIT_BYTES, Span, Unit, cluster_small_files, cut_into_slices, make_units
+from gristmill.pipeline.planning.units import (
+    UNIT_BYTES,
+    Span,
+    Unit,
+    choose_cut,
+    cluster_small_files,
+    cut_into_slices,
+    make_units,
+)
 from gristmill.steps.read import CELL_BYTES
 
 
@@ -65,7 +73,7 @@ def test_clusters_are_small_files_that_fit_into_a_cell_and_as_many_as_do(sizes):
 @given(SIZES, st.integers(1, 4 * CELL_BYTES))
 def test_tasks_are_cut_between_clusters(sizes, slice_bytes):
     spans = _spans(sizes)
-    parts = cut_into_slices(Unit(tuple(spans)), slice_bytes, lambda file: None)
+    parts = cut_into_slices(Unit(tuple(spans)), choose_cut(slice_bytes, 3, 0, cuts_cells=False), lambda file: None)
     assert [span for part in parts for span in part] == spans
     assert [cluster for part in parts for cluster in cluster_small_files(part)] == list(cluster_small_files(spans))
 

@@ -244,13 +244,13 @@ class TestParity:
 
         return lambda: monkeypatch.setattr(fast.FastEngine, "_encode", encode)
 
-    def test_first_of_each_task(self, step, wrong):
+    def test_first_of_each_cell(self, step, wrong):
         kernel = step().load()
-        kernel.begin_task()
+        kernel.begin_cell()
         kernel.apply(documents(["one", "two"]), 0)
         wrong()
         kernel.apply(documents(["a peculiar text"]), 0)
-        kernel.begin_task()
+        kernel.begin_cell()
         with pytest.raises(ParityError) as caught:
             kernel.apply(documents(["a peculiar text"], first=17), 0)
         error = pickle.loads(pickle.dumps(caught.value))
@@ -277,16 +277,16 @@ class TestParity:
         kernel = step().load()
         kernel.apply(documents(["x"]), 0)
         assert "_reference" not in vars(kernel)
-        kernel.begin_task()
+        kernel.begin_cell()
         kernel.apply(documents(["x"]), 0)
         loaded = vars(kernel)["_reference"]
-        kernel.begin_task()
+        kernel.begin_cell()
         kernel.apply(documents(["x"]), 0)
         assert vars(kernel)["_reference"] is loaded
 
     def test_reference_is_not_checked_against_itself(self, step):
         kernel = step(engine="tokenizers").load()
-        kernel.begin_task()
+        kernel.begin_cell()
         assert kernel.apply(documents(["x"]), 0).counters["parity_checked"] == 0
 
     def test_a_sample_that_differs_settles_for_the_reference(self, step, wrong):
@@ -297,7 +297,7 @@ class TestParity:
         assert settled.engine == "tokenizers"
         assert "other ids" in "\n".join(settled.notes())
         kernel = settled.load()
-        kernel.begin_task()
+        kernel.begin_cell()
         kernel.apply(documents(["a peculiar text"]), 0)
         with pytest.raises(UsageError, match="other ids"):
             fixed.adapt_to_sample(documents(["a peculiar text"]))

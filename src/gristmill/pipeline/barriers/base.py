@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
     from gristmill.core.step import LocalStep
     from gristmill.pipeline.planning.plan import Plan
-    from gristmill.pipeline.stages.runner import StageRunner, StageUnit
+    from gristmill.pipeline.stages.runner import StageRunner
     from gristmill.pipeline.stages.slice_task import SliceResult
     from gristmill.pipeline.stages.stage_context import StageContext
+    from gristmill.pipeline.stages.unit_tasks import StageUnit
     from gristmill.shards.manifest import Deduplicated
 
 

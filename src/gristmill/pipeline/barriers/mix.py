@@ -19,8 +19,8 @@ from gristmill.engine.tasks import Task
 from gristmill.order.shares import plan_shares
 from gristmill.pipeline.barriers.base import BarrierOutcome, list_stored_inputs
 from gristmill.pipeline.planning import fingerprint
-from gristmill.pipeline.stages.runner import StageUnit
 from gristmill.pipeline.stages.stored import StoredInput
+from gristmill.pipeline.stages.unit_tasks import StageUnit
 from gristmill.steps.mix import NOT_CHOSEN
 from gristmill.steps.records.source_column import with_source
 

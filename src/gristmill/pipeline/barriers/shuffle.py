@@ -20,7 +20,7 @@ from gristmill.pipeline.barriers.base import BarrierOutcome, list_stored_inputs,
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.outputs.sinks import open_stream_sink
 from gristmill.pipeline.stages.outputs.split_files import OutputStem, SplitFile
-from gristmill.pipeline.stages.runner import StageUnit
+from gristmill.pipeline.stages.unit_tasks import StageUnit
 from gristmill.pipeline.work_folder import work_path
 from gristmill.shards.canonical import canonicalize_schema
 from gristmill.steps.read import CELL_BYTES

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from gristmill.engine.tasks import Context
     from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
-    from gristmill.pipeline.stages.runner import StageUnit
     from gristmill.pipeline.stages.stage_context import StageContext
     from gristmill.pipeline.stages.stored import StoredInput
+    from gristmill.pipeline.stages.unit_tasks import StageUnit
     from gristmill.steps.split import Split, SplitByCount
 
 

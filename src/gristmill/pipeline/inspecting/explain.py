@@ -251,7 +251,7 @@ def _try_step(step: LocalStep, batch: pa.RecordBatch, seed: int) -> tuple[StepOu
     """Apply a step to the record; returns the outcome, and the record that the next step sees."""
     findings = step.explain(batch.slice(0, 1))
     kernel = step.load()
-    kernel.begin_task()
+    kernel.begin_cell()
     result: StepResult = kernel.apply(batch, seed)
     if result.batch.num_rows:
         word = KEPT if _record_values(result.batch) == _record_values(batch) else CHANGED

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from gristmill.core.errors import UsageError
 from gristmill.core.names import join_names
-from gristmill.engine.parallel_run import IN_PROCESS_BACKENDS
+from gristmill.engine.parallel_run import IN_PROCESS_BACKENDS, choose_num_workers
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.planning.compatibility import (
     check_joined_lane,
@@ -26,6 +26,7 @@ from gristmill.pipeline.planning.placement.in_process import Placement, Placemen
 from gristmill.pipeline.planning.python_records import sample_python_records
 from gristmill.pipeline.planning.source_draft import StepResolver, draft_source, plan_source
 from gristmill.pipeline.planning.unite_sources import unite_sources
+from gristmill.pipeline.planning.units import can_cut_cells, choose_cut
 from gristmill.pipeline.planning.used_plugins import describe_packages, find_used_plugins
 from gristmill.pipeline.work_folder import check_writable
 from gristmill.shards.formats.shard_format import open_encoder
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from gristmill.core.step import Step
     from gristmill.engine.pinning import Pin
     from gristmill.pipeline.planning.source_plan import SourcePlan
+    from gristmill.pipeline.planning.units import UnitCut
     from gristmill.shards.tokenizer_snapshot import TokenizerSnapshot
     from gristmill.steps.read import Read
 
@@ -110,7 +112,12 @@ class Plan:
         output_steps = [step.name for step in self.output_steps]
         if self.joins_sources:
             output_steps.insert(-1, "interleave")
-        sources = [source.outline(self.recipe.slice_bytes, output_steps) for source in self.sources]
+        num_workers = choose_num_workers("auto")
+        bytes_after = sum(source.num_bytes for source in self.sources)
+        sources = []
+        for source in self.sources:
+            bytes_after -= source.num_bytes
+            sources.append(source.outline(self._make_cut_chooser(source, num_workers, bytes_after), output_steps))
         compressed = self.write.codec is not None
         names = [source.name for source in self.sources]
         # To be interleaved, all records are stored once more.
@@ -125,6 +132,12 @@ class Plan:
             placement=str(self.placement),
             notes=() if self.joins_sources or len(names) == 1 else (make_order_note(names),),
         )
+
+    def _make_cut_chooser(self, source: SourcePlan, num_workers: int, bytes_after: int) -> Callable[[int], UnitCut]:
+        """Make the function that cuts units of a source as a run would do; `bytes_after` are those of later sources."""
+        slice_bytes = self.recipe.slice_bytes
+        cuts_cells = can_cut_cells(source.stages[0].steps, self.recipe.keep_dropped)
+        return lambda in_source: choose_cut(slice_bytes, num_workers, bytes_after + in_source, cuts_cells=cuts_cells)
 
     def __str__(self) -> str:
         return str(self.outline())

@@ -140,7 +140,7 @@ def _measure_column_bytes(batch: pa.RecordBatch) -> dict[str, float]:
 
 def _apply_step(step: LocalStep, batch: pa.RecordBatch, sample: SampleTrial) -> pa.RecordBatch:
     kernel = step.load_stopping() if sample.stops else step.load()
-    kernel.begin_task()
+    kernel.begin_cell()
     result = kernel.apply(batch, sample.seed)
     num_bad = len(result.quarantined)
     if num_bad == batch.num_rows and num_bad > max_quarantined_records(num_bad, sample.max_quarantine):

@@ -16,12 +16,13 @@ from gristmill.steps.records.columns import list_value_columns
 from gristmill.storage.compression import find_codec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import pyarrow as pa
 
     from gristmill.core.records import SourceFile
     from gristmill.pipeline.planning.split_stages import Stage
+    from gristmill.pipeline.planning.units import Unit, UnitCut
     from gristmill.shards.tokenizer_snapshot import TokenizerSnapshot
     from gristmill.steps.read import Read
 
@@ -115,8 +116,8 @@ class SourcePlan:
         reader = open_reader(self.read, file, self.schema)
         return reader.cell_sizes() if reader.can_cut else None
 
-    def outline(self, slice_bytes: int, output_steps: Sequence[str]) -> SourceOutline:
-        """Outline what the run will do with the source."""
+    def outline(self, choose_unit_cut: Callable[[int], UnitCut], output_steps: Sequence[str]) -> SourceOutline:
+        """Outline what the run will do; `choose_unit_cut` is told the bytes after a unit."""
         sizes = {file.id: self._estimate_unpacked_bytes(file) for file in self.files}
         to_unpack = [file for file in self.files if self.must_unpack(file) and find_codec(file.relative) is not None]
         units = list(make_units(self.files, self.cell_sizes, self._estimate_pieces))
@@ -135,13 +136,21 @@ class SourcePlan:
             num_unpacked_files=len(to_unpack),
             stages=[["read", *stages[0]], *stages[1:]],
             num_units=len(units),
-            num_tasks=sum(len(cut_into_slices(unit, slice_bytes, self.cell_sizes)) for unit in units),
+            num_tasks=self._count_tasks(units, choose_unit_cut),
             columns=_describe_columns(self.output_schema),
             stored_columns=self._estimate_stored_columns(sum(sizes.values())),
             stored_copies=[stage.global_step.disk_copies for stage in self.stages if stage.global_step is not None],
             notes=self.notes,
             is_sample=self.is_sample,
         )
+
+    def _count_tasks(self, units: Sequence[Unit], choose_unit_cut: Callable[[int], UnitCut]) -> int:
+        num_tasks = 0
+        bytes_after = sum(unit.num_bytes for unit in units)
+        for unit in units:
+            bytes_after -= unit.num_bytes
+            num_tasks += len(cut_into_slices(unit, choose_unit_cut(bytes_after), self.cell_sizes))
+        return num_tasks
 
     def _estimate_stored_columns(self, unpacked: int) -> list[dict[str, int]]:
         """Estimate what each barrier stores, by column, if nothing is filtered."""

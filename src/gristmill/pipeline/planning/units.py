@@ -3,24 +3,30 @@
 A **unit** becomes one shard (in each split). The files alone decide where units begin and end: a large file is cut
 every 16 cells (64 MiB), small files are grouped in path order. A group ends at 64 MiB, or from 16 MiB on at a file
 whose path hashes below a bound; an added file therefore changes its own group and few others. In a group, consecutive
-files that fit into one cell together are a **cluster** and are read as one. A **slice** is the part of a unit that one
-task reads, cut between cells and clusters; its size (`slice_bytes`) never changes the output.
+files that fit into one cell together are a **cluster** and are read as one.
+
+A **slice** is the part of a unit that one task reads. Where units are cut into slices (`UnitCut`) never changes the
+output. Slices end between cells and clusters; where work is slow and there is little of it, also between the records
+of a cell, whose parts become one block again when the unit is joined.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 import xxhash
 
+from gristmill.core.recipe import AUTO, is_built_in
 from gristmill.core.records import SourceFile  # noqa: TC001  (msgspec looks at the types of fields)
 from gristmill.steps.read import CELL_BYTES, UnpackedPiece
 from gristmill.storage.compression import find_codec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from gristmill.core.step import LocalStep
 
 LAYOUT_VERSION = 3
 """A number to raise whenever the same files would be cut or grouped in another way; part of all fingerprints."""
@@ -30,20 +36,42 @@ MIN_GROUP_BYTES = 16 << 20
 # Opening a file takes as long as reading this much of it. Counted, it ends groups of tiny files early enough to share
 # the work among tasks.
 FILE_OPEN_BYTES = 4 << 10
+MIN_PART_BYTES = 512 << 10
+"""The least input of a task that does slow work: about 50 ms of rendering, where a task costs about 5."""
+_SHARES_PER_WORKER = 2
+_WHOLE_SHARE = 3 / 4
+"""What is left of a unit is one slice if the next slice would have at least this share of it."""
 COMPRESSED_SIZE_FACTOR = 4
 """A compressed file counts as this many times its size. The estimate shapes bytes: it decides where groups of
 compressed files end and which of them share a cell, so whoever changes it must raise `LAYOUT_VERSION`. What a plan
 prints has an estimate of its own (`outline`), which may be improved at any time."""
 
 
+class CellPart(msgspec.Struct, frozen=True, gc=False):
+    """One of `count` parts of a cell: consecutive records, about as many in each part."""
+
+    number: int
+    count: int
+
+    def find_rows(self, num_rows: int) -> tuple[int, int]:
+        """Find the first row of the part and the row after its last, in a cell of this many rows.
+
+        >>> [CellPart(number, 3).find_rows(7) for number in range(3)]
+        [(0, 2), (2, 4), (4, 7)]
+        """
+        return num_rows * self.number // self.count, num_rows * (self.number + 1) // self.count
+
+
 class Span(msgspec.Struct, frozen=True, gc=False):
-    """Consecutive cells of one file, from `first` up to `stop` (None: to the end of the file)."""
+    """Consecutive cells of one file, from `first` up to `stop` (None: to the end of the file), or a part of one."""
 
     file: SourceFile
     first: int = 0
     stop: int | None = None
     num_bytes: int = 0
     piece: UnpackedPiece | None = None
+    part: CellPart | None = None
+    """If it is a part of its only cell: which."""
 
     @property
     def is_small(self) -> bool:
@@ -52,7 +80,8 @@ class Span(msgspec.Struct, frozen=True, gc=False):
 
     def identity(self) -> tuple[object, ...]:
         """Return what the output depends on, for fingerprints."""
-        return *self.file.identity, self.first, self.stop
+        part = () if self.part is None else (self.part.number, self.part.count)
+        return *self.file.identity, self.first, self.stop, *part
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,46 +168,149 @@ def cluster_small_files(spans: Iterable[Span]) -> Iterator[tuple[Span, ...]]:
         yield tuple(cluster)
 
 
+class UnitCut(msgspec.Struct, frozen=True, kw_only=True):
+    """The rule that cuts a unit into slices: each gets a share of what is left of the stage, within two bounds.
+
+    The first slices of a stage are large, because tasks cost time; the last ones are small, so that all workers end
+    together. With two workers, four shares and 40 MiB left, slices of 2, 2, 1, 1, 1, 1, 1 and 1 cells follow.
+
+    It holds only numbers, and a unit's files and its cut decide the slices. So a run that resumes finds the slices of
+    the run before it, whatever its own number of workers.
+    """
+
+    min_bytes: int
+    max_bytes: int
+    num_shares: int = 1
+    bytes_after: int = 0
+    """How much the stage has after this unit."""
+    cuts_cells: bool = False
+    """Whether the records of a cell may be shared out among several slices."""
+
+    def choose_size(self, bytes_left: int) -> int:
+        """Choose the size of the next slice, with this much of the unit left."""
+        if self.min_bytes == self.max_bytes:
+            return self.max_bytes
+        share = (bytes_left + self.bytes_after) // self.num_shares
+        size = max(self.min_bytes, min(share, self.max_bytes))
+        # A rest of less than a third of the slice is not worth a task of its own, nor the joining of the unit.
+        return max(size, bytes_left) if bytes_left * _WHOLE_SHARE <= size else size
+
+
+def choose_cut(slice_bytes: int | Literal["auto"], num_workers: int, bytes_after: int, *, cuts_cells: bool) -> UnitCut:
+    """Choose how to cut a unit that is followed by `bytes_after` in its stage.
+
+    Slices have the size that the recipe asks for, or sizes that keep this many workers busy to the end of the stage. A
+    single worker is always busy: its units stay whole.
+    """
+    if slice_bytes != AUTO:
+        return UnitCut(min_bytes=slice_bytes, max_bytes=slice_bytes)
+    return UnitCut(
+        min_bytes=MIN_PART_BYTES if cuts_cells else CELL_BYTES,
+        max_bytes=UNIT_BYTES,
+        num_shares=_SHARES_PER_WORKER * num_workers if num_workers > 1 else 1,
+        bytes_after=bytes_after,
+        cuts_cells=cuts_cells and num_workers > 1,
+    )
+
+
+def can_cut_cells(steps: Iterable[LocalStep], keep_dropped: str | None) -> bool:
+    """Tell whether slices may end within cells: where it pays, and nothing could tell the difference.
+
+    Functions and steps of the user see whole cells. All dropped records of a cell are listed step by step.
+    """
+    steps = list(steps)
+    return any(step.is_slow for step in steps) and all(map(is_built_in, steps)) and keep_dropped != "all"
+
+
 def cut_into_slices(
-    unit: Unit, slice_bytes: int, cell_sizes: Callable[[SourceFile], Sequence[int] | None]
+    unit: Unit, cut: UnitCut, cell_sizes: Callable[[SourceFile], Sequence[int] | None]
 ) -> list[tuple[Span, ...]]:
-    """Cut a unit's spans into slices of about `slice_bytes`; a cluster is never cut."""
-    slices: list[tuple[Span, ...]] = []
-    current: list[Span] = []
-    size = 0
+    """Cut a unit's spans into slices; a cluster is never cut, and a part of a cell is a slice of its own."""
+    slices = _SliceList(cut, unit.num_bytes)
     for cluster in cluster_small_files(unit.spans):
-        for piece in [cluster] if len(cluster) > 1 else _cut_span(cluster[0], slice_bytes, cell_sizes):
-            num_bytes = sum(span.num_bytes for span in piece)
-            if current and size + num_bytes > slice_bytes:
-                slices.append(tuple(current))
-                current, size = [], 0
-            current += piece
-            size += num_bytes
-    if current:
-        slices.append(tuple(current))
-    return slices
+        slices.make_room(sum(span.num_bytes for span in cluster))
+        cells = _list_cells(cluster[0], cell_sizes, cut) if slices.must_cut(cluster) else None
+        for piece in [cluster] if cells is None else cells:
+            slices.add(piece)
+    slices.end_slice()
+    return slices.slices
 
 
-def _cut_span(
-    span: Span, slice_bytes: int, cell_sizes: Callable[[SourceFile], Sequence[int] | None]
-) -> Iterator[tuple[Span]]:
-    if span.num_bytes <= slice_bytes or span.is_small:
-        yield (span,)
-        return
+class _SliceList:
+    """The slices of a unit, while they are cut."""
+
+    def __init__(self, cut: UnitCut, num_bytes: int) -> None:
+        self._cut = cut
+        self._bytes_left = num_bytes
+        self._max_bytes = cut.choose_size(num_bytes)
+        self._spans: list[Span] = []
+        """Spans of the slice that is not full yet."""
+        self._num_bytes = 0
+        self.slices: list[tuple[Span, ...]] = []
+
+    def make_room(self, num_bytes: int) -> None:
+        """End the current slice if this much more would be too much for it."""
+        if self._spans and self._num_bytes + num_bytes > self._max_bytes:
+            self.end_slice()
+
+    def end_slice(self) -> None:
+        """End the current slice, if it has any span."""
+        if self._spans:
+            self.slices.append(tuple(self._spans))
+            self._continue_after(self._num_bytes)
+            self._spans, self._num_bytes = [], 0
+
+    def must_cut(self, cluster: tuple[Span, ...]) -> bool:
+        """Tell whether a span is too large for one slice."""
+        return len(cluster) == 1 and cluster[0].num_bytes > self._max_bytes
+
+    def add(self, piece: tuple[Span, ...]) -> None:
+        """Add a cluster, or a span that is a cell or that cannot be cut."""
+        num_bytes = sum(span.num_bytes for span in piece)
+        self.make_room(num_bytes)
+        if self._cut.cuts_cells and self.must_cut(piece) and piece[0].stop == piece[0].first + 1:
+            self.slices += [(part,) for part in _cut_cell(piece[0], self._max_bytes)]
+            self._continue_after(num_bytes)
+            return
+        _append_piece(self._spans, piece)
+        self._num_bytes += num_bytes
+
+    def _continue_after(self, num_bytes: int) -> None:
+        self._bytes_left -= num_bytes
+        self._max_bytes = self._cut.choose_size(self._bytes_left)
+
+
+def _list_cells(
+    span: Span, cell_sizes: Callable[[SourceFile], Sequence[int] | None], cut: UnitCut
+) -> list[tuple[Span, ...]] | None:
+    """List the cells of a span, each as a span of its own; None for one that is read as a whole."""
+    if span.is_small and not cut.cuts_cells:
+        return None
     offset = 0
     sizes = cell_sizes(span.file) if span.piece is None else None
     if span.piece is not None:
         # Cells are numbered over the whole file; a piece begins at its own first cell.
         offset, sizes = span.piece.first_cell, [CELL_BYTES] * span.piece.num_cells
     if sizes is None:
-        yield (span,)
-        return
+        return None
     last = span.stop if span.stop is not None else offset + len(sizes)
-    first = span.first
-    while first < last:
-        stop, size = first, 0
-        while stop < last and (stop == first or size + sizes[stop - offset] <= slice_bytes):
-            size += sizes[stop - offset]
-            stop += 1
-        yield (Span(span.file, first, stop, size, span.piece),)
-        first = stop
+    return [(Span(span.file, cell, cell + 1, sizes[cell - offset], span.piece),) for cell in range(span.first, last)]
+
+
+def _append_piece(spans: list[Span], piece: tuple[Span, ...]) -> None:
+    """Append a cell or a cluster to the spans of a slice; a cell that follows the last one extends its span."""
+    last = spans[-1] if spans else None
+    cell = piece[0]
+    if last is not None and last.file is cell.file and last.stop is not None and last.stop == cell.first:
+        spans[-1] = Span(last.file, last.first, cell.stop, last.num_bytes + cell.num_bytes, last.piece)
+    else:
+        spans.extend(piece)
+
+
+def _cut_cell(cell: Span, max_bytes: int) -> list[Span]:
+    """Cut a cell into parts of about `max_bytes`."""
+    count = -(-cell.num_bytes // max_bytes)
+    return [
+        Span(cell.file, cell.first, cell.stop, cell.num_bytes // count, cell.piece, CellPart(number, count))
+        for number in range(count)
+    ]

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.pipeline.stages.outputs.split_files import SplitFile
-    from gristmill.pipeline.stages.runner import StageUnit
     from gristmill.pipeline.stages.slice_task import SliceResult
+    from gristmill.pipeline.stages.unit_tasks import StageUnit
     from gristmill.shards.manifest import Manifest
 
 

@@ -20,8 +20,9 @@ from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.planning.units import UNIT_BYTES
 from gristmill.pipeline.stages.interleave import RowCursor, interleave_rows
 from gristmill.pipeline.stages.outputs.unit_output import choose_shard_output
-from gristmill.pipeline.stages.runner import StageResults, StageUnit
+from gristmill.pipeline.stages.runner import StageResults
 from gristmill.pipeline.stages.stage_context import SourceStage
+from gristmill.pipeline.stages.unit_tasks import StageUnit
 from gristmill.shards.arrow_stream import read_unchecked_batches
 from gristmill.shards.manifest import MIXED, MixedShare
 from gristmill.shards.token_rows import is_masked, shard_schema

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from gristmill.core.books import Account
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.pipeline.publishing.mixed_lane import MixedLane
-    from gristmill.pipeline.stages.runner import StageUnit
     from gristmill.pipeline.stages.slice_task import SliceResult
+    from gristmill.pipeline.stages.unit_tasks import StageUnit
     from gristmill.shards.manifest import MixedShare, Shard, StoredFile, TokenizerIdentity
 
 _NOT_FINGERPRINTED = ("slice_bytes", "max_quarantine", "allow_empty")

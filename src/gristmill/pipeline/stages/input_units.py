@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gristmill.engine.tasks import Task
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.planning.units import CELLS_PER_UNIT, LAYOUT_VERSION, make_units
-from gristmill.pipeline.stages.runner import StageUnit
+from gristmill.pipeline.stages.unit_tasks import StageUnit
 from gristmill.pipeline.stages.unpack import UnpackResult, UnpackTask, run_unpack
 from gristmill.pipeline.work_folder import work_path
 

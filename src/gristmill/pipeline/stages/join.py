@@ -1,22 +1,33 @@
 """The task that joins the slices of a unit, and the sum of their results.
 
 It is run for units of several slices, and for formats in which no slice can write the unit's files (`unit_output`).
+Where the records of a cell were shared out among slices, they become one batch again first, so that the cell has one
+block, as if a single slice had read it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
+import msgspec
+import pyarrow as pa
+
 from gristmill.core.books import add_books
+from gristmill.pipeline.stages.outputs.sinks import SinkResult
 from gristmill.pipeline.stages.outputs.split_files import OutputStem
+from gristmill.pipeline.stages.quarantine import join_runs
 from gristmill.pipeline.stages.slice_task import SliceResult
+from gristmill.pipeline.stages.stage_context import LoadedContext
+from gristmill.pipeline.stages.stored import StoredInput
+from gristmill.shards.manifest import StoredFile
+from gristmill.storage.commit import PendingFile
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from gristmill.engine.tasks import Context, Task
-    from gristmill.pipeline.stages.outputs.sinks import SinkResult
     from gristmill.pipeline.stages.stage_context import StageContext
 
 
@@ -28,16 +39,22 @@ class JoinTask:
     results: tuple[SliceResult, ...]
     stem: str
     """The start of the paths of the unit's files, below the output folder."""
+    part_counts: tuple[int, ...] = ()
+    """For each run of slices that are the parts of one cell how many they are, and 1 for every other slice. Empty: the
+    slices are leftovers of units, which are packed together even if there is only one."""
 
 
 def run_join(task: Task, context: Context) -> SliceResult:
-    """Run a `JoinTask`; `context.state` is the `StageContext`."""
-    stage: StageContext = context.state
+    """Run a `JoinTask`; `context.state` is the `StageContext`, perhaps with its kernels loaded."""
+    stage: StageContext = context.state.context if isinstance(context.state, LoadedContext) else context.state
     join: JoinTask = task.payload
-    files = [file for result in join.results for file in result.split_files]
+    output = stage.sources[join.source].output
     stem = OutputStem(stage.root, join.stem, stage.run_id, syncs=False)
-    sink_result = stage.sources[join.source].output.join(files, stem)
-    return merge_results(join.results, sink_result)
+    results = list(_join_cells(join, stage, stem))
+    if not join.part_counts or output.needs_join(len(results)):
+        files = [file for result in results for file in result.split_files]
+        return merge_results(results, output.join(files, stem))
+    return results[0] if len(results) == 1 else merge_unjoined(results)
 
 
 def merge_results(results: Sequence[SliceResult], sink_result: SinkResult) -> SliceResult:
@@ -51,3 +68,58 @@ def merge_results(results: Sequence[SliceResult], sink_result: SinkResult) -> Sl
         quarantine=[file for result in results for file in result.quarantine],
         dropped=[file for result in results for file in result.dropped],
     )
+
+
+def merge_unjoined(results: Sequence[SliceResult]) -> SliceResult:
+    """Make the result of a unit whose files are those of its slices, split by split, as a single slice lists them."""
+    files = [file for result in results for file in result.split_files]
+    return merge_results(results, SinkResult(sorted(files, key=lambda file: file.split)))
+
+
+def _join_cells(join: JoinTask, stage: StageContext, stem: OutputStem) -> Iterator[SliceResult]:
+    """Give the results of slices, with those of a cell's parts joined into one."""
+    rest = iter(join.results)
+    counts = join.part_counts or (1,) * len(join.results)
+    output = stage.sources[join.source].output
+    for number, count in enumerate(counts):
+        parts = list(islice(rest, count))
+        # A cell that is the whole unit is written as such, if no joining follows.
+        is_unit = len(counts) == 1 and not output.needs_join(1)
+        cell_stem = stem if is_unit else replace(stem, stem=f"{stem.stem}-cell{number}")
+        yield parts[0] if count == 1 else _join_parts(parts, join.source, stage, cell_stem, len(counts))
+
+
+def _join_parts(
+    parts: Sequence[SliceResult], source: str, stage: StageContext, stem: OutputStem, num_slices: int
+) -> SliceResult:
+    """Make the result of a cell from those of its parts, as the slice would have made it that reads the cell."""
+    books = add_books(part.books for part in parts)
+    join_runs([part.part_quarantine for part in parts], [account.step for account in books], stage.max_quarantine)
+    output = stage.sources[source].output
+    with output.open_sink(stem, num_slices) as sink:
+        for split in sorted({file.split for part in parts for file in part.split_files}):
+            files = [file for part in parts for file in part.split_files if file.split == split]
+            batches = [batch for file in files for batch in StoredInput(file.data.path, file.rows).batches(stem.root)]
+            sink.add(pa.concat_batches(batches))
+        sink_result = sink.commit()
+    quarantine = _join_quarantine(parts, len(books), stem)
+    return msgspec.structs.replace(merge_results(parts, sink_result), quarantine=quarantine)
+
+
+def _join_quarantine(parts: Sequence[SliceResult], num_accounts: int, stem: OutputStem) -> list[StoredFile]:
+    """Join the quarantined records of a cell's parts into one file, step by step; no file if there are none."""
+    files = [
+        entry.file
+        for number in range(num_accounts)
+        for part in parts
+        for entry in part.part_quarantine
+        if entry.account == number and entry.file is not None
+    ]
+    if not files:
+        return []
+    path = f"{stem.stem}.quarantine.jsonl"
+    with PendingFile(stem.root / path, stem.run_id) as joined:
+        for file in files:
+            joined.write(file.below(stem.root).read_bytes())
+        joined.commit(sync=stem.syncs)
+    return [StoredFile(path=path, bytes=joined.num_bytes, xxh3=joined.checksum)]

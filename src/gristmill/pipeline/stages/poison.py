@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from gristmill.engine.failure import Failure
 from gristmill.engine.tasks import Task
-from gristmill.pipeline.stages.slice_task import PIECE_ROWS, TrialRows
+from gristmill.pipeline.stages.slice_task import PIECE_ROWS, SliceTask, TrialRows
 
 if TYPE_CHECKING:
     from collections.abc import Generator
-
-    from gristmill.pipeline.stages.slice_task import SliceTask
 
 _NUM_CONFIRMATIONS = 3
 _END = 1 << 62
@@ -28,9 +26,12 @@ def find_poison(task: Task, failure: Failure, position: int) -> Generator[Task, 
     """Yield trials, receive their outcomes, and return the task to run instead (see `engine.tasks.run_tasks`).
 
     `position` is the cell at which the task died. Where no single record is to blame, the death may have come from
-    outside, or from many records together: the task is run once more in small pieces. None: that has been tried.
+    outside, or from many records together: the task is run once more in small pieces. None: that has been tried, or
+    the task joins slices.
     """
-    slice_task: SliceTask = task.payload
+    if not isinstance(task.payload, SliceTask):
+        return None
+    slice_task = task.payload
     cell = max(position, 0)
     row = yield from _find_first_failure(task, cell, 0, _END, PIECE_ROWS)
     if row >= 0:

@@ -5,6 +5,7 @@ One cell is in memory at a time (about 4 MiB of input), whatever the size of the
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from gristmill.core.books import Account
     from gristmill.core.records import SourceFile
     from gristmill.engine.tasks import Context
+    from gristmill.pipeline.planning.units import CellPart
     from gristmill.pipeline.stages.slice_task import SliceTask
     from gristmill.pipeline.stages.stage_context import StageContext
     from gristmill.pipeline.stages.stored import StoredRecords
@@ -51,6 +53,8 @@ class SliceReader:
         """Relative paths of the files read so far, by the file's id."""
         self.cell_number = 0
         """The number of the cell that is being read or was read last."""
+        self.batch_as_read: pa.RecordBatch | None = None
+        """All records of a cell of which the task has only a part."""
         self._size = task.size
         self._progress = 0.0
         """How much of the inputs is done."""
@@ -87,8 +91,18 @@ class SliceReader:
         num_cells = span.num_bytes / CELL_BYTES if span.stop is None else span.stop - span.first
         read = reader.read_texts if self._keeps_strings and isinstance(reader, TextsReader) else reader.read_cells
         for cell in read(span.first, span.stop):
+            if span.part is not None:
+                self._take_part(cell, span.part)
             yield cell
             self._advance(span.num_bytes / max(num_cells, 1))
+
+    def _take_part(self, cell: CellBatch, part: CellPart) -> None:
+        """Leave only the records of one part in a cell. What is no record belongs to the first part."""
+        self.batch_as_read = cell.batch
+        start, stop = part.find_rows(cell.batch.num_rows)
+        cell.batch = cell.batch.slice(start, stop - start)
+        if part.number > 0:
+            cell.quarantined, cell.num_blank, cell.counters = [], 0, Counter()
 
     def _open_in_turn(self, cluster: Iterable[Span]) -> Iterator[SourceFile]:
         """Give each file of a cluster when its turn comes to be read, and check that it is still the planned one."""

@@ -16,8 +16,9 @@ from gristmill.core.books import Account
 from gristmill.core.records import INPUT_IDS, TEXT, count_values
 from gristmill.core.step import TextsKernel, apply_kernel
 from gristmill.pipeline.stages.dropped import DroppedRecordWriter
+from gristmill.pipeline.stages.outputs.sinks import open_stream_sink
 from gristmill.pipeline.stages.outputs.split_files import OutputStem
-from gristmill.pipeline.stages.quarantine import QuarantineWriter
+from gristmill.pipeline.stages.quarantine import PartQuarantineWriter, QuarantineWriter
 from gristmill.pipeline.stages.slice_reader import SliceReader
 from gristmill.pipeline.stages.slice_task import PIECE_ROWS, SliceResult
 from gristmill.shards.manifest import StoredFile
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from gristmill.core.texts import Texts
     from gristmill.engine.tasks import Context, Task
+    from gristmill.pipeline.stages.outputs.sinks import Sink
     from gristmill.pipeline.stages.slice_task import SliceTask, TrialRows
     from gristmill.pipeline.stages.stage_context import LoadedContext
     from gristmill.steps.read import CellBatch
@@ -54,15 +56,11 @@ class _SliceRun:
         self._context = context
         self._source = stage.sources[task.source]
         self._kernels = loaded.kernels[task.source]
-        for kernel in self._kernels:
-            kernel.begin_task()
         self._entry_account = Account(step=self._source.entry_account or "")
         self._accounts = [Account(step=step.name) for step in self._source.steps]
         self._reader = SliceReader(stage, task, context, self._entry_account, keeps_strings=self._takes_strings())
         self._open_files = ExitStack()
-        self._quarantine = QuarantineWriter(
-            task.source, stage.max_quarantine, self._reader.paths, partial(self._open_file, "quarantine")
-        )
+        self._quarantine = self._open_quarantine()
         self._dropped: DroppedRecordWriter | None = None
         if stage.keep_dropped is not None:
             self._dropped = DroppedRecordWriter(
@@ -73,15 +71,19 @@ class _SliceRun:
         stem = OutputStem(self._stage.root, self._task.stem, self._stage.run_id, syncs=False)
         # No file has its name before its commit, so a task that fails or is killed leaves nothing that counts. Files
         # that were committed before a later one failed are overwritten when the task runs again.
-        with self._open_files, self._source.output.open_sink(stem, self._task.num_slices) as sink:
+        with self._open_files, self._open_sink(stem) as sink:
             for cell in self._reader.read_cells():
+                self._begin_cell()
                 sink.add(self._apply_steps_in_pieces(self._enter_cell(cell), cell.texts))
             sink_result = sink.commit()
             self._reader.finish()
             if self._dropped is not None:
                 self._dropped.finish()
-            quarantine = self._commit_file(self._quarantine.file)
-            dropped = self._commit_file(self._dropped.file if self._dropped is not None else None)
+            quarantine = self._commit_files(self._quarantine.file)
+            part_quarantine = []
+            if isinstance(self._quarantine, PartQuarantineWriter):
+                part_quarantine = self._quarantine.finish(self._commit_file)
+            dropped = self._commit_files(self._dropped.file if self._dropped is not None else None)
         # After some barriers the first step accounts for what comes in, and the entry account has no name.
         accounts = [account for account in (self._entry_account, *self._accounts) if account.step]
         return SliceResult(
@@ -90,6 +92,7 @@ class _SliceRun:
             leftovers=sink_result.leftovers,
             books=[*accounts, *sink_result.accounts],
             quarantine=quarantine,
+            part_quarantine=part_quarantine,
             dropped=dropped,
         )
 
@@ -98,6 +101,7 @@ class _SliceRun:
         with self._open_files:
             for number, cell in enumerate(self._reader.read_cells()):
                 if number == trial.cell:
+                    self._begin_cell()
                     for start in range(trial.first, min(trial.stop, cell.batch.num_rows), trial.piece_rows):
                         self._context.at(start)
                         self._apply_steps(cell.batch.slice(start, trial.piece_rows))
@@ -106,9 +110,33 @@ class _SliceRun:
     def _takes_strings(self) -> bool:
         """Tell whether the texts are needed as Python strings only. Pieces and dropped records are cut from batches."""
         task, stage = self._task, self._stage
-        is_plain = task.trial is None and not task.excluded and not task.in_pieces
+        is_plain = task.trial is None and not task.excluded and not task.in_pieces and task.part is None
         first_kernel = self._kernels[0] if self._kernels else None
         return is_plain and stage.watch is None and stage.keep_dropped is None and isinstance(first_kernel, TextsKernel)
+
+    def _open_sink(self, stem: OutputStem) -> Sink:
+        """Open the sink; records of a part of a cell are only stored, because a block holds those of the whole cell."""
+        output = self._source.output
+        if self._task.part is not None:
+            return open_stream_sink(output.schema, stem)
+        return output.open_sink(stem, self._task.num_slices)
+
+    def _open_quarantine(self) -> QuarantineWriter:
+        arguments = self._task.source, self._stage.max_quarantine, self._reader.paths
+        if self._task.part is None:
+            return QuarantineWriter(*arguments, partial(self._open_file, "quarantine"))
+        accounts = [account for account in (self._entry_account, *self._accounts) if account.step]
+        return PartQuarantineWriter(*arguments, lambda number: self._open_file(f"quarantine-{number}"), accounts)
+
+    def _begin_cell(self) -> None:
+        """Forget the cell before: what is checked or counted over several records ends with their cell, not the task.
+
+        Otherwise the verdict on a record would depend on where tasks begin.
+        """
+        if self._task.part is None or self._task.part.number == 0:
+            for kernel in self._kernels:
+                kernel.begin_cell()
+        self._quarantine.begin_cell()
 
     def _enter_cell(self, cell: CellBatch) -> pa.RecordBatch:
         """Count the records of a cell into the books, and give those that go on to the steps."""
@@ -118,7 +146,8 @@ class _SliceRun:
         if cell.num_blank:
             account.counters["blank"] += cell.num_blank
         account.counters.update(+cell.counters)
-        self._quarantine.add(account, cell.quarantined, cell.batch)
+        as_read = self._reader.batch_as_read
+        self._quarantine.add(account, cell.quarantined, cell.batch if as_read is None else as_read)
         _add_amounts(account, cell.batch)
         self._context.count(records=cell.batch.num_rows)
         if self._stage.watch is not None:
@@ -164,12 +193,13 @@ class _SliceRun:
         path = self._stage.root / f"{self._task.stem}.{kind}.jsonl"
         return self._open_files.enter_context(PendingFile(path, self._stage.run_id))
 
-    def _commit_file(self, file: PendingFile | None) -> list[StoredFile]:
-        if file is None:
-            return []
+    def _commit_files(self, file: PendingFile | None) -> list[StoredFile]:
+        return [] if file is None else [self._commit_file(file)]
+
+    def _commit_file(self, file: PendingFile) -> StoredFile:
         file.commit(sync=False)
         path = file.path.relative_to(self._stage.root).as_posix()
-        return [StoredFile(path=path, bytes=file.num_bytes, xxh3=file.checksum)]
+        return StoredFile(path=path, bytes=file.num_bytes, xxh3=file.checksum)
 
 
 def _add_amounts(account: Account, batch: pa.RecordBatch) -> None:

@@ -10,9 +10,11 @@ import msgspec
 from gristmill.core.books import Account  # noqa: TC001  (msgspec looks at the types of fields)
 from gristmill.pipeline.planning.units import Span
 from gristmill.pipeline.stages.outputs.split_files import SplitFile  # noqa: TC001
+from gristmill.pipeline.stages.quarantine import PartQuarantine  # noqa: TC001
 from gristmill.shards.manifest import StoredFile  # noqa: TC001
 
 if TYPE_CHECKING:
+    from gristmill.pipeline.planning.units import CellPart
     from gristmill.pipeline.stages.stored import UnitInput
 
 BYTES_PER_ROW = 1 << 10
@@ -40,13 +42,19 @@ class SliceTask:
     stem: str
     """The start of the paths of its files, below the output folder."""
     num_slices: int
-    """The number of slices in its unit; what a slice writes depends on it (`unit_output`)."""
+    """The number of slices in its unit, of which parts of a cell count as one; what it writes depends on it."""
     excluded: frozenset[tuple[int, int, str]] = frozenset()
     """Records that end their workers: the number of the cell in this task, the row in it, and the reason."""
     trial: TrialRows | None = None
     """If this is a trial, it writes nothing."""
     in_pieces: bool = False
     """Whether few rows at a time go through the steps, because a whole cell was too much for a worker."""
+
+    @property
+    def part(self) -> CellPart | None:
+        """The part of a cell that it reads, if it does not read whole cells."""
+        first = self.inputs[0] if self.inputs else None
+        return first.part if isinstance(first, Span) else None
 
     @property
     def size(self) -> int:
@@ -64,13 +72,17 @@ class SliceResult(msgspec.Struct, frozen=True, kw_only=True):
     """Documents of rows that documents of other units are to fill (`packing`)."""
     books: list[Account]
     quarantine: list[StoredFile] = []
+    part_quarantine: list[PartQuarantine] = []
+    """In place of `quarantine`, where the slice is a part of a cell."""
     dropped: list[StoredFile] = []
 
     def files(self) -> list[StoredFile]:
         """List all its files in the work folder."""
         split_files = (*self.split_files, *self.held_files, *self.leftovers)
         with_origins = [file for split_file in split_files for file in (split_file.data, split_file.origins)]
-        return [*(file for file in with_origins if file is not None), *self.quarantine, *self.dropped]
+        part_quarantine = [part.file for part in self.part_quarantine]
+        found = [file for file in (*with_origins, *part_quarantine) if file is not None]
+        return [*found, *self.quarantine, *self.dropped]
 
 
 def measure_input(source: UnitInput) -> int:

@@ -173,7 +173,7 @@ class ScoreFilterKernel:
         rows = [[table[rule.name] for rule in self._rules] for table in self._tables]
         return np.array(rows, dtype=np.float64).reshape(len(rows), len(self._rules))
 
-    def begin_task(self) -> None:
+    def begin_cell(self) -> None:
         """Do nothing: no batch depends on an earlier one."""
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:

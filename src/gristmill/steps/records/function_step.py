@@ -73,7 +73,7 @@ class _StoppingKernel:
     def __init__(self, step: FunctionStep) -> None:
         self._step = step
 
-    def begin_task(self) -> None:
+    def begin_cell(self) -> None:
         """Do nothing: no batch depends on an earlier one."""
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002

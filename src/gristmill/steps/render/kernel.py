@@ -64,7 +64,7 @@ class RenderKernel:
         is_escaped = any(character < " " or character in '\\"' for token in special_tokens for character in token)
         self._hiding = ("\\", '"type"') if is_escaped else ("\\u", "\\/", '"type"')
 
-    def begin_task(self) -> None:
+    def begin_cell(self) -> None:
         """Do nothing: no record depends on an earlier one."""
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:

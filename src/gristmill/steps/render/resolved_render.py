@@ -45,6 +45,7 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
     needs_whole_record: ClassVar[bool] = True
     makes_text: ClassVar[bool] = True
     runs_template: ClassVar[bool] = True
+    is_slow: ClassVar[bool] = True
     not_fingerprinted: ClassVar[tuple[str, ...]] = (
         *("files", "unknown_tokens", "accepts_quoted_arguments", "report"),
         "trace",  # texts are the same with it and without

@@ -79,7 +79,7 @@ class _UniteColumnsKernel:
         self._planned = step.schema
         self._decoder: RecordColumns | None = None
 
-    def begin_task(self) -> None:
+    def begin_cell(self) -> None:
         """Do nothing: no record depends on an earlier one."""
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002

@@ -12,9 +12,9 @@ from gristmill.pipeline.planning import fingerprint
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from gristmill.pipeline.stages.runner import StageUnit
     from gristmill.pipeline.stages.slice_task import SliceResult
     from gristmill.pipeline.stages.stored import StoredInput
+    from gristmill.pipeline.stages.unit_tasks import StageUnit
 
 
 @dataclass(frozen=True, slots=True)

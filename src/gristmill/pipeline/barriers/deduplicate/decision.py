@@ -23,7 +23,7 @@ from gristmill.pipeline.barriers.deduplicate.removal_lists import (
     StoredSurvivors,
 )
 from gristmill.pipeline.planning import fingerprint
-from gristmill.pipeline.stages.runner import StageUnit
+from gristmill.pipeline.stages.unit_tasks import StageUnit
 from gristmill.shards.formats.shard_format import ShardFormat, write_shard
 from gristmill.shards.manifest import Deduplicated, DuplicateCluster, InputFile, StoredFile, file_key
 from gristmill.steps.deduplicate.deduplicate import DUPLICATE, NEAR_DUPLICATE, DeduplicateAgainst
