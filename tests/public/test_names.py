@@ -134,7 +134,7 @@ SIGNATURES = {
     "dump_recipe": {"recipe": EMPTY},
     "load_recipe": {"path": EMPTY, "overrides": ()},
     "open_dataset": {"path": EMPTY},
-    "plan": {"recipe": EMPTY, "limit": None},
+    "plan": {"recipe": EMPTY, "limit": None, "allow_endpoints": ()},
     "run": {
         "recipe": EMPTY,
         "workers": "auto",
@@ -148,6 +148,7 @@ SIGNATURES = {
         "progress": None,
         "monitor": False,
         "events": None,
+        "allow_endpoints": (),
         "debug": False,
     },
     "train_tokenizer": {
@@ -169,6 +170,7 @@ SIGNATURES = {
         "slice_bytes": "auto",
         "identity": "mtime",
         "keep_dropped": None,
+        "storage_options": None,
         "allow_empty": False,
         "folder": None,
     },

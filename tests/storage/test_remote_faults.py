@@ -10,17 +10,20 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from gristmill_testing.buckets import CREDENTIALS, Bucket
 from gristmill_testing.faulty_proxy import BROKEN, BUSY, CUT, DENIED, RESET, FaultyProxy, half_of_them
 
 from gristmill import Recipe, run, steps
 from gristmill.cli.main import main
 from gristmill.core.errors import RemoteStoreError, SourceChangedError, StoreRefusedError, UsageError
-from gristmill.storage import remote_calls
 from gristmill.storage.files import open_input, read_version
 from gristmill.storage.paths import find_files
-from gristmill.storage.remote_calls import RemoteStream, ask_store
+from gristmill.storage.stores import requests
+from gristmill.storage.stores.open_store import forget_stores
+from gristmill.storage.stores.reopened_stream import ReopenedStream
+from gristmill.storage.stores.requests import ask_store
 
-s3fs = pytest.importorskip("s3fs")
+pytest.importorskip("obstore")
 moto_server = pytest.importorskip("moto.server")
 CONTENT = bytes(range(256)) * 40_000
 
@@ -29,7 +32,8 @@ CONTENT = bytes(range(256)) * 40_000
 def no_waits(monkeypatch):
     """Waits are counted, not waited for."""
     waits = []
-    monkeypatch.setattr(remote_calls.time, "sleep", waits.append)
+    monkeypatch.setattr(requests.time, "sleep", waits.append)
+    monkeypatch.setattr(requests.random, "uniform", lambda low, high: 1.0)
     return waits
 
 
@@ -46,29 +50,26 @@ def port():
 
 @pytest.fixture
 def credentials(monkeypatch):
-    for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(key, "test")
+    for key, value in CREDENTIALS.items():
+        monkeypatch.setenv(key, value)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
 
 
 @pytest.fixture
 def proxy(port, credentials, monkeypatch):
     """Before a bucket with a few files."""
-    s3fs.S3FileSystem.clear_instance_cache()
-    fs = s3fs.S3FileSystem(endpoint_url=f"http://127.0.0.1:{port}")
-    if not fs.exists("faulty"):
-        fs.mkdir("faulty")
-        fs.pipe("faulty/large.bin", CONTENT)
-        for number in range(3):
-            lines = (f'{{"text": "document {number} {n}"}}\n' for n in range(50))
-            fs.pipe(f"faulty/web/{number}.jsonl", "".join(lines).encode())
+    bucket = Bucket(f"http://127.0.0.1:{port}", "faulty").create()
+    bucket.put("large.bin", CONTENT)
+    for number in range(3):
+        lines = (f'{{"text": "document {number} {n}"}}\n' for n in range(50))
+        bucket.put(f"web/{number}.jsonl", "".join(lines).encode())
     faulty = FaultyProxy(port)
-    faulty.bucket = fs  # past the proxy, for tests that write
+    faulty.bucket = bucket  # past the proxy, for tests that write
     monkeypatch.setenv("AWS_ENDPOINT_URL", faulty.endpoint)
-    s3fs.S3FileSystem.clear_instance_cache()
+    forget_stores()
     yield faulty
     faulty.close()
-    s3fs.S3FileSystem.clear_instance_cache()
+    forget_stores()
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -123,7 +124,7 @@ class _QuietHandler(SimpleHTTPRequestHandler):
 
 def test_a_store_that_never_answers(proxy, no_waits):
     proxy.fault = lambda line, number: RESET
-    with pytest.raises(RemoteStoreError, match=r"s3://faulty/web/.*does not answer") as caught:
+    with pytest.raises(RemoteStoreError, match=r"s3://faulty/web: it does not answer") as caught:
         find_files("s3://faulty/web/*.jsonl")
     assert "AWS_ENDPOINT_URL" in caught.value.help
     assert no_waits == [0.5, 1.0, 2.0, 4.0, 4.0, 4.0, 4.0]
@@ -135,7 +136,7 @@ def test_a_connection_that_breaks_for_good_is_no_damage(proxy, tmp_path, kind):
     table = pa.table({"text": [f"document {n}" for n in range(1000)]})
     sink = pa.BufferOutputStream()
     (pq.write_table if kind == "parquet" else _write_arrow)(table, sink)
-    proxy.bucket.pipe(f"faulty/tables/x.{kind}", sink.getvalue().to_pybytes())
+    proxy.bucket.put(f"tables/x.{kind}", sink.getvalue().to_pybytes())
 
     def gets():
         return sum(line.startswith("GET") and f"x.{kind}" in line for line in proxy.requests)
@@ -185,11 +186,10 @@ def test_an_address_that_cannot_be_is_refused_at_once(proxy, no_waits):
 
 
 def test_a_file_that_changes_between_two_connections(proxy):
-    proxy.bucket.pipe("faulty/changing.bin", b"a" * 20_000_000)
+    proxy.bucket.put("changing.bin", b"a" * 20_000_000)
     with open_input("s3://faulty/changing.bin") as stream:
         assert stream.read(10) == b"a" * 10
-        proxy.bucket.pipe("faulty/changing.bin", b"b" * 20_000_000)
-        stream._drop()
+        proxy.bucket.put("changing.bin", b"b" * 20_000_000)
         with pytest.raises(SourceChangedError, match=r"changing\.bin"):
             stream.read(19_000_000)
 
@@ -222,12 +222,12 @@ def test_no_credentials(recipe_of, capsys, monkeypatch, tmp_path, no_waits):
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     for key in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
         monkeypatch.setenv(key, str(tmp_path / "none"))
-    s3fs.S3FileSystem.clear_instance_cache()
+    forget_stores()
     said = refused(recipe_of("s3://faulty/*.jsonl"), capsys)
     assert "no credentials" in said
     assert "AWS_ACCESS_KEY_ID" in said
     monkeypatch.setenv("AWS_PROFILE", "nobody")
-    s3fs.S3FileSystem.clear_instance_cache()
+    forget_stores()
     assert "nobody" in refused(recipe_of("s3://faulty/*.jsonl"), capsys)
     assert no_waits == []
 
@@ -236,7 +236,7 @@ def test_a_dead_endpoint(recipe_of, capsys, credentials, monkeypatch, no_waits):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{probe.getsockname()[1]}")
-        s3fs.S3FileSystem.clear_instance_cache()
+        forget_stores()
         said = refused(recipe_of("s3://faulty/*.jsonl"), capsys)
     assert "cannot be reached" in said
     assert no_waits == [0.5, 1.0]
@@ -288,7 +288,7 @@ def test_a_stream_gives_every_byte_once():
         file.size = len(CONTENT)
         return file
 
-    with RemoteStream("shaky://x", open_file) as stream:
+    with ReopenedStream("shaky://x", open_file) as stream:
         pieces = [stream.read(1_000_003) for _ in range(4)]
         assert b"".join([*pieces, stream.read()]) == CONTENT
         stream.seek(5)

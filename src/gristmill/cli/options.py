@@ -45,6 +45,17 @@ def limit_option(function: F) -> F:
     )(function)
 
 
+def endpoint_option(function: F) -> F:
+    """Add the option `--allow-endpoint`."""
+    return click.option(
+        "--allow-endpoint",
+        "allow_endpoints",
+        multiple=True,
+        metavar="HOST",
+        help="Allow storage_options to name this host over plain http. May be repeated.",
+    )(function)
+
+
 def json_option(function: F) -> F:
     """Add the option `--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for scripts.")(function)

@@ -7,7 +7,7 @@ from time import monotonic
 import click
 import msgspec
 
-from gristmill.cli.options import Choice, backend_option, json_option, limit_option, recipe_argument
+from gristmill.cli.options import Choice, backend_option, endpoint_option, json_option, limit_option, recipe_argument
 from gristmill.cli.printing import again
 from gristmill.cli.tables import print_books, print_duplicates, print_lines, print_tokens, print_wrapped
 from gristmill.core.errors import UsageError
@@ -47,6 +47,7 @@ from gristmill.shards.manifest import Manifest
 @click.option("--debug", is_flag=True, help="Run in this process on a few records, and show them after each step.")
 @click.option("--pdb", "use_pdb", is_flag=True, help="With --debug: open a debugger where a function raises.")
 @click.option("--events", type=click.Path(dir_okay=False), help="Write a log of events to this file, as JSON lines.")
+@endpoint_option
 @json_option
 def command(
     recipe: str,
@@ -57,6 +58,7 @@ def command(
     pin: Pin,
     timeout: float | None,
     events: str | None,
+    allow_endpoints: tuple[str, ...],
     *,
     update: bool,
     overwrite: bool,
@@ -93,6 +95,7 @@ def command(
         workers=workers or "auto",
         backend=backend,
         timeout=timeout,
+        allow_endpoints=allow_endpoints,
         pin=pin,
         update=update,
         overwrite=overwrite,

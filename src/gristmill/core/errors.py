@@ -19,6 +19,7 @@
     ├── NotUpToDateError      (RuntimeError)  the output holds a dataset of another recipe or of other inputs
     └── StoppedError          (RuntimeError)  a run was stopped on purpose; finished work is kept
         ├── SourceChangedError                an input file has changed since the run was planned
+        ├── LeaseLostError                    another run has taken over the output
         ├── TooManyBadError                   one record after another cannot be used
         ├── QuarantineError                   more records were quarantined than the recipe allows
         ├── EmptyDatasetError                 no record is left
@@ -133,6 +134,10 @@ class StoppedError(GristmillError, RuntimeError):
 
 class SourceChangedError(StoppedError):
     """An input file has changed since the run was planned."""
+
+
+class LeaseLostError(StoppedError):
+    """Another run has taken over the output. This one ends, and deletes nothing."""
 
 
 class TooManyBadError(StoppedError):

@@ -16,13 +16,14 @@ from gristmill.text.tokenizers import clear_engine_cache
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
 
     from gristmill.engine.pinning import Pin
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.pipeline.run import RunResult
 
 
-def plan(recipe: Recipe, *, limit: int | None = None) -> Plan:
+def plan(recipe: Recipe, *, limit: int | None = None, allow_endpoints: Sequence[str] = ()) -> Plan:
     """Check a recipe against the files it names, and send a few real records through its steps. Nothing is written.
 
     The plan prints as a tree: sources, files, bytes, stages, tasks, and the disk space that the run may need.
@@ -30,11 +31,12 @@ def plan(recipe: Recipe, *, limit: int | None = None) -> Plan:
     Args:
         recipe: The result of `load_recipe`, or a `Recipe` made in Python.
         limit: As for `run`.
+        allow_endpoints: As for `run`.
 
     Raises:
         UsageError: Anything that would fail later: files or columns that are missing, an output that cannot be written.
     """
-    new_plan = make_plan(_check_recipe(recipe), limit=limit)
+    new_plan = make_plan(_check_recipe(recipe), limit=limit, allowed_endpoints=allow_endpoints)
     clear_engine_cache()  # `run` makes a plan of its own
     return new_plan
 
@@ -53,6 +55,7 @@ def run(
     progress: bool | None = None,
     monitor: bool = False,
     events: EventLog | str | os.PathLike[str] | None = None,
+    allow_endpoints: Sequence[str] = (),
     debug: bool = False,
 ) -> RunResult:
     """Run a recipe: plan, run the stages, check the books, publish the dataset. The same call resumes a stopped run.
@@ -74,6 +77,7 @@ def run(
         progress: None: bars on a terminal, lines elsewhere; True: always bars; False: nothing.
         monitor: Also show CPU and memory of each worker.
         events: A file for events as JSON lines, or an `EventLog`.
+        allow_endpoints: Hosts that the recipe's `storage_options` may name though the connection is not encrypted.
         debug: Run in this process on the first 100 records of each source (or `limit`), print up to three records
             after each step, and raise the first exception of a function as it is. Writes to a temporary folder, never
             to the output. Other settings are ignored.
@@ -97,6 +101,7 @@ def run(
         progress=progress,
         monitor=monitor,
         events=events if events is None or isinstance(events, EventLog) else EventLog(events),
+        allow_endpoints=allow_endpoints,
     )
     return run_recipe(_check_recipe(recipe), options, limit=limit)
 

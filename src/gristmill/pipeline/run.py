@@ -98,6 +98,7 @@ def run_recipe(
         timeout=options.timeout,
         pin=parse_pin(options.pin),
         debug=options.watch is not None,
+        allowed_endpoints=options.allow_endpoints,
     )
     with Activity(shows=options.progress is not False) as activity:
         plan = plan_recipe(tell=activity.show)

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING
 import xxhash
 
 from gristmill.core.errors import UsageError
+from gristmill.storage.locations import Location, StorePath
+from gristmill.storage.stores.upload import Upload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,39 +41,34 @@ _TEMPORARY = re.compile(r"\.gristmill-([A-Za-z0-9_.-]+)-[0-9a-f]{16}\.tmp")
 class PendingFile:
     """A file that is being written. `commit` gives it its name; without `commit` nothing remains.
 
+    On a store the data is uploaded while it is written, and `commit` completes the upload.
+
     >>> with PendingFile("out/part.bin", "run7") as file:   # doctest: +SKIP
     ...     file.write(b"data")
     ...     file.commit()
     """
 
-    def __init__(self, path: str | os.PathLike[str], run_id: str) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Location, run_id: str) -> None:
+        self.path = Path(path) if isinstance(path, str) else path
         self.num_bytes = 0
         self._digest = xxhash.xxh3_64()
         self._gathered = bytearray()
-        temporary = f".gristmill-{run_id}-{secrets.token_hex(8)}.tmp"
-        if not _TEMPORARY.fullmatch(temporary):
-            raise UsageError(f"a run id consists of letters, digits, `_`, `.` and `-`, not {run_id!r}")
-        self._temporary = self.path.with_name(temporary)
-        self._fd: int | None = None
+        self._target: _TemporaryFile | Upload
+        if isinstance(self.path, StorePath):
+            self._target = Upload(*self.path.open_store())
+        else:
+            self._target = _TemporaryFile(self.path, run_id)
         self._synced = False
 
     def __enter__(self) -> Self:
         with _annotate_errors(self.path):
-            make_folder(self.path.parent)
-            # In the folder of the final name: a rename is atomic only within one file system.
-            self._fd = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            self._target.open()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._fd is not None:
-            fd, self._fd = self._fd, None
-            try:
-                os.close(fd)
-            finally:
-                self._temporary.unlink(missing_ok=True)
+        self._target.discard()
 
     @property
     def checksum(self) -> str:
@@ -89,13 +86,13 @@ class PendingFile:
                 self._gathered += view
             else:
                 self._flush()
-                self._write_all(view)
+                self._target.write(view)
 
     def sync(self) -> None:
         """Wait until the content is on the disk. `commit` calls it; call it earlier to check something in between."""
         with _annotate_errors(self.path):
             self._flush()
-            os.fsync(self._open_fd())
+            self._target.sync()
         self._synced = True
 
     def commit(self, *, sync: bool = True) -> None:
@@ -107,32 +104,63 @@ class PendingFile:
             self.sync()
         with _annotate_errors(self.path):
             self._flush()
-            fd = self._open_fd()
-            self._temporary.replace(self.path)
-            # Renamed: `__exit__` has nothing left to remove, and must not close the descriptor a second time.
-            self._fd = None
-            os.close(fd)
-            if sync:
-                sync_folder(self.path.parent)
-
-    def _open_fd(self) -> int:
-        if self._fd is None:
-            raise ValueError(f"{self.path} is not open for writing")
-        return self._fd
+            self._target.commit(sync=sync)
 
     def _flush(self) -> None:
         if self._gathered:
             gathered, self._gathered = self._gathered, bytearray()
-            self._write_all(memoryview(gathered))
+            self._target.write(memoryview(gathered))
 
-    def _write_all(self, view: memoryview) -> None:
+
+class _TemporaryFile:
+    """A local file under a temporary name, in the folder of its final one."""
+
+    def __init__(self, path: Path, run_id: str) -> None:
+        self._path = path
+        temporary = f".gristmill-{run_id}-{secrets.token_hex(8)}.tmp"
+        if not _TEMPORARY.fullmatch(temporary):
+            raise UsageError(f"a run id consists of letters, digits, `_`, `.` and `-`, not {run_id!r}")
+        self._temporary = path.with_name(temporary)
+        self._fd: int | None = None
+
+    def open(self) -> None:
+        make_folder(self._path.parent)
+        # In the folder of the final name: a rename is atomic only within one file system.
+        self._fd = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+    def write(self, view: memoryview) -> None:
         fd = self._open_fd()
         # One call may write less than it was given: near 2 GiB, on a full disk, or after a signal.
         while view:
             view = view[os.write(fd, view) :]
 
+    def sync(self) -> None:
+        os.fsync(self._open_fd())
 
-def write_file(path: str | os.PathLike[str], data: Buffer, run_id: str) -> str:
+    def commit(self, *, sync: bool) -> None:
+        fd = self._open_fd()
+        self._temporary.replace(self._path)
+        # Renamed: `discard` has nothing left to remove, and must not close the descriptor a second time.
+        self._fd = None
+        os.close(fd)
+        if sync:
+            sync_folder(self._path.parent)
+
+    def discard(self) -> None:
+        if self._fd is not None:
+            fd, self._fd = self._fd, None
+            try:
+                os.close(fd)
+            finally:
+                self._temporary.unlink(missing_ok=True)
+
+    def _open_fd(self) -> int:
+        if self._fd is None:
+            raise ValueError(f"{self._path} is not open for writing")
+        return self._fd
+
+
+def write_file(path: str | Location, data: Buffer, run_id: str) -> str:
     """Write a complete file or nothing; return its checksum."""
     with PendingFile(path, run_id) as file:
         file.write(data)
@@ -140,10 +168,15 @@ def write_file(path: str | os.PathLike[str], data: Buffer, run_id: str) -> str:
     return file.checksum
 
 
-def sync_files(paths: Iterable[Path]) -> None:
-    """Wait until files that were committed without a sync, and their names, are on the disk."""
+def sync_files(paths: Iterable[Location]) -> None:
+    """Wait until files that were committed without a sync, and their names, are on the disk.
+
+    What was committed to a store is there: nobody waits for it.
+    """
     folders: dict[Path, None] = {}
     for path in paths:
+        if isinstance(path, StorePath):
+            continue
         with _annotate_errors(path):
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -155,11 +188,13 @@ def sync_files(paths: Iterable[Path]) -> None:
         sync_folder(folder)
 
 
-def remove_temporaries(folder: str | os.PathLike[str], run_id: str | None) -> list[str]:
+def remove_temporaries(folder: Location, run_id: str | None) -> list[str]:
     """Remove the temporary files of a killed run (None: of any run) below a folder; return the removed paths.
 
-    Only files with the temporary names of this module are removed. Links are not followed.
+    Only files with the temporary names of this module are removed. Links are not followed. Stores have none.
     """
+    if isinstance(folder, StorePath):
+        return []
     removed = []
     for parent, _, names in os.walk(folder, onerror=_raise):
         for name in names:
@@ -171,8 +206,13 @@ def remove_temporaries(folder: str | os.PathLike[str], run_id: str | None) -> li
     return removed
 
 
-def make_folder(folder: str | os.PathLike[str]) -> None:
-    """Create a folder and its parents so that they survive a power cut. One `stat` if it exists already."""
+def make_folder(folder: str | Location) -> None:
+    """Create a folder and its parents so that they survive a power cut. One `stat` if it exists already.
+
+    Stores have no folders: their names are parts of keys.
+    """
+    if isinstance(folder, StorePath):
+        return
     path = Path(folder)
     if path.is_dir():
         return
@@ -200,7 +240,7 @@ def count_free_bytes(folder: str | os.PathLike[str]) -> int:
 
 
 @contextmanager
-def _annotate_errors(path: Path) -> Iterator[None]:
+def _annotate_errors(path: Location) -> Iterator[None]:
     try:
         yield
     except OSError as error:

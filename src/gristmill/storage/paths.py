@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from gristmill.core.errors import UsageError
 from gristmill.storage import local_files, remote_files
 from gristmill.storage.patterns import PathPattern, expand_braces, find_fixed_folder, has_range, is_wild
+from gristmill.storage.urls import find_protocol, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -91,7 +92,7 @@ class _Search:
     def __init__(self, pattern: str, base: str | None, real_folders: dict[str, str]) -> None:
         """Create a search. Several searches share the cache `real_folders` of resolved folders."""
         self.pattern = pattern
-        self.protocol = remote_files.find_protocol(pattern)
+        self.protocol = find_protocol(pattern)
         self.links_outside: list[str] = []
         self.links: list[tuple[str, str]] = []
         """Links to files, and their targets."""
@@ -123,7 +124,7 @@ class _Search:
             raise self._make_no_match_error()
 
     def _set_local_root(self, pattern: str, base: str | None) -> None:
-        path = os.path.join(base or "", os.path.expanduser(remote_files.local_path(pattern)))  # noqa: PTH118, PTH111
+        path = os.path.join(base or "", os.path.expanduser(local_path(pattern)))  # noqa: PTH118, PTH111
         status = local_files.stat_path(path)
         self._is_named = status is not None
         if status is not None:  # it exists, so it is no pattern: a file may be called `[1].txt`
@@ -140,8 +141,7 @@ class _Search:
     def _set_remote_root(self, pattern: str) -> None:
         if pattern.startswith("http") and "*" in pattern:
             raise UsageError(f"{pattern}: a web server cannot be listed", help="use braces, as in {0000..0099}")
-        fs, path = remote_files.open_file_system(pattern)
-        url = fs.unstrip_protocol(path)
+        url = remote_files.name_root(pattern)
         if not _is_wild_url(url) and "{" not in url:
             self._is_named = True
             _, is_folder = remote_files.find_remote(url)
@@ -236,7 +236,7 @@ def _is_wild_url(url: str) -> bool:
 
 def _find_common_root(roots: list[str], patterns: list[str]) -> str:
     """Return the deepest folder that contains all roots, with a slash at the end."""
-    if len({remote_files.find_protocol(root) for root in roots}) > 1:
+    if len({find_protocol(root) for root in roots}) > 1:
         raise UsageError(
             f"one source cannot be read from different stores: {', '.join(patterns)}",
             help="use one source for each store",

@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, TypeVar, overload
 
 import msgspec
 
 from gristmill.core.errors import DamagedDatasetError
+from gristmill.storage.locations import Location, StorePath
 
 _PART = r"(?!\.{1,2}(?:/|\Z))[^/\0]+"
 _PATH = rf"\A{_PART}(?:/{_PART})*\Z"
@@ -49,8 +50,14 @@ def decode_stored(data: bytes, kind: type[T], path: str | os.PathLike[str], *, h
         raise DamagedDatasetError(f"{os.fspath(path)} is damaged: {problem}", help=help) from error
 
 
-def path_below(folder: str | os.PathLike[str], stored: str) -> Path:
-    """Return a stored path as a path on the disk, below its folder.
+@overload
+def path_below(folder: str | Path, stored: str) -> Path: ...
+@overload
+def path_below(folder: StorePath, stored: str) -> StorePath: ...
+@overload
+def path_below(folder: Location, stored: str) -> Location: ...
+def path_below(folder: str | Location, stored: str) -> Location:
+    """Return a stored path as a path on the disk or a store, below its folder.
 
     Raises:
         DamagedDatasetError: It is not below the folder, or a symbolic link on the way leaves the folder.
@@ -59,6 +66,8 @@ def path_below(folder: str | os.PathLike[str], stored: str) -> Path:
         raise DamagedDatasetError(
             f"{stored!r} is not a path inside {os.fspath(folder)}", help="nothing was read, moved or deleted there"
         )
+    if isinstance(folder, StorePath):  # a key has no links
+        return folder / stored
     path = str(folder)
     for part in stored.split("/"):
         path = f"{path}/{part}"

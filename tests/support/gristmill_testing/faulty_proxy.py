@@ -5,7 +5,7 @@ import socket
 import struct
 import threading
 
-RESET, CUT, BUSY, DENIED, BROKEN = "reset", "cut", "busy", "denied", "broken"
+RESET, CUT, BUSY, DENIED, BROKEN, LOST = "reset", "cut", "busy", "denied", "broken", "lost"
 _ANSWERS = {BUSY: "503 Slow Down", DENIED: "403 Forbidden", BROKEN: "500 Internal Server Error"}
 
 
@@ -67,6 +67,9 @@ class FaultyProxy:
             answer = b""
             while piece := upstream.recv(1 << 20):
                 answer += piece
+        if fault == LOST:  # the server has done it, and nobody hears of it
+            self._reset(client)
+            return
         if fault == CUT:
             client.sendall(answer[: len(answer) // 2])
             self._reset(client)

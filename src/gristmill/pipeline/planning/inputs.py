@@ -21,7 +21,7 @@ from gristmill.steps.read import (
 )
 from gristmill.storage.checksums import compute_file_checksum
 from gristmill.storage.paths import find_files, list_files
-from gristmill.storage.remote_files import find_protocol, local_path
+from gristmill.storage.urls import find_protocol, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -25,6 +25,7 @@ from gristmill.pipeline.planning.outline import Outline
 from gristmill.pipeline.planning.placement.in_process import Placement, PlacementRequest, choose_placement
 from gristmill.pipeline.planning.python_records import sample_python_records
 from gristmill.pipeline.planning.source_draft import StepResolver, draft_source, plan_source
+from gristmill.pipeline.planning.stores import choose_stores
 from gristmill.pipeline.planning.unite_sources import unite_sources
 from gristmill.pipeline.planning.units import can_cut_cells, choose_cut
 from gristmill.pipeline.planning.used_plugins import describe_packages, find_used_plugins
@@ -38,7 +39,7 @@ from gristmill.storage.plan_cache import use_plan_cache
 from gristmill.text.tokenizers import clear_engine_cache
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     import pyarrow as pa
 
@@ -161,6 +162,7 @@ def make_plan(
     spooled: Mapping[str, Read] | None = None,
     tell: Callable[[str], object] = str,
     debug: bool = False,
+    allowed_endpoints: Collection[str] = (),
 ) -> Plan:
     """Check a recipe against its files, and raise `UsageError` for whatever would fail later.
 
@@ -176,7 +178,9 @@ def make_plan(
             the plan sees only the first of them.
         tell: Called with what is being done.
         debug: Do not call the user's functions again once they have raised.
+        allowed_endpoints: Hosts that `storage_options` may name though the connection is not encrypted.
     """
+    choose_stores(recipe, allowed_endpoints)
     if "://" in recipe.output:
         raise UsageError(f"the output must be a local folder, not {recipe.output}", help="copy it there afterwards")
     steps, pack, write = _take_output_steps(recipe)

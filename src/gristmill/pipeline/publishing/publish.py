@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.stages.unit_tasks import StageUnit
     from gristmill.shards.manifest import MixedShare, Shard, StoredFile, TokenizerIdentity
 
-_NOT_FINGERPRINTED = ("slice_bytes", "max_quarantine", "allow_empty")
+_NOT_FINGERPRINTED = ("slice_bytes", "max_quarantine", "storage_options", "allow_empty")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from gristmill.pipeline.work_folder import work_path
 from gristmill.shards.manifest import StoredFile
 from gristmill.steps.records.columns import list_value_columns
 from gristmill.storage.commit import PendingFile
+from gristmill.storage.locations import relative_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -181,7 +182,7 @@ def join_dropped(
             files[name].write(line)
         for name, file in files.items():
             file.commit()
-            path = file.path.relative_to(root).as_posix()
+            path = relative_name(file.path, root)
             joined[name] = StoredFile(path=path, bytes=file.num_bytes, xxh3=file.checksum)
     return joined
 

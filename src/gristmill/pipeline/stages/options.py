@@ -9,6 +9,8 @@ from gristmill.core.errors import UsageError
 from gristmill.engine.parallel_run import Options
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from gristmill.engine.events import EventLog
     from gristmill.engine.pinning import Pin
     from gristmill.pipeline.stages.stage_context import StepWatch
@@ -32,6 +34,8 @@ class RunOptions:
     """Where workers may run: anywhere, on one CPU each, or on the CPUs and in the memory of one NUMA node each."""
     retries: int = 2
     """How often a task that raised is run again."""
+    allow_endpoints: Collection[str] = ()
+    """Hosts that a recipe may name as an endpoint though the connection is not encrypted."""
     events: EventLog | None = None
     watch: StepWatch | None = None
     """Watches every step and batch; only for runs in this process."""

@@ -23,6 +23,7 @@ from gristmill.pipeline.stages.slice_reader import SliceReader
 from gristmill.pipeline.stages.slice_task import PIECE_ROWS, SliceResult
 from gristmill.shards.manifest import StoredFile
 from gristmill.storage.commit import PendingFile
+from gristmill.storage.locations import relative_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -198,7 +199,7 @@ class _SliceRun:
 
     def _commit_file(self, file: PendingFile) -> StoredFile:
         file.commit(sync=False)
-        path = file.path.relative_to(self._stage.root).as_posix()
+        path = relative_name(file.path, self._stage.root)
         return StoredFile(path=path, bytes=file.num_bytes, xxh3=file.checksum)
 
 

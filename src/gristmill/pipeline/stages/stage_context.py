@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from gristmill.core.recipe import runs_user_code
 from gristmill.core.step import link_counting_kernels
 from gristmill.engine.worker import nesting
 from gristmill.runtime.pandas_free import block_pandas_import
+from gristmill.storage.stores.options import choose_options, list_chosen_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from gristmill.core.step import LocalStep, StepKernel
     from gristmill.pipeline.stages.outputs.unit_output import UnitOutput
     from gristmill.steps.read import Read
+    from gristmill.storage.stores.options import StorageOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ class StageContext:
     """By source."""
     keep_dropped: str | None
     watch: StepWatch | None
+    storage: Mapping[str, StorageOptions] = field(default_factory=list_chosen_options)
+    """How the buckets of the recipe are reached."""
 
     @property
     def runs_untrusted_templates(self) -> bool:
@@ -87,6 +91,8 @@ class LoadedContext:
 
 def set_up_worker(stage: StageContext, *, loads: bool) -> StageContext | LoadedContext:
     """Prepare a worker for its first task; `loads` if it will run the steps."""
+    for bucket, options in stage.storage.items():
+        choose_options(bucket, options)
     if nesting.is_worker_process():
         logging.getLogger("gristmill.kernels").setLevel(logging.ERROR)  # the parent has logged all of it
     if nesting.is_worker_process() and not any(runs_user_code(source.steps) for source in stage.sources.values()):

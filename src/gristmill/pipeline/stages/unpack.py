@@ -26,6 +26,7 @@ from gristmill.steps.read import (
 )
 from gristmill.storage.commit import PendingFile, write_file
 from gristmill.storage.compression import find_codec
+from gristmill.storage.locations import relative_name
 from gristmill.storage.stored_paths import Count, StoredPath, path_below
 
 if TYPE_CHECKING:
@@ -230,7 +231,7 @@ class _PieceWriter:
         path = None
         if self._file is not None:
             self._file.commit()
-            path = self._file.path.relative_to(self._stage.root).as_posix()
+            path = relative_name(self._file.path, self._stage.root)
         self.pieces.append(
             PieceFile(
                 path=path,

@@ -39,7 +39,7 @@ from gristmill.steps.read.raw_cells.delimited_file import BYTE_ORDER_MARK, read_
 from gristmill.steps.read.read import FORMATS
 from gristmill.steps.unite.field_types import REST, FieldType, infer_field_types
 from gristmill.storage.compression import find_codec
-from gristmill.storage.remote_files import find_protocol
+from gristmill.storage.urls import find_protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

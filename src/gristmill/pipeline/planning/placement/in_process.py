@@ -16,7 +16,7 @@ from gristmill.core.recipe import runs_user_code
 from gristmill.pipeline.work_folder import has_in_process_marker
 from gristmill.steps.read import Read, file_format
 from gristmill.storage.compression import find_codec
-from gristmill.storage.remote_files import find_protocol
+from gristmill.storage.urls import find_protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -19,7 +19,7 @@ from gristmill.runtime.function import Function
 from gristmill.steps.read import file_format
 from gristmill.steps.read.read import FORMATS
 from gristmill.storage.plan_cache import can_remember
-from gristmill.storage.remote_files import find_protocol
+from gristmill.storage.urls import find_protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

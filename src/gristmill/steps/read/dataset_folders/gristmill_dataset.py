@@ -20,7 +20,7 @@ from gristmill.shards.token_rows import KINDS
 from gristmill.shards.tokenizer_snapshot import SnapshotFile, TokenizerSnapshot
 from gristmill.storage.checksums import compute_file_checksum
 from gristmill.storage.files import open_input
-from gristmill.storage.remote_files import find_protocol, local_path
+from gristmill.storage.urls import find_protocol, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

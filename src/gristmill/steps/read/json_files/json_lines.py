@@ -21,7 +21,7 @@ from gristmill.steps.read.batches import build_batch, extra_columns, is_utf8
 from gristmill.steps.read.cells import CellBatch
 from gristmill.steps.read.json_files.json_fields import JsonFields
 from gristmill.steps.read.raw_cells.cut_records import CutRecords, cut_records
-from gristmill.storage.remote_files import find_protocol
+from gristmill.storage.urls import find_protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
+_RECORD_BYTES = 1 << 16
+"""How much of the next cell is fetched ahead, for the end of the last record."""
+
 
 @dataclass(slots=True)
 class RawCell:
@@ -93,7 +96,7 @@ class DelimitedFile:
             first = max(first, self._piece.first_cell)
             last = self._piece.first_cell + self._piece.num_cells
             stop = last if stop is None else min(stop, last)
-        with self._open(first) as cutter:
+        with self._open(first, stop) as cutter:
             yield from self._gather_cells(cutter, first, stop)
 
     def pieces(self) -> Iterator[tuple[int, bytes]]:
@@ -158,8 +161,8 @@ class DelimitedFile:
             raw.is_terminated, raw.num_left_out = True, 0
 
     @contextmanager
-    def _open(self, first: int) -> Iterator[CellCutter]:
-        """Open a cutter at a place from which cell `first` can be found."""
+    def _open(self, first: int, stop: int | None = None) -> Iterator[CellCutter]:
+        """Open a cutter at a place from which cell `first` can be found; it will be read up to cell `stop`."""
         if self._codec is not None:
             with closing(read_unpacked_chunks(self.file.path)) as chunks:
                 yield CellCutter(ChunkStream(chunks), 0, self.separator, self._cell_bytes)
@@ -170,7 +173,8 @@ class DelimitedFile:
             end_error = self._piece.damage.to_error() if self._piece.damage else None
         at = first * self._cell_bytes
         start = shift if at <= shift else find_safe_start(path, shift, at, self.separator)
-        with open_input(path, start - shift) as stream:
+        ahead_to = None if stop is None else stop * self._cell_bytes + _RECORD_BYTES - shift
+        with open_input(path, start - shift, ahead_to) as stream:
             source = cast("ByteStream", stream)
             rest = num_bytes + shift - start
             yield CellCutter(source, start, self.separator, self._cell_bytes, rest, end_error)

@@ -79,7 +79,7 @@ class ScannedFile(DelimitedFile):
         raw.rest = QuarantinedRecord(self.file.id, end, 0, damage.reason, damage.message)
 
     @contextmanager
-    def _open(self, first: int) -> Iterator[CellCutter]:  # noqa: ARG002  (all before it must be scanned)
+    def _open(self, first: int, stop: int | None = None) -> Iterator[CellCutter]:  # noqa: ARG002  (all before it must be scanned)
         piece = self._piece
         if not self.can_cut:
             with closing(self._chunks()) as chunks:

@@ -25,7 +25,7 @@ from gristmill.steps.read.tables.column_mapper import ColumnMapper
 from gristmill.steps.read.tables.string_views import remove_views, remove_views_from_schema
 from gristmill.steps.read.tables.token_documents import TokenRowMapper
 from gristmill.storage.files import open_input
-from gristmill.storage.remote_files import find_protocol
+from gristmill.storage.urls import find_protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,10 +1,11 @@
 """Requests to remote stores: retried where that may help, refused at once where it does not, with readable errors.
 
 A request that fails because of the connection (a reset, a timeout, a busy or broken server) is made up to `TRIES`
-times, with waits that double from half a second to four: 20 seconds in all. If every second connection breaks, 400 of
-100,000 requests still fail after that. If the store cannot be reached at all, because its name is unknown or the
-connection was refused, `TRIES_UNREACHED` attempts are made. An answer that will not change (no such file, no
-permission, no credentials) is final.
+times, with waits that double from half a second to four: 20 seconds in all. Each wait is up to a half longer or
+shorter, so that many workers do not come back together. If every second connection breaks, 400 of 100,000 requests
+still fail after that. If the store cannot be reached at all, because its name is unknown or the connection was refused,
+`TRIES_UNREACHED` attempts are made. An answer that will not change (no such file, no permission, no credentials) is
+final.
 
 Each library raises its own errors for all this. The kind of an error is recognized by its builtin base, its HTTP status
 or its name, so none of the libraries is imported here.
@@ -12,30 +13,35 @@ or its name, so none of the libraries is imported here.
 
 from __future__ import annotations
 
-import io
 import logging
+import random
+import re
 import socket
 import time
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from gristmill.core.errors import GristmillError, RemoteStoreError, SourceChangedError, StoreRefusedError
+from gristmill.storage.stores.options import find_options
+from gristmill.storage.urls import redact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from typing_extensions import Buffer
-
 TRIES = 8
 TRIES_UNREACHED = 3
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.5, 4.0
-_SKIP_BYTES = 1 << 20
+_STATUS = re.compile(r"status code: ([1-5][0-9][0-9])")
+"""How obstore says which status a server returned."""
+_ANSWER = re.compile(r"<Code>([^<]*)</Code>.*?<Message>([^<]*)</Message>", re.DOTALL)
 
 T = TypeVar("T")
 
 _log = logging.getLogger("gristmill")
 
 _BUSY = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
+_UNREACHED_TEXT = "kind: Connect,"
+"""How obstore says that there was no connection."""
 _UNREACHED = ("ConnectTimeout", "ConnectTimeoutError", "ClientConnectorError")
 """Errors before a connection is made, beside unknown names and refusals. botocore's own class can also mean a reset."""
 _HALF_ANSWERS = ("JSONDecodeError", "ResponseParserError")
@@ -56,7 +62,8 @@ _NO_CREDENTIALS = (
     "LocalTokenNotFoundError",
 )
 _CREDENTIALS = {
-    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; for a public bucket FSSPEC_S3_ANON=true",
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; for a public bucket write "
+    "storage_options: {anonymous: true}",
     "gs": "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS",
     "hf": "run `hf auth login`, or set HF_TOKEN; request access to a gated dataset on its page",
 }
@@ -69,8 +76,8 @@ _CHECK_NETWORK = "check the network and the address; the same command resumes, f
 _CHECK_RIGHTS = "check the credentials: they must allow listing and reading"
 
 
-def ask_store(url: str, request: Callable[[], T]) -> T:
-    """Make a request and return its result; retry while that may help.
+def ask_store(url: str, request: Callable[[], T], tries: int = TRIES) -> T:
+    """Make a request and return its result; retry while that may help, up to `tries` attempts.
 
     Raises:
         FileNotFoundError: There is no such file, folder or bucket.
@@ -78,7 +85,7 @@ def ask_store(url: str, request: Callable[[], T]) -> T:
         RemoteStoreError: The store cannot be reached, or does not answer.
     """
     wait = FIRST_WAIT_SECONDS
-    for attempt in range(1, TRIES + 1):
+    for attempt in range(1, tries + 1):
         try:
             return request()
         except GristmillError:
@@ -91,116 +98,21 @@ def ask_store(url: str, request: Callable[[], T]) -> T:
             if refusal is not None:
                 raise refusal from error
             is_unreached = _is_unreached(error)
-            if attempt >= (TRIES_UNREACHED if is_unreached else TRIES):
+            if attempt >= min(tries, TRIES_UNREACHED if is_unreached else TRIES):
                 raise _make_unanswered_error(url, error, attempt, is_unreached=is_unreached) from error
-            _log.warning("%s: %s; trying again in %.1f s", url, _take_first_line(error), wait)
-        time.sleep(wait)
+            pause = wait * random.uniform(0.5, 1.5)
+            _log.warning("%s: %s; trying again in %.1f s", redact(url), _take_first_line(error), pause)
+        time.sleep(pause)
         wait = min(2 * wait, LONGEST_WAIT_SECONDS)
     raise AssertionError("the last attempt returns or raises")
 
 
-class RemoteStream(io.RawIOBase):
-    """A remote file for reading, opened again at the same position when the connection fails.
-
-    `open_file` opens it. A read returns as much as was asked for, except at the end.
-    """
-
-    def __init__(self, url: str, open_file: Callable[[], Any]) -> None:
-        super().__init__()
-        self._url = url
-        self._open_file = open_file
-        self._file: Any = ask_store(url, open_file)
-        self._details = _describe_version(self._file)
-        self._size: int | None = getattr(self._file, "size", None)
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return bool(self._size is not None)
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        if whence == io.SEEK_CUR:
-            offset += self._position
-        elif whence == io.SEEK_END:
-            if self._size is None:
-                raise io.UnsupportedOperation("the server does not say how large the file is")
-            offset += self._size
-        self._position = max(0, offset)
-        return self._position
-
-    def read(self, size: int | None = -1) -> bytes:
-        num_bytes = None if size is None or size < 0 else size
-        data = ask_store(self._url, lambda: self._read_here(num_bytes))
-        self._position += len(data)
-        return data
-
-    def readall(self) -> bytes:
-        return self.read()
-
-    def readinto(self, buffer: Buffer) -> int:
-        view = memoryview(buffer).cast("B")
-        data = self.read(len(view))
-        view[: len(data)] = data
-        return len(data)
-
-    def close(self) -> None:
-        if not self.closed:
-            self._drop()
-            super().close()
-
-    def _read_here(self, num_bytes: int | None) -> bytes:
-        try:
-            if self._file is None:
-                self._file = self._reopen()
-            self._move_file()
-            data: bytes = self._file.read(-1 if num_bytes is None else num_bytes)
-        except Exception:
-            self._drop()  # it may have buffered half of a block
-            raise
-        end = self._size if num_bytes is None or self._size is None else min(self._position + num_bytes, self._size)
-        if end is not None and self._position + len(data) < end:
-            self._drop()
-            raise ConnectionError(f"the connection ended after {self._position + len(data)} of {end} bytes")
-        return data
-
-    def _move_file(self) -> None:
-        if self._file.tell() == self._position:
-            return
-        try:
-            self._file.seek(self._position)
-        except ValueError:  # a server without range requests: read everything before the position again
-            if self._file.tell() > self._position:
-                self._file = self._reopen()
-            while (missing := self._position - self._file.tell()) > 0 and self._file.read(min(missing, _SKIP_BYTES)):
-                pass
-
-    def _reopen(self) -> Any:
-        file = self._open_file()
-        if _describe_version(file) != self._details:
-            raise SourceChangedError(
-                f"{self._url} has changed while it was read",
-                help="run the same command again: it plans again and keeps what has not changed",
-            )
-        return file
-
-    def _drop(self) -> None:
-        file, self._file = self._file, None
-        if file is not None:
-            try:
-                file.close()
-            except Exception as error:  # the file is not used any more
-                _log.debug("%s: closing failed: %s", self._url, error)
-
-
-def _describe_version(file: Any) -> tuple[object, ...]:
-    """Return what distinguishes one version of a file from another, if the store says it."""
-    details: Mapping[str, Any] = getattr(file, "details", None) or {}
-    return tuple(details.get(key) for key in ("size", "ETag", "etag", "blob_id", "generation"))
+def make_changed_error(url: str) -> SourceChangedError:
+    """Make the error for an object that has changed while it was read."""
+    return SourceChangedError(
+        f"{redact(url)} has changed while it was read",
+        help="run the same command again: it plans again and keeps what has not changed",
+    )
 
 
 def _find_real_error(error: Exception) -> Exception:
@@ -216,31 +128,40 @@ def _find_real_error(error: Exception) -> Exception:
 
 def _make_refusal(url: str, error: Exception) -> StoreRefusedError | None:
     """Return the error for an answer that a retry would not change; None if a retry may help."""
-    # s3fs turns most answers into an OSError: the answer itself is its cause.
+    # Some libraries turn answers into an OSError: the answer itself is its cause.
     status = next((code for cause in _list_causes(error) if (code := _find_status(cause)) is not None), None)
     if _has_name(error, _NO_CREDENTIALS) or status == HTTPStatus.UNAUTHORIZED:
         return StoreRefusedError(
-            f"{url}: there are no credentials for this store: {_take_first_line(error)}",
+            f"{_describe(url)}: there are no credentials for this store: {_take_first_line(error)}",
             help=_find_hint(url, _CREDENTIALS),
         )
     if isinstance(error, PermissionError) or status == HTTPStatus.FORBIDDEN:
         return StoreRefusedError(
-            f"{url}: access is denied: {_take_first_line(error)}", help=_find_hint(url, {}, _CHECK_RIGHTS)
+            f"{_describe(url)}: access is denied: {_take_first_line(error)}", help=_find_hint(url, {}, _CHECK_RIGHTS)
         )
     is_final_status = status is not None and 400 <= status < 500 and status not in _BUSY
     is_wrong_use = isinstance(error, ValueError | TypeError | NotImplementedError) and not _has_name(
         error, _HALF_ANSWERS
     )
     if is_final_status or is_wrong_use:
-        return StoreRefusedError(f"{url}: the store refuses: {_take_first_line(error)}", help="check the address")
+        return StoreRefusedError(
+            f"{_describe(url)}: the store refuses: {_take_first_line(error)}", help="check the address"
+        )
     return None
 
 
 def _make_unanswered_error(url: str, error: Exception, tries: int, *, is_unreached: bool) -> RemoteStoreError:
     problem = "it cannot be reached" if is_unreached else f"it does not answer, after {tries} tries"
     return RemoteStoreError(
-        f"{url}: {problem}: {_take_first_line(error)}", help=_find_hint(url, _NETWORK, _CHECK_NETWORK)
+        f"{redact(url)}: {problem}: {_take_first_line(error)}", help=_find_hint(url, _NETWORK, _CHECK_NETWORK)
     )
+
+
+def _describe(url: str) -> str:
+    """Return the URL for a message, with the profile that was used to reach it."""
+    options = find_options(url)
+    used = "without credentials" if options.anonymous else f"profile {options.profile}" if options.profile else ""
+    return f"{redact(url)} ({used})" if used else redact(url)
 
 
 def _find_hint(url: str, hints: Mapping[str, str], otherwise: str = "check the credentials for this store") -> str:
@@ -251,6 +172,8 @@ def _find_hint(url: str, hints: Mapping[str, str], otherwise: str = "check the c
 def _is_unreached(error: BaseException) -> bool:
     """Whether no connection was made at all."""
     causes = _list_causes(error)
+    if type(error).__module__.startswith("obstore"):
+        return _UNREACHED_TEXT in str(error)
     return any(isinstance(cause, socket.gaierror | ConnectionRefusedError) for cause in causes) or any(
         _has_name(cause, _UNREACHED) for cause in causes
     )
@@ -269,6 +192,9 @@ def _list_causes(error: BaseException) -> list[BaseException]:
 
 def _find_status(error: BaseException) -> int | None:
     """Return the HTTP status in an error of any library, or None."""
+    if type(error).__module__.startswith("obstore"):
+        match = _STATUS.search(str(error))
+        return int(match[1]) if match else None
     if _has_name(error, _BROKEN_ANSWERS):
         return None
     response = getattr(error, "response", None)
@@ -282,6 +208,10 @@ def _find_status(error: BaseException) -> int | None:
 
 
 def _take_first_line(error: BaseException) -> str:
-    """Return the first line of a message; in further lines libraries repeat the request and add links."""
-    text = " ".join(str(error).split("\n")[0].split()) or type(error).__name__
+    """Return the first line of a message, redacted; in further lines libraries repeat the request and add links."""
+    message = str(error)
+    answer = _ANSWER.search(message)
+    # obstore puts the request and its duration before what went wrong.
+    first = f"{answer[1]}: {answer[2]}" if answer else message.split("\n", maxsplit=1)[0].rpartition("s - ")[2]
+    text = redact(" ".join(first.split())) or type(error).__name__
     return text if len(text) <= 200 else f"{text[:200]}…"

@@ -1,0 +1,39 @@
+"""The stores that a recipe names: their options are checked, and chosen for every bucket in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from gristmill.core.recipe import recipe_to_data
+from gristmill.storage.stores.options import check_endpoint, choose_options, parse_options
+from gristmill.storage.urls import find_protocol, refuse_secrets
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from gristmill.core.recipe import Recipe
+
+
+def choose_stores(recipe: Recipe, allowed_endpoints: Collection[str]) -> None:
+    """Check the URLs and `storage_options` of a recipe, and use the options for its buckets in this process."""
+    urls = [text for text in _list_texts(recipe_to_data(recipe)) if find_protocol(text) is not None]
+    for url in urls:
+        refuse_secrets(url)
+    if recipe.storage_options is None:
+        return
+    options = parse_options(recipe.storage_options)
+    check_endpoint(options, allowed_endpoints)
+    for url in urls:
+        choose_options(url, options)
+
+
+def _list_texts(data: object) -> Iterator[str]:
+    if isinstance(data, str):
+        yield data
+    elif isinstance(data, Mapping):
+        for value in data.values():
+            yield from _list_texts(value)
+    elif isinstance(data, Sequence) and not isinstance(data, bytes):
+        for value in data:
+            yield from _list_texts(value)

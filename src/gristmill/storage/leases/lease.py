@@ -1,0 +1,214 @@
+"""The right to write to an output that several machines can reach, by conditional creates and nothing else.
+
+`lease/<epoch>.json` names the holder; it is created and never changed. The holder of the highest epoch has the lease.
+It writes `lease/<epoch>.beat` every `BEAT_SECONDS`. Taking over means to create the next epoch. That is allowed
+
+* at once, if the holder has released the lease, or its process ran on this machine and is dead, or the user says so;
+* otherwise after `EXPIRY_SECONDS` without a new beat, as seen and timed by the contender alone: no clocks are compared.
+
+A holder that was only slow, or cut off, may go on writing for a while. It harms nobody: its files have names with its
+own epoch, no receipt of the new holder names them, and its manifest is refused, because the manifest is only replaced
+in the version that was seen when the lease was taken.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gristmill.core.errors import FolderLockedError, LeaseLostError, RemoteStoreError, UsageError
+from gristmill.storage.leases.holder import Holder, describe_process
+from gristmill.storage.stores.base import ObjectChangedError, ObjectExistsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Self
+
+    from gristmill.storage.stores.base import Store, StoredObject
+
+BEAT_SECONDS = 10.0
+EXPIRY_SECONDS = 60.0
+_POLL_SECONDS = 2.0
+_LEASE_FILE = re.compile(r"(\d{8})\.(json|beat|released)")
+
+_log = logging.getLogger("gristmill")
+
+
+class Lease:
+    """A lease on the folder `prefix` of a store, held from `with` to its end."""
+
+    def __init__(
+        self,
+        store: Store,
+        prefix: str,
+        *,
+        take_over: bool = False,
+        sleep: Callable[[float], object] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._takes_over = take_over
+        self._sleep = sleep
+        self._clock = clock
+        self._holder = describe_process()
+        self.epoch = 0
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._is_lost = False
+
+    def __enter__(self) -> Self:
+        last = self._find_last_epoch()
+        if last == 0:
+            _probe(self._store, self._prefix)
+        else:
+            self._wait_until_free(last)
+        self._create(last + 1)
+        self._thread = threading.Thread(target=self._beat, name="gristmill-lease", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+        if not self._is_lost:
+            self._store.put(self._key(self.epoch, "released"), b"")
+            self._store.delete([self._key(self.epoch, "beat")])
+
+    def check(self) -> None:
+        """Raise `LeaseLostError` if another run has taken over."""
+        if self._is_lost or self._exists(self.epoch + 1):
+            self._is_lost = True
+            raise LeaseLostError(
+                f"another run has taken over {self._store.url(self._prefix)}",
+                help="nothing was deleted, and nothing of the other run was touched; look there for its result",
+            )
+
+    def remove_old_files(self) -> None:
+        """Remove the files of earlier epochs; the number of the last one is kept, because names depend on it."""
+        self._store.delete(
+            [entry.key for entry in self._list_files() if int(entry.key.rpartition("/")[2][:8]) < self.epoch]
+        )
+
+    def _find_last_epoch(self) -> int:
+        return max((int(entry.key.rpartition("/")[2][:8]) for entry in self._list_files()), default=0)
+
+    def _list_files(self) -> list[StoredObject]:
+        entries = [entry for entry in self._store.list_folder(self._prefix) if not isinstance(entry, str)]
+        return [entry for entry in entries if _LEASE_FILE.fullmatch(entry.key.rpartition("/")[2])]
+
+    def _wait_until_free(self, epoch: int) -> None:
+        """Return when the lease may be taken from its last holder.
+
+        Raises:
+            FolderLockedError: The holder lives.
+        """
+        if self._exists(epoch, "released") or self._takes_over:
+            return
+        holder = self._read_holder(epoch)
+        if holder is not None and holder.is_on_this_machine():
+            if holder.is_dead():
+                return
+            raise self._make_locked_error(holder)
+        _log.warning(
+            "%s was in use by %s: waiting up to %.0f s to see whether that run is alive; --take-over does not wait",
+            self._store.url(self._prefix),
+            holder or "another run",
+            EXPIRY_SECONDS,
+        )
+        seen, since = self._read_beat(epoch), self._clock()
+        while self._clock() - since < EXPIRY_SECONDS:
+            self._sleep(_POLL_SECONDS)
+            if self._exists(epoch, "released"):
+                return
+            if self._read_beat(epoch) != seen or self._exists(epoch + 1):
+                raise self._make_locked_error(holder)
+
+    def _create(self, epoch: int) -> None:
+        try:
+            self._store.put(self._key(epoch), msgspec.json.encode(self._holder), create=True)
+        except ObjectExistsError:
+            # A create that succeeded may have been asked again, because its answer was lost.
+            holder = self._read_holder(epoch)
+            if holder != self._holder:
+                raise self._make_locked_error(holder) from None
+        self.epoch = epoch
+
+    def _beat(self) -> None:
+        number = 0
+        while not self._stopping.is_set():
+            try:
+                if self._exists(self.epoch + 1):
+                    self._is_lost = True
+                    return
+                number += 1
+                self._store.put(self._key(self.epoch, "beat"), f"{self._holder.token} {number}".encode())
+            except RemoteStoreError as error:  # the next one may come through; others wait for six of them
+                _log.warning("a heartbeat failed: %s", error.message)
+            self._stopping.wait(BEAT_SECONDS)
+
+    def _key(self, epoch: int, suffix: str = "json") -> str:
+        return f"{self._prefix}/{epoch:08d}.{suffix}"
+
+    def _exists(self, epoch: int, suffix: str = "json") -> bool:
+        try:
+            self._store.head(self._key(epoch, suffix))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _read_beat(self, epoch: int) -> bytes:
+        try:
+            return bytes(self._store.read(self._key(epoch, "beat")))
+        except FileNotFoundError:
+            return b""
+
+    def _read_holder(self, epoch: int) -> Holder | None:
+        try:
+            return msgspec.json.decode(self._store.read(self._key(epoch)), type=Holder)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+
+    def _make_locked_error(self, holder: Holder | None) -> FolderLockedError:
+        folder = self._store.url(self._prefix)
+        return FolderLockedError(
+            f"{folder} is in use by {holder or 'another process'}",
+            help="wait for it to end, or choose another output",
+            pid=holder.pid if holder is not None else None,
+            host=holder.host if holder is not None else None,
+        )
+
+
+def _probe(store: Store, prefix: str) -> None:
+    """Refuse a store that does not keep what the protocol needs: creates, conditional replaces, current listings."""
+    key = f"{prefix}/probe-{describe_process().token}"
+    problem = ""
+    version = store.put(key, b"1", create=True)
+    try:
+        if not _is_refused(lambda: store.put(key, b"2", create=True)):
+            problem = "it lets two writers create one object"
+        elif not _is_refused(lambda: store.put(key, b"3", replaces=f"{version}0")):
+            problem = "it replaces an object that has changed"
+        elif key not in [entry.key for entry in store.list_folder(prefix) if not isinstance(entry, str)]:
+            problem = "its listings are not current"
+    finally:
+        store.delete([key])
+    if problem:
+        raise UsageError(
+            f"{store.url(prefix)}: the store cannot be used for output: {problem}",
+            help="use a store with conditional writes (AWS, Google, Azure, MinIO, Ceph, SeaweedFS), or a shared folder",
+        )
+
+
+def _is_refused(request: Callable[[], object]) -> bool:
+    try:
+        request()
+    except (ObjectExistsError, ObjectChangedError):
+        return True
+    return False

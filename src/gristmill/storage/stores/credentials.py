@@ -1,0 +1,122 @@
+"""Where credentials, regions and endpoints come from: the places that the tools of each provider use.
+
+They are loaded when a store is first used, renewed by the provider's own library, and kept in memory: nothing here is
+pickled, logged or written.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from gristmill.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gristmill.storage.stores.options import StorageOptions
+
+_RENEWAL = timedelta(minutes=5)
+"""How long temporary credentials are used before botocore is asked again, which renews them in time."""
+
+
+class NoCredentialsError(Exception):
+    """There are no credentials in any of the usual places."""
+
+
+def choose_settings(protocol: str, options: StorageOptions) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Choose the settings of a bucket and of its connections, for obstore."""
+    if protocol in ("s3", "s3a"):
+        return _choose_s3_settings(options)
+    settings: dict[str, Any] = {}
+    if options.profile or options.region:
+        raise UsageError(f"storage_options: profile and region are for s3://, not for {protocol}://")
+    if options.endpoint:
+        settings["base_url" if protocol in ("gs", "gcs") else "endpoint"] = options.endpoint
+    if options.anonymous:
+        settings["skip_signature"] = True
+    elif protocol in ("gs", "gcs"):
+        from obstore.auth.google import GoogleCredentialProvider  # noqa: PLC0415
+
+        settings["credential_provider"] = GoogleCredentialProvider()
+    return settings, {"allow_http": True} if _is_plain(options.endpoint) else {}
+
+
+def open_s3_client(options: StorageOptions) -> Any:
+    """Open a client of botocore, for the one request that obstore does not have: listing unfinished uploads."""
+    session = _open_session(options)
+    from botocore import UNSIGNED  # noqa: PLC0415
+    from botocore.config import Config  # noqa: PLC0415
+
+    config = Config(signature_version=UNSIGNED) if options.anonymous else None
+    return session.create_client(
+        "s3", region_name=_find_region(session, options), endpoint_url=_find_endpoint(session, options), config=config
+    )
+
+
+def _choose_s3_settings(options: StorageOptions) -> tuple[dict[str, Any], dict[str, Any]]:
+    session = _open_session(options)
+    endpoint = _find_endpoint(session, options)
+    settings: dict[str, Any] = {
+        "region": _find_region(session, options),
+        "checksum_algorithm": "SHA256",
+        "conditional_put": "etag",
+    }
+    if endpoint:
+        settings["endpoint"] = endpoint
+    if (session.get_scoped_config().get("s3") or {}).get("addressing_style") == "virtual":
+        settings["virtual_hosted_style_request"] = True
+    if options.anonymous:
+        settings["skip_signature"] = True
+    else:
+        settings["credential_provider"] = _make_provider(session)
+    return settings, {"allow_http": True} if _is_plain(endpoint) else {}
+
+
+def _make_provider(session: Any) -> Callable[[], dict[str, Any]]:
+    credentials = session.get_credentials()
+    if credentials is None:
+        raise NoCredentialsError("nothing was found in the environment, in ~/.aws or on this machine")
+
+    def provide() -> dict[str, Any]:
+        frozen = credentials.get_frozen_credentials()
+        is_renewed = hasattr(credentials, "refresh_needed")
+        return {
+            "access_key_id": frozen.access_key,
+            "secret_access_key": frozen.secret_key,
+            "token": frozen.token,
+            "expires_at": datetime.now(UTC) + _RENEWAL if is_renewed else None,
+        }
+
+    provide()  # an error is raised here, where it can be explained
+    return provide
+
+
+def _open_session(options: StorageOptions) -> Any:
+    try:
+        import botocore.session  # noqa: PLC0415  (only for S3)
+    except ImportError as error:
+        raise UsageError(f"s3:// needs a package: {error}", help="install gristmill[s3]") from error
+    session = botocore.session.Session(profile=options.profile)
+    session.get_scoped_config()  # raises for a profile that does not exist
+    return session
+
+
+def _find_region(session: Any, options: StorageOptions) -> str:
+    return options.region or session.get_config_variable("region") or "us-east-1"
+
+
+def _find_endpoint(session: Any, options: StorageOptions) -> str | None:
+    if options.endpoint:
+        return options.endpoint
+    from botocore.configprovider import ConfiguredEndpointProvider  # noqa: PLC0415
+
+    provider = ConfiguredEndpointProvider(
+        full_config=session.full_config, scoped_config=session.get_scoped_config(), client_name="s3"
+    )
+    endpoint: str | None = provider.provide()
+    return endpoint
+
+
+def _is_plain(endpoint: str | None) -> bool:
+    return endpoint is not None and endpoint.startswith("http://")

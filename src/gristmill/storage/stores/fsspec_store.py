@@ -1,0 +1,152 @@
+"""All other stores through fsspec: the Hub, web servers, FTP, and the memory of the process.
+
+They are read. Only `memory://` can be written conditionally, for tests and small jobs in one process; where fsspec's
+file systems write to a network, no two of them agree on what happens if two writers come at once.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
+
+from gristmill.core.errors import UsageError
+from gristmill.storage.stores.base import ObjectChangedError, ObjectExistsError, StoredObject
+from gristmill.storage.stores.reopened_stream import ReopenedStream
+from gristmill.storage.stores.requests import ask_store
+from gristmill.storage.urls import find_protocol, redact
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from typing_extensions import Buffer
+
+_BLOCK_BYTES = 8 * 2**20
+_VERSION_KEYS = ("ETag", "etag", "blob_id", "generation", "md5Hash", "mtime", "LastModified", "modified", "created")
+_memory_lock = Lock()
+
+
+class FsspecStore:
+    """The file system of a URL. Keys are its paths."""
+
+    lists_flat: ClassVar[bool] = False
+
+    def __init__(self, url: str) -> None:
+        """Open the file system; `opened_key` is the URL's key in it."""
+        import fsspec  # noqa: PLC0415  (local files need none of it)
+
+        self._protocol = find_protocol(url)
+        try:
+            self._fs, self.opened_key = fsspec.core.url_to_fs(url)
+        except ImportError as error:
+            raise UsageError(
+                f"{redact(url)}: reading {self._protocol}:// needs a package: {error}",
+                help="install the fsspec implementation for it",
+            ) from error
+        except ValueError as error:
+            raise UsageError(
+                f"{redact(url)}: {error}", help="use a local path or a URL that fsspec knows, such as s3://…"
+            ) from error
+
+    def url(self, key: str) -> str:
+        return cast("str", self._fs.unstrip_protocol(key))
+
+    def head(self, key: str) -> StoredObject:
+        self._fs.invalidate_cache(key)
+        info = ask_store(self.url(key), lambda: self._fs.info(key))
+        if info["type"] == "directory":
+            raise FileNotFoundError(f"{self.url(key)} is a folder")
+        return self._to_object(info)
+
+    def read(self, key: str, start: int = 0, stop: int | None = None, *, version: str = "") -> bytes:  # noqa: ARG002
+        return cast("bytes", ask_store(self.url(key), lambda: self._fs.cat_file(key, start=start, end=stop)))
+
+    def open(self, key: str, start: int = 0, stop: int | None = None) -> BinaryIO:  # noqa: ARG002
+        open_file = partial(self._fs.open, key, "rb", block_size=_BLOCK_BYTES, cache_type="readahead")
+        stream = ReopenedStream(self.url(key), open_file)
+        if start:
+            stream.seek(start)
+        return cast("BinaryIO", stream)
+
+    def put(self, key: str, data: Buffer, *, create: bool = False, replaces: str | None = None) -> str:
+        self._check_writable()
+        with _memory_lock:
+            if create and self._fs.exists(key):
+                raise ObjectExistsError(f"{self.url(key)} exists already")
+            if replaces is not None and (not self._fs.exists(key) or self.head(key).version != replaces):
+                raise ObjectChangedError(f"{self.url(key)} was changed by somebody else")
+            self._fs.pipe_file(key, bytes(data))
+            return self.head(key).version
+
+    def put_stream(self, key: str, pieces: Iterator[bytes]) -> None:
+        self.put(key, b"".join(pieces))
+
+    def copy(self, key: str, target: str) -> None:
+        self.put(target, self.read(key))
+
+    def delete(self, keys: Sequence[str]) -> None:
+        self._check_writable()
+        for key in keys:
+            try:
+                self._fs.rm_file(key)
+            except FileNotFoundError:
+                pass
+
+    def list_all(self, prefix: str) -> Iterator[StoredObject]:
+        # Folder by folder: fsspec's own `find` and `walk` silently skip folders that they cannot read.
+        waiting = [prefix.rstrip("/")]
+        while waiting:
+            folder = waiting.pop()
+            below = []
+            for entry in self.list_folder(folder):
+                if isinstance(entry, str):
+                    below.append(f"{folder}/{entry}")
+                else:
+                    yield entry
+            waiting += reversed(below)
+
+    def list_folder(self, prefix: str) -> Iterator[StoredObject | str]:
+        folder = prefix.rstrip("/")
+        for info in ask_store(self.url(folder), partial(self._list, folder or prefix)):
+            name = info["name"].rstrip("/")
+            if not name.startswith(f"{folder}/") or len(name) <= len(folder) + 1:
+                continue  # the marker object of the folder itself
+            if info["type"] == "directory":
+                yield name[len(folder) + 1 :]
+            elif not info["name"].endswith("/"):
+                yield self._to_object(info)
+
+    def abort_uploads(self, prefix: str) -> list[str]:  # noqa: ARG002
+        return []
+
+    def _list(self, folder: str) -> list[dict[str, Any]]:
+        self._fs.invalidate_cache(folder)
+        try:
+            return list(self._fs.ls(folder, detail=True))
+        except FileNotFoundError:
+            return []  # an empty or absent prefix
+
+    def _check_writable(self) -> None:
+        if self._protocol != "memory":
+            raise UsageError(
+                f"{self._protocol}:// can be read, but not written safely",
+                help="write to a local or shared folder, or to s3://, gs:// or az://",
+            )
+
+    def _to_object(self, info: Mapping[str, Any]) -> StoredObject:
+        size = info.get("size")
+        if size is None:
+            raise UsageError(
+                f"{redact(self.url(info['name']))}: the server does not say how large it is", help="download it first"
+            )
+        return StoredObject(info["name"], int(size), _find_version(info))
+
+
+def _find_version(info: Mapping[str, Any]) -> str:
+    """Return the store's version of a file, which changes with the content; empty if there is none."""
+    for key in _VERSION_KEYS:
+        if (value := info.get(key)) is not None:
+            # The memory store returns a number in a listing and a date for a single file.
+            return str(value.timestamp() if isinstance(value, datetime) else value).strip('"')
+    return ""

@@ -1,0 +1,227 @@
+"""Object stores (S3, Google, Azure) through obstore: fast, with exact errors, and with conditional writes.
+
+obstore makes each request once, because `ask_store` retries; only the parts of an upload are retried by obstore itself.
+Every part carries its SHA-256, which the store compares with what it has received. Listings come a thousand names at a
+time and are never held as a whole.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
+
+from gristmill.core.errors import UsageError
+from gristmill.storage.stores.base import PIECE_BYTES, ObjectChangedError, ObjectExistsError, StoredObject
+from gristmill.storage.stores.credentials import choose_settings, open_s3_client
+from gristmill.storage.stores.ranged_stream import RangedStream
+from gristmill.storage.stores.requests import TRIES, ask_store, make_changed_error
+from gristmill.storage.urls import find_bucket
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from typing_extensions import Buffer
+
+    from gristmill.storage.stores.options import StorageOptions
+
+PROTOCOLS = {"s3": "S3Store", "s3a": "S3Store", "gs": "GCSStore", "gcs": "GCSStore", "az": "AzureStore"}
+_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure"}
+_CONCURRENT_PARTS = 2
+_PAGE_OBJECTS = 1000
+_AFTER_FOLDER = "/\U0010ffff"
+"""Follows all names in a folder, in the order in which stores list."""
+_BACKOFF = {"init_backoff": timedelta(seconds=0.5), "max_backoff": timedelta(seconds=4), "base": 2}
+
+
+class ObjectStore:
+    """One bucket. Keys are as the store has them, without a slash in front."""
+
+    lists_flat: ClassVar[bool] = True
+
+    def __init__(self, url: str, options: StorageOptions) -> None:
+        self._root = find_bucket(url) + "/"
+        self._options = options
+        self._protocol, _, bucket = self._root.rstrip("/").partition("://")
+        self._bucket = bucket
+
+    def url(self, key: str) -> str:
+        return self._root + key
+
+    def head(self, key: str) -> StoredObject:
+        return _to_object(self._ask(key, lambda: self._library.head(self._handle, key)))
+
+    def read(self, key: str, start: int = 0, stop: int | None = None, *, version: str = "") -> bytes:
+        if stop is not None and stop <= start:
+            return b""
+        options: dict[str, Any] = {"if_match": f'"{version}"'} if version else {}
+        if stop is not None:
+            options["range"] = (start, stop)
+        elif start:
+            options["range"] = {"offset": start}
+
+        def read_range() -> bytes:
+            result = self._library.get(self._handle, key, options=options)
+            first, end = result.range
+            data = memoryview(result.bytes())
+            if len(data) != end - first:
+                raise ConnectionError(f"the connection ended after {len(data)} of {end - first} bytes")
+            return cast("bytes", data)
+
+        try:
+            return cast("bytes", self._ask(key, read_range))
+        except ObjectChangedError as error:
+            raise make_changed_error(self.url(key)) from error
+
+    def open(self, key: str, start: int = 0, stop: int | None = None) -> BinaryIO:
+        found = self.head(key)
+        read = partial(self.read, key, version=found.version)
+        return cast("BinaryIO", RangedStream(read, found.num_bytes, start, stop))
+
+    def put(self, key: str, data: Buffer, *, create: bool = False, replaces: str | None = None) -> str:
+        mode: Any = "create" if create else "overwrite" if replaces is None else {"e_tag": f'"{replaces}"'}
+        result = self._ask(
+            key, lambda: self._library.put(self._handle, key, bytes(data), mode=mode, use_multipart=False)
+        )
+        return _clean_version(result)
+
+    def put_stream(self, key: str, pieces: Iterator[bytes]) -> None:
+        # No retry from here: the pieces come once. obstore retries each part, and aborts the upload if that fails.
+        put = partial(
+            self._library.put,
+            self._upload_handle,
+            key,
+            use_multipart=True,
+            chunk_size=PIECE_BYTES,
+            max_concurrency=_CONCURRENT_PARTS,
+        )
+        self._ask(key, lambda: put(pieces), tries=1)
+
+    def copy(self, key: str, target: str) -> None:
+        self._ask(key, lambda: self._library.copy(self._handle, key, target))
+
+    def delete(self, keys: Sequence[str]) -> None:
+        for first in range(0, len(keys), _PAGE_OBJECTS):
+            page = list(keys[first : first + _PAGE_OBJECTS])
+            try:
+                self._ask(page[0], partial(self._library.delete, self._handle, page))
+            except FileNotFoundError:  # Google's answer for what is gone already
+                for key in page:
+                    self._delete_one(key)
+
+    def list_all(self, prefix: str) -> Iterator[StoredObject]:
+        return self._list_after(prefix.rstrip("/"), "")
+
+    def list_folder(self, prefix: str) -> Iterator[StoredObject | str]:
+        folder = f"{prefix.rstrip('/')}/" if prefix else ""
+        offset: str | None = ""
+        while offset is not None:
+            entries, start, offset = self._list_after(folder.rstrip("/"), offset), len(folder), None
+            for entry in entries:
+                name, is_deeper, _ = entry.key[start:].partition("/")
+                if is_deeper:
+                    # The listing begins again behind that folder: one request, whatever is in it.
+                    yield name
+                    offset = f"{folder}{name}{_AFTER_FOLDER}"
+                    break
+                yield entry
+
+    def abort_uploads(self, prefix: str) -> list[str]:
+        if self._protocol not in ("s3", "s3a"):
+            return []  # Google's and Azure's parts go by themselves after a week
+        client = open_s3_client(self._options)
+        aborted = []
+        pages = client.get_paginator("list_multipart_uploads").paginate(Bucket=self._bucket, Prefix=prefix)
+        for page in pages:
+            for upload in page.get("Uploads", []):
+                client.abort_multipart_upload(Bucket=self._bucket, Key=upload["Key"], UploadId=upload["UploadId"])
+                aborted.append(str(upload["Key"]))
+        return aborted
+
+    def _list_after(self, prefix: str, offset: str) -> Iterator[StoredObject]:
+        """Iterate over the objects whose keys follow `offset`; a listing that breaks off is resumed."""
+        pages: Iterator[list[dict[str, Any]]] | None = None
+
+        def read_page() -> list[dict[str, Any]] | None:
+            nonlocal pages
+            if pages is None:
+                pages = iter(self._handle.list(prefix or None, offset=offset or None, chunk_size=_PAGE_OBJECTS))
+            try:
+                return next(pages, None)
+            except Exception:
+                pages = None
+                raise
+
+        while page := self._ask(prefix, read_page):
+            for entry in page:
+                offset = entry["path"]
+                if entry["size"] or self._is_object(offset):
+                    yield _to_object(entry)
+
+    def _is_object(self, key: str) -> bool:
+        """Tell an empty object from the marker that some tools create for a folder: obstore hides the slash."""
+        try:
+            self.head(key)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _delete_one(self, key: str) -> None:
+        try:
+            self._ask(key, lambda: self._library.delete(self._handle, key))
+        except FileNotFoundError:
+            pass
+
+    def _ask(self, key: str, request: Callable[[], Any], tries: int = TRIES) -> Any:
+        errors = self._library.exceptions
+
+        def make_request() -> Any:
+            try:
+                return request()
+            except errors.AlreadyExistsError as error:
+                raise ObjectExistsError(f"{self.url(key)} exists already") from error
+            except errors.PreconditionError as error:
+                raise ObjectChangedError(f"{self.url(key)} was changed by somebody else") from error
+            except errors.GenericError as error:
+                if "<Code>NoSuchBucket</Code>" in str(error):  # of a listing, which has no other error for it
+                    raise FileNotFoundError(f"{self._root}: there is no such bucket") from error
+                raise
+
+        return ask_store(self.url(key), make_request, tries)
+
+    @cached_property
+    def _library(self) -> Any:
+        try:
+            import obstore  # noqa: PLC0415  (local files need none of it)
+            import obstore.exceptions  # noqa: PLC0415
+        except ImportError as error:
+            raise UsageError(
+                f"{self._root}: {self._protocol}:// needs a package: {error}",
+                help=f"install gristmill[{_EXTRAS[self._protocol]}]",
+            ) from error
+        return obstore
+
+    @cached_property
+    def _handle(self) -> Any:
+        return self._open_handle(retries=0)
+
+    @cached_property
+    def _upload_handle(self) -> Any:
+        return self._open_handle(retries=TRIES)
+
+    def _open_handle(self, retries: int) -> Any:
+        import obstore.store  # noqa: PLC0415
+
+        retry = {"max_retries": retries, "backoff": _BACKOFF, "retry_timeout": timedelta(seconds=60)}
+        client = {"connect_timeout": "10s", "timeout": "60s"}
+        settings, client_settings = ask_store(self._root, lambda: choose_settings(self._protocol, self._options))
+        store_class = getattr(obstore.store, PROTOCOLS[self._protocol])
+        return store_class(self._bucket, retry_config=retry, client_options=client | client_settings, **settings)
+
+
+def _to_object(entry: Mapping[str, Any]) -> StoredObject:
+    return StoredObject(entry["path"], entry["size"], _clean_version(entry))
+
+
+def _clean_version(entry: Mapping[str, Any]) -> str:
+    return (entry["e_tag"] or entry["version"] or "").strip('"')

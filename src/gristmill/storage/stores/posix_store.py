@@ -1,0 +1,104 @@
+"""A folder that several machines mount, as a store: for leases and manifests, where others write at the same time."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import TYPE_CHECKING, BinaryIO, ClassVar
+
+from gristmill.storage.stores.base import ObjectChangedError, ObjectExistsError, StoredObject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from typing_extensions import Buffer
+
+
+class PosixStore:
+    """A folder. Keys are paths below it. A create is a hard link, which is atomic on network file systems, too."""
+
+    lists_flat: ClassVar[bool] = False
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def url(self, key: str) -> str:
+        return str(self._root / key)
+
+    def head(self, key: str) -> StoredObject:
+        return _to_object(key, (self._root / key).stat())
+
+    def read(self, key: str, start: int = 0, stop: int | None = None, *, version: str = "") -> bytes:  # noqa: ARG002
+        with (self._root / key).open("rb") as file:
+            file.seek(start)
+            return file.read() if stop is None else file.read(stop - start)
+
+    def open(self, key: str, start: int = 0, stop: int | None = None) -> BinaryIO:  # noqa: ARG002
+        file = (self._root / key).open("rb")
+        file.seek(start)
+        return file
+
+    def put(self, key: str, data: Buffer, *, create: bool = False, replaces: str | None = None) -> str:
+        path = self._root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}-{secrets.token_hex(8)}.tmp")
+        try:
+            with temporary.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            if create:
+                self._link(temporary, path)
+            else:
+                # Not atomic: of two replacements in the same moment the last one stays. The lease keeps them apart.
+                if replaces is not None and self._find_version(key) != replaces:
+                    raise ObjectChangedError(f"{path} was changed by somebody else")
+                temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        return self.head(key).version
+
+    def put_stream(self, key: str, pieces: Iterator[bytes]) -> None:
+        self.put(key, b"".join(pieces))
+
+    def copy(self, key: str, target: str) -> None:
+        self.put(target, self.read(key))
+
+    def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            (self._root / key).unlink(missing_ok=True)
+
+    def list_all(self, prefix: str) -> Iterator[StoredObject]:
+        for path in sorted((self._root / prefix).rglob("*")):
+            if path.is_file():
+                yield _to_object(path.relative_to(self._root).as_posix(), path.stat())
+
+    def list_folder(self, prefix: str) -> Iterator[StoredObject | str]:
+        folder = self._root / prefix
+        for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+            if path.is_dir():
+                yield path.name
+            elif not path.name.endswith(".tmp"):
+                yield _to_object(path.relative_to(self._root).as_posix(), path.stat())
+
+    def abort_uploads(self, prefix: str) -> list[str]:  # noqa: ARG002
+        return []
+
+    def _link(self, temporary: Path, path: Path) -> None:
+        try:
+            path.hardlink_to(temporary)
+        except FileExistsError as error:
+            # Over NFS the answer may be lost and the request repeated: two names for the file mean that it succeeded.
+            if temporary.stat().st_nlink != 2:
+                raise ObjectExistsError(f"{path} exists already") from error
+
+    def _find_version(self, key: str) -> str | None:
+        try:
+            return self.head(key).version
+        except FileNotFoundError:
+            return None
+
+
+def _to_object(key: str, status: os.stat_result) -> StoredObject:
+    return StoredObject(key, status.st_size, f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}")

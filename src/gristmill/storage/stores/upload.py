@@ -1,0 +1,113 @@
+"""An object that is being written: small ones by one request, others in parts while the data comes.
+
+Memory: two parts that wait, two that are sent, and one that is filled, 8 MiB each.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import TYPE_CHECKING
+
+from gristmill.core.errors import RemoteStoreError
+from gristmill.storage.stores.base import PIECE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gristmill.storage.stores.base import Store
+
+_WAITING_PIECES = 2
+
+
+class _AbandonedError(Exception):
+    """The writer has given up; the upload is aborted."""
+
+
+class Upload:
+    """The target of a `PendingFile` on a store. Nothing is visible there before `commit` has returned."""
+
+    def __init__(self, store: Store, key: str) -> None:
+        self._store, self._key = store, key
+        self._data = bytearray()
+        self._num_bytes = 0
+        self._pieces: queue.Queue[bytes | _AbandonedError | None] = queue.Queue(_WAITING_PIECES)
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._is_open = False
+
+    def open(self) -> None:
+        self._is_open = True
+
+    def write(self, view: memoryview) -> None:
+        """Append data; waits while the store is slower than the writer."""
+        if not self._is_open:
+            raise ValueError(f"{self._store.url(self._key)} is not open for writing")
+        self._num_bytes += len(view)
+        self._data += view
+        while len(self._data) >= PIECE_BYTES:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._send, name="gristmill-upload", daemon=True)
+                self._thread.start()
+            piece = bytes(memoryview(self._data)[:PIECE_BYTES])
+            del self._data[:PIECE_BYTES]
+            self._hand_over(piece)
+
+    def sync(self) -> None:
+        """Do nothing: `commit` returns when the store has everything."""
+
+    def commit(self, *, sync: bool) -> None:  # noqa: ARG002  (as for local files)
+        """Complete the object."""
+        if self._thread is None:
+            self._store.put(self._key, self._data)
+        else:
+            if self._data:
+                self._hand_over(bytes(self._data))
+            self._hand_over(None)
+            self._thread.join()
+            self._raise_error()
+            self._check_size()
+        self._is_open = False
+
+    def discard(self) -> None:
+        """Abort the upload, unless it was committed."""
+        if self._is_open and self._thread is not None:
+            self._hand_over(_AbandonedError(), raises=False)
+            self._thread.join()
+        self._is_open = False
+
+    def _send(self) -> None:
+        try:
+            self._store.put_stream(self._key, self._take_pieces())
+        except BaseException as error:  # it is raised where the writer is
+            self._error = error
+            while self._thread is not None and not self._pieces.empty():
+                self._pieces.get_nowait()
+
+    def _take_pieces(self) -> Iterator[bytes]:
+        while (piece := self._pieces.get()) is not None:
+            if isinstance(piece, _AbandonedError):
+                raise piece
+            yield piece
+
+    def _hand_over(self, piece: bytes | _AbandonedError | None, *, raises: bool = True) -> None:
+        while self._thread is not None and self._thread.is_alive():
+            try:
+                self._pieces.put(piece, timeout=0.1)
+            except queue.Full:
+                continue
+            break
+        if raises:
+            self._raise_error()
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _check_size(self) -> None:
+        stored = self._store.head(self._key).num_bytes
+        if stored != self._num_bytes:
+            raise RemoteStoreError(
+                f"{self._store.url(self._key)} has {stored} bytes after the upload of {self._num_bytes}",
+                help="run the same command again; if it happens again, the store is at fault",
+            )

@@ -1,0 +1,62 @@
+"""URLs of stores: their parts, what a recipe may not contain, and how they are shown.
+
+A URL may hold secrets: `s3://key:secret@bucket/…`, or the signature of a presigned link. Recipes end up in manifests,
+so such URLs are refused there, and everything that is logged or raised is redacted.
+"""
+
+from __future__ import annotations
+
+import re
+
+from gristmill.core.errors import UsageError
+
+_LOCAL = frozenset({"file", "local"})
+_SECRETS = re.compile(
+    r"(?P<user>://)[^/\s@?#]+@"
+    r"|(?P<key>[?&](?:X-Amz-(?:Signature|Credential|Security-Token)|AWSAccessKeyId|Signature|sig|token)=)[^&\s\"'<>,]+",
+    re.IGNORECASE,
+)
+
+
+def find_protocol(path: str) -> str | None:
+    """Return the protocol of a URL; None for a local path, `file://` included.
+
+    >>> find_protocol("s3://bucket/key"), find_protocol("file:///data/x"), find_protocol("data/x")
+    ('s3', None, None)
+    """
+    protocol, separator, _ = path.partition("://")
+    return protocol if separator and protocol.isalnum() and protocol not in _LOCAL else None
+
+
+def local_path(path: str) -> str:
+    """Return a local path without `file://`."""
+    protocol, separator, rest = path.partition("://")
+    return rest if separator and protocol in _LOCAL else path
+
+
+def find_bucket(url: str) -> str:
+    """Return the beginning of a URL up to its bucket or host.
+
+    >>> find_bucket("s3://corpus/web/x.jsonl"), find_bucket("memory://out")
+    ('s3://corpus', 'memory://out')
+    """
+    protocol, _, rest = url.partition("://")
+    return f"{protocol}://{rest.partition('/')[0]}"
+
+
+def redact(text: str) -> str:
+    """Replace the secrets in URLs.
+
+    >>> redact("s3://key:secret@bucket/x?X-Amz-Signature=abc")
+    's3://***@bucket/x?X-Amz-Signature=***'
+    """
+    return _SECRETS.sub(lambda match: f"{match['user']}***@" if match["user"] else f"{match['key']}***", text)
+
+
+def refuse_secrets(url: str) -> None:
+    """Raise `UsageError` for a URL that holds a secret."""
+    if find_protocol(url) is not None and redact(url) != url:
+        raise UsageError(
+            f"{redact(url)}: a URL in a recipe may not hold a secret, because recipes are kept in manifests",
+            help="remove it, and name a profile in storage_options, or set the usual environment variables",
+        )

@@ -1,0 +1,126 @@
+"""What every store promises: complete objects, conditional writes, listings, uploads in parts."""
+
+import os
+import threading
+import uuid
+
+import pytest
+
+from gristmill.core.errors import SourceChangedError
+from gristmill.storage.commit import PendingFile
+from gristmill.storage.locations import StorePath, list_files_below, measure_file
+from gristmill.storage.stores.base import PIECE_BYTES, ObjectChangedError, ObjectExistsError
+
+
+@pytest.fixture(params=["memory", "s3"])
+def folder(request):
+    if request.param == "s3":
+        return StorePath(f"{request.getfixturevalue('s3').url}/folder")
+    return StorePath(f"memory://{uuid.uuid4().hex}/folder")
+
+
+def put(folder, name, data, **options):
+    store, key = (folder / name).open_store()
+    return store.put(key, data, **options)
+
+
+def test_one_of_many_creators_wins(folder):
+    winners = []
+
+    def create(number):
+        try:
+            put(folder, "lease", str(number).encode(), create=True)
+        except ObjectExistsError:
+            return
+        winners.append(number)
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(winners) == 1
+    assert (folder / "lease").read_bytes() == str(winners[0]).encode()
+
+
+def test_only_the_version_that_was_seen_is_replaced(folder):
+    first = put(folder, "manifest", b"one", create=True)
+    second = put(folder, "manifest", b"two", replaces=first)
+    with pytest.raises(ObjectChangedError):
+        put(folder, "manifest", b"three", replaces=first)
+    assert (folder / "manifest").read_bytes() == b"two"
+    store, key = (folder / "manifest").open_store()
+    assert store.head(key).version == second
+    with pytest.raises(ObjectChangedError):
+        put(folder, "nothing", b"x", replaces=second)
+
+
+@pytest.mark.parametrize("size", [0, 1, PIECE_BYTES - 1, PIECE_BYTES, 2 * PIECE_BYTES + 12345])
+def test_a_file_has_every_byte(folder, size):
+    data = os.urandom(size)
+    with PendingFile(folder / "file", "run") as file:
+        for start in range(0, size, 1_000_003):
+            file.write(data[start : start + 1_000_003])
+        assert measure_file(folder / "file") is None
+        file.commit()
+    assert (folder / "file").read_bytes() == data
+    assert (file.num_bytes, measure_file(folder / "file")) == (size, size)
+    with (folder / "file").open() as stream:
+        middle = size // 2
+        stream.seek(middle)
+        assert stream.read(1000) + stream.read() == data[middle:]
+
+
+@pytest.mark.parametrize("size", [10, 3 * PIECE_BYTES])
+def test_what_is_not_committed_leaves_nothing(folder, size, request):
+    with PendingFile(folder / "file", "run") as file:
+        file.write(bytes(size))
+    assert list(list_files_below(folder)) == []
+    if "s3" in request.node.callspec.id:
+        assert request.getfixturevalue("s3").unfinished_uploads() == []
+
+
+def test_listings(folder):
+    for name in ("a", "b/c", "b/d/e", "b0", "z ü+%.txt"):
+        put(folder, name, name.encode())
+    assert sorted(list_files_below(folder)) == sorted(
+        (name, len(name.encode())) for name in ("a", "b/c", "b/d/e", "b0", "z ü+%.txt")
+    )
+    store, key = folder.open_store()
+    entries = [entry if isinstance(entry, str) else entry.key[len(key) + 1 :] for entry in store.list_folder(key)]
+    assert sorted(entries) == ["a", "b", "b0", "z ü+%.txt"]
+    store.delete([f"{key}/a", f"{key}/b/c", f"{key}/never-there"])
+    assert sorted(name for name, _ in list_files_below(folder)) == ["b/d/e", "b0", "z ü+%.txt"]
+    assert list(list_files_below(folder / "nothing")) == []
+    assert (folder / "b").is_dir()
+    assert not (folder / "b").is_file()
+    assert not (folder / "nothing").exists()
+
+
+def test_copies(folder):
+    put(folder, "a", b"data")
+    store, key = folder.open_store()
+    store.copy(f"{key}/a", f"{key}/b/c")
+    assert (folder / "b/c").read_bytes() == b"data"
+
+
+def test_ranges_of_one_version(s3):
+    path = StorePath(f"{s3.url}/x")
+    store, key = path.open_store()
+    version = store.put(key, b"0123456789")
+    assert bytes(store.read(key, 2, 5, version=version)) == b"234"
+    assert bytes(store.read(key, 7)) == b"789"
+    store.put(key, b"abcdefghij")
+    with pytest.raises(SourceChangedError):
+        store.read(key, 2, 5, version=version)
+
+
+def test_orphaned_parts_are_found_and_aborted(s3):
+    upload = s3.client.create_multipart_upload(Bucket=s3.name, Key="out/orphan")
+    s3.client.upload_part(
+        Bucket=s3.name, Key="out/orphan", UploadId=upload["UploadId"], PartNumber=1, Body=bytes(5 << 20)
+    )
+    s3.client.create_multipart_upload(Bucket=s3.name, Key="other/theirs")
+    store, key = StorePath(f"{s3.url}/out").open_store()
+    assert list(store.abort_uploads(f"{key}/")) == ["out/orphan"]
+    assert s3.unfinished_uploads() == ["other/theirs"]

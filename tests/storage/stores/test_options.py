@@ -1,0 +1,65 @@
+import pytest
+
+from gristmill.core.errors import UsageError
+from gristmill.storage.stores.options import StorageOptions, check_endpoint, choose_options, find_options, parse_options
+from gristmill.storage.urls import redact, refuse_secrets
+
+
+@pytest.mark.parametrize("key", ["secret", "aws_secret_access_key", "key", "token", "password", "sas_token"])
+def test_a_literal_secret_is_refused_and_not_repeated(key):
+    with pytest.raises(UsageError, match="secret") as caught:
+        parse_options({key: "VERY-SECRET"})
+    assert "VERY-SECRET" not in str(caught.value)
+
+
+def test_an_unknown_key_names_the_nearest():
+    with pytest.raises(UsageError) as caught:
+        parse_options({"endpont": "https://x"})
+    assert "endpoint" in str(caught.value.help)
+    with pytest.raises(UsageError, match="anonymous"):
+        parse_options({"anonymous": "maybe"})
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["https://minio.example", "http://127.0.0.1:9000", "http://localhost", "http://[::1]:1"]
+)
+def test_encrypted_or_local_endpoints(endpoint):
+    check_endpoint(parse_options({"endpoint": endpoint}))
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["http://minio.example", "http://10.0.0.7:9000", "ftp://x", "minio", "https://a:b@x"]
+)
+def test_other_endpoints(endpoint):
+    with pytest.raises(UsageError, match="endpoint") as caught:
+        check_endpoint(parse_options({"endpoint": endpoint}))
+    assert "a:b" not in str(caught.value)
+
+
+def test_an_endpoint_that_the_user_allows():
+    check_endpoint(parse_options({"endpoint": "http://minio.example:9000"}), ["minio.example"])
+
+
+def test_options_belong_to_buckets():
+    choose_options("s3://mine/x/y", StorageOptions(profile="work"))
+    assert find_options("s3://mine/z").profile == "work"
+    assert find_options("s3://yours/x/y") == StorageOptions()
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("s3://KEY:SECRET@bucket/x", "s3://***@bucket/x"),
+        (
+            "https://b.s3.amazonaws.com/x?X-Amz-Signature=SECRET&a=1",
+            "https://b.s3.amazonaws.com/x?X-Amz-Signature=***&a=1",
+        ),
+        ("https://host/x?sig=SECRET", "https://host/x?sig=***"),
+    ],
+)
+def test_secrets_in_urls(url, shown):
+    assert redact(f"cannot read {url}, sorry") == f"cannot read {shown}, sorry"
+    with pytest.raises(UsageError) as caught:
+        refuse_secrets(url)
+    assert "SECRET" not in str(caught.value)
+    refuse_secrets("s3://bucket/x@y")

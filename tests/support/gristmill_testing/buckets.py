@@ -1,0 +1,112 @@
+"""Object stores for tests: SeaweedFS, a real store, and what tests do to its buckets behind the library's back."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "gristmill-test-key", "AWS_SECRET_ACCESS_KEY": "gristmill-test-secret"}
+_PORTS = ("master.port", "volume.port", "filer.port", "s3.port")
+
+
+class Bucket:
+    """A bucket through botocore: another client than the one that is tested."""
+
+    def __init__(self, endpoint, name):
+        import botocore.session
+
+        self.name = name
+        self.url = f"s3://{name}"
+        self.client = botocore.session.get_session().create_client(
+            "s3",
+            endpoint_url=endpoint,
+            region_name="us-east-1",
+            aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
+        )
+
+    def create(self):
+        self.client.create_bucket(Bucket=self.name)
+        return self
+
+    def put(self, key, data):
+        self.client.put_object(Bucket=self.name, Key=key, Body=data)
+
+    def get(self, key):
+        return self.client.get_object(Bucket=self.name, Key=key)["Body"].read()
+
+    def keys(self, prefix=""):
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=prefix)
+        return [entry["Key"] for page in pages for entry in page.get("Contents", [])]
+
+    def delete(self, *keys):
+        for key in keys:
+            self.client.delete_object(Bucket=self.name, Key=key)
+
+    def unfinished_uploads(self):
+        return [upload["Key"] for upload in self.client.list_multipart_uploads(Bucket=self.name).get("Uploads", [])]
+
+
+def find_weed():
+    """The server's program, which pip puts beside Python; None if it is not installed."""
+    beside = Path(sys.executable).with_name("weed")
+    return str(beside) if beside.exists() else shutil.which("weed")
+
+
+class SeaweedServer:
+    """SeaweedFS with its S3 gateway on free ports of this machine."""
+
+    def __init__(self, folder):
+        ports = _find_free_ports(2 * len(_PORTS))
+        config = Path(folder, "s3.json")
+        key, secret = CREDENTIALS.values()
+        identity = {"name": "test", "credentials": [{"accessKey": key, "secretKey": secret}], "actions": ["Admin"]}
+        config.write_text(json.dumps({"identities": [identity]}))
+        data = Path(folder, "data")
+        data.mkdir()
+        arguments = [f"-{name}={port}" for name, port in zip(_PORTS, ports, strict=False)]
+        arguments += [f"-{name}.grpc={port}" for name, port in zip(_PORTS, ports[len(_PORTS) :], strict=False)]
+        arguments += [f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3", f"-s3.config={config}"]
+        arguments += ["-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false"]
+        arguments += ["-master.volumeSizeLimitMB=64", "-volume.max=200"]
+        self.port = ports[_PORTS.index("s3.port")]
+        self.endpoint = f"http://127.0.0.1:{self.port}"
+        with Path(folder, "log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [find_weed(), "server", *arguments],
+                stdout=log,
+                stderr=log,
+                cwd=folder,
+                env={**os.environ, "HOME": str(folder)},
+            )
+        try:
+            self._wait_until_ready(Path(folder, "log"))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self):
+        self._process.kill()
+        self._process.wait()
+
+    def _wait_until_ready(self, log):
+        while True:
+            if self._process.poll() is not None:
+                raise RuntimeError(f"weed has ended: {log.read_text()[-2000:]}")
+            try:
+                Bucket(self.endpoint, "ready").create()
+                return
+            except Exception:
+                time.sleep(0.1)
+
+
+def _find_free_ports(count):
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [listener.getsockname()[1] for listener in sockets]
+    for listener in sockets:
+        listener.close()
+    return ports
