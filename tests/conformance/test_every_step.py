@@ -30,6 +30,10 @@ EXAMPLES = {
     "c4": [{"min_words_per_line": 1, "min_sentences": None, "require_terminal_punctuation": None}],
     "code": [{}, {"keep_scores": True, "max_code_ratio": 0.5}],
     "fineweb": [{"max_short_line_ratio": None, "max_lines_per_word": 0.5, "min_terminal_line_ratio": None}],
+    "decontaminate": [
+        {"benchmarks": {"ask": "ask.jsonl"}},
+        {"benchmarks": {"ask": {"read": ["a.json"], "question": "q"}}, "action": "drop", "ngram": 8},
+    ],
     "deduplicate": [
         {},
         {"kind": "exact", "prefer": ["web"], "count": True},

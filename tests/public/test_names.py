@@ -32,6 +32,7 @@ MODULES = {"errors", "steps"}
 STEPS = [
     "C4",
     "Code",
+    "Decontaminate",
     "Deduplicate",
     "Filter",
     "Fineweb",
@@ -82,6 +83,7 @@ ERRORS = {
     "StoppedError": RuntimeError,
     "TooManyBadError": RuntimeError,
     "TooManyDuplicatesError": RuntimeError,
+    "TooMuchContaminationError": RuntimeError,
     "UnpicklableError": TypeError,
     "UsageError": ValueError,
     "WorkerDiedError": RuntimeError,

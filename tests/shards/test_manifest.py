@@ -60,12 +60,12 @@ def test_schema_survives(manifest):
 
 def test_another_format_version_is_refused(dataset):
     path = dataset / "manifest.json"
-    path.write_bytes(path.read_bytes().replace(b'"format_version": 2', b'"format_version": 3'))
-    with pytest.raises(UsageError, match=r"version 3.*: upgrade Gristmill"):
+    path.write_bytes(path.read_bytes().replace(b'"format_version": 3', b'"format_version": 4'))
+    with pytest.raises(UsageError, match=r"version 4.*: upgrade Gristmill"):
         load_manifest(dataset)
 
 
-@pytest.mark.parametrize("content", ["", '{"format_version": 2', '{"format_version": 2, "kind": 3}'])
+@pytest.mark.parametrize("content", ["", '{"format_version": 3', '{"format_version": 3, "kind": 3}'])
 def test_a_damaged_manifest_is_named(dataset, content):
     (dataset / "manifest.json").write_text(content)
     with pytest.raises(DamagedDatasetError, match=r"manifest\.json"):

@@ -9,7 +9,14 @@ import msgspec
 
 from gristmill.cli.options import dataset_argument, json_option
 from gristmill.cli.printing import to_one_line
-from gristmill.cli.tables import print_books, print_duplicates, print_lines, print_table, print_tokens
+from gristmill.cli.tables import (
+    print_books,
+    print_contamination,
+    print_duplicates,
+    print_lines,
+    print_table,
+    print_tokens,
+)
 from gristmill.core.quantities import format_bytes, format_count
 from gristmill.core.records import INPUT_IDS, LOSS_MASK
 from gristmill.shards.dataset import Dataset, open_dataset
@@ -98,6 +105,7 @@ def _collect_facts(dataset: Dataset) -> dict[str, Any]:
         "books": msgspec.to_builtins(manifest.books),
         "quarantine": manifest.quarantine.counts,
         "deduplicated": [msgspec.to_builtins(step) for step in manifest.deduplicated],
+        "decontaminated": [msgspec.to_builtins(step) for step in manifest.decontaminated],
         "versions": manifest.versions,
         "plugins": manifest.plugins,
     }
@@ -127,6 +135,7 @@ def _print(dataset: Dataset, *, details: bool) -> None:
     print_books(manifest.books, details=details, more=f"gristmill inspect {dataset.folder} --details")
     print_tokens(manifest)
     print_duplicates(manifest, num_largest=3)
+    print_contamination(manifest)
 
 
 def _print_record(title: str, record: dict[str, Any]) -> None:

@@ -9,7 +9,14 @@ import msgspec
 
 from gristmill.cli.options import Choice, backend_option, endpoint_option, json_option, limit_option, recipe_argument
 from gristmill.cli.printing import again
-from gristmill.cli.tables import print_books, print_duplicates, print_lines, print_tokens, print_wrapped
+from gristmill.cli.tables import (
+    print_books,
+    print_contamination,
+    print_duplicates,
+    print_lines,
+    print_tokens,
+    print_wrapped,
+)
 from gristmill.core.errors import UsageError
 from gristmill.core.quantities import format_bytes, format_count
 from gristmill.core.recipe import runs_user_code
@@ -159,6 +166,7 @@ def describe_result(result: RunResult, seconds: float) -> dict[str, object]:
         "books": msgspec.to_builtins(result.books),
         "warnings": list(result.warnings),
         "deduplicated": [msgspec.to_builtins(step) for step in manifest.deduplicated],
+        "decontaminated": [msgspec.to_builtins(step) for step in manifest.decontaminated],
         "quarantine": {
             "counts": manifest.quarantine.counts,
             "files": [file.path for file in manifest.quarantine.files],
@@ -172,6 +180,7 @@ def print_accounts(result: RunResult, *, details: bool = False) -> None:
     print_books(result.books, details=details, more=f"gristmill inspect {result.output} --details")
     print_tokens(manifest)
     print_duplicates(manifest)
+    print_contamination(manifest)
     for source, counts in manifest.quarantine.counts.items():
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in counts.items())
         print_wrapped(f"quarantined from {source}: {reasons}")

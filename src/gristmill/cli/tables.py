@@ -85,6 +85,22 @@ def print_duplicates(manifest: Manifest, *, num_largest: int = 0) -> None:
             print_wrapped(f"  {cluster.size:,} like {place}: {to_one_line(cluster.samples[0], 80)}")
 
 
+def print_contamination(manifest: Manifest) -> None:
+    """Print how many items of benchmarks were found, and in how many documents of which sources."""
+    for step in manifest.decontaminated:
+        for benchmark, check in step.benchmarks.items():
+            sources = ", ".join(
+                f"{counts['documents']:,} of {to_one_line(source)}"
+                for source, counts in step.found.get(benchmark, {}).items()
+            )
+            num_unchecked = sum(map(len, check.unchecked.values()))
+            print_wrapped(
+                f"decontaminate: {check.found:,} of {check.items:,} items of {to_one_line(benchmark)} found"
+                + (f", in documents: {sources}" if sources else "")
+                + (f"; {num_unchecked:,} could not be checked" if num_unchecked else "")
+            )
+
+
 def print_wrapped(text: str) -> None:
     """Print a sentence, wrapped to the width of the terminal."""
     for line in wrap(text, summary_width()):

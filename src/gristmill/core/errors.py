@@ -156,6 +156,10 @@ class TooManyDuplicatesError(StoppedError):
     """More documents of a source are copies than the recipe allows, or too many are copies of one."""
 
 
+class TooMuchContaminationError(StoppedError):
+    """More documents of a source hold items of benchmarks than the recipe allows."""
+
+
 class LowUtilisationError(StoppedError):
     """Packed rows hold more padding than the recipe allows."""
 

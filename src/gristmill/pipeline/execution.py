@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.stages.outputs.unit_output import UnitOutput
     from gristmill.pipeline.stages.slice_task import SliceResult
     from gristmill.pipeline.stages.unit_tasks import StageUnit
-    from gristmill.shards.manifest import Deduplicated, Manifest, StoredFile
+    from gristmill.shards.manifest import Decontaminated, Deduplicated, Manifest, StoredFile
 
 _log = logging.getLogger("gristmill")
 
@@ -90,6 +90,7 @@ class Execution:
         self._finished_receipts = Receipts(plan.output / work_folder.UNIT_RECEIPTS)
         self._runner = StageRunner(plan, options, self._receipts, self._finished_receipts)
         self._deduplicated: list[Deduplicated] = []
+        self._decontaminated: list[Decontaminated] = []
 
     @property
     def work_seconds(self) -> float:
@@ -104,7 +105,9 @@ class Execution:
             sources = self._run_stages()
             finished = {source.plan.name: _finish(source) for source in sources}
             lane = self._write_mixed_lane(sources)
-            manifest = publish.publish(self._plan, finished, self._run_id, self._deduplicated, lane)
+            manifest = publish.publish(
+                self._plan, finished, self._run_id, self._deduplicated, lane, self._decontaminated
+            )
         except BaseException:
             remove_temporaries(self._plan.output, self._run_id)  # of workers that ended in the middle of a file
             raise
@@ -218,7 +221,10 @@ class Execution:
             )
             if outcome.deduplicated is not None:
                 self._deduplicated.append(outcome.deduplicated)
+            if outcome.decontaminated is not None:
+                self._decontaminated.append(outcome.decontaminated)
             for source in together:
+                source.dropped += outcome.evidence.get(source.plan.name, [])
                 self._enter_next_stage(source, step, outcome)
 
     def _enter_next_stage(self, source: _SourceProgress, step: GlobalStep, outcome: BarrierOutcome) -> None:

@@ -23,7 +23,7 @@ from gristmill.storage.stored_paths import Count, StoredName, StoredPath, decode
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Raised with every change of the manifest's keys; no other version is read."""
 MANIFEST = "manifest.json"
 _JSON_FORMATS = ("jsonl", "webdataset")
@@ -147,6 +147,27 @@ class Deduplicated(msgspec.Struct, frozen=True, kw_only=True):
     """How they were read, as the keys of a source."""
 
 
+class BenchmarkCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of `decontaminate` for one benchmark."""
+
+    items: Count
+    found: Count
+    """The number of items that were found in any source."""
+    unchecked: dict[str, list[str]] = {}
+    """The items that were not looked for, by reason: `too_short_to_check`, `only_shared_words`."""
+
+
+class Decontaminated(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of one `decontaminate` step."""
+
+    action: str
+    benchmarks: dict[str, BenchmarkCheck]
+    found: dict[str, dict[str, dict[str, int]]]
+    """By benchmark and source: `documents` that hold an item, and `items` that were found."""
+    common_ngrams: dict[str, int]
+    """By source: the n-grams of items that are common in it, and were ignored."""
+
+
 class TokenizerIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """The tokenizer that made the token ids."""
 
@@ -205,6 +226,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The weights of the sources in training, if the recipe names them; None: by their numbers of rows."""
     deduplicated: list[Deduplicated] = []
     """One for each `deduplicate` step, in the order in which they were run."""
+    decontaminated: list[Decontaminated] = []
+    """One for each `decontaminate` step, in the order in which they were run."""
     files: dict[FileKey, InputFile] = {}
     """`file_key(id)` -> the input file that records with this id in their origin are from."""
 

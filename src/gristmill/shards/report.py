@@ -32,6 +32,7 @@ def make_report(manifest: Manifest) -> dict[str, Any]:
             source: [_describe_account(account) for account in manifest.books[source]]
             for source in sorted(manifest.books)
         },
+        **_describe_decontamination(manifest),
         "dropped_files": [file.path for file in manifest.dropped],
     }
 
@@ -49,3 +50,9 @@ def _describe_account(account: Account) -> dict[str, Any]:
         if counts:
             entry[name] = dict(sorted(counts.items()))
     return entry
+
+
+def _describe_decontamination(manifest: Manifest) -> dict[str, Any]:
+    if not manifest.decontaminated:
+        return {}
+    return {"decontamination": [msgspec.to_builtins(step) for step in manifest.decontaminated]}

@@ -6,6 +6,7 @@ is `map_batches`.
 
 TYPE_CHECKING = False  # as in typing
 if TYPE_CHECKING:
+    from gristmill.steps.decontaminate.decontaminate import Decontaminate
     from gristmill.steps.deduplicate.deduplicate import Deduplicate
     from gristmill.steps.filter import Filter
     from gristmill.steps.language import Language
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "C4",
     "Code",
+    "Decontaminate",
     "Deduplicate",
     "Filter",
     "Fineweb",
@@ -65,6 +67,7 @@ __all__ = [
 _HOMES = {
     "C4": "gristmill.steps.quality.c4",
     "Code": "gristmill.steps.quality.code",
+    "Decontaminate": "gristmill.steps.decontaminate.decontaminate",
     "Deduplicate": "gristmill.steps.deduplicate.deduplicate",
     "Filter": "gristmill.steps.filter",
     "Fineweb": "gristmill.steps.quality.fineweb",

@@ -10,7 +10,7 @@ To add a global step, write its step file, its barrier file, and one line in `ta
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from gristmill.core.splits import TRAIN
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.stages.slice_task import SliceResult
     from gristmill.pipeline.stages.stage_context import StageContext
     from gristmill.pipeline.stages.unit_tasks import StageUnit
-    from gristmill.shards.manifest import Deduplicated
+    from gristmill.shards.manifest import Decontaminated, Deduplicated, StoredFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,10 @@ class BarrierOutcome:
     """Local steps that the next stage runs before its own."""
     deduplicated: Deduplicated | None = None
     """Entry of the manifest about the duplicates that were removed."""
+    decontaminated: Decontaminated | None = None
+    """Entry of the manifest about the benchmark items that were found."""
+    evidence: Mapping[str, list[StoredFile]] = field(default_factory=dict)
+    """By source: files of JSON lines for `dropped/`, whether or not the recipe keeps dropped records."""
 
 
 class Barrier(Protocol):

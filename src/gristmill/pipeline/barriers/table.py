@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from gristmill.pipeline.barriers.base import Barrier
 
 BARRIERS: dict[str, str] = {
+    "gristmill.steps.decontaminate.decontaminate.Decontaminate": (
+        "gristmill.pipeline.barriers.decontaminate.barrier.DecontaminateBarrier"
+    ),
     "gristmill.steps.deduplicate.deduplicate.Deduplicate": (
         "gristmill.pipeline.barriers.deduplicate.barrier.DeduplicateBarrier"
     ),

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.publishing.mixed_lane import MixedLane
     from gristmill.pipeline.stages.slice_task import SliceResult
     from gristmill.pipeline.stages.unit_tasks import StageUnit
-    from gristmill.shards.manifest import MixedShare, Shard, StoredFile, TokenizerIdentity
+    from gristmill.shards.manifest import Decontaminated, MixedShare, Shard, StoredFile, TokenizerIdentity
 
 _NOT_FINGERPRINTED = ("slice_bytes", "max_quarantine", "storage_options", "allow_empty")
 
@@ -81,6 +81,7 @@ def publish(
     run_id: str,
     deduplicated: Sequence[Deduplicated] = (),
     lane: MixedLane | None = None,
+    decontaminated: Sequence[Decontaminated] = (),
 ) -> Manifest:
     """Make the dataset, and put it in the place of the one that may be there."""
     for name, source in finished.items():
@@ -100,6 +101,7 @@ def publish(
         dropped=publish_dropped(plan, dropped, placer, run_id),
         tokenizer=None if plan.tokenizer is None else publish_tokenizer(plan.tokenizer, plan.output, placer, run_id),
         deduplicated=[msgspec.structs.replace(step, file=placer.place_duplicates(step.file)) for step in deduplicated],
+        decontaminated=list(decontaminated),
     )
     # Units behind a barrier depend on all records before it, so that an update could not reuse one of them alone.
     reusable = [finished[source.name] for source in plan.sources if len(source.stages) == 1]
@@ -136,6 +138,7 @@ def _make_manifest(
     dropped: list[StoredFile],
     tokenizer: TokenizerIdentity | None,
     deduplicated: list[Deduplicated],
+    decontaminated: list[Decontaminated],
 ) -> Manifest:
     reasons = {name: _count_quarantined(accounts) for name, accounts in books.items()}
     files = {
@@ -166,6 +169,7 @@ def _make_manifest(
         tokenizer=tokenizer,
         mixture=dict(plan.recipe.mixture) if plan.recipe.mixture else None,
         deduplicated=deduplicated,
+        decontaminated=decontaminated,
         files=files,
     ).seal()
 

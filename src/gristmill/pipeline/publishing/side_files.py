@@ -11,7 +11,7 @@ import msgspec
 
 from gristmill.core.errors import SourceChangedError
 from gristmill.core.splits import TRAIN
-from gristmill.pipeline.stages.dropped import join_dropped
+from gristmill.pipeline.stages.dropped import SAMPLES, join_dropped
 from gristmill.pipeline.stages.outputs.split_files import SplitFile
 from gristmill.pipeline.stages.quarantine import fill_in_path
 from gristmill.pipeline.work_folder import work_path
@@ -59,14 +59,12 @@ def _join_quarantine(root: Path, source: SourcePlan, task_files: Sequence[Stored
 def publish_dropped(
     plan: Plan, task_files: Mapping[str, Sequence[StoredFile]], placer: FilePlacer, run_id: str
 ) -> list[StoredFile]:
-    """Join the dropped records of all tasks into one file for each step and reason, where the recipe keeps them."""
-    if plan.recipe.keep_dropped is None:
-        return []
+    """Join the dropped records of all tasks, and the evidence of barriers, into one file for each step and reason."""
     pieces = []
     for source in plan.sources:
         input_paths = {file.id: file.relative for file in source.files}
         pieces += [(file, input_paths) for file in task_files[source.name]]
-    joined = join_dropped(plan.output, pieces, plan.recipe.keep_dropped, run_id)
+    joined = join_dropped(plan.output, pieces, plan.recipe.keep_dropped or SAMPLES, run_id)
     return [placer.place_lines("dropped", name, file) for name, file in sorted(joined.items())]
 
 

@@ -59,7 +59,7 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
     no texts, and its similarities are estimates. The run fails if a source loses more than `max_source_loss`, or if a
     cluster is larger than `max_cluster`.
 
-    `against` is not a decontamination: it compares whole documents, and does not find a test question inside a page.
+    `against` compares whole documents, and does not find a test question inside a page: `decontaminate` does.
 
     >>> Deduplicate(threshold=0.8).estimate_recall(0.8)
     0.9957...

@@ -30,6 +30,8 @@ _MIX_2 = np.uint64(0xC4CEB9FE1A85EC53)
 _BASE = np.uint64(0x9E3779B97F4A7C13)
 _0 = np.uint64(0)
 _1 = np.uint64(1)
+_3 = np.uint64(3)
+_7 = np.uint64(7)
 _33 = np.uint64(33)
 _32 = np.uint64(32)
 
@@ -222,6 +224,59 @@ def shingle_text(
         words[: ngram - 1] = words[num_shingles:num_words]
         num_words = ngram - 1
     return total
+
+
+@kernel
+def find_listed_shingles(
+    data: NDArray[np.uint8],
+    offsets: NDArray[np.int64],
+    table: NDArray[np.uint32],
+    ngrams: NDArray[np.int64],
+    bits: NDArray[np.uint8],
+    shift: np.uint64,
+    words: NDArray[np.uint64],
+    shingles: NDArray[np.uint64],
+    places: NDArray[np.int64],
+    listed: NDArray[np.uint64],
+) -> int:
+    """Find the shingles of all texts that may be on a list: their bit is set in the row of `bits` of their length.
+
+    `ngrams` has the lengths, the longest first. Of each, `places` gets the number of the text, of its first word in the
+    text and of its length in `ngrams`, and `listed` the shingle. Returns how many there are, which may be more than
+    there is room for: then only the first ones were written.
+    """
+    longest = ngrams[0]
+    count = 0
+    for number in range(len(offsets) - 1):
+        position, stop = offsets[number], offsets[number + 1]
+        num_words = first_word = 0
+        while True:
+            num_kept = num_words
+            position, num_words = hash_words(data, position, stop, table, words, num_words)
+            for kind in range(len(ngrams)):
+                ngram = ngrams[kind]
+                # The words that were kept from the block before: the shingles within them have been seen.
+                num_known = max(num_kept - ngram + 1, 0)
+                if num_words - num_known < ngram:
+                    continue
+                num_shingles = num_words - num_known - ngram + 1
+                _roll(words[num_known:], num_words - num_known, ngram, shingles)
+                for index in range(num_shingles):
+                    bit = shingles[index] >> shift
+                    if bits[kind, bit >> _3] >> (bit & _7) & _1:
+                        if count < len(listed):
+                            places[count, 0] = number
+                            places[count, 1] = first_word + num_known + index
+                            places[count, 2] = kind
+                            listed[count] = shingles[index]
+                        count += 1
+            if position >= stop:
+                break
+            num_left = min(longest - 1, num_words)
+            words[:num_left] = words[num_words - num_left : num_words]
+            first_word += num_words - num_left
+            num_words = num_left
+    return count
 
 
 @kernel

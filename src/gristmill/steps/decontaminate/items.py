@@ -1,0 +1,114 @@
+"""Benchmark records as items: what a model is asked, and what it should answer, whatever the keys are called.
+
+Shapes that are recognised: `question` and `answer` (GSM8K), `question` with `choices` or `A` to `D` (MMLU, ARC), `ctx`
+with `endings` (HellaSwag), `prompt` with `canonical_solution` (HumanEval), `problem` or `text` with `solution` or
+`code` (MATH, MBPP), `question` with `context` and `answers` (SQuAD). The context is not searched for: it is mostly a
+published text that training data may hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gristmill.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+QUESTION, ANSWER = "question", "answer"
+
+QUESTION_KEYS = ("question", "prompt", "problem", "query", "goal", "ctx", "sentence", "instruction", "input", "text")
+CHOICE_KEYS = ("choices", "options", "endings")
+ANSWER_KEYS = ("answer", "answers", "canonical_solution", "solution", "code", "output", "response", "target")
+ID_KEYS = ("task_id", "id", "question_id", "ind")
+_LETTERS = ("A", "B", "C", "D", "E", "F", "G", "H", "I", "J")
+_TEXT_KEYS = ("text", "label", "content")
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkItem:
+    """One item of a benchmark: its name, and the texts that are searched for, by part."""
+
+    name: str
+    """The benchmark's name and the item's id: `gsm8k/17`."""
+    texts: Mapping[str, str]
+    """The question, and the answer if there is one."""
+    choices: str = ""
+    """The choices in their order: they make a short question longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemKeys:
+    """The keys of the records of one benchmark; None: the first of the known keys that a record has."""
+
+    question: str | None = None
+    answer: str | None = None
+    choices: str | None = None
+    id: str | None = None
+
+
+def make_item(benchmark: str, number: int, record: Mapping[str, Any], keys: ItemKeys) -> BenchmarkItem:
+    r"""Make the item of a record; `number` is its number in the file.
+
+    >>> make_item("mmlu", 3, {"question": "Which?", "choices": ["this", "that"], "answer": 1}, ItemKeys())
+    BenchmarkItem(name='mmlu/3', texts={'question': 'Which?', 'answer': 'that'}, choices='this\nthat')
+
+    Raises:
+        UsageError: The record has no question.
+    """
+    question = _find_value(record, keys.question, QUESTION_KEYS)
+    if not isinstance(question, str) or not question.strip():
+        names = ", ".join(record) or "no keys"
+        wanted = f'"{keys.question}"' if keys.question else f"any of {', '.join(QUESTION_KEYS)}"
+        raise UsageError(
+            f"decontaminate: record {number} of benchmark {benchmark} has no question: there is no text under {wanted}",
+            help=f"name its key, `question: …`; the record has {names}",
+        )
+    choices = _list_choices(record, keys.choices)
+    texts = {QUESTION: question}
+    answer = _find_answer(_find_value(record, keys.answer, ANSWER_KEYS), choices)
+    if answer and answer != question:
+        texts[ANSWER] = answer
+    item_id = _find_value(record, keys.id, ID_KEYS)
+    is_plain = isinstance(item_id, (str, int)) and str(item_id).strip()
+    return BenchmarkItem(f"{benchmark}/{item_id if is_plain else number}", texts, "\n".join(choices))
+
+
+def _find_value(record: Mapping[str, Any], key: str | None, known: tuple[str, ...]) -> Any:
+    if key is not None:
+        return record.get(key)
+    return next((record[name] for name in known if record.get(name) not in (None, "", [])), None)
+
+
+def _list_choices(record: Mapping[str, Any], key: str | None) -> list[str]:
+    """List the choices: a list, ARC's `{text: […]}`, a mapping by letters, or columns called A, B, C."""
+    value = _find_value(record, key, CHOICE_KEYS)
+    if value is None:
+        value = [record[letter] for letter in _LETTERS if isinstance(record.get(letter), str)]
+    if isinstance(value, dict):
+        value = value.get("text", list(value.values()))
+    if not isinstance(value, list):
+        return []
+    return [choice for choice in map(_find_text, value) if choice]
+
+
+def _find_text(value: Any) -> str:
+    """Find the text in a choice or an answer, which may be wrapped."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        return next((text for key in _TEXT_KEYS if (text := _find_text(value.get(key)))), "")
+    return _find_text(value[0]) if isinstance(value, list) and value else ""
+
+
+def _find_answer(value: Any, choices: list[str]) -> str:
+    """Find the text of the answer, which may be the number or the letter of a choice."""
+    if isinstance(value, bool):
+        return ""
+    number = value if isinstance(value, int) else None
+    if isinstance(value, str) and choices and value in _LETTERS[: len(choices)]:
+        number = _LETTERS.index(value)
+    if number is not None:
+        return choices[number] if 0 <= number < len(choices) else ""
+    return _find_text(value)
