@@ -44,7 +44,9 @@ STEPS = [
     "Map",
     "MapBatches",
     "Mix",
+    "Normalize",
     "Pack",
+    "Pii",
     "Read",
     "Rename",
     "Render",
@@ -56,6 +58,7 @@ STEPS = [
     "Split",
     "Tokenize",
     "Toxicity",
+    "Url",
     "Write",
 ]
 

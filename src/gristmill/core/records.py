@@ -110,6 +110,8 @@ class StepResult:
     """For each rule the rows that break it, if the step checks all rules."""
     rule_values: Mapping[str, RuleValues] = field(default_factory=dict)
     """For each rule the compared numbers, if the step compares any: they explain why a record was dropped."""
+    changed_rows: NDArray[np.bool_] | None = None
+    """For each row whether the step has edited its text; None if it edits none, or rows are gone."""
     counts: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     """What was counted in the text of each row of `batch`: a filter right behind this step need not count it again."""
 

@@ -6,6 +6,9 @@ is `map_batches`.
 
 TYPE_CHECKING = False  # as in typing
 if TYPE_CHECKING:
+    from gristmill.steps.cleaning.normalize import Normalize
+    from gristmill.steps.cleaning.pii import Pii
+    from gristmill.steps.cleaning.url import Url
     from gristmill.steps.decontaminate.decontaminate import Decontaminate
     from gristmill.steps.deduplicate.deduplicate import Deduplicate
     from gristmill.steps.filter import Filter
@@ -49,7 +52,9 @@ __all__ = [
     "Map",
     "MapBatches",
     "Mix",
+    "Normalize",
     "Pack",
+    "Pii",
     "Read",
     "Rename",
     "Render",
@@ -61,6 +66,7 @@ __all__ = [
     "Split",
     "Tokenize",
     "Toxicity",
+    "Url",
     "Write",
 ]
 
@@ -79,7 +85,9 @@ _HOMES = {
     "Map": "gristmill.steps.map",
     "MapBatches": "gristmill.steps.map_batches",
     "Mix": "gristmill.steps.mix",
+    "Normalize": "gristmill.steps.cleaning.normalize",
     "Pack": "gristmill.steps.pack.pack",
+    "Pii": "gristmill.steps.cleaning.pii",
     "Read": "gristmill.steps.read.read",
     "Rename": "gristmill.steps.rename",
     "Render": "gristmill.steps.render.render",
@@ -91,6 +99,7 @@ _HOMES = {
     "Split": "gristmill.steps.split",
     "Tokenize": "gristmill.steps.tokenize.tokenize",
     "Toxicity": "gristmill.steps.toxicity",
+    "Url": "gristmill.steps.cleaning.url",
     "Write": "gristmill.steps.write",
 }
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
@@ -17,6 +15,7 @@ from gristmill.core.errors import UsageError
 from gristmill.core.numbers import is_share
 from gristmill.core.records import TEXT, RuleValues, StepResult, count_dropped
 from gristmill.core.step import Finding, LocalStep
+from gristmill.steps.cleaning.word_lists import read_list
 from gristmill.steps.quality.languages import (
     assign_tables,
     can_name_languages,
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _WITHOUT_BORDERS = ("ja", "th", "zh")
-_PACKAGE = "package:"
 _WORD = r"[\p{L}\p{M}\p{N}]+"
 _GAP = r"[^\p{L}\p{M}\p{N}]+"
 _BORDER = "\0"
@@ -82,7 +80,7 @@ class Toxicity(LocalStep, tag="toxicity", frozen=True, kw_only=True):
 
     def resolve(self, folder: str) -> Toxicity:
         files = {**({"": self.words} if self.words else {}), **self.by_language}
-        lists = {language: _read_list(path, folder) for language, path in files.items()}
+        lists = {language: read_list(self.name, path, folder) for language, path in files.items()}
         step = msgspec.structs.replace(self, lists=self.lists | lists)
         step.load().check()
         return step
@@ -123,30 +121,6 @@ class Toxicity(LocalStep, tag="toxicity", frozen=True, kw_only=True):
                 passed=self.max_density is None or density <= self.max_density,
             )
         ]
-
-
-def _read_list(path: str, folder: str) -> list[str]:
-    file = _find_in_package(path.removeprefix(_PACKAGE)) if path.startswith(_PACKAGE) else Path(folder, path)
-    try:
-        lines = file.read_text("utf-8-sig").splitlines()
-    except OSError as error:
-        raise UsageError(f"toxicity: cannot read the list {file}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"toxicity: the list {file} is not UTF-8 text: {error.reason} at byte {error.start}"
-        ) from error
-    words = [line.strip() for line in lines if line.strip()]
-    if not words:
-        raise UsageError(f"toxicity: the list {file} is empty", help="write one word or phrase a line")
-    return words
-
-
-def _find_in_package(path: str) -> Path:
-    name, _, inside = path.partition("/")
-    spec = importlib.util.find_spec(name) if name.isidentifier() else None
-    if spec is None or not spec.submodule_search_locations:
-        raise UsageError(f'toxicity: there is no package "{name}"', help="install it, or name a file")
-    return Path(next(iter(spec.submodule_search_locations)), inside)
 
 
 class ToxicityKernel:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from gristmill.core.records import ORIGIN, RECORD
+from gristmill.core.records import ORIGIN, RECORD, TEXT
 from gristmill.core.seeds import hash_origins
 from gristmill.pipeline.planning.input_positions import format_position
 from gristmill.pipeline.stages.quarantine import MAX_RECORD_BYTES
@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 SAMPLES = "samples"
 MAX_SAMPLES = 20
 """The number of samples of each source, step and reason."""
+CHANGED = "changed"
+"""In the place of a reason: samples of texts that a step has edited."""
 _HASH = "hash"
+_CHANGE_CHARS = 200
 
 
 class LowestHashSamples:
@@ -79,7 +82,8 @@ class DroppedRecordWriter:
         self.file: PendingFile | None = None
 
     def add(self, step: str, batch: pa.RecordBatch, applied: StepResult) -> None:
-        """Add what a step has dropped of a batch; `batch` is what the step got."""
+        """Add what a step has dropped of a batch, or edited; `batch` is what the step got."""
+        self._add_changes(step, batch, applied)
         rows, reasons = _find_dropped_rows(batch, applied)
         if not len(rows):
             return
@@ -92,6 +96,18 @@ class DroppedRecordWriter:
                 self._samples.add((step, reason), hashed, line)
             else:
                 self._write(line)
+
+    def _add_changes(self, step: str, batch: pa.RecordBatch, applied: StepResult) -> None:
+        """Add samples of texts before and after the step, whatever the recipe keeps: edited records are not gone."""
+        rows = np.empty(0, np.int64) if applied.changed_rows is None else np.flatnonzero(applied.changed_rows)
+        if not len(rows):
+            return
+        hashes = hash_origins(self._seed, "changed", batch.column(ORIGIN).take(rows))
+        for row, hashed in zip(rows.tolist(), hashes.tolist(), strict=True):
+            if self._samples.accepts((step, CHANGED), hashed):
+                texts = batch.column(TEXT)[row].as_py(), applied.batch.column(TEXT)[row].as_py()
+                entry = self._describe_record(step, CHANGED, batch, row) | _show_change(*texts) | {_HASH: hashed}
+                self._samples.add((step, CHANGED), hashed, msgspec.json.encode(entry) + b"\n")
 
     def finish(self) -> None:
         """Write the samples. They are known only when the last record has been seen."""
@@ -106,19 +122,32 @@ class DroppedRecordWriter:
     def _encode_line(
         self, step: str, reason: str, failed: dict[str, Any], batch: pa.RecordBatch, row: int, hashed: int
     ) -> bytes:
+        entry = {
+            **self._describe_record(step, reason, batch, row),
+            **failed,
+            **_describe_content(batch, row),
+            _HASH: hashed,
+        }
+        return msgspec.json.encode(entry, enc_hook=repr) + b"\n"
+
+    def _describe_record(self, step: str, reason: str, batch: pa.RecordBatch, row: int) -> dict[str, Any]:
         origin = batch.column(ORIGIN)[row].as_py()
-        entry: dict[str, Any] = {
+        return {
             "source": self._source,
             "file": self._paths.get(origin["file"], origin["file"]),
             "position": origin["position"],
             "part": origin["part"],
             "step": step,
             "reason": reason,
-            **failed,
-            **_describe_content(batch, row),
-            _HASH: hashed,
         }
-        return msgspec.json.encode(entry, enc_hook=repr) + b"\n"
+
+
+def _show_change(before: str, after: str) -> dict[str, str]:
+    """Return the texts around the first difference."""
+    pairs = enumerate(zip(before, after, strict=False))
+    first = next((number for number, (old, new) in pairs if old != new), min(len(before), len(after)))
+    start = max(first - _CHANGE_CHARS, 0)
+    return {"before": before[start : first + _CHANGE_CHARS], "after": after[start : first + _CHANGE_CHARS]}
 
 
 def _describe_failed_rules(applied: StepResult, reason: str, row: int) -> dict[str, Any]:
@@ -201,7 +230,7 @@ def _merge_lines(
                     entry["file"] = paths[entry["file"]]
                 place = format_position(entry["source"], entry["file"], entry["position"])
                 final = msgspec.json.encode({"place": place, **entry}) + b"\n"
-                if keep == SAMPLES:
+                if keep == SAMPLES or entry["reason"] == CHANGED:
                     samples.add((entry["step"], entry["reason"], entry["source"]), hashed, final)
                 else:
                     yield (entry["step"], entry["reason"]), final

@@ -1,0 +1,132 @@
+"""What is replaced, what stays, and that twice is once."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gristmill.core.errors import UsageError
+from gristmill.core.sample_batches import documents, texts
+from gristmill.steps import Pii
+
+ALL = ["email", "ip", "phone", "key"]
+
+
+def clean(text, **keys):
+    return texts(Pii(**keys).apply(documents([text]), seed=0).batch)[0]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "ann@example.com",
+        "first.last@sub.example.co.uk",
+        "a+b@example-one.org",
+        "1234567890@example.name",
+        "O'Neil@x.ie",
+    ],
+)
+def test_mail_addresses(address):
+    assert clean(f"write to {address}.") == "write to <EMAIL>."
+    assert clean(f"<{address}>;mailto:{address}") == "<<EMAIL>>;mailto:<EMAIL>"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a@b", "@user", "me@", "plain", "x @ y.org", "a@-b.org", "a@b..org", "user@host:22", '"quoted"@b', "1.5@2.7"],
+)
+def test_no_mail_addresses(text):
+    assert clean(text) == text
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "163.36.107.25", "2001:4860:4860::8888", "2a00:1450:4001:81b::200e"])
+def test_public_addresses(address):
+    assert clean(f"from {address}, port 80") == "from <IP>, port 80"
+    assert clean(f".{address}") in (".<IP>", f".{address}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("10.0.0.1", "127.0.0.1", "192.168.1.2", "172.16.0.9", "0.1.2.3", "999.9.9.9", "108.0.0.01", "1.2.3.4.5"),
+        *("v1.2.3.4x", "12:30:45", "::1", "fe80::1", "std::vector", "a:b:c", "1.2.3", "2001:db8::1"),
+    ],
+)
+def test_other_addresses_and_numbers_stay(text):
+    assert clean(text) == text
+
+
+@pytest.mark.parametrize(
+    "number", ["+1 415 555 2671", "+49 (30) 901820", "+442071838750", "415-555-2671", "(415) 555-2671"]
+)
+def test_phones_on_request(number):
+    assert clean(f"call {number} now", kinds=["phone"]) == "call <PHONE> now"
+    assert clean(f"call {number} now") == f"call {number} now"
+
+
+@pytest.mark.parametrize(
+    "text", ["2024-11-16", "1 + 2", "555-1234", "ISBN 978-3-16-148410-0", "+5 points", "12345678901"]
+)
+def test_other_numbers_are_no_phones(text):
+    assert clean(text, kinds=["phone"]) == text
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "AKIA" + "IOSFODNN7EXAMPLE",
+        "ghp_" + "a1B2" * 9,
+        "sk-" + "abc123" * 6,
+        "hf_" + "aB" * 17,
+        "xoxb-" + "1234567890-abcdef",
+        "eyJhbGciOiJI" + ".eyJzdWIiOiIx" + ".SflKxwRJSMeKKF2Q",
+        "-----BEGIN RSA PRIVATE KEY-----\nMIIEow+/=\n-----END RSA PRIVATE KEY-----",
+    ],
+)
+def test_keys_on_request(key):
+    assert clean(f'key = "{key}"', kinds=["key"]) == 'key = "<KEY>"'
+    assert clean(key) == key
+
+
+def test_counts_by_kind_and_changed_rows():
+    applied = Pii(kinds=ALL).apply(documents(["a@b.org c@d.org 8.8.8.8", "clean", "8.8.4.4"]), seed=0)
+    assert applied.counters == {"replaced:email": 2, "replaced:ip": 2}
+    assert applied.changed_rows.tolist() == [True, False, True]
+
+
+def test_own_placeholders():
+    assert clean("a@b.org", placeholders={"email": "[mail]"}) == "[mail]"
+    with pytest.raises(UsageError, match="would itself be replaced"):
+        Pii(placeholders={"email": "someone@example.com"})
+    with pytest.raises(UsageError):
+        Pii(kinds=["mail"])
+
+
+PIECES = st.sampled_from(
+    [
+        "a@b.org",
+        "8.8.8.8",
+        "+49 30 901820",
+        "415-555-2671",
+        "sk-" + "x1" * 12,
+        "::",
+        "2a00::1",
+        ".",
+        "@",
+        "-",
+        " ",
+        "1",
+        "x",
+    ]
+)
+
+
+@settings(deadline=None)
+@given(st.lists(PIECES, max_size=8).map("".join))
+def test_twice_is_once(text):
+    once = clean(text, kinds=ALL)
+    assert clean(once, kinds=ALL) == once
+
+
+@pytest.mark.parametrize("text", ["a" * 200_000 + "@", "1." * 100_000, "a@" + "b-" * 100_000, "+1" + " 1" * 100_000])
+def test_hostile_texts_end(text):
+    assert len(clean(text, kinds=ALL)) > 0
