@@ -7,8 +7,8 @@ import time
 import pytest
 
 import gristmill as gm
+from gristmill.engine import observer, resources
 from gristmill.engine import parallel_run as launch
-from gristmill.engine import resources
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -44,11 +44,11 @@ def machine(monkeypatch):
 def test_auto_is_the_smallest_of_what_there_is(machine, facts, expected):
     for name, value in facts.items():
         setattr(machine, name, value)
-    assert launch._choose_num_workers("auto", in_processes=True) == expected
+    assert launch.choose_num_workers("auto") == expected
 
 
 def test_asked_number_is_taken(machine):
-    assert launch._choose_num_workers(50, in_processes=True) == 50
+    assert launch.choose_num_workers(50) == 50
 
 
 def test_auto_starts_no_more_than_there_is_work_for(machine):
@@ -87,19 +87,36 @@ def test_auto_backend_leaves_for_long_inputs_of_unknown_length():
     assert any(pid != os.getpid() for _, pid in results)
 
 
-@pytest.mark.parametrize("has_length", [True, False])
-def test_auto_backend_does_not_count_the_set_up_as_work(folder, has_length):
-    """Items of no time behind a long set-up are no reason for processes, which would repeat it."""
+@pytest.mark.parametrize(
+    ("setup_seconds", "item_seconds", "num_items", "has_length"),
+    [
+        (3.1, 0.001, 20, True),
+        (3.1, 0.001, 20, False),
+        (1.2, 0.1, 16, True),  # two workers would halve 1.6 seconds, and each begin with 1.2 seconds
+        (0.0, 0.04, 24, True),
+    ],
+)
+def test_auto_backend_stays_where_set_ups_take_longer_than_they_save(
+    monkeypatch, setup_seconds, item_seconds, num_items, has_length
+):
+    """The clock moves only when the job says so. Nothing moves to processes, so there is one set-up."""
+    now = [0.0]
+    pids = []
+    for module in (launch, observer):
+        monkeypatch.setattr(module, "monotonic", lambda: now[0])
 
     def setup():
-        with (folder / "setups").open("a") as log:
-            log.write(f"{os.getpid()}\n")
-        time.sleep(1.2)  # longer than a job that is moved to processes; only the work of the test, nothing waits for it
+        pids.append(os.getpid())
+        now[0] += setup_seconds
 
-    items = range(20) if has_length else (n for n in range(20))
-    pids = gm.parallel_map(lambda n, state: os.getpid(), items, backend="auto", workers=2, setup=setup)
-    assert set(pids) == {os.getpid()}
-    assert (folder / "setups").read_text().split() == [str(os.getpid())]
+    def work(n, state):
+        now[0] += item_seconds
+        return n
+
+    items = range(num_items) if has_length else (n for n in range(num_items))
+    assert gm.parallel_map(work, items, backend="auto", workers=2, setup=setup) == list(range(num_items))
+    assert pids == [os.getpid()]
+    assert now[0] == pytest.approx(setup_seconds + num_items * item_seconds), "every item ran here"
 
 
 def test_auto_backend_measures_items_not_chunks():

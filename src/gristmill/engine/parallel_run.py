@@ -176,10 +176,11 @@ class ParallelRun:
     def _take_first_items(self) -> Iterator[Any]:
         """Yield items for the caller, as long as the job looks small.
 
-        The set-up is no work: it does not grow with the items, and processes would run it again. So the rest of the job
-        must also take longer than a set-up to be worth a move.
+        The set-up is no work: it does not grow with the items, and processes would run it again. So the move must also
+        save more than a set-up.
         """
         began = monotonic()
+        num_workers = choose_num_workers(self._options.workers)
         for item in self._items:
             if item is NOT_READY:
                 yield item
@@ -193,8 +194,18 @@ class ParallelRun:
                     return
             elif seconds > _ESTIMATE_AFTER_SECONDS:
                 all_seconds = seconds * self._total / max(1, self._observer.num_done)
-                if all_seconds > _SMALL_JOB_SECONDS and all_seconds - seconds > setup_seconds:
+                seconds_saved = _estimate_saving(all_seconds - seconds, setup_seconds, num_workers)
+                if all_seconds > _SMALL_JOB_SECONDS and seconds_saved > 0:
                     return
+
+
+def _estimate_saving(seconds_left: float, setup_seconds: float, num_workers: int) -> float:
+    """Estimate how much sooner a job ends if its rest moves to processes, all of which repeat the set-up.
+
+    >>> _estimate_saving(10, setup_seconds=3, num_workers=2), _estimate_saving(10, setup_seconds=6, num_workers=2)
+    (2.0, -1.0)
+    """
+    return seconds_left - seconds_left / num_workers - setup_seconds
 
 
 def choose_num_workers(workers: int | Literal["auto"], backend: str = "processes") -> int:
