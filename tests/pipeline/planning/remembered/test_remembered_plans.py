@@ -1,9 +1,11 @@
 """A remembered plan equals one that is made anew, and is used only for the same files, recipe, tokenizer and code."""
 
+import base64
 import json
 import os
 import random
 import shutil
+import subprocess
 from pathlib import Path
 
 import pyarrow as pa
@@ -129,6 +131,22 @@ def test_remembered_plans_of_the_golden_recipes_equal_fresh_ones(name, golden_fo
     assert_same_plan(recipe, plan_cache, looked)
 
 
+@pytest.mark.parametrize("name", ["chats_unpacked", "functions"])
+def test_a_remembered_plan_starts_no_worker(name, golden_folder, plan_cache, monkeypatch):
+    """Neither for a template of a model, which is checked in a worker, nor for functions of the user."""
+    recipe = gm.load_recipe(golden_folder / f"{name}.yaml")
+    starts = []
+    start = subprocess.Popen.__init__
+    monkeypatch.setattr(
+        subprocess.Popen, "__init__", lambda *args, **kwargs: (starts.append(1), start(*args, **kwargs))[1]
+    )
+    make_plan(recipe)
+    assert starts
+    starts.clear()
+    make_plan(recipe)
+    assert not starts
+
+
 @pytest.fixture(scope="module")
 def golden_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("golden")
@@ -183,6 +201,19 @@ def test_the_times_of_files_count(recipe, project, looked):
     assert looked == {"columns": 1, "trials": 1}
 
 
+def test_the_rest_of_a_file_counts_with_its_content(recipe, project, looked):
+    """The identity of a file is its size and time, or its content: then every byte counts."""
+    fields = {name: getattr(recipe, name) for name in ("sources", "steps", "output")}
+    by_content = gm.Recipe(**fields, identity="content")
+    make_plan(by_content)
+    before = dict(looked)
+    replace_bytes(project / "a.jsonl", keys.HEAD_BYTES + 1000, b" ")
+    make_plan(recipe)
+    assert looked == before
+    make_plan(by_content)
+    assert looked == {kind: count + 1 for kind, count in before.items()}
+
+
 def test_an_added_file_counts(recipe, project, looked):
     shutil.copy(project / "b.jsonl", project / "c.jsonl")
     make_plan(recipe)
@@ -230,6 +261,17 @@ def test_an_answer_that_was_changed_by_hand_is_not_used(recipe, plan_cache, look
         path.write_bytes(path.read_bytes().replace(b'"notes":[]', b'"notes":["?"]'))
     make_plan(recipe)
     assert looked == {"columns": 0, "trials": 1}
+
+
+@pytest.mark.parametrize(
+    "schema", ["?", "AAAA", "", base64.b64encode(pa.schema({"a": pa.int8()}).serialize()).decode()]
+)
+def test_columns_that_cannot_be_read_are_looked_at_again(recipe, looked, monkeypatch, schema):
+    """Such as those that another version of a library has written under the same key."""
+    stored = columns_module._StoredColumns(schema, schema, has_all_keys=True)
+    monkeypatch.setattr(columns_module, "recall", lambda *_: stored)
+    make_plan(recipe)
+    assert looked["columns"] == 1
 
 
 def test_a_sample_that_fails_is_tried_again(project, plan_cache, looked):

@@ -59,12 +59,15 @@ def sample_columns(
 ) -> SampledColumns:
     """Fix the columns of a source by a sample of its files, or recall them. `files_hash` is from `hash_files`."""
     key: Any = [files_hash, request]
-    if files_hash is not None and (stored := recall(_KIND, key, _StoredColumns)) is not None:
-        return _unpack(stored)
+    stored = recall(_KIND, key, _StoredColumns) if files_hash is not None else None
+    recalled = _unpack(stored) if stored is not None else None
+    if recalled is not None:
+        return recalled
     columns = _look_at_files(read, files, request)
     if files_hash is not None and columns.no_records is None:
         stored = _pack(columns)
-        if _are_equal(_unpack(stored), columns):
+        unpacked = _unpack(stored)
+        if unpacked is not None and _are_equal(unpacked, columns):
             remember(_KIND, key, stored)
     return columns
 
@@ -94,10 +97,14 @@ def _pack(columns: SampledColumns) -> _StoredColumns:
     return _StoredColumns(pack_schema(columns.schema), pack_schema(types), columns.has_all_keys)
 
 
-def _unpack(stored: _StoredColumns) -> SampledColumns:
-    fields = unpack_schema(stored.types)
-    types = {field.name: FieldType(field.type, (field.metadata or {})[_WHY].decode()) for field in fields}
-    return SampledColumns(unpack_schema(stored.schema), types, stored.has_all_keys)
+def _unpack(stored: _StoredColumns) -> SampledColumns | None:
+    """Read stored columns; None if they are nothing that `_pack` makes."""
+    try:
+        fields = unpack_schema(stored.types)
+        types = {field.name: FieldType(field.type, (field.metadata or {})[_WHY].decode()) for field in fields}
+        return SampledColumns(unpack_schema(stored.schema), types, stored.has_all_keys)
+    except (ValueError, KeyError, pa.ArrowException):
+        return None
 
 
 def _are_equal(one: SampledColumns, other: SampledColumns) -> bool:
