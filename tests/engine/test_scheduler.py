@@ -268,8 +268,12 @@ def test_first_worker_is_measured_before_others_are_started():
     """`workers="auto"` with a set-up: only as many as there is room for."""
     plans = {index: ["ok"] for index in range(60)}
     policy = Policy(workers=8, can_resize=True, chunk_size=1)
-    _, backend, _ = simulate(random.Random(0), plans, Job(abs, setup=dict), policy, memory=SimulatedMemory(room=3))
+    memory = SimulatedMemory(room=3)
+    _, backend, events = simulate(random.Random(0), plans, Job(abs, setup=dict), policy, memory=memory)
     assert backend.most_workers == 3
+    [reduced] = events.named("workers_reduced")
+    assert reduced["workers"] == 3
+    assert "memory has no room for more" in reduced["reason"]
 
 
 def test_no_more_workers_than_items():

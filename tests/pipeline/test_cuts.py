@@ -9,6 +9,8 @@ from gristmill_testing.chat_templates import CHATML
 from gristmill_testing.small_tokenizers import trained
 
 from gristmill.core.errors import TooManyBadError
+from gristmill.engine.events import EventLog
+from gristmill.engine.parallel_run import choose_num_workers
 from gristmill.pipeline.planning import units
 from gristmill.pipeline.stages.slice_task import SliceTask
 from gristmill.pipeline.stages.unit_tasks import UnitTasks
@@ -120,6 +122,21 @@ def test_a_hundred_bad_records_in_a_row_are_found_over_the_parts_of_a_cell(mill,
     assert "step render: 105 records in a row" in caught.value.message
     position = sum(len(line.encode()) + 1 for line in list(chat_lines(400, 1, bad=bad))[:390])
     assert f"position {position}" in caught.value.message
+
+
+@pytest.mark.parametrize(("workers", "num_warnings"), [(7, 1), ("auto", 0), (1, 0)])
+def test_a_run_says_why_it_uses_fewer_workers_than_asked_for(mill, tmp_path, caplog, workers, num_warnings):
+    (tmp_path / "texts.jsonl").write_text('{"text": "one small task"}\n')
+    recipe = mill.recipe({"web": Read(read=f"{tmp_path}/texts.jsonl")}, [Write(format="jsonl")])
+    mill.run(recipe, backend="threads", workers=workers, events=EventLog(tmp_path / "events.jsonl"))
+    messages = [record.getMessage() for record in caplog.records]
+    assert [m.partition(": ")[2] for m in messages] == [
+        "uses 1 of the 7 workers: its input makes only 1 task"
+    ] * num_warnings
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    idle = [event for event in events if event["event"] == "workers_idle"]
+    num_workers = choose_num_workers(workers, "threads")
+    assert [(event["workers"], event["of"]) for event in idle] == ([(1, num_workers)] if num_workers > 1 else [])
 
 
 class Stopped(BaseException):

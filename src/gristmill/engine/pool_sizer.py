@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from gristmill.core.quantities import format_bytes
+
 if TYPE_CHECKING:
     from gristmill.engine.backend import Died
     from gristmill.engine.memory import MemoryWatch
@@ -44,7 +46,10 @@ class PoolSizer:
             return
         worker.bytes_after_setup = self._memory.size_of(worker.handle.pid)
         if self._max_workers is not None:
-            self._pool.target = self._memory.count_fitting_workers(worker.bytes_after_setup, self._max_workers)
+            num_fitting = self._memory.count_fitting_workers(worker.bytes_after_setup, self._max_workers)
+            size = format_bytes(worker.bytes_after_setup)
+            self._pool.target = self._max_workers
+            self.shrink_to(num_fitting, f"memory has no room for more: a worker takes {size} after its set-up")
             self._max_workers = None
 
     def check(self) -> None:

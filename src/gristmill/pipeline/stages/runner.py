@@ -7,11 +7,13 @@ finds it again.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gristmill.core.errors import GristmillError
+from gristmill.core.quantities import format_count
 from gristmill.engine.parallel_run import IN_PROCESS_BACKENDS, choose_num_workers
 from gristmill.engine.tasks import Stopwatch, run_tasks
 from gristmill.pipeline.planning.units import UnitCut
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="msgspec.Struct")
 
+_log = logging.getLogger("gristmill")
+
 
 class StageRunner:
     """Runs tasks, and keeps the receipts of one output folder."""
@@ -65,6 +69,7 @@ class StageRunner:
         chooser = CutChooser(self._plan.recipe.slice_bytes, num_workers, stage)
         with self._open_sync_thread() as sync_thread:
             tasks = UnitTasks(undone, stage, chooser, _StageReceipts(self, sync_thread))
+            _tell_idle_workers(desc, options, num_workers, tasks.num_slices)
             for task, result in self._start_tasks(
                 run_unit_task, stage, tasks, desc, options, find_poison, num_bytes=tasks.num_bytes
             ):
@@ -214,6 +219,18 @@ class StageResults:
             if result is None:
                 raise _make_lost_files_error(f"{unit.stem}*")
             yield result
+
+
+def _tell_idle_workers(desc: str, options: RunOptions, num_workers: int, num_slices: int) -> None:
+    """Say why a stage uses fewer workers than were asked for; in the log of events also if nobody asked."""
+    num_used = max(num_slices, 1)  # what is left may be units to join
+    if num_used >= num_workers:
+        return
+    reason = f"its input makes only {format_count(num_used, 'task')}"
+    if options.workers != "auto":
+        _log.warning("%s: uses %d of the %d workers: %s", desc, num_used, num_workers, reason)
+    if options.events is not None:
+        options.events.write("workers_idle", job=desc, workers=num_used, of=num_workers, reason=reason)
 
 
 def _make_lost_files_error(files: str) -> GristmillError:

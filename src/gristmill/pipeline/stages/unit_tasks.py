@@ -114,10 +114,10 @@ class UnitTasks:
         self._started: dict[str, _StartedUnit] = {}
         """Units with slices under way, by the names of these slices."""
         self._to_join: deque[_StartedUnit] = deque()
-        self._length, self.num_bytes = self._measure()
+        self.num_slices, self._num_joins, self.num_bytes = self._measure()
 
     def __len__(self) -> int:
-        return self._length
+        return self.num_slices + self._num_joins
 
     def __iter__(self) -> Iterator[Task | NotReady]:
         for started in self._cut_units():
@@ -148,14 +148,15 @@ class UnitTasks:
         if len(started.results) == len(started.slices):
             self._end_slices(started)
 
-    def _measure(self) -> tuple[int, int]:
-        """Count the tasks that have to be run, and their bytes."""
-        length = num_bytes = 0
+    def _measure(self) -> tuple[int, int, int]:
+        """Count the slices and the joins that have to be run, and the bytes of the slices."""
+        num_slices = num_joins = num_bytes = 0
         for started in self._cut_units():
             sizes = [task.payload.size for task in self._find_missing(started)]
-            length += len(sizes) + self._must_join(started)
+            num_slices += len(sizes)
+            num_joins += self._must_join(started)
             num_bytes += sum(sizes)
-        return length, num_bytes
+        return num_slices, num_joins, num_bytes
 
     def _cut_units(self) -> Iterator[_StartedUnit]:
         """Cut all units in order: as an earlier run did, or by what is left of the stage."""
