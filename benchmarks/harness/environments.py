@@ -1,7 +1,9 @@
 """Environments of peers: one for each file in `benchmarks/peers`, made when a contest first needs it.
 
 Peers pin versions that Gristmill does not, and each other's. A file lists exact versions of everything, so two machines
-measure the same code. `uv` makes an environment in seconds; without it `venv` and `pip` do.
+measure the same code; what a peer asks for beside it is not installed, because peers contradict each other there. Only
+torch gets what it asks for: its own libraries differ by platform and build, and it pins them itself. `uv` makes an
+environment in seconds; without it `venv` and `pip` do.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.harness.contest import OURS
+from benchmarks.harness.processes import SideError
 
 ROOT = Path(__file__).parents[2]
 PEERS = ROOT / "benchmarks" / "peers"
@@ -36,17 +39,23 @@ def find_interpreter(environment: str, folder: Path) -> str:
 
 
 def _make(home: Path, requirements: Path) -> None:
-    uv = shutil.which("uv")
+    for command in list_commands(home, requirements, shutil.which("uv")):
+        if subprocess.run(command, check=False).returncode:
+            raise SideError(f"its environment cannot be made: {' '.join(command[:6])} … failed, see above")
+
+
+def list_commands(home: Path, requirements: Path, uv: str | None) -> list[list[str]]:
+    """List the commands that make an environment, with the path of `uv` if there is one."""
     python = str(home / "bin" / "python")
     if uv:
         create = [uv, "venv", "--quiet", "--python", sys.executable, str(home)]
-        install = [uv, "pip", "install", "--quiet", "--no-deps", "--python", python, "-r", str(requirements)]
+        install = [uv, "pip", "install", "--quiet", "--python", python]
     else:
         create = [sys.executable, "-m", "venv", str(home)]
-        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        install = [*pip, "--no-deps", "-r", str(requirements)]
-    for command in (create, install):
-        subprocess.run(command, check=True)
+        install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    torch = [line for line in requirements.read_text().splitlines() if line.startswith("torch==")]
+    commands = [create, [*install, "--no-deps", "-r", str(requirements)]]
+    return [*commands, [*install, *torch, "-c", str(requirements)]] if torch else commands
 
 
 def variables_of(environment: str) -> dict[str, str]:

@@ -60,8 +60,7 @@ def _run(side: Side, setting: Setting) -> dict:
         side.prepare()
     variables = {**variables_of(side.environment), **side.variables}
     run = run_side([interpreter, *side.command], variables).as_dict()
-    rounded = {name: round(value, 4) if isinstance(value, float) else value for name, value in run.items()}
-    return {"units": side.units, **rounded}
+    return {"units": side.units} | {name: _round(value) for name, value in run.items()}
 
 
 def judge(claim: Ratio | Limit, runs: dict[str, list[dict]]) -> dict | None:
@@ -108,4 +107,9 @@ def _repeated(values: list[float], count: int) -> list[float]:
 
 
 def _round(value: object) -> object:
-    return float(f"{value:.4g}") if isinstance(value, float) else value
+    """Round to 5 digits. Not to a number of decimals: microseconds must not become 0, by which nothing can be divided.
+
+    >>> _round(0.0000123456), _round(12.345678), _round("text")
+    (1.2346e-05, 12.346, 'text')
+    """
+    return float(f"{value:.5g}") if isinstance(value, float) else value

@@ -12,6 +12,7 @@ import sys
 import tarfile
 import types
 from functools import partial
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,7 @@ def stub_torchvision():
     names = ("torchvision", "torchvision.transforms", "torchvision.transforms.functional", "torchvision.datasets")
     for name in names:
         sys.modules[name] = types.ModuleType(name)
+        sys.modules[name].__spec__ = ModuleSpec(name, None)  # transformers, which it imports too, looks at it
     sys.modules["torchvision.transforms.functional"].to_tensor = None
     sys.modules["torchvision.datasets"].VisionDataset = object
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from benchmarks.harness import environments
 from benchmarks.harness.contest import OURS, Contest, Limit, Ratio, Setting, Side
 from benchmarks.harness.rounds import hold, judge
 from benchmarks.reports.terminal import format_table
@@ -53,6 +54,38 @@ def test_failing_side_is_named_and_the_others_go_on(tmp_path):
     assert len(result["runs"][OURS]) == 2
     assert [claim["outcome"] for claim in result["claims"]] == [""]  # targets count at full size only
     assert "broken" in format_table([result])
+
+
+def test_microseconds_are_not_rounded_to_nothing(tmp_path):
+    script = "import json; print(json.dumps({'inner': 0.0000123456, 'units': 1}))"
+    contest = Contest(
+        "c", "work", lambda _: [Side(OURS, ["-c", script]), Side("peer", ["-c", script])], [Ratio("peer", 1, "inner")]
+    )
+    result = hold(contest, Setting(tmp_path, scale=0.5), 1, lambda line: None)
+    assert result["runs"][OURS][0]["inner"] == 0.000012346
+    assert "1x" in format_table([result])
+
+
+def test_environment_that_cannot_be_made_is_a_failed_side(tmp_path, monkeypatch):
+    (tmp_path / "odd.txt").write_text("no package has this name==1\n")
+    monkeypatch.setattr(environments, "PEERS", tmp_path)
+    sides = [Side(OURS, ["-c", "pass"]), Side("peer", ["-c", "pass"], "odd")]
+    monkeypatch.setattr(environments, "list_commands", lambda *_: [["false"]])
+    result = hold(Contest("c", "work", lambda _: sides, []), Setting(tmp_path, scale=0.5), 1, lambda line: None)
+    assert "environment" in result["failures"]["peer"]
+    assert result["runs"][OURS]
+
+
+@pytest.mark.parametrize("uv", [None, "/bin/uv"])
+def test_environments_hold_what_their_files_list_and_what_torch_needs(tmp_path, uv):
+    requirements = tmp_path / "peer.txt"
+    requirements.write_text("numpy==2.4.6\ntorch==2.13.0\n")
+    create, install, torch = environments.list_commands(tmp_path / "home", requirements, uv)
+    assert "venv" in create
+    assert install[-3:] == ["--no-deps", "-r", str(requirements)]
+    assert torch[-3:] == ["torch==2.13.0", "-c", str(requirements)]
+    requirements.write_text("numpy==2.4.6\n")
+    assert len(environments.list_commands(tmp_path / "home", requirements, uv)) == 2
 
 
 @pytest.mark.parametrize(
