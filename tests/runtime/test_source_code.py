@@ -54,6 +54,23 @@ def test_does_not_depend_on_where_the_project_lies(tmp_path):
     assert source_code.fingerprint_file(one, "f") == source_code.fingerprint_file(two, "f")
 
 
+def test_a_module_that_another_one_hides_does_not_count(tmp_path, monkeypatch):
+    """As with two copies of an installed package on the path: only the first is imported, and its version counts."""
+    for name in ("first", "second"):
+        (tmp_path / name / "library").mkdir(parents=True)
+        (tmp_path / name / "library/__init__.py").write_text("import hidden_module\n")
+    (tmp_path / "second/hidden_module.py").write_text("a = 1\n")
+    (tmp_path / "functions.py").write_text("import library\n\ndef function(): ...\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "first"), str(tmp_path / "second")])
+    monkeypatch.setattr(source_code, "_find_versioned_folders", lambda: (f"{tmp_path}/first/library/",))
+    before = source_code.fingerprint_file(str(tmp_path / "functions.py"), "function")
+    (tmp_path / "second/library/__init__.py").write_text("b = 2\n")
+    (tmp_path / "second/hidden_module.py").write_text("a = 2\n")
+    assert source_code.fingerprint_file(str(tmp_path / "functions.py"), "function") == before
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "second"), str(tmp_path / "first")])
+    assert source_code.fingerprint_file(str(tmp_path / "functions.py"), "function") != before
+
+
 def test_circular_imports_end(tmp_path):
     path = project(tmp_path, main="import other\n", other="import main\n")
     assert source_code.fingerprint_file(path, "f")
