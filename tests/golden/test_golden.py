@@ -85,6 +85,8 @@ CASES = {
             *_exports("parquet", "webdataset", columns="training"),
         ),
     ),
+    "pictures": Case("pictures"),
+    "pictures_again": Case("pictures_again", needs=("pictures",)),
     "quality": Case("quality"),
     "sources": Case("sources", needs=("functions",)),
     "tokens": Case(

@@ -145,6 +145,16 @@ def count_failures(failed: Mapping[str, NDArray[np.bool_]]) -> dict[str, int]:
     return {f"failed:{rule}": count for rule, count in counts.items() if count}
 
 
+class SideFile(msgspec.Struct, frozen=True, gc=False):
+    """A file that describes another one: a caption, a JSON object, or the table of its folder."""
+
+    extension: str
+    """Its extension; for the table of a folder `*table`, which no file has."""
+    path: str
+    num_bytes: int
+    version: str
+
+
 class SourceFile(msgspec.Struct, frozen=True, gc=False):
     """An input file, as it was when the job was planned.
 
@@ -166,6 +176,8 @@ class SourceFile(msgspec.Struct, frozen=True, gc=False):
     """Whether it must be scanned for positions to cut at: a plain CSV file or JSON array of several units."""
     split: str = ""
     """The split of its records; empty if the source has no splits."""
+    side_files: tuple[SideFile, ...] = ()
+    """The files that describe it, for a file that is one sample."""
 
     @property
     def is_held_out(self) -> bool:
@@ -173,9 +185,10 @@ class SourceFile(msgspec.Struct, frozen=True, gc=False):
         return self.split not in ("", TRAIN)
 
     @property
-    def identity(self) -> tuple[int, str, int, str, str]:
+    def identity(self) -> tuple[object, ...]:
         """Everything that decides whether earlier work on the file is still valid."""
-        return self.id, self.relative, self.num_bytes, self.content or self.version, self.split
+        beside = [(file.extension, file.version) for file in self.side_files]
+        return self.id, self.relative, self.num_bytes, self.content or self.version, self.split, *beside
 
 
 def make_origins(file: int | pa.Array, positions: pa.Array, parts: pa.Array | None = None) -> pa.StructArray:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 ORIGINS_SCHEMA = pa.schema([(ORIGIN, ORIGIN_TYPE)])
+SAMPLE_BYTES = "bytes"
+SAMPLES_SCHEMA = ORIGINS_SCHEMA.append(pa.field(SAMPLE_BYTES, pa.uint64()))
+"""The columns of a side file of samples: it is also the index of the shard, by the bytes of each sample."""
 
 
 def stream_header(schema: pa.Schema) -> bytes:
@@ -33,14 +36,17 @@ def stream_block(batch: pa.RecordBatch, schema: pa.Schema) -> bytes:
     return bytes(canonicalize_batch(batch, schema).serialize()) if batch.num_rows else b""
 
 
-def origins_header() -> bytes:
+def origins_header(*, has_sizes: bool = False) -> bytes:
     """Encode the header of a side file of origins, for shards in formats that cannot hold them."""
-    return stream_header(ORIGINS_SCHEMA)
+    return stream_header(SAMPLES_SCHEMA if has_sizes else ORIGINS_SCHEMA)
 
 
-def origins_block(batch: pa.RecordBatch) -> bytes:
-    """Encode the origins of the records in a batch."""
-    return stream_block(batch, ORIGINS_SCHEMA)
+def origins_block(batch: pa.RecordBatch, sizes: list[int] | None = None) -> bytes:
+    """Encode the origins of the records in a batch, and the bytes of each in its shard if they are an index of it."""
+    if sizes is None:
+        return stream_block(batch, ORIGINS_SCHEMA)
+    columns = [batch.column(ORIGIN), pa.array(sizes, pa.uint64())]
+    return stream_block(pa.RecordBatch.from_arrays(columns, schema=SAMPLES_SCHEMA), SAMPLES_SCHEMA)
 
 
 def origins_footer() -> bytes:
@@ -65,7 +71,8 @@ def read_mapped_batches(path: Path, schema: pa.Schema | None = None) -> Iterator
 def read_unchecked_batches(path: Path, schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
     """Like `read_mapped_batches`, but only the sizes of buffers are checked, not their values: no row is read."""
     with pa.memory_map(str(path)) as mapped, pa.ipc.open_stream(mapped) as stream:
-        if schema is not None and not stream.schema.equals(schema):
+        is_index = schema is ORIGINS_SCHEMA and stream.schema.equals(SAMPLES_SCHEMA)  # has the origins too
+        if schema is not None and not is_index and not stream.schema.equals(schema):
             raise ValueError("its columns are not those in the manifest")
         for batch in stream:
             batch.validate()

@@ -156,6 +156,8 @@ class Dataset:
 
     @cached_property
     def _shard_schema(self) -> pa.Schema | None:
+        if self.manifest.format == "webdataset":  # its columns say which members they are
+            return self.schema
         return self.manifest.shard_schema()
 
     @cached_property

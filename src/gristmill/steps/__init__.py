@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gristmill.steps.decontaminate.decontaminate import Decontaminate
     from gristmill.steps.deduplicate.deduplicate import Deduplicate
     from gristmill.steps.filter import Filter
+    from gristmill.steps.images.images import Images
     from gristmill.steps.language import Language
     from gristmill.steps.length import Length
     from gristmill.steps.limit import Limit
@@ -46,6 +47,7 @@ __all__ = [
     "Fineweb",
     "GopherQuality",
     "GopherRepetition",
+    "Images",
     "Language",
     "Length",
     "Limit",
@@ -79,6 +81,7 @@ _HOMES = {
     "Fineweb": "gristmill.steps.quality.fineweb",
     "GopherQuality": "gristmill.steps.quality.gopher_quality",
     "GopherRepetition": "gristmill.steps.quality.gopher_repetition",
+    "Images": "gristmill.steps.images.images",
     "Language": "gristmill.steps.language",
     "Length": "gristmill.steps.length",
     "Limit": "gristmill.steps.limit",

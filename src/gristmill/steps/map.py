@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from gristmill.core.json_text import NAN_AS_NULL
 from gristmill.core.json_values import count_not_finite_values, encode_json
 from gristmill.core.records import ORIGIN, RECORD, SPLIT, TEXT, QuarantinedRecord, StepResult
+from gristmill.core.step import check_choices
 from gristmill.steps.records.columns import list_value_columns, path_in_record
 from gristmill.steps.records.function_step import MappingStep
 from gristmill.steps.records.record_functions import RefusedRecord, call_on_records
@@ -23,18 +24,41 @@ class Map(MappingStep, tag="map", frozen=True, kw_only=True):
     In a recipe: `- map: {call: functions.py:clean}`, with the file beside the recipe. A JSON record may get any new
     keys. If the data has columns (Parquet, Arrow), declare new columns with their type; also declare new keys that
     later steps need: `columns: {score: float64}`. If the function raises, or returns something that cannot be stored,
-    the record is quarantined and the run continues. To drop records use `filter`.
+    the record is quarantined and the run continues. To drop records use `filter`. With `images: pil` or `images: numpy`
+    the function gets decoded images; those that it changes are encoded again.
 
     >>> from gristmill.core.sample_batches import documents, texts
     >>> texts(Map(call=lambda record: {"text": record["text"].upper()}).apply(documents(["hi"]), seed=0).batch)
     ['HI']
     """
 
+    images: Literal["bytes", "pil", "numpy"] = "bytes"
+    """What the function gets of columns of images: their bytes, Pillow images or NumPy arrays, upright and in RGB."""
+    reencode: Literal["png", "jpeg", "webp"] = "png"
+    """The format of images that the function has changed."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choices(type(self), {"images": self.images, "reencode": self.reencode})
+
+    @property
+    def fingerprint_versions(self) -> object:
+        if self.images == "bytes":
+            return self.version
+        from gristmill.images.codec import describe_codecs  # noqa: PLC0415
+
+        return [self.version, describe_codecs()]
+
     def call_on(self, batch: pa.RecordBatch, *, stops: bool) -> StepResult:
         schema = self.output_schema(batch.schema)
         results = _Results(schema)
         quarantined: list[QuarantinedRecord] = []
-        call_on_records(self.function.resolve(), batch, results.add, quarantined, stops=stops)
+        call = self.function.resolve()
+        if self.images != "bytes":
+            from gristmill.steps.images.decoded_images import ImageFunction  # noqa: PLC0415
+
+            call = ImageFunction(call, batch.schema, self.images, self.reencode)
+        call_on_records(call, batch, results.add, quarantined, stops=stops)
         counters = {NAN_AS_NULL: results.num_not_finite} if results.num_not_finite else {}
         return StepResult(results.to_batch(batch), quarantined=quarantined, counters=counters)
 

@@ -14,6 +14,7 @@ from gristmill.core.seeds import hash_bound, hash_origins, hash_texts
 from gristmill.core.splits import TRAIN
 from gristmill.core.step import GlobalStep, LocalStep, Step
 from gristmill.steps.records.columns import require_column
+from gristmill.steps.records.content import read_content, require_content
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,7 +44,7 @@ class Split(LocalStep, tag="split", frozen=True, kw_only=True):
     validation: int | float = 0
     test: int | float = 0
     by: str = TEXT
-    """`text`, `origin` or the name of a column."""
+    """`text` (of samples without one, their bytes), `origin` or the name of a column."""
 
     def __post_init__(self) -> None:
         amounts = [amount for amount in (self.validation, self.test) if amount != 0]
@@ -71,9 +72,12 @@ class Split(LocalStep, tag="split", frozen=True, kw_only=True):
         return tuple(name for name, amount in (("validation", self.validation), ("test", self.test)) if amount)
 
     def columns_needed(self) -> tuple[str, ...]:
-        return (self.by,)
+        return () if self.by == TEXT else (self.by,)
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        if self.by == TEXT and TEXT not in schema.names:
+            require_content(self.name, schema)
+            return schema if SPLIT in schema.names else schema.append(pa.field(SPLIT, pa.string()))
         require_column(self.name, self.by, schema)
         if self.by != ORIGIN and pa.types.is_nested(schema.field(self.by).type):
             raise UsageError(
@@ -88,7 +92,7 @@ class Split(LocalStep, tag="split", frozen=True, kw_only=True):
         purpose = "split" if self.validation else "split/test"
         if self.by == ORIGIN:
             return hash_origins(seed, purpose, batch.column(ORIGIN))
-        values = batch.column(self.by)
+        values = read_content(batch) if self.by == TEXT else batch.column(self.by)
         if not (pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)):
             values = values.cast(pa.string()).cast(pa.large_string())
         return hash_texts(seed, purpose, values)

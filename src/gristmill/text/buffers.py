@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 def get_text_buffers(texts: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the bytes of a column of texts, and where each text begins and ends in them; null becomes empty.
+    """Return the bytes of a column of texts or bytes, and where each begins and ends in them; null becomes empty.
 
     >>> data, offsets = get_text_buffers(pa.array(["ab", None, "c"], pa.large_string()))
     >>> bytes(data[: offsets[-1]]), offsets.tolist()
     (b'abc', [0, 2, 2, 3])
     """
     if texts.null_count:
-        texts = pc.fill_null(texts, "")
-    if not pa.types.is_large_string(texts.type):
+        texts = pc.fill_null(texts, pa.scalar(b"").cast(texts.type))
+    if not (pa.types.is_large_string(texts.type) or pa.types.is_large_binary(texts.type)):
         texts = texts.cast(pa.large_string())
     _, offsets, data = texts.buffers()
     if not len(texts) or offsets is None or data is None:

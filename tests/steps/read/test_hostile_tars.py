@@ -51,7 +51,7 @@ DAMAGED = {
 }
 ODD = {
     "folder with a size": (header(b"d.txt", 5000, b"5"), []),
-    "link with a size": (header(b"l.txt", 5000, b"2"), ["not_a_file"]),
+    "link with a size": (header(b"l.txt", 5000, b"2"), []),
     "name that is no UTF-8": (header(b"\xff\xfe.txt", 3) + padded(b"odd"), []),
 }
 

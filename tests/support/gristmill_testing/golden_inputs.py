@@ -108,6 +108,7 @@ def _write_documents(folder):
     with pa.ipc.new_stream(folder / "stream.arrow", columns.schema) as stream:
         stream.write_table(columns.slice(0, 25), max_chunksize=10)
     _write_tar(folder / "samples.tar")
+    _write_pictures(folder / "pictures")
     splits = {"train": _records(6, 30), "test": _records(7, 10)}
     saved = datasets.DatasetDict({name: datasets.Dataset.from_list(records) for name, records in splits.items()})
     saved.save_to_disk(folder / "saved", num_proc=None)
@@ -125,6 +126,28 @@ def _write_tar(path):
                 member = tarfile.TarInfo(f"sample-{record['id']:04d}.{extension}")
                 member.size = len(content)
                 tar.addfile(member, io.BytesIO(content))
+
+
+def _write_pictures(folder):
+    """Images in folders of classes, with captions beside them: PNG files whose pixels are not compressed."""
+    for number in range(12):
+        name = f"{'cats' if number % 2 else 'dogs'}/{number:04d}"
+        _write(folder / f"{name}.png", stored_png(8 + number, 6, number * 20))
+        _write(folder / f"{name}.txt", f"picture {number}".encode())
+    _write(folder / "dogs/empty.png", b"")
+    _write(folder / "dogs/cut.png", stored_png(9, 9, 77)[:-40])
+
+
+def stored_png(width, height, grey):
+    """A PNG file of one grey, in blocks that are not compressed."""
+    rows = (b"\0" + bytes([grey]) * width) * height
+    block = struct.pack("<BHH", 1, len(rows), len(rows) ^ 0xFFFF) + rows
+    pixels = b"\x78\x01" + block + struct.pack(">I", zlib.adler32(rows))
+    chunks = [(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)), (b"IDAT", pixels), (b"IEND", b"")]
+    packed = [
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(packed)
 
 
 def _write_pages(path):

@@ -143,6 +143,7 @@ def draft_source(
                 # Whole records are needed to write them out again, and for the user's functions.
                 keeps_record=keeps_all or write.keeps_record or any(step.needs_whole_record for step in steps),
                 has_text=not any(step.makes_text for step in steps),
+                is_text_optional=not any(TEXT in step.columns_needed() for step in steps),
                 carries_members=keeps_all,
                 opens_record=keeps_all and (not write.keeps_record or any(step.keys_consumed() for step in steps)),
             ),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from gristmill.core.json_text import JSON_TYPE, has_floats, is_json, make_field, reason_for_json
+from gristmill.core.media import MEMBER, find_member
 from gristmill.core.records import ORIGIN, OTHER_FIELDS, RECORD, RECORD_TYPE, SPLIT, TEXT
 from gristmill.core.step import GlobalStep, LocalStep
 from gristmill.steps.records.columns import has_text_beside, list_value_columns
@@ -194,9 +195,24 @@ def _unite_fields(
     ]
     if len(branches) > 1:
         fields.sort(key=lambda column: column.name != TEXT)  # the text first, whatever source has it
+    fields = _keep_members(fields, schemas)
     if all(map(has_text_beside, schemas)):
         fields = [schemas[0].field(TEXT) if column.name == TEXT else column for column in fields]
     return [*fields, *([make_field(OTHER_FIELDS, *REST)] if needs_rest else [])]
+
+
+def _keep_members(fields: list[pa.Field], schemas: Sequence[pa.Schema]) -> list[pa.Field]:
+    """Keep the extensions of members where all sources are samples, and those that have a column agree on its own."""
+    members = [{column.name: find_member(column) for column in schema} for schema in schemas]
+    if not all(any(each.values()) for each in members):
+        return fields
+    kept = []
+    for column in fields:
+        found = {each[column.name] for each in members if column.name in each}
+        member = found.pop() if len(found) == 1 else None
+        has_member = {**(column.metadata or {}), MEMBER: member.encode()} if member is not None else column.metadata
+        kept.append(column.with_metadata(has_member))
+    return kept
 
 
 def _unite_types(

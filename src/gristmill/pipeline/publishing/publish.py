@@ -14,7 +14,9 @@ import msgspec
 
 from gristmill.core.books import find_imbalances, max_quarantined_records
 from gristmill.core.errors import BooksError, QuarantineError
+from gristmill.core.media import SAMPLES, list_byte_columns
 from gristmill.core.recipe import recipe_to_data
+from gristmill.core.records import TEXT
 from gristmill.core.splits import TRAIN
 from gristmill.pipeline.publishing.empty_datasets import refuse_empty
 from gristmill.pipeline.publishing.file_placer import FilePlacer
@@ -32,6 +34,8 @@ from gristmill.shards.token_rows import CHATS, TOKENS, is_masked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
 
     from gristmill.core.books import Account
     from gristmill.pipeline.planning.plan import Plan
@@ -150,7 +154,7 @@ def _make_manifest(
     }
     schema = plan.shard_schema
     return Manifest(
-        kind="documents" if tokenizer is None else CHATS if is_masked(schema) else TOKENS,
+        kind=_find_kind(schema) if tokenizer is None else CHATS if is_masked(schema) else TOKENS,
         format=plan.write.format,
         fingerprint=plan.fingerprint or "",
         environment_dependent=any(ENVIRONMENT_REASONS & set(counts) for counts in reasons.values()),
@@ -172,6 +176,11 @@ def _make_manifest(
         decontaminated=decontaminated,
         files=files,
     ).seal()
+
+
+def _find_kind(schema: pa.Schema) -> str:
+    """Find the kind of a dataset without tokens: records with bytes and no text are samples."""
+    return SAMPLES if TEXT not in schema.names and list_byte_columns(schema) else "documents"
 
 
 def _describe_recipe(plan: Plan) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from gristmill.pipeline.stages.outputs.split_files import SplitFile
 from gristmill.pipeline.stages.quarantine import fill_in_path
 from gristmill.pipeline.work_folder import work_path
 from gristmill.shards.arrow_stream import origins_footer, origins_header
+from gristmill.shards.formats.base import has_sample_sizes
 from gristmill.shards.formats.shard_format import open_encoder, write_shard
 from gristmill.shards.manifest import StoredFile, TokenizerIdentity
 from gristmill.storage.commit import PendingFile, write_file
@@ -95,7 +96,7 @@ def write_empty_shard(plan: Plan, run_id: str) -> SplitFile:
     origins = None
     if not encoder.holds_origins:
         origins_path = work_path("empty.origins.arrow")
-        content = origins_header() + origins_footer()
+        content = origins_header(has_sizes=has_sample_sizes(encoder)) + origins_footer()
         checksum = write_file(plan.output / origins_path, content, run_id)
         origins = StoredFile(path=origins_path, bytes=len(content), xxh3=checksum)
     data = StoredFile(path=path, bytes=file.num_bytes, xxh3=file.checksum)

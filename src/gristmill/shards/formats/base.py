@@ -65,6 +65,24 @@ class KeyedEncoder(Encoder, Protocol):
         """Encode records that follow one with the key `previous`; return the block and the key of its last record."""
 
 
+@runtime_checkable
+class SampleEncoder(KeyedEncoder, Protocol):
+    """An encoder of samples: their side file is an index of the shard, if they have a layout."""
+
+    @property
+    def layout(self) -> object | None: ...
+
+    def sized_block_after(
+        self, batch: pa.RecordBatch, previous: str | None
+    ) -> tuple[list[bytes], str | None, list[int]]:
+        """Like `block_after`, in pieces and with the bytes of each sample."""
+
+
+def has_sample_sizes(encoder: Encoder) -> bool:
+    """Whether the side files of shards have the bytes of each sample."""
+    return isinstance(encoder, SampleEncoder) and encoder.layout is not None
+
+
 class ShardReader(Protocol):
     """The records of one shard. A damaged shard raises whatever its library raises: see `READ_ERRORS`."""
 

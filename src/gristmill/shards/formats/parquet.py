@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from gristmill.core.media import list_image_columns
 from gristmill.shards.arrow_stream import STREAM_END, stream_block, stream_header
 from gristmill.shards.canonical import canonicalize_batch
 from gristmill.shards.formats.base import ROWS_AT_A_TIME
+from gristmill.shards.formats.image_structs import to_parquet_schema, unwrap_images, wrap_images
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -55,7 +57,7 @@ def write_parquet(schema: pa.Schema, codec: str | None, batches: Iterable[pa.Rec
 
     with pq.ParquetWriter(
         _ForwardingFile(sink),
-        schema,
+        to_parquet_schema(schema),
         version="2.6",
         data_page_version="1.0",
         compression=codec or "none",
@@ -64,8 +66,9 @@ def write_parquet(schema: pa.Schema, codec: str | None, batches: Iterable[pa.Rec
         use_dictionary=True,
         store_schema=True,
     ) as writer:
+        images = list_image_columns(schema)
         for table in _cut_row_groups(schema, batches):
-            writer.write_table(table, row_group_size=table.num_rows)
+            writer.write_table(wrap_images(table, images) if images else table, row_group_size=table.num_rows)
 
 
 def _cut_row_groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -121,8 +124,9 @@ class ParquetShard:
         import pyarrow.parquet as pq  # noqa: PLC0415
 
         self._file = pq.ParquetFile(str(path), buffer_size=1 << 20)
-        if schema is not None and not self._file.schema_arrow.equals(schema):
+        if schema is not None and not self._file.schema_arrow.equals(to_parquet_schema(schema)):
             raise ValueError("its columns are not those in the manifest")
+        self._images = [] if schema is None else list_image_columns(schema)
         metadata = self._file.metadata
         groups = range(metadata.num_row_groups)
         self._ends = list(itertools.accumulate(metadata.row_group(group).num_rows for group in groups))
@@ -135,11 +139,11 @@ class ParquetShard:
             self._current = (number, self._file.read_row_group(number))
         table = self._current[1]
         record: ShardRecord = table.slice(index - self._ends[number] + table.num_rows, 1).to_pylist()[0]
-        return record
+        return unwrap_images(record, self._images)
 
     def rows(self) -> Iterator[ShardRecord]:
         for batch in self._file.iter_batches(batch_size=ROWS_AT_A_TIME):
-            yield from batch.to_pylist()
+            yield from (unwrap_images(record, self._images) for record in batch.to_pylist())
 
     def count_rows(self) -> int:
         return sum(batch.num_rows for batch in self._file.iter_batches(batch_size=ROWS_AT_A_TIME))

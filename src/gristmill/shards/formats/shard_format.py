@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
+from gristmill.core.media import MEMBER, is_bytes
 from gristmill.core.names import check_choice
 from gristmill.core.records import CARRIES_ALL, ORIGIN, PATH, RECORD, SPLIT, TYPE_REASON
 from gristmill.shards.arrow_stream import read_mapped_batches
@@ -78,6 +79,8 @@ def open_encoder(format: ShardFormat, schema: pa.Schema) -> Encoder:
     """Make the encoder for batches of this schema. The column `split` is not written: the folder says it."""
     has_record = RECORD in schema.names
     columns = canonicalize_schema(_without_plan_notes(_without_column(_without_column(schema, SPLIT), RECORD)))
+    if format.name != "webdataset":
+        columns = _without_text_members(columns)
     if format.name == "arrow":
         return ArrowEncoder(columns)
     if format.name == "parquet":
@@ -86,8 +89,9 @@ def open_encoder(format: ShardFormat, schema: pa.Schema) -> Encoder:
         return ParquetEncoder(columns)
     if format.name == "webdataset":
         from gristmill.shards.formats.tar import TarEncoder  # noqa: PLC0415
+        from gristmill.shards.formats.tar_members import MemberLayout  # noqa: PLC0415
 
-        return TarEncoder(columns, has_record)
+        return TarEncoder(columns, has_record, layout=None if has_record else MemberLayout.find(columns))
     from gristmill.shards.formats.jsonl import JsonlEncoder  # noqa: PLC0415
 
     return JsonlEncoder(columns, has_record, format.suffix, cast("Codec | None", format.codec))
@@ -128,8 +132,9 @@ def open_shard(path: Path, format: str, kind: str = "documents", schema: pa.Sche
 
         return JsonlShard(path)
     from gristmill.shards.formats.tar import TarShard  # noqa: PLC0415
+    from gristmill.shards.formats.tar_members import MemberLayout  # noqa: PLC0415
 
-    return TarShard(path)
+    return TarShard(path, None if schema is None else MemberLayout.find(schema))
 
 
 def open_origins(path: Path, format: str, kind: str = "documents") -> Iterator[pa.StructArray]:
@@ -154,6 +159,15 @@ def _without_plan_notes(schema: pa.Schema) -> pa.Schema:
     """Remove what the plan noted about the input files: it says nothing about the shard."""
     fields = [field.with_metadata(_without_keys(field.metadata, PATH, TYPE_REASON)) for field in schema]
     return pa.schema(fields, _without_keys(schema.metadata, CARRIES_ALL))
+
+
+def _without_text_members(schema: pa.Schema) -> pa.Schema:
+    """Keep the extensions of columns of bytes, which tell images from other bytes. Other columns need none."""
+    fields = [
+        field if is_bytes(field.type) else field.with_metadata(_without_keys(field.metadata, MEMBER))
+        for field in schema
+    ]
+    return pa.schema(fields, schema.metadata)
 
 
 def _without_keys(metadata: Mapping[bytes, bytes] | None, *keys: bytes) -> dict[bytes, bytes] | None:

@@ -1,7 +1,8 @@
 """WebDataset shards: tars in which consecutive members with the same key are a sample.
 
 The key is the record's own (`__key__`) or its origin. The text is `.txt`, columns of bytes are members under their
-names, everything else is in `.json`.
+names, everything else is in `.json`. Columns that were read from members of samples are these members again
+(`tar_members`); the side file of such a shard also has the bytes of each sample, so any of them is read with one seek.
 
 Headers are plain ustar with time, owner and device 0, so the bytes depend on the records alone. They are filled into a
 template: `tarfile` takes about ten times as long for each.
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gristmill.shards.formats.base import ShardRecord
+    from gristmill.shards.formats.tar_members import MemberLayout
     from gristmill.storage.tar_index import TarIndex
     from gristmill.storage.tar_scan import TarMember
 
@@ -54,6 +56,8 @@ class TarEncoder:
     suffix: str = ".tar"
     concatenates: bool = True
     holds_origins: bool = False
+    layout: MemberLayout | None = None
+    """The members of samples; None: records are documents."""
 
     def header(self) -> bytes:
         return b""
@@ -64,7 +68,27 @@ class TarEncoder:
     def block_after(self, batch: pa.RecordBatch, previous: str | None) -> tuple[bytes, str | None]:
         """Encode records that follow one with the key `previous`; return the block and the key of its last record."""
         keys = self._choose_keys(batch, previous)
-        return b"".join(self._encode_members(batch, keys)), keys[-1] if keys else previous
+        if self.layout is not None:
+            return b"".join(itertools.chain.from_iterable(self._encode_samples(batch, keys))), self._last(
+                keys, previous
+            )
+        return b"".join(self._encode_members(batch, keys)), self._last(keys, previous)
+
+    def sized_block_after(
+        self, batch: pa.RecordBatch, previous: str | None
+    ) -> tuple[list[bytes], str | None, list[int]]:
+        """Like `block_after`, in pieces and with the bytes of each sample."""
+        keys = self._choose_keys(batch, previous)
+        pieces: list[bytes] = []
+        sizes = []
+        for sample in self._encode_samples(batch, keys):
+            sizes.append(sum(map(len, sample)))
+            pieces += sample
+        return pieces, self._last(keys, previous), sizes
+
+    @staticmethod
+    def _last(keys: list[str], previous: str | None) -> str | None:
+        return keys[-1] if keys else previous
 
     def footer(self) -> bytes:
         return bytes(2 * BLOCK)
@@ -87,12 +111,25 @@ class TarEncoder:
                 if column[row].is_valid:
                     yield from encode_member(f"{key}.{name}", column[row].as_py())
 
+    def _encode_samples(self, batch: pa.RecordBatch, keys: list[str]) -> Iterator[list[bytes]]:
+        """Encode each sample as the pieces of its members."""
+        assert self.layout is not None
+        own_keys = batch.column(KEY).to_pylist() if KEY in self.schema.names else [None] * len(keys)
+        # A reader takes a name that looks like an origin for no key at all.
+        stored_keys = [
+            own if own != key or is_origin_key(key) else None for own, key in zip(own_keys, keys, strict=True)
+        ]
+        for key, sample in zip(keys, self.layout.encode(batch, stored_keys), strict=True):
+            yield [piece for name, content in sample.items() for piece in encode_member(f"{key}.{name}", content)]
+
     def _choose_keys(self, batch: pa.RecordBatch, previous: str | None) -> list[str]:
         """Choose the records' own keys where possible, else their origins: two neighbours must differ."""
         keys = list(_make_origin_keys(batch.column(ORIGIN)))
         if KEY not in self.schema.names:
             return keys
         longest = max(map(len, ("json", *self.binary_columns)))
+        if self.layout is not None:
+            longest = self.layout.longest_extension
         for row, own_key in enumerate(batch.column(KEY).to_pylist()):
             if own_key is not None and own_key != previous and _can_be_key(own_key, longest):
                 keys[row] = own_key
@@ -167,9 +204,10 @@ def _is_binary(kind: pa.DataType) -> bool:
 class TarShard:
     """A tar of samples. Rows in order are one scan; the first row at random builds an index of the members."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, layout: MemberLayout | None = None) -> None:
         self._path = str(path)
         self._index: tuple[TarIndex, list[int]] | None = None
+        self._layout = layout
 
     def row(self, index: int) -> ShardRecord:
         if self._index is None:
@@ -179,12 +217,12 @@ class TarShard:
         if index + 1 >= len(starts):
             raise EOFError(f"row {index} of a shard that has {len(starts) - 1}")
         with PlainTar(self._path, members) as tar:
-            return _decode_sample(_read_contents(tar, members.members(starts[index], starts[index + 1])))
+            return self._decode(_read_contents(tar, members.members(starts[index], starts[index + 1])))
 
     def rows(self) -> Iterator[ShardRecord]:
         with PlainTar(self._path) as tar:
             for _, members in itertools.groupby(tar.members(), _get_key):
-                yield _decode_sample(_read_contents(tar, members))
+                yield self._decode(_read_contents(tar, members))
             _refuse_damage(tar)
 
     def count_rows(self) -> int:
@@ -192,6 +230,18 @@ class TarShard:
             count = sum(1 for _ in _find_sample_starts(tar.members()))
             _refuse_damage(tar)
         return count
+
+    def _decode(self, contents: dict[str, bytes]) -> ShardRecord:
+        return _decode_sample(contents) if self._layout is None else decode_laid_out(contents, self._layout)
+
+
+def decode_laid_out(contents: dict[str, bytes], layout: MemberLayout) -> ShardRecord:
+    """Decode a sample whose columns are members: its contents by extension, with its key."""
+    key = contents.pop(KEY).decode()
+    record = layout.decode(contents)
+    if KEY not in record and not is_origin_key(key):
+        record[KEY] = key
+    return record
 
 
 def _decode_sample(contents: dict[str, bytes]) -> ShardRecord:

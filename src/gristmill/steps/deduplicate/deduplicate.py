@@ -19,6 +19,7 @@ from gristmill.core.records import RECORD, TEXT, SourceFile, StepResult
 from gristmill.core.step import GlobalStep, LocalStep, StepPosition, check_choices
 from gristmill.steps.read import Read, list_source_files, plan_schema, with_detected_format
 from gristmill.steps.records.columns import require_column
+from gristmill.steps.records.content import require_content
 from gristmill.steps.records.json_records import with_new_value
 from gristmill.storage.paths import find_files
 from gristmill.text.shingles import MinHash
@@ -46,9 +47,10 @@ _MIN_RECALL = 0.5
 class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
     """Keep one of each set of copies, over all sources together; drop the others and record the survivor of each.
 
-    Equal texts are dropped as `duplicate`. With `kind: near` (the default), similar texts are dropped too, as
-    `near_duplicate`: those whose set of word `ngram`s has a Jaccard similarity of at least `threshold` with that of the
-    survivor itself. Texts with fewer than `ngram` words are compared exactly.
+    Equal texts, or samples without a text whose bytes are equal, are dropped as `duplicate`. With `kind: near` (the
+    default), similar texts are dropped too, as `near_duplicate`: those whose set of word `ngram`s has a Jaccard
+    similarity of at least `threshold` with that of the survivor itself. Texts with fewer than `ngram` words are
+    compared exactly.
 
     The survivor is the one whose source comes first in `prefer`, then the longest (`prefer_longest`), then the first by
     source, file and position. `against` names a dataset or files whose documents always survive: their copies are
@@ -153,10 +155,12 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
         return (DUPLICATE_COUNT,) if self.count else ()
 
     def columns_needed(self) -> tuple[str, ...]:
-        return (TEXT,)
+        return (TEXT,) if self.kind == "near" else ()
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
-        require_column(self.name, TEXT, schema)
+        if self.kind == "near":
+            require_column(self.name, TEXT, schema)
+        require_content(self.name, schema)
         if not self.count:
             return schema
         if DUPLICATE_COUNT in schema.names:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import posixpath
 
 from gristmill.core.errors import UsageError
+from gristmill.core.media import FILE_EXTENSIONS
 from gristmill.runtime.plugins import READER, find_plugin, list_plugin_names
-from gristmill.steps.read.read import FORMATS, check_format
+from gristmill.steps.read.read import FORMATS, OWN_FORMATS, check_format
 from gristmill.storage.compression import find_codec, strip_codec
 
 _BY_SUFFIX = {
@@ -27,6 +28,7 @@ _BY_SUFFIX = {
     ".text": "text",
     ".md": "text",
     ".tar": "webdataset",
+    **{f".{extension}": "files" for extension in FILE_EXTENSIONS},
 }
 JSON_FORMATS = ("jsonl", "json")
 RECORD_FORMATS = (*JSON_FORMATS, "csv")
@@ -48,7 +50,7 @@ def file_format(path: str, declared: str | None = None) -> str:
     'text'
     """
     suffix = posixpath.splitext(strip_codec(path))[1].lower()
-    if declared is not None and declared != "gristmill":
+    if declared is not None and declared not in OWN_FORMATS:
         check_format(declared)
         format_name = declared
     elif suffix in _BY_SUFFIX:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from gristmill.core.errors import UsageError
+from gristmill.core.media import FILE_EXTENSIONS
 from gristmill.core.names import check_choice
 from gristmill.core.python_records import PythonRecords
 from gristmill.core.records import ORIGIN, RECORD, SPLIT, TEXT
@@ -16,10 +17,14 @@ from gristmill.core.step import Step
 from gristmill.runtime.plugins import READER, find_plugin, list_plugin_names
 
 _DATA_NAME = re.compile(
-    r"(?:\.(?:jsonl?|ndjson|parquet|pq|arrow|feather|ipc|txt|text|md|tar|csv|tsv)(?:\.(?:gz|zstd?|bz2|xz|lz4))?|/\**)$",
+    r"(?:\.(?:jsonl?|ndjson|parquet|pq|arrow|feather|ipc|txt|text|md|tar|csv|tsv|"
+    + "|".join(FILE_EXTENSIONS)
+    + r")(?:\.(?:gz|zstd?|bz2|xz|lz4))?|/\**)$",
     re.IGNORECASE,
 )
-FORMATS = ("jsonl", "json", "csv", "parquet", "arrow", "hugging_face", "text", "webdataset", "gristmill")
+OWN_FORMATS = ("gristmill", "samples")
+"""The formats of finished datasets: of tars of samples, and of all others."""
+FORMATS = ("jsonl", "json", "csv", "parquet", "arrow", "hugging_face", "text", "webdataset", "files", *OWN_FORMATS)
 
 
 class Read(Step, frozen=True, kw_only=True, tag="read"):
@@ -46,7 +51,11 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
     * `text`: one document a file, or one between each two `separator`s (`separator: "\n\n"`).
     * `gristmill`: the folder of a finished dataset of documents, in any shard format, or of tokens that are not packed;
       detected by its manifest.
+    * `samples`: the same for a dataset of samples in tars, each member a column.
     * `webdataset`: tar files; `text: txt` names a member's extension, `text: json.content` a field of a JSON member.
+      Members of all other extensions are columns: of text, or of bytes. Samples need no text.
+    * `files`: a folder of images or other files, each a sample, as in Hugging Face's ImageFolder: classes are folders,
+      `metadata.jsonl` or `metadata.csv` and files such as `0001.txt` beside `0001.jpg` describe them.
 
     Datasets with splits keep them. `split` names the splits to read and their new names (`{train: train_sft,
     validation: test_sft}`), or is `all_as_train`; `config` chooses one of several configs of a folder of the Hugging

@@ -5,7 +5,6 @@ What only one format needs is imported where that format is planned: it takes lo
 
 from __future__ import annotations
 
-import itertools
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +12,9 @@ import pyarrow as pa
 
 from gristmill.core.errors import CorruptStreamError, UsageError
 from gristmill.core.json_text import make_field
+from gristmill.core.media import MEMBER
 from gristmill.core.records import (
     CARRIES_ALL,
-    KEY,
     ORIGIN,
     ORIGIN_TYPE,
     OTHER_FIELDS,
@@ -37,23 +36,22 @@ from gristmill.steps.read.json_files.json_types import (
 )
 from gristmill.steps.read.raw_cells.delimited_file import BYTE_ORDER_MARK, read_unpacked_chunks
 from gristmill.steps.read.read import FORMATS
+from gristmill.steps.read.tables.media_columns import find_media_members, holds_bytes
 from gristmill.steps.unite.field_types import REST, FieldType, infer_field_types
 from gristmill.storage.compression import find_codec
 from gristmill.storage.urls import find_protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from gristmill.core.records import SourceFile
     from gristmill.steps.read.cells import ElementRange
     from gristmill.steps.read.read import Read
-    from gristmill.steps.read.tar_files.tar_samples import TarSample
 
 _MAX_SAMPLED = 16
 _MAX_LOCAL_FOOTERS = 256
 _SAMPLE_BYTES = 256 << 10
 _ALL_SAMPLES_BYTES = 4 << 20
-_MAX_SAMPLES = 200
 
 
 def plan_schema(
@@ -63,16 +61,28 @@ def plan_schema(
     keeps_record: bool,
     has_text: bool = True,
     carries_members: bool = False,
+    is_text_optional: bool = False,
 ) -> pa.Schema:
     """Return the columns of a source: those of its files, and a column of splits if some files are held out."""
     schema = _plan_file_schema(
-        read, files, keeps_record=keeps_record, has_text=has_text, carries_members=carries_members
+        read,
+        files,
+        keeps_record=keeps_record,
+        has_text=has_text,
+        carries_members=carries_members,
+        is_text_optional=is_text_optional,
     )
     return schema.append(pa.field(SPLIT, pa.string())) if any(file.is_held_out for file in files) else schema
 
 
 def _plan_file_schema(
-    read: Read, files: Sequence[SourceFile], *, keeps_record: bool, has_text: bool, carries_members: bool
+    read: Read,
+    files: Sequence[SourceFile],
+    *,
+    keeps_record: bool,
+    has_text: bool,
+    carries_members: bool,
+    is_text_optional: bool,
 ) -> pa.Schema:
     """Return the columns of a source: `origin`, `text`, those that `columns` names, and with `keeps_record` all.
 
@@ -80,9 +90,18 @@ def _plan_file_schema(
     `carries_members`. Types come from the files' metadata (of up to 256 local files or 16 remote ones, spread evenly),
     or from a sample of the records of 16 files (see `json_types`). A file in which a named column has another type
     stops the run, which names the file. Rows of tokens have no text (see `token_rows`), and records that will be
-    rendered need none: without `has_text` they are read as they are.
+    rendered need none: without `has_text` they are read as they are. Samples need none either: with `is_text_optional`
+    a source that has columns of bytes and no column `text` is one of samples.
     """
     kind = check_source_format(read, files)
+    if kind == "files":
+        from gristmill.steps.read.sample_files.folder_schema import plan_folder_schema  # noqa: PLC0415
+
+        return plan_folder_schema(read, files)
+    if read.format == "samples":
+        from gristmill.steps.read.tar_files.own_samples import plan_own_samples  # noqa: PLC0415
+
+        return plan_own_samples(read, files)
     is_stored, is_local = kind in ("parquet", "arrow"), find_protocol(files[0].path) is None
     if kind == "arrow" and read.format == "gristmill":
         from gristmill.steps.read.tables.arrow import read_arrow_schema  # noqa: PLC0415
@@ -101,6 +120,7 @@ def _plan_file_schema(
         )
     sampled = _choose_spread(files, _MAX_LOCAL_FOOTERS if is_stored and is_local else _MAX_SAMPLED)
     columns: dict[str, FieldType]
+    members: dict[str, str] = {}
     if kind == "jsonl":
         columns = _list_json_columns(read, sampled, has_text=has_text)
         if keeps_record:
@@ -110,21 +130,38 @@ def _plan_file_schema(
             raise UsageError("columns: plain text has none", help="leave `columns` out")
         columns = {}
     elif kind == "webdataset":
-        columns = _plan_member_columns(read, sampled, carries_all=carries_members and read.format != "gristmill")
+        from gristmill.steps.read.tar_files.member_schema import plan_member_columns  # noqa: PLC0415
+
+        carries_all = carries_members and read.format != "gristmill"
+        columns, members, has_text = plan_member_columns(
+            read, sampled, carries_all=carries_all, is_text_optional=is_text_optional and read.format != "gristmill"
+        )
         if keeps_record and read.format == "gristmill":
             columns[RECORD] = FieldType(RECORD_TYPE)
     else:
         sees_all = len(sampled) == len(files)
+        schemas = _read_stored_schemas(sampled, kind)
+        if has_text and is_text_optional and read.text == TEXT:
+            has_text = any(TEXT in each.names for each in schemas) or not any(map(holds_bytes, schemas))
+        members = {name: member for each in schemas for name, member in find_media_members(each).items()}
         columns = _plan_stored_columns(
-            read, sampled, kind, carries_all=keeps_record, has_text=has_text, sees_all=sees_all
+            read, sampled, schemas, carries_all=keeps_record, has_text=has_text, sees_all=sees_all
         )
     text = pa.field(TEXT, TEXT_TYPE)
     if RECORD in columns and read.text != TEXT:
         text = text.with_metadata({PATH: read.text})
     first = [pa.field(ORIGIN, ORIGIN_TYPE), text] if has_text else [pa.field(ORIGIN, ORIGIN_TYPE)]
-    schema = pa.schema([*first, *(make_field(name, *field_type) for name, field_type in columns.items())])
+    fields = [*first, *(make_field(name, *field_type) for name, field_type in columns.items())]
+    schema = pa.schema([_add_member(field, members) for field in fields])
     carries_all = (is_stored and keeps_record) or OTHER_FIELDS in columns
     return schema.with_metadata({CARRIES_ALL: b""}) if carries_all else schema
+
+
+def _add_member(field: pa.Field, members: Mapping[str, str]) -> pa.Field:
+    """Note the member of its sample that a column is, if it is one."""
+    if field.name not in members:
+        return field
+    return field.with_metadata({**(field.metadata or {}), MEMBER: members[field.name].encode()})
 
 
 def check_source_format(read: Read, files: Sequence[SourceFile]) -> str:
@@ -159,19 +196,29 @@ def _choose_spread(files: Sequence[SourceFile], most: int) -> list[SourceFile]:
     return [files[index * (len(files) - 1) // max(1, count - 1)] for index in range(count)]
 
 
-def _plan_stored_columns(
-    read: Read, files: Sequence[SourceFile], kind: str, *, carries_all: bool, has_text: bool, sees_all: bool
-) -> dict[str, FieldType]:
-    """Return the columns of Parquet or Arrow files. In a file that lacks a column it is null; all must not lack it."""
-    from gristmill.steps.read.tables import column_mapper  # noqa: PLC0415
+def _read_stored_schemas(files: Sequence[SourceFile], kind: str) -> list[pa.Schema]:
     from gristmill.steps.read.tables.arrow import read_arrow_schema  # noqa: PLC0415
     from gristmill.steps.read.tables.parquet import read_parquet_schema  # noqa: PLC0415
 
+    read_schema = read_parquet_schema if kind == "parquet" else read_arrow_schema
+    return [read_schema(file.path) for file in files]
+
+
+def _plan_stored_columns(
+    read: Read,
+    files: Sequence[SourceFile],
+    schemas: Sequence[pa.Schema],
+    *,
+    carries_all: bool,
+    has_text: bool,
+    sees_all: bool,
+) -> dict[str, FieldType]:
+    """Return the columns of Parquet or Arrow files. In a file that lacks a column it is null; all must not lack it."""
+    from gristmill.steps.read.tables import column_mapper  # noqa: PLC0415
+
     named, loose = [], []
     needs_rest = not sees_all
-    schema = pa.schema([])
-    for file in files:
-        schema = read_parquet_schema(file.path) if kind == "parquet" else read_arrow_schema(file.path)
+    for file, schema in zip(files, schemas, strict=True):
         if has_text:
             column_mapper.check_text_column(schema, read.text, file.path)
         types = {name: column_mapper.find_type(schema, name) for name in read.columns}
@@ -184,7 +231,7 @@ def _plan_stored_columns(
     joined = column_mapper.join_file_columns(named)
     for name in read.columns:
         if name not in joined:
-            raise column_mapper.make_missing_column_error(schema, name, files[-1].path)
+            raise column_mapper.make_missing_column_error(schemas[-1], name, files[-1].path)
     columns = {name: FieldType(joined[name]) for name in read.columns} | column_mapper.unite_file_columns(loose)
     return columns | {OTHER_FIELDS: REST} if carries_all and needs_rest else columns
 
@@ -229,9 +276,10 @@ def _sample_records(read: Read, file: SourceFile, most: int) -> Iterator[bytes]:
     if file_format(file.path, read.format) != "webdataset":
         yield from _sample_json(read, file, most)
     else:
+        from gristmill.steps.read.tar_files.member_schema import sample_members  # noqa: PLC0415
         from gristmill.steps.read.tar_files.tar_samples import JSON, add_members_to_json  # noqa: PLC0415
 
-        for sample in _sample_members(file, read, None):
+        for sample in sample_members(file, read, None):
             add_members_to_json(sample)
             yield sample.members.get(JSON, b"{}")
 
@@ -310,40 +358,3 @@ def _read_head(file: SourceFile, start: int, separator: bytes, most: int) -> byt
         except CorruptStreamError:
             pass  # the readable part is the sample; the run reports the damage
     return bytes(data)
-
-
-def _plan_member_columns(read: Read, files: Sequence[SourceFile], *, carries_all: bool) -> dict[str, FieldType]:
-    from gristmill.steps.read.tar_files.member_columns import infer_member_types  # noqa: PLC0415
-    from gristmill.steps.read.tar_files.tar_samples import member_path  # noqa: PLC0415
-
-    text, paths = member_path(read, read.text), {name: member_path(read, name) for name in read.columns}
-    needed = None if carries_all else frozenset(path.member for path in (text, *paths.values()))
-    samples = [sample for file in files for sample in _sample_members(file, read, needed)]
-    if samples and not any(text.member in (*sample.members, *sample.too_large) for sample in samples):
-        raise UsageError(
-            f"text: no sample of {files[0].path} has a member {text.member!r}",
-            help="name a member by its extension, like `text: txt`, or a field of a JSON member, like "
-            "`text: json.content`",
-        )
-    types = {}
-    for name, path in paths.items():
-        if path.member != KEY and not any(path.member in sample.members for sample in samples):
-            raise UsageError(f"columns: no sample of {files[0].path} has a member {path.member!r}")
-        if path.field is None:
-            types[name] = FieldType(TEXT_TYPE)
-        else:
-            contents = (sample.members[path.member] for sample in samples if path.member in sample.members)
-            types[name] = FieldType(infer_column_types([path.field], map(decode_sample, contents))[path.field])
-    if not carries_all:
-        return types
-    named_members = {path.member for path in (text, *paths.values()) if path.field is None}
-    return types | infer_member_types(samples, named_members) | {OTHER_FIELDS: REST}
-
-
-def _sample_members(file: SourceFile, read: Read, needed: frozenset[str] | None) -> list[TarSample]:
-    from gristmill.steps.read.tar_files.tar_samples import TarSample, TarSampleWalk  # noqa: PLC0415
-    from gristmill.steps.read.tar_files.tar_stream import TarStream  # noqa: PLC0415
-
-    with closing(read_unpacked_chunks(file.path)) as chunks:
-        walk = TarSampleWalk(TarStream(chunks), file.id, needed, read.max_record_bytes, cell_bytes=1 << 62)
-        return [sample for sample in itertools.islice(walk.walk(), _MAX_SAMPLES) if isinstance(sample, TarSample)]

@@ -128,6 +128,10 @@ def _make_gatherer(read: Read, file: SourceFile, schema: pa.Schema) -> _Gathered
     kind = file_format(file.path, read.format)
     if kind in JSON_FORMATS:
         return _GatheredLines(read, file, schema)
+    if kind == "files":
+        from gristmill.steps.read.sample_files.sample_reader import SampleBuilder  # noqa: PLC0415
+
+        return SampleBuilder(read, schema)
     return _GatheredTexts(read, schema) if kind == "text" and read.separator is None else None
 
 

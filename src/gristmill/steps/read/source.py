@@ -12,13 +12,19 @@ from gristmill.core.errors import UsageError
 from gristmill.core.records import SPLIT, SourceFile
 from gristmill.core.splits import ALL_AS_TRAIN, TRAIN, choose_splits, looks_held_out
 from gristmill.steps.read.cells import CELL_BYTES, ElementRange, FileReader, UnpackedPiece
-from gristmill.steps.read.dataset_folders.gristmill_dataset import find_datasets_tokenizer, find_shards, holds_datasets
+from gristmill.steps.read.dataset_folders.gristmill_dataset import (
+    find_datasets_tokenizer,
+    find_shards,
+    holds_datasets,
+    holds_sample_tars,
+)
 from gristmill.steps.read.dataset_folders.hub_folder import find_hub_files
 from gristmill.steps.read.dataset_folders.hugging_face import find_saved_files, is_dataset_folder
 from gristmill.steps.read.formats import JSON_FORMATS, file_format
 from gristmill.steps.read.json_files.json_lines import LINE_END, JsonLinesReader
 from gristmill.steps.read.raw_cells.delimited_file import DelimitedFile
-from gristmill.steps.read.read import FORMATS
+from gristmill.steps.read.read import FORMATS, OWN_FORMATS
+from gristmill.steps.read.sample_files.folder import add_side_files, arrange_folder, holds_samples, refuse_empty
 from gristmill.steps.read.split_column import WithSplit
 
 if TYPE_CHECKING:
@@ -29,13 +35,16 @@ if TYPE_CHECKING:
     from gristmill.shards.tokenizer_snapshot import TokenizerSnapshot
     from gristmill.steps.read.csv_files.csv_file import CsvFile
     from gristmill.steps.read.read import Read
+    from gristmill.steps.read.sample_files.folder import FolderFiles
     from gristmill.storage.paths import ListedFile
 
 
 def with_detected_format(read: Read, listed_files: Sequence[ListedFile]) -> Read:
-    """Set the format of a source of finished datasets, which the names of its files do not tell."""
+    """Set the format of a folder: of finished datasets, or of samples. A file's name alone does not tell it."""
     if read.format is None and holds_datasets(listed_files):
-        return msgspec.structs.replace(read, format="gristmill")
+        return msgspec.structs.replace(read, format="samples" if holds_sample_tars(listed_files) else "gristmill")
+    if read.format is None and holds_samples(listed_files):
+        return msgspec.structs.replace(read, format="files")
     return read
 
 
@@ -64,7 +73,11 @@ def choose_split_files(
     If the splits of files are known (see `core.splits`), each file gets the new name of its split.
     """
     hub = None
-    if read.format == "gristmill":
+    folder = arrange_folder(listed_files) if read.format == "files" else None
+    if folder is not None:
+        refuse_empty(folder, _describe_paths(read, listed_files))
+        splits = folder.splits
+    elif read.format in OWN_FORMATS:
         splits = find_shards(listed_files)
     elif read.format == "hugging_face" or (read.format is None and is_dataset_folder(listed_files)):
         splits = find_saved_files(listed_files)
@@ -74,14 +87,14 @@ def choose_split_files(
         splits = {"": list(listed_files)}
     if read.config is not None and hub is None:
         raise UsageError("config: only a folder of the Hugging Face Hub with its README.md has configs")
-    notes = hub.notes if hub is not None else []
+    notes = hub.notes if hub is not None else folder.notes if folder is not None else []
     if list(splits) == [""]:
         if read.split not in (None, ALL_AS_TRAIN):
             raise UsageError(
                 "split: only a dataset has splits, and these are files", help="name the files you want in read"
             )
-        notes = [*notes, *_note_look_alikes(splits[""])] if read.split is None else notes
-        return SplitFiles(make_source_files(source, splits), notes)
+        notes = [*notes, *_note_look_alikes(splits[""])] if read.split is None and folder is None else notes
+        return SplitFiles(_describe_files(make_source_files(source, splits), folder), notes)
     if "" in splits:
         splits[TRAIN] = [*splits.get(TRAIN, []), *splits.pop("")]
     new_names = choose_splits(list(splits), read.split, _describe_paths(read, listed_files), needs_train=needs_train)
@@ -91,7 +104,12 @@ def choose_split_files(
             raise UsageError(f"split {split} has no files", help="leave it out: split: {train: …}")
         files.setdefault(name, []).extend(splits[split])
     empty = tuple(name for name, split_files in files.items() if not split_files)
-    return SplitFiles(make_source_files(source, files), [*_split_notes(splits, new_names), *notes], empty)
+    described = _describe_files(make_source_files(source, files), folder)
+    return SplitFiles(described, [*_split_notes(splits, new_names), *notes], empty)
+
+
+def _describe_files(files: list[SourceFile], folder: FolderFiles | None) -> list[SourceFile]:
+    return files if folder is None else add_side_files(files, folder)
 
 
 def make_source_files(source: str, splits: Mapping[str, Sequence[ListedFile]]) -> list[SourceFile]:
@@ -201,6 +219,10 @@ def open_reader(
         from gristmill.steps.read.text_files import WholeTextReader  # noqa: PLC0415
 
         return WholeTextReader(read, file, schema)
+    if kind == "files":
+        from gristmill.steps.read.sample_files.sample_reader import SampleReader  # noqa: PLC0415
+
+        return SampleReader(read, file, schema)
     if kind == "webdataset":
         from gristmill.steps.read.tar_files.webdataset import WebDatasetReader  # noqa: PLC0415
 

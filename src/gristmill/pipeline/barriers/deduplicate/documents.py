@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from gristmill.core.records import TEXT
+from gristmill.core.records import KEY, TEXT, TEXT_TYPE
 from gristmill.pipeline.barriers.deduplicate.record_files import map_records
 
 if TYPE_CHECKING:
@@ -123,6 +123,9 @@ def _read_texts(root: Path, inputs: tuple[StoredInput, ...], rows: NDArray[np.in
             for batch in stored_input.batches(root):
                 batch_rows = rows[(rows >= start) & (rows < start + batch.num_rows)] - start
                 if len(batch_rows):
-                    yield batch.column(TEXT).take(pa.array(batch_rows))
+                    # A sample may have no text: its key tells people which one it is.
+                    name = next((name for name in (TEXT, KEY) if name in batch.schema.names), None)
+                    texts = pa.nulls(batch.num_rows, TEXT_TYPE) if name is None else batch.column(name)
+                    yield texts.take(pa.array(batch_rows))
                 start += batch.num_rows
         start = stop

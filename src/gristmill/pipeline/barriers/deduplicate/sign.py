@@ -26,6 +26,7 @@ from gristmill.pipeline.barriers.deduplicate.record_files import (
 from gristmill.pipeline.stages.outputs.split_files import OutputStem
 from gristmill.shards.manifest import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
 from gristmill.steps.deduplicate.digests import digest_texts
+from gristmill.steps.records.content import read_content
 from gristmill.text.buffers import get_text_buffers
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def run_sign(task: Task, context: Context) -> SignedUnit:
                 context.count(records=batch.num_rows, bytes=batch.nbytes)
                 descriptions = _describe_documents(batch)
                 rows = np.arange(row, row + batch.num_rows, dtype=np.uint32)
-                halves = digest_texts(batch.column(TEXT))
+                halves = digest_texts(read_content(batch))
                 digests = make_records(DIGEST, high=halves[:, 0], low=halves[:, 1], row=rows)
                 digest_file.scatter(digests, find_ranges(halves[:, 0], sign.num_digest_partitions))
                 if stage.step.kind == "near":
@@ -100,7 +101,7 @@ def run_sign(task: Task, context: Context) -> SignedUnit:
 def _describe_documents(batch: pa.RecordBatch) -> NDArray[Any]:
     """Make the `DOCUMENT` records of a batch; what only signing tells is still missing."""
     origin = batch.column(ORIGIN)
-    _, offsets = get_text_buffers(batch.column(TEXT))
+    _, offsets = get_text_buffers(read_content(batch))
     descriptions = np.zeros(batch.num_rows, dtype=DOCUMENT)
     for name in ("file", "position", "part"):
         descriptions[name] = origin.field(name).to_numpy(zero_copy_only=False)

@@ -32,6 +32,8 @@ class ColumnRequest:
     keeps_record: bool
     """Whether whole records are needed."""
     has_text: bool
+    is_text_optional: bool
+    """Whether no step needs a text: then records with columns of bytes may have none."""
     carries_members: bool
     opens_record: bool
     """Whether the keys of JSON records become columns, where there are such records."""
@@ -82,6 +84,7 @@ def _look_at_files(read: Read, files: Sequence[SourceFile], request: ColumnReque
         keeps_record=request.keeps_record,
         has_text=request.has_text,
         carries_members=request.carries_members,
+        is_text_optional=request.is_text_optional,
     )
     opens_record = request.opens_record and RECORD in schema.names
     types: dict[str, FieldType] = {}

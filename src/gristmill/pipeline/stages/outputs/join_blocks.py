@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -53,13 +54,16 @@ def join_blocks(
     suffix: str,
     max_bytes: int,
     write_data: Callable[[Iterator[bytes], PendingFile], None],
+    *,
+    has_sizes: bool = False,
 ) -> list[SplitFile]:
-    """Join the files of all slices of a unit into shards.
+    """Join the files of all slices of a unit into shards; `has_sizes`: their side files are indexes of samples.
 
     `write_data` writes the blocks of one shard to its file. A shard ends with the block that brings it to `max_bytes`,
     as it does where a single slice writes it (`SplitFileWriter`): otherwise the bytes would depend on the slices.
     """
     shards = []
+    write_origins = partial(_write_origins, has_sizes=has_sizes)
     for split in sorted({file.split for file in files}):
         blocks = [block for file in files if file.split == split for block in _locate_blocks(file)]
         for number, shard_blocks in enumerate(_cut_into_shards(blocks, max_bytes)):
@@ -75,7 +79,7 @@ def join_blocks(
                     data=data,
                     data_blocks=[],
                     row_blocks=[],
-                    origins=_write_file(stem, name + ORIGINS_SUFFIX, origins, _write_origins) if origins else None,
+                    origins=_write_file(stem, name + ORIGINS_SUFFIX, origins, write_origins) if origins else None,
                 )
             )
     return shards
@@ -95,8 +99,8 @@ def decode_blocks(encoder: Encoder, blocks: Iterable[bytes]) -> Iterator[pa.Reco
         yield from pa.ipc.open_stream(pa.py_buffer(encoder.header() + block + encoder.footer()))
 
 
-def _write_origins(blocks: Iterator[bytes], file: PendingFile) -> None:
-    file.write(origins_header())
+def _write_origins(blocks: Iterator[bytes], file: PendingFile, *, has_sizes: bool) -> None:
+    file.write(origins_header(has_sizes=has_sizes))
     for block in blocks:
         file.write(block)
     file.write(origins_footer())

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from gristmill.core.records import INPUT_IDS, SPLIT
 from gristmill.core.splits import TRAIN
 from gristmill.shards.arrow_stream import origins_block, origins_footer, origins_header
-from gristmill.shards.formats.base import KeyedEncoder
+from gristmill.shards.formats.base import KeyedEncoder, SampleEncoder, has_sample_sizes
 from gristmill.shards.manifest import StoredFile
 from gristmill.shards.token_rows import LENGTHS, is_masked, num_tokens, num_trained_tokens
 from gristmill.storage.commit import PendingFile
@@ -138,7 +138,8 @@ class _OpenSplitFile:
         self._data = _BlockFile(writer, name + encoder.suffix, encoder.header(), encoder.footer())
         self._origins: _BlockFile | None = None
         if not encoder.holds_origins:
-            self._origins = _BlockFile(writer, name + ORIGINS_SUFFIX, origins_header(), origins_footer())
+            header = origins_header(has_sizes=has_sample_sizes(encoder))
+            self._origins = _BlockFile(writer, name + ORIGINS_SUFFIX, header, origins_footer())
 
     @property
     def num_rows(self) -> int:
@@ -155,13 +156,17 @@ class _OpenSplitFile:
             self._token_blocks.append(num_tokens(records))
             if is_masked(records.schema):
                 self._trained_blocks.append(num_trained_tokens(records))
-        if isinstance(self._encoder, KeyedEncoder):
+        sizes = None
+        if isinstance(self._encoder, SampleEncoder) and self._encoder.layout is not None:
+            pieces, self._last_key, sizes = self._encoder.sized_block_after(records, self._last_key)
+        elif isinstance(self._encoder, KeyedEncoder):
             block, self._last_key = self._encoder.block_after(records, self._last_key)
+            pieces = [block]
         else:
-            block = self._encoder.block(records)
-        self._data.add(block)
+            pieces = [self._encoder.block(records)]
+        self._data.add(b"".join(pieces) if len(pieces) > 1 else pieces[0] if pieces else b"")
         if self._origins is not None:
-            self._origins.add(origins_block(records))
+            self._origins.add(origins_block(records, sizes))
 
     def commit(self) -> SplitFile:
         origins = self._origins

@@ -28,6 +28,7 @@ from gristmill.pipeline.stages.outputs.sinks import (
     open_stream_sink,
 )
 from gristmill.pipeline.stages.stored import StoredInput
+from gristmill.shards.formats.base import has_sample_sizes
 from gristmill.shards.formats.shard_format import open_encoder, write_shard
 
 if TYPE_CHECKING:
@@ -126,7 +127,8 @@ class JoinedBlocks(_Shards):
         def write_data(blocks: Iterator[bytes], file: PendingFile) -> None:
             write_framed(encoder, blocks, file)
 
-        return SinkResult(join_blocks(files, stem, encoder.suffix, self.write.max_shard_bytes, write_data))
+        has_sizes, max_bytes = has_sample_sizes(encoder), self.write.max_shard_bytes
+        return SinkResult(join_blocks(files, stem, encoder.suffix, max_bytes, write_data, has_sizes=has_sizes))
 
 
 @dataclass(frozen=True, slots=True)

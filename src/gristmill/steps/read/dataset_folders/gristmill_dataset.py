@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gristmill.core.errors import DamagedDatasetError, UsageError
+from gristmill.core.media import SAMPLES, find_member
 from gristmill.shards.manifest import MANIFEST, Manifest, StoredFile, load_manifest, parse_manifest
 from gristmill.shards.token_rows import KINDS
 from gristmill.shards.tokenizer_snapshot import SnapshotFile, TokenizerSnapshot
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 _BEGINNING = re.compile(rb'\s*\{\s*"format_version"\s*:\s*\d+\s*,\s*"kind"\s*:')
 _BEGINNING_BYTES = 200
-_READABLE_KINDS = ("documents", *KINDS)
+_READABLE_KINDS = ("documents", SAMPLES, *KINDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,15 @@ def refuse_unfinished(patterns: Iterable[str], base: str | None) -> None:
 def holds_datasets(files: Sequence[ListedFile]) -> bool:
     """Whether a manifest of Gristmill is among the files. Its beginning is checked: others use the file name too."""
     return bool(_find_manifests(files))
+
+
+def holds_sample_tars(files: Sequence[ListedFile]) -> bool:
+    """Whether the datasets in a listing hold samples in tars, whose members are columns."""
+    manifests = [dataset.manifest for dataset in _list_datasets(files)]
+    return all(
+        manifest.format == "webdataset" and any(find_member(field) for field in manifest.schema.to_arrow())
+        for manifest in manifests
+    )
 
 
 def find_shards(files: Sequence[ListedFile]) -> dict[str, list[ListedFile]]:

@@ -26,9 +26,11 @@ from gristmill.core.json_text import (
     to_json_text,
     to_json_values,
 )
+from gristmill.core.media import is_bytes
 from gristmill.core.names import find_nearest
 from gristmill.core.records import CARRIES_ALL, ORIGIN, ORIGIN_TYPE, OTHER_FIELDS, TEXT, TEXT_TYPE, QuarantinedRecord
 from gristmill.steps.read.batches import build_batch, extra_columns
+from gristmill.steps.read.tables.media_columns import is_media, list_path_columns
 from gristmill.steps.unite.field_types import (
     FieldType,
     is_column_name,
@@ -56,7 +58,8 @@ def find_type(schema: pa.Schema, path: str) -> pa.DataType | None:
     if path in schema.names:
         if len(schema.get_all_field_indices(path)) > 1:
             raise UsageError(f"two columns are called {path!r}", help="give one of them another name")
-        return plain_type(schema.field(path).type)
+        kind = plain_type(schema.field(path).type)
+        return pa.large_binary() if is_media(kind) else kind
     name, *inner = path.split(".")
     if name not in schema.names:
         return None
@@ -101,7 +104,8 @@ def find_unnamed_columns(schema: pa.Schema, read: Read, *, has_text: bool) -> di
         elif is_json(field) or not is_storable(plain_type(field.type)):
             unnamed[name] = JSON_TYPE
         else:
-            unnamed[name] = plain_type(field.type)
+            unnamed[name] = pa.large_binary() if is_media(field.type) else plain_type(field.type)
+    unnamed |= {name: TEXT_TYPE for name, _ in list_path_columns(schema) if is_column_name(name)}
     return unnamed
 
 
@@ -143,6 +147,9 @@ class ColumnMapper:
             self._sort_unnamed(stored_schema)
         paths = [*([read.text] if self._has_text else []), *sorted(self._present), *self._rest]
         paths += [OTHER_FIELDS] if self._has_own_rest else []
+        self._paths_of_media = dict(list_path_columns(stored_schema))
+        """The columns of file names, with the columns of the images and sounds they belong to."""
+        paths += [self._paths_of_media[name] for name in paths if name in self._paths_of_media]
         self.top_level = [name for name in stored_schema.names if any(_is_inside(path, name) for path in paths)]
         """The file's columns that must be read."""
 
@@ -182,8 +189,14 @@ class ColumnMapper:
                 arrays[name] = pa.nulls(len(rows), planned)
             elif is_json(self.planned.field(name)):
                 arrays[name] = _encode_json_texts(rows, name, counters)
+            elif name in self._paths_of_media:
+                arrays[name] = _map_column(rows, f"{self._paths_of_media[name]}.path").cast(planned)
+            elif is_media(rows.schema.field(name).type if name in rows.schema.names else planned):
+                arrays[name] = _map_column(rows, f"{name}.bytes").cast(planned)
+                reasons |= self._find_missing_media(rows.column(name), name)
             else:
                 arrays[name] = _map_column(rows, name).cast(planned)
+                reasons |= self._find_large_values(arrays[name], name)
         positions = np.arange(first_row, first_row + len(rows))
         if not reasons:
             return build_batch(self.planned, self._file.id, positions, arrays), [], counters
@@ -194,6 +207,24 @@ class ColumnMapper:
         ]
         arrays = {name: array.take(pa.array(good_rows)) for name, array in arrays.items()}
         return build_batch(self.planned, self._file.id, positions[good_rows], arrays), quarantined, counters
+
+    def _find_missing_media(self, values: pa.Array, name: str) -> Reasons:
+        content, paths = values.field("bytes"), values.field("path")
+        rows = _rows(pc.and_(pc.is_null(content), pc.is_valid(paths)))
+        message = f"{name} names a file and does not hold its content"
+        missing: Reasons = {row: ("image_not_embedded", f"{message}: {paths[row]}", None, 0) for row in rows}
+        return missing | self._find_large_values(content, name)
+
+    def _find_large_values(self, values: pa.Array, name: str) -> Reasons:
+        """Find the values of a column of bytes that are larger than a record may be."""
+        if not is_bytes(values.type):
+            return {}
+        sizes, most = pc.fill_null(pc.binary_length(values), 0), self._read.max_record_bytes
+        message = f"more than max_record_bytes ({most})"
+        large = _rows(pc.greater(sizes, most))
+        return {
+            row: ("too_large", f"{name} has {sizes[row]} bytes, {message}", None, sizes[row].as_py()) for row in large
+        }
 
     def _collect_other_fields(self, rows: pa.RecordBatch, counters: Counter[str]) -> pa.Array:
         earlier = _encode_json_texts(rows, OTHER_FIELDS, counters) if self._has_own_rest else None

@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from gristmill.core.json_text import JSON_TYPE, is_json
+from gristmill.core.media import BINARY_EXTENSIONS
 from gristmill.core.records import KEY, OTHER_FIELDS, TEXT_TYPE
 from gristmill.shards.record_columns import RecordColumns
 from gristmill.steps.read.json_files.json_types import decode_sample
@@ -37,7 +38,8 @@ def infer_member_types(samples: Sequence[TarSample], named_members: Collection[s
             for kind, why in infer_field_types([{name: decode_sample(content)} for content in contents]).values():
                 types[name] = FieldType(without_nulls(kind), why)
         else:
-            types[name] = FieldType(TEXT_TYPE if all(map(_is_text, contents)) else pa.large_binary())
+            holds_text = name not in BINARY_EXTENSIONS and all(map(is_text, contents))
+            types[name] = FieldType(TEXT_TYPE if holds_text else pa.large_binary())
     return types
 
 
@@ -60,7 +62,7 @@ class MemberColumns:
             rest = {name: content for name, content in sample.members.items() if name not in self._known}
             for name, kind in self._plain.items():
                 content = sample.key.encode() if name == KEY else rest.get(name)
-                fits = content is not None and (kind != TEXT_TYPE or _is_text(content))
+                fits = content is not None and (kind != TEXT_TYPE or is_text(content))
                 values[name].append(content if fits else None)
                 if fits:
                     rest.pop(name, None)
@@ -79,10 +81,11 @@ def _as_json(name: str, content: bytes) -> msgspec.Raw | str:
             return msgspec.Raw(msgspec.json.format(bytes(raw), indent=-1))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass
-    return content.decode() if _is_text(content) else base64.b64encode(content).decode()
+    return content.decode() if is_text(content) else base64.b64encode(content).decode()
 
 
-def _is_text(content: bytes) -> bool:
+def is_text(content: bytes) -> bool:
+    """Whether the content of a member is text."""
     try:
         content.decode()
     except UnicodeDecodeError:

@@ -110,6 +110,13 @@ class StrayMember:
     record: QuarantinedRecord
 
 
+@dataclass(slots=True)
+class SkippedMember:
+    """A link, a device or a sparse file: it has no content of its own, so it is counted and left out."""
+
+    cell: int
+
+
 class TarSampleWalk:
     """A walk through the samples of a tar; without `needed` all members are read.
 
@@ -144,13 +151,15 @@ class TarSampleWalk:
         self._cell_bytes = cell_bytes
         self._seen_bytes = 0
 
-    def walk(self) -> Iterator[TarSample | StrayMember]:
+    def walk(self) -> Iterator[TarSample | StrayMember | SkippedMember]:
         sample: TarSample | None = None
         for member in self._stream.members():
             position = self.num_members
             self.num_members += 1
             name = _sample_name(member)
-            if name is not None:
+            if name is not None and not _is_file(member):
+                yield SkippedMember(self.cell)
+            elif name is not None:
                 key, extension = name
                 fault = _find_fault(member)
                 if fault is None and (sample is None or sample.key != key):
@@ -202,6 +211,8 @@ def _sample_name(member: Member) -> tuple[str, str] | None:
 def _find_fault(member: Member) -> tuple[str, str] | None:
     if member.name.startswith("/") or ".." in member.name.split("/"):
         return "unsafe_name", f"{member.name!r} points outside the archive"
-    if not member.isreg() or (isinstance(member, TarInfo) and member.issparse()):
-        return "not_a_file", f"{member.name!r} is a link, a device or a sparse file"
     return None
+
+
+def _is_file(member: Member) -> bool:
+    return member.isreg() and not (isinstance(member, TarInfo) and member.issparse())

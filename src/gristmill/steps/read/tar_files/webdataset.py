@@ -1,4 +1,4 @@
-"""WebDataset tars of text and JSON members. Nothing is ever written to disk under a member's name.
+"""WebDataset tars with members of any kind. Nothing is ever written to disk under a member's name.
 
 A cell is as many samples as have about 4 MiB of members. A piece of a large plain tar is read by an index of its
 members (`storage.tar_index`), which the run makes first. A small tar is scanned as it is read, and a compressed one
@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from gristmill.core.media import is_bytes
 from gristmill.core.records import (
     CARRIES_ALL,
     KEY,
@@ -28,14 +29,17 @@ from gristmill.core.records import (
     TEXT_TYPE,
     QuarantinedRecord,
 )
+from gristmill.shards.formats.tar_members import MemberLayout
 from gristmill.steps.read.batches import build_batch, extra_columns
 from gristmill.steps.read.cells import CELL_BYTES, CellBatch, StreamDamage, UnpackedPiece
 from gristmill.steps.read.json_files.json_fields import JsonFields
 from gristmill.steps.read.raw_cells.delimited_file import read_unpacked_chunks
 from gristmill.steps.read.tar_files.member_columns import MemberColumns
+from gristmill.steps.read.tar_files.own_samples import OwnSampleColumns
 from gristmill.steps.read.tar_files.tar_samples import (
     JSON,
     MemberPath,
+    SkippedMember,
     StrayMember,
     TarSample,
     TarSampleWalk,
@@ -77,18 +81,23 @@ class WebDatasetReader:
         self._schema = schema
         self._max_record_bytes = read.max_record_bytes
         self._cell_bytes = cell_bytes
-        self._text = member_path(read, read.text)
+        self._text = member_path(read, read.text) if TEXT in schema.names else None
         is_loose = CARRIES_ALL in (schema.metadata or {})
         extra = extra_columns(schema)
         self._columns = {name: member_path(read, name) for name in extra if not is_loose or name in read.columns}
         self._keeps_record = RECORD in schema.names
-        paths = [self._text, *self._columns.values()]
+        paths = [*([self._text] if self._text is not None else []), *self._columns.values()]
         self._named = frozenset([*(path.member for path in paths), *([JSON] if self._keeps_record else [])])
         self._is_own_dataset = read.format == "gristmill" and (self._keeps_record or bool(self._columns))
         self._needed = None if is_loose or self._is_own_dataset else self._named
         self._fields = self._decode_json_fields(extra)
         named_members = {path.member for path in paths if path.field is None} | {ORIGIN, TEXT, *self._columns}
-        self._loose = MemberColumns(schema, named_members) if is_loose else None
+        self._loose: MemberColumns | OwnSampleColumns | None = None
+        if is_loose:
+            self._loose = MemberColumns(schema, named_members)
+        if read.format == "samples" and (layout := MemberLayout.find(schema)) is not None:
+            self._text, self._columns, self._needed = None, {}, None
+            self._loose = OwnSampleColumns(schema, layout)
 
     def cell_sizes(self) -> list[int]:
         raise NotImplementedError("a tar file's cells are not known before it is read")
@@ -128,7 +137,9 @@ class WebDatasetReader:
                 building = _CellBuilder(building.cell + 1)
             if building.cell < cells.start:
                 continue
-            if isinstance(item, StrayMember):
+            if isinstance(item, SkippedMember):
+                building.counters["skipped_members"] += 1
+            elif isinstance(item, StrayMember):
                 building.quarantined.append(item.record)
             else:
                 self._add(item, building)
@@ -156,10 +167,10 @@ class WebDatasetReader:
             if path.field is not None:
                 columns.setdefault(path.member, {})[path.field] = types[name]
         text = self._text
-        if text.field is not None:
+        if text is not None and text.field is not None:
             columns.setdefault(text.member, {})
         return {
-            member: JsonFields(text.field if member == text.member else None, fields)
+            member: JsonFields(text.field if text is not None and member == text.member else None, fields)
             for member, fields in columns.items()
         }
 
@@ -178,6 +189,10 @@ class WebDatasetReader:
                 )
             )
             return
+        if isinstance(self._loose, OwnSampleColumns) and (problem := self._loose.check(sample)) is not None:
+            message = f"{sample.key}: {problem}"
+            building.quarantined.append(QuarantinedRecord(self._file.id, sample.position, 0, "bad_member", message))
+            return
         building.positions.append(sample.position)
         building.texts.append(text)
         building.values.append(values)
@@ -190,20 +205,21 @@ class WebDatasetReader:
         for member in sorted(self._named & sample.too_large.keys()):
             size, most = sample.too_large[member], self._max_record_bytes
             raise _BadSample(member, "too_large", f"{member} has {size} bytes, more than max_record_bytes ({most})")
-        if self._text.member not in sample.members:
-            raise _BadSample(self._text.member, "missing_text", f"no member {self._text.member!r}")
+        text_path, text = self._text, ""
+        if text_path is not None and text_path.member not in sample.members:
+            raise _BadSample(text_path.member, "missing_text", f"no member {text_path.member!r}")
         rows = {member: self._decode_member(sample, member) for member in self._fields if member in sample.members}
-        if self._text.field is None:
-            text = _decode_utf8(sample, self._text.member, "invalid_utf8")
-        else:
-            text = self._fields[self._text.member].texts([rows[self._text.member]])[0]
-        return text, [self._value(sample, path, rows) for path in self._columns.values()]
+        if text_path is not None and text_path.field is None:
+            text = _decode_utf8(sample, text_path.member, "invalid_utf8")
+        elif text_path is not None:
+            text = self._fields[text_path.member].texts([rows[text_path.member]])[0]
+        return text, [self._value(sample, name, path, rows) for name, path in self._columns.items()]
 
     def _record(self, sample: TarSample, text: str) -> bytes:
         """Return the whole record of a finished dataset, as a JSON object that holds its text."""
         raw = sample.members.get(JSON, b"{}")
         try:
-            return raw if self._text.field is not None else with_text(raw, text)
+            return raw if self._text is None or self._text.field is not None else with_text(raw, text)
         except ValueError as error:  # msgspec's errors are ValueErrors too
             raise _BadSample(JSON, "invalid_json", str(error)) from None
 
@@ -218,16 +234,18 @@ class WebDatasetReader:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise _BadSample(member, *fields.refusal(content, error)) from None
 
-    def _value(self, sample: TarSample, path: MemberPath, rows: dict[str, Any]) -> Any:
+    def _value(self, sample: TarSample, name: str, path: MemberPath, rows: dict[str, Any]) -> Any:
         if path.member == KEY:
             return sample.key
         if path.field is not None:
             row = rows.get(path.member)
             return None if row is None else self._fields[path.member].values(path.field, [row])[0]
+        if is_bytes(self._schema.field(name).type):
+            return sample.members.get(path.member)
         return _decode_utf8(sample, path.member, "column_type") if path.member in sample.members else None
 
     def _build_cell(self, building: _CellBuilder) -> CellBatch:
-        arrays = {TEXT: pa.array(building.texts, TEXT_TYPE)}
+        arrays = {TEXT: pa.array(building.texts, TEXT_TYPE)} if self._text is not None else {}
         for index, name in enumerate(self._columns):
             kind = self._schema.field(name).type
             arrays[name] = pa.array([values[index] for values in building.values], kind)

@@ -1,0 +1,248 @@
+"""The door of Pillow: images are decoded with limits, and encoded with fixed settings.
+
+An image is hostile until it is checked: only formats that are listed here are tried, the size in its header is checked
+before anything is decoded, and what is cut short is refused. Nothing of Pillow's global state is changed.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from gristmill.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from numpy.typing import NDArray
+
+Format = Literal["jpeg", "webp", "png"]
+EXTENSIONS: dict[str, str] = {"jpeg": "jpg", "webp": "webp", "png": "png"}
+MAX_DECODED_PIXELS = 1 << 28
+"""The most pixels that are ever decoded, 800 MB of them. A larger image is a bomb, or needs a tool of its own."""
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
+_WITH_FRAMES = ("GIF", "PNG", "WEBP", "TIFF", "AVIF")
+ORIENTATION = 0x0112
+"""The EXIF tag that says how an image is to be turned."""
+
+
+class ImageError(ValueError):
+    """An image that cannot be used: the reason it is counted under, and a message."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(reason, message)
+        self.reason = reason
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.message}"
+
+
+@cache
+def load_pillow() -> ModuleType:
+    """Import Pillow, or say how to install it."""
+    try:
+        import PIL.Image  # noqa: PLC0415
+        import PIL.ImageOps  # noqa: PLC0415
+    except ImportError as error:
+        raise UsageError(
+            f"images are decoded by Pillow, which cannot be imported: {error}",
+            help="pip install 'gristmill[images]'",
+        ) from error
+    return PIL
+
+
+@cache
+def _list_formats() -> tuple[str, ...]:
+    """List the formats that are tried, of those that this build of Pillow has."""
+    image = load_pillow().Image
+    image.init()
+    return tuple(name for name in _FORMATS if name in image.OPEN)
+
+
+@cache
+def describe_codecs() -> dict[str, str]:
+    """Return the versions of Pillow and of the libraries that decode and encode: they shape the bytes of images."""
+    load_pillow()
+    from PIL import features  # noqa: PLC0415
+
+    names = ("pil", "jpg", "libjpeg_turbo", "zlib", "webp", "libtiff", "jpg_2000", "avif", "littlecms2")
+    found = {name: _find_version(features, name) for name in names}
+    return {name: version for name, version in found.items() if version}
+
+
+def _find_version(features: ModuleType, name: str) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a name that this version of Pillow does not know
+        return str(features.version(name) or "")
+
+
+def open_image(content: bytes | memoryview) -> Any:
+    """Open an image without decoding it: its format and size are known.
+
+    Raises:
+        ImageError: It is empty, of no known format, damaged, or has too many pixels.
+    """
+    pil = load_pillow()
+    if not len(content):
+        raise ImageError("empty_image", "the image has no bytes")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the size is checked below, and damage is an error when it is decoded
+            image = pil.Image.open(io.BytesIO(content), formats=_list_formats())
+    except pil.Image.DecompressionBombError as error:
+        raise ImageError("image_bomb", str(error)) from None
+    except pil.UnidentifiedImageError:
+        raise ImageError("not_an_image", "the bytes are of no known image format") from None
+    except Exception as error:
+        raise ImageError("corrupt_image", f"{type(error).__name__}: {error}") from None
+    width, height = image.size
+    if width * height > MAX_DECODED_PIXELS:
+        raise ImageError("image_bomb", f"{width} x {height} pixels, more than {MAX_DECODED_PIXELS:,}")
+    return image
+
+
+def is_animated(image: Any) -> bool:
+    """Whether an image has several frames or pages."""
+    try:
+        return image.format in _WITH_FRAMES and bool(getattr(image, "is_animated", False))
+    except Exception:
+        return False  # decoding says what is wrong with it
+
+
+def load_exif(image: Any) -> Any | None:
+    """Parse the EXIF block of an opened image, without decoding it; None if it has none, or a broken one.
+
+    Pillow's own `getexif` decodes a PNG, and what is wrong with its pixels would be lost here.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if image.format == "TIFF":
+                return image.getexif()
+            block = image.info.get("exif")
+            if not isinstance(block, bytes):
+                return None
+            exif = load_pillow().Image.Exif()
+            exif.load(block)
+            return exif if len(exif) else None
+    except Exception:
+        return None
+
+
+def read_orientation(image: Any) -> int:
+    """Read how an image is to be turned, 1 to 8; without an EXIF block it is 1, upright."""
+    exif = load_exif(image)
+    value = exif.get(ORIENTATION, 1) if exif is not None else 1
+    return value if value in range(1, 9) else 1
+
+
+def decode_pixels(image: Any) -> None:
+    """Decode all pixels of an opened image.
+
+    Raises:
+        ImageError: It is damaged or cut short.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            image.load()
+    except MemoryError:
+        raise
+    except Exception as error:
+        is_cut = "truncated" in str(error).lower()
+        raise ImageError("truncated_image" if is_cut else "corrupt_image", f"{type(error).__name__}: {error}") from None
+
+
+def turn_upright(image: Any, orientation: int) -> Any:
+    """Apply the orientation of a decoded image."""
+    transpose = load_pillow().Image.Transpose
+    operations = {
+        2: transpose.FLIP_LEFT_RIGHT,
+        3: transpose.ROTATE_180,
+        4: transpose.FLIP_TOP_BOTTOM,
+        5: transpose.TRANSPOSE,
+        6: transpose.ROTATE_270,
+        7: transpose.TRANSVERSE,
+        8: transpose.ROTATE_90,
+    }
+    return image.transpose(operations[orientation]) if orientation in operations else image
+
+
+def decode_image(content: bytes | memoryview, mode: str | None = "RGB") -> Any:
+    """Decode an image: upright, its first frame, in the given mode (None: its own), transparent pixels on white.
+
+    >>> decode_image(encode_image(decode_array(np.zeros((2, 3, 3), np.uint8)), "png")).size
+    (3, 2)
+    """
+    image = open_image(content)
+    orientation = read_orientation(image)
+    decode_pixels(image)
+    image = turn_upright(image, orientation)
+    return image if mode is None else to_mode(image, mode)
+
+
+def decode_array(pixels: NDArray[Any]) -> Any:
+    """Make an image of an array of pixels: height, width and channels of 8 bits."""
+    return load_pillow().Image.fromarray(np.ascontiguousarray(pixels))
+
+
+def to_mode(image: Any, mode: str) -> Any:
+    """Convert an image: 16 bits are scaled to 8, and transparent pixels put on white where the mode has no alpha."""
+    if image.mode == mode:
+        return image
+    if image.mode.startswith(("I;16", "I", "F")):
+        image = _scale_to_bytes(image)
+    has_alpha = image.mode in ("RGBA", "LA", "PA") or (image.mode == "P" and "transparency" in image.info)
+    if has_alpha and mode in ("RGB", "L"):
+        rgba = image.convert("RGBA")
+        white = load_pillow().Image.new("RGBA", rgba.size, (255, 255, 255, 255))
+        white.alpha_composite(rgba)
+        image = white
+    return image.convert(mode)
+
+
+def _scale_to_bytes(image: Any) -> Any:
+    """Scale 16 bits to 8; values of other modes are clipped, as Pillow does."""
+    values = np.asarray(image)
+    if image.mode.startswith("I;16") or (image.mode == "I" and values.max(initial=0) > 255):
+        values = np.clip(values.astype(np.int64), 0, 65535) >> 8
+    return decode_array(np.clip(values, 0, 255).astype(np.uint8))
+
+
+def encode_image(image: Any, format: str, quality: int = 90, *, exif: bytes = b"") -> bytes:
+    """Encode an image, with its colour profile and without any other metadata except `exif`."""
+    sink = io.BytesIO()
+    profile = image.info.get("icc_profile") if image.mode != "CMYK" else None
+    image = _choose_mode(image, format)
+    options: dict[str, Any] = {"icc_profile": profile} if profile else {}
+    if exif:
+        options["exif"] = exif
+    if format == "jpeg":
+        image.save(sink, "JPEG", quality=quality, **options)
+    elif format == "webp":
+        image.save(sink, "WEBP", quality=quality, method=4, **options)
+    else:
+        image.info = {}  # else Pillow writes what it read: text, gamma, time
+        image.save(sink, "PNG", compress_level=6, **options)
+    return sink.getvalue()
+
+
+def _choose_mode(image: Any, format: str) -> Any:
+    """Convert an image to a mode that a format has."""
+    mode = image.mode
+    if format == "png":
+        allowed = ("1", "L", "LA", "RGB", "RGBA", "I;16", "P")
+        if mode in allowed:
+            return image.copy()
+        return to_mode(image, "RGBA" if mode in ("PA", "RGBa", "La") else "RGB")
+    if format == "webp":
+        if mode in ("RGB", "RGBA"):
+            return image
+        has_alpha = mode in ("LA", "PA", "RGBa", "La") or (mode == "P" and "transparency" in image.info)
+        return to_mode(image, "RGBA" if has_alpha else "RGB")
+    return image if mode in ("L", "RGB") else to_mode(image, "L" if mode in ("1", "LA", "I;16", "I", "F") else "RGB")

@@ -1,0 +1,1 @@
+"""The step `images`, and decoded images for users' functions."""

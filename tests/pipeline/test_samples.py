@@ -1,0 +1,342 @@
+"""Samples: folders and tars of images in, tars, Arrow and Parquet out, and back again, byte for byte."""
+
+import io
+import json
+import tarfile
+from collections import Counter
+
+import datasets
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from gristmill_testing.pictures import make_photo, photo
+from PIL import Image
+from webdataset import autodecode, tariterators
+
+import gristmill as gm
+from gristmill import steps
+from gristmill.core.errors import NotUpToDateError, UsageError
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Images in folders of classes, with captions, of several formats."""
+    root = tmp_path_factory.mktemp("pictures")
+    for number in range(12):
+        path = root / ("cats" if number % 3 else "dogs") / f"{number:03d}"
+        path.parent.mkdir(exist_ok=True)
+        form = ("JPEG", "PNG", "WEBP")[number % 3]
+        path.with_suffix({"JPEG": ".jpg", "PNG": ".PNG", "WEBP": ".webp"}[form]).write_bytes(photo(number, form))
+        path.with_suffix(".txt").write_text(f"picture {number}")
+    return root
+
+
+def write_tar(path, samples, kind=tarfile.REGTYPE):
+    with tarfile.open(path, "w") as tar:
+        for key, members in samples:
+            for extension, content in members.items():
+                info = tarfile.TarInfo(f"{key}.{extension}")
+                info.size, info.mtime, info.uid = len(content), 1234, 77
+                tar.addfile(info, io.BytesIO(content))
+
+
+@pytest.fixture(scope="module")
+def tar(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tars") / "a.tar"
+    samples = [
+        (
+            f"x/{number:03d}",
+            {
+                "jpg": photo(number),
+                "txt": f"caption {number}".encode(),
+                "json": json.dumps({"n": number, "url": {"host": f"h{number}"}}).encode(),
+                "cls": b"7",
+                "wav": bytes([0, 255, number]),
+            },
+        )
+        for number in range(9)
+    ]
+    write_tar(path, samples)
+    return path, samples
+
+
+def run(output, read, *more, form="webdataset", **options):
+    recipe = gm.Recipe(sources={"s": read}, steps=[*more, steps.Write(format=form)], output=str(output), **options)
+    gm.run(recipe, workers=1, backend="serial")
+    dataset = gm.open_dataset(output)
+    assert dataset.verify().problems == []
+    return dataset
+
+
+def read_tar(path):
+    with tarfile.open(path) as tar:
+        return {member.name: tar.extractfile(member).read() for member in tar}
+
+
+def read_webdataset(path, decode=dict):
+    """Read a tar with webdataset's own functions; its pipelines leave their files open."""
+    with path.open("rb") as stream:
+        members = ({**member, "__url__": "x"} for member in tariterators.tar_file_iterator(stream))
+        return [decode(sample) for sample in tariterators.group_by_keys(members)]
+
+
+def only_shard(dataset, split="train"):
+    [path] = (dataset.folder / split / "s").iterdir()
+    return path
+
+
+@pytest.mark.parametrize("form", ["arrow", "parquet", "webdataset", "jsonl"])
+def test_a_folder_of_images_in_every_format(folder, tmp_path, form):
+    dataset = run(tmp_path / "out", steps.Read(read=str(folder)), form=form)
+    assert dataset.manifest.kind == "samples"
+    records = {record["__key__"]: record for record in dataset}
+    assert len(records) == 12
+    for number in range(12):
+        label = "cats" if number % 3 else "dogs"
+        record = records[f"{label}/{number:03d}"]
+        assert (record["label"], record["txt"]) == (label, f"picture {number}")
+        if form != "jsonl":
+            assert record["image"] == photo(number, ("JPEG", "PNG", "WEBP")[number % 3])
+    assert [dataset[number] for number in range(12)] == list(dataset)
+
+
+def test_webdataset_and_torch_read_the_tars_as_they_are(folder, tmp_path):
+    dataset = run(tmp_path / "out", steps.Read(read=str(folder)))
+    samples = read_webdataset(only_shard(dataset), autodecode.Decoder([autodecode.imagehandler("pil")]))
+    assert len(samples) == 12
+    for sample in samples:
+        [extension] = {"jpg", "png", "webp"} & sample.keys()
+        number = int(sample["__key__"][-3:])
+        assert np.array_equal(
+            np.asarray(sample[extension]),
+            np.asarray(Image.open(io.BytesIO(photo(number, ("JPEG", "PNG", "WEBP")[number % 3]))).convert("RGB")),
+        )
+        assert sample["txt"] == f"picture {number}"
+
+
+def test_a_tar_is_written_again_as_it_was(tar, tmp_path):
+    """No member is stored twice, moved into another one, or changed; only their order within a sample is."""
+    path, samples = tar
+    dataset = run(tmp_path / "out", steps.Read(read=str(path)))
+    written = read_tar(only_shard(dataset))
+    expected = {f"{key}.{name}": content for key, members in samples for name, content in sorted(members.items())}
+    for name, content in expected.items():
+        if name.endswith(".json"):
+            assert json.loads(written[name]) == json.loads(content)
+        else:
+            assert written[name] == content
+    assert list(written) == list(expected)
+    with tarfile.open(only_shard(dataset)) as again:
+        assert {(member.mtime, member.uid, member.gid, member.uname) for member in again} == {(0, 0, 0, "")}
+
+
+@pytest.mark.parametrize("text", ["txt", "json.url.host"])
+def test_a_text_is_stored_once(tar, tmp_path, text):
+    path, _ = tar
+    upper = steps.Map(call=lambda record: {**record, "text": record["text"].upper()})
+    dataset = run(tmp_path / "out", steps.Read(read=str(path), text=text), upper)
+    written = read_tar(only_shard(dataset))
+    assert Counter(name.rpartition(".")[2] for name in written) == dict.fromkeys(
+        ["jpg", "txt", "json", "cls", "wav"], 9
+    )
+    record = dataset[3]
+    if text == "txt":
+        assert written["x/003.txt"] == b"CAPTION 3"
+        assert record["text"] == "CAPTION 3"
+    else:
+        assert json.loads(written["x/003.json"]) == {"n": 3, "url": {"host": "H3"}}
+        assert (record["text"], record["txt"]) == ("H3", "caption 3")
+
+
+def test_the_tars_of_a_dataset_are_a_source(folder, tmp_path):
+    first = run(tmp_path / "first", steps.Read(read=str(folder)), steps.Map(call=_add_size, columns={"size": "int64"}))
+    second = run(tmp_path / "second", steps.Read(read=str(tmp_path / "first")), form="arrow")
+    assert list(second) == [{name: record[name] for name in second[0]} for record in first]
+    third = run(tmp_path / "third", steps.Read(read=str(tmp_path / "first")))
+    assert only_shard(third).read_bytes() == only_shard(first).read_bytes()
+
+
+def _add_size(record):
+    return {**record, "size": len(record["image"])}
+
+
+def test_every_step_that_needs_no_text(folder, tmp_path):
+    copies = tmp_path / "more"
+    copies.mkdir()
+    for number in (1, 2):
+        (copies / f"copy-{number}.webp").write_bytes(photo(2, "WEBP"))
+    dataset = run(
+        tmp_path / "out",
+        steps.Read(read=[str(folder), str(copies)]),
+        steps.Filter(call=lambda record: len(record["image"]) > 10),
+        steps.Sample(fraction=0.9),
+        steps.Deduplicate(kind="exact"),
+        steps.Split(validation=3),
+        steps.Shuffle(),
+        steps.Limit(max_records=7),
+    )
+    books = {account.step: account for account in dataset.manifest.books["s"]}
+    assert books["deduplicate"].dropped["duplicate"] == 2
+    contents = [record["image"] for record in dataset]
+    assert len(contents) == len(set(contents)) == 10
+    assert len(dataset.split("validation")) == 3
+
+
+def test_splits_are_by_content(folder, tmp_path):
+    (tmp_path / "a").mkdir()
+    for number in range(30):
+        (tmp_path / "a" / f"{number}.png").write_bytes(photo(number % 10, "PNG"))
+    dataset = run(tmp_path / "out", steps.Read(read=str(tmp_path / "a")), steps.Split(validation=0.3))
+    train, validation = ({record["image"] for record in dataset.split(name)} for name in ("train", "validation"))
+    assert train
+    assert validation
+    assert not train & validation
+
+
+def test_hugging_face_shows_the_pictures(folder, tmp_path):
+    dataset = run(tmp_path / "out", steps.Read(read=str(folder)), form="parquet")
+    loaded = datasets.Dataset.from_parquet(str(only_shard(dataset)), cache_dir=str(tmp_path / "cache"))
+    assert loaded.features["image"] == datasets.Image()
+    assert loaded[0]["image"].size == (48, 40)
+    assert loaded[0]["label"] == "cats"
+
+
+def test_datasets_with_images_are_sources(tmp_path):
+    pictures = [Image.fromarray(make_photo(number)) for number in range(5)]
+    made = datasets.Dataset.from_dict({"image": pictures, "n": list(range(5))}).cast_column("image", datasets.Image())
+    made.to_parquet(tmp_path / "a.parquet")
+    made.save_to_disk(tmp_path / "saved")
+    for name in ("a.parquet", "saved"):
+        dataset = run(tmp_path / f"out-{name}", steps.Read(read=str(tmp_path / name)), steps.Images(min_width=3))
+        assert [np.array_equal(_decode(record["image"]), make_photo(record["n"])) for record in dataset] == [True] * 5
+
+
+def _decode(content):
+    return np.asarray(Image.open(io.BytesIO(content)))
+
+
+def test_an_image_that_is_only_a_path_is_quarantined(tmp_path):
+    kind = datasets.Image().pa_type
+    import pyarrow as pa
+
+    values = [{"bytes": photo(1), "path": "a.jpg"}, {"bytes": None, "path": "/elsewhere/b.jpg"}]
+    pq.write_table(pa.table({"image": pa.array(values, kind)}), tmp_path / "a.parquet")
+    dataset = run(tmp_path / "out", steps.Read(read=str(tmp_path / "a.parquet")), max_quarantine=0.9)
+    assert [entry["reason"] for entry in dataset.quarantine()] == ["image_not_embedded"]
+    assert dataset[0]["image_path"] == "a.jpg"
+
+
+def test_bad_files_of_a_folder(folder, tmp_path):
+    root = tmp_path / "in"
+    root.mkdir()
+    (root / "good.jpg").write_bytes(photo(1))
+    (root / "empty.jpg").write_bytes(b"")
+    (root / "really_a_png.jpg").write_bytes(photo(2, "PNG"))
+    (root / "odd.txt").write_text("describes nothing")
+    (root / "large.jpg").write_bytes(photo(3) * 100)
+    read = steps.Read(read=str(root), max_record_bytes=20_000)
+    dataset = run(tmp_path / "out", read, steps.Images(), max_quarantine=0.9)
+    assert Counter(entry["reason"] for entry in dataset.quarantine()) == {"empty_file": 1, "too_large": 1}
+    assert {name.rpartition(".")[2] for name in read_tar(only_shard(dataset))} == {"jpg", "png"}
+
+
+def test_a_tar_cut_in_a_member_keeps_what_came_before(tar, tmp_path):
+    path, samples = tar
+    cut = tmp_path / "cut.tar"
+    cut.write_bytes(path.read_bytes()[:30_000])
+    dataset = run(tmp_path / "out", steps.Read(read=str(cut)), max_quarantine=0.9)
+    assert [entry["reason"] for entry in dataset.quarantine()] == ["truncated_stream"]
+    assert [record["jpg"] for record in dataset] == [members["jpg"] for _, members in samples[: len(dataset)]]
+
+
+def test_equal_keys_stay_two_samples(tmp_path):
+    write_tar(tmp_path / "a.tar", [("k", {"jpg": photo(1)}), ("m", {"jpg": photo(2)}), ("k", {"jpg": photo(3)})])
+    dataset = run(tmp_path / "out", steps.Read(read=str(tmp_path / "a.tar")))
+    assert [record["jpg"] for record in dataset] == [photo(1), photo(2), photo(3)]
+    loaded = read_webdataset(only_shard(dataset))
+    assert [sample["jpg"] for sample in loaded] == [photo(1), photo(2), photo(3)]
+
+
+def test_an_image_is_no_text(tar, tmp_path):
+    path, _ = tar
+    with pytest.raises(UsageError, match="bytes, not text"):
+        run(tmp_path / "out", steps.Read(read=str(path), text="jpg"))
+    with pytest.raises(UsageError, match="text"):
+        run(tmp_path / "out", steps.Read(read=str(path)), steps.Length(min_chars=3))
+
+
+def test_a_named_member_of_bytes_is_a_column(tar, tmp_path):
+    path, samples = tar
+    dataset = run(tmp_path / "out", steps.Read(read=str(path), text="txt", columns=["jpg", "cls"]), form="arrow")
+    assert [(record["jpg"], record["cls"]) for record in dataset] == [(members["jpg"], "7") for _, members in samples]
+
+
+def test_tables_and_splits_of_an_image_folder(tmp_path):
+    root = tmp_path / "in"
+    for split, numbers in (("train", range(6)), ("test", range(6, 9))):
+        (root / split).mkdir(parents=True)
+        rows = [{"file_name": f"{number}.jpg", "text": f"a cat {number}", "size": number} for number in numbers]
+        (root / split / "metadata.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        for number in numbers:
+            (root / split / f"{number}.jpg").write_bytes(photo(number))
+    dataset = run(tmp_path / "out", steps.Read(read=str(root)), steps.Length(min_chars=3), form="arrow")
+    assert {name: len(dataset.split(name)) for name in dataset.splits} == {"train": 6, "test": 3}
+    assert [(record["text"], record["size"]) for record in dataset.split("test")] == [
+        (f"a cat {number}", number) for number in range(6, 9)
+    ]
+    oracle = datasets.load_dataset("imagefolder", data_dir=str(root), cache_dir=str(tmp_path / "cache"))
+    assert [record["text"] for record in oracle["train"]] == [record["text"] for record in dataset.split("train")]
+    assert np.array_equal(_decode(dataset[0]["image"]), np.asarray(oracle["train"][0]["image"]))
+
+
+@pytest.mark.parametrize(
+    ("table", "words"), [("{no json", "row 1"), ('{"text": "x"}', "row 1"), ('{"file_name": "a.jpg"}\n' * 2, "row 2")]
+)
+def test_a_bad_table_is_named(tmp_path, table, words):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jpg").write_bytes(photo(1))
+    (tmp_path / "in" / "metadata.jsonl").write_text(table)
+    with pytest.raises(UsageError, match=words):
+        run(tmp_path / "out", steps.Read(read=str(tmp_path / "in")))
+
+
+def test_a_changed_caption_is_noticed(folder, tmp_path):
+    root = tmp_path / "in"
+    root.mkdir()
+    (root / "a.jpg").write_bytes(photo(1))
+    (root / "a.txt").write_text("before")
+    read = steps.Read(read=str(root))
+    run(tmp_path / "out", read)
+    (root / "a.txt").write_text("afterwards")
+    with pytest.raises(NotUpToDateError):
+        run(tmp_path / "out", read)
+
+
+@pytest.mark.parametrize("form", ["pil", "numpy"])
+def test_map_on_decoded_images(folder, tmp_path, form):
+    def mirror(record):
+        image = record["image"]
+        if record["label"] == "dogs":
+            return record
+        changed = image[:, ::-1] if isinstance(image, np.ndarray) else image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        return {**record, "image": changed}
+
+    dataset = run(tmp_path / "out", steps.Read(read=str(folder)), steps.Map(call=mirror, images=form))
+    for record in dataset:
+        number = int(record["__key__"][-3:])
+        before = photo(number, ("JPEG", "PNG", "WEBP")[number % 3])
+        if record["label"] == "dogs":
+            assert record["image"] == before, "what a function leaves alone keeps its bytes"
+        else:
+            assert np.array_equal(_decode(record["image"]), _decode(before)[:, ::-1])
+
+
+def test_the_slices_do_not_show(folder, tmp_path):
+    """The bytes of tars and of their indexes are the same for any slices, with and without keys."""
+    read = steps.Read(read=str(folder))
+    for name, more in (("keys", ()), ("plain", (steps.Select(columns=["image", "label"]),))):
+        whole = run(tmp_path / f"{name}-whole", read, *more)
+        cut = run(tmp_path / f"{name}-cut", read, *more, slice_bytes=4096)
+        assert whole.manifest.dataset_hash == cut.manifest.dataset_hash
+        shards = [next(iter(dataset.manifest.shards()))[2] for dataset in (whole, cut)]
+        assert shards[0].origins.xxh3 == shards[1].origins.xxh3
