@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 import pytest
+from gristmill_testing.golden_inputs import stored_png
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -51,6 +52,7 @@ EXAMPLES = {
         {"min_words": None, "language_column": "url", "by_language": {"de": {"min_stop_words": None}}},
     ],
     "gopher_repetition": [{}],
+    "images": [{"min_width": 2}, {"resize": 3, "reencode": "webp"}],
     "scores": [{}, {"max_digit_ratio": 0.5, "min_letter_ratio": 0.1, "min_paragraphs": 1, "keep_scores": True}],
     "language": [{}, {"languages": ["en"], "min_score": 0.2}],
     "length": [{}, {"min_chars": 2, "max_chars": 4}],
@@ -99,7 +101,10 @@ TEXT = st.text("ab012é🌾\n\x00", max_size=6)  # 0, 1 and 2 are what the funct
 ROWS = st.lists(st.tuples(TEXT, st.one_of(st.none(), st.sampled_from(["de", "b.org"]))), max_size=12)
 
 
-def make_batch(rows, *, with_json):
+PICTURES = [None, b"", b"no image", stored_png(1, 4, 9), stored_png(4, 4, 0), stored_png(9, 4, 200)]
+
+
+def make_batch(rows, *, with_json, step_type=None):
     texts = [text for text, _ in rows]
     urls = pa.array([url for _, url in rows], pa.string())
     batch = documents(texts, url=urls)
@@ -110,6 +115,9 @@ def make_batch(rows, *, with_json):
             for text, url in rows
         ]
         batch = batch.append_column(RECORD, pa.array(lines, RECORD_TYPE))
+    if step_type is steps.Images:
+        pictures = [PICTURES[len(text) % len(PICTURES)] for text in texts]
+        batch = batch.append_column("png", pa.array(pictures, pa.large_binary()))
     return batch
 
 
@@ -159,13 +167,13 @@ def test_round_trip_through_yaml(step_type, parameters):
 @given(rows=ROWS, cut=st.integers(0, 12), seed=st.integers(0, 3))
 def test_books_schema_and_grouping(step_type, parameters, with_json, rows, cut, seed):
     step = step_type(**parameters)
-    batch = make_batch(rows, with_json=with_json)
+    batch = make_batch(rows, with_json=with_json, step_type=step_type)
     applied = step.apply(batch, seed)
 
     assert account_of(step, batch, applied).is_balanced
     assert applied.batch.schema.equals(step.output_schema(batch.schema), check_metadata=True)
     applied.batch.validate(full=True)
-    again = step.apply(make_batch(rows, with_json=with_json), seed)
+    again = step.apply(make_batch(rows, with_json=with_json, step_type=step_type), seed)
     assert again.batch.equals(applied.batch)
     assert again.quarantined == applied.quarantined
 
@@ -181,7 +189,7 @@ def test_books_schema_and_grouping(step_type, parameters, with_json, rows, cut, 
 @given(rows=ROWS)
 def test_every_record_keeps_its_identity(step_type, parameters, rows):
     step = step_type(**parameters)
-    batch = make_batch(rows, with_json=False)
+    batch = make_batch(rows, with_json=False, step_type=step_type)
     applied = step.apply(batch, 0)
     given_out = applied.batch.column(ORIGIN).to_pylist()
     known = {(origin["file"], origin["position"]) for origin in batch.column(ORIGIN).to_pylist()}

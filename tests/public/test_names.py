@@ -38,6 +38,7 @@ STEPS = [
     "Fineweb",
     "GopherQuality",
     "GopherRepetition",
+    "Images",
     "Language",
     "Length",
     "Limit",

@@ -20,6 +20,8 @@ IMAGE = "image"
 """The column of the images of a folder, named as in Hugging Face's ImageFolder."""
 LABEL = "label"
 """The column of the classes of the files of a folder: the name of the folder of each."""
+LABEL_MEMBER = "label.txt"
+"""Its member. Not `cls`: webdataset decodes that as a number."""
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "avif", "jp2")
 FILE_EXTENSIONS = (
     *IMAGE_EXTENSIONS,
@@ -45,8 +47,8 @@ _MAGIC = (
 def find_image_extension(content: bytes) -> str:
     r"""Find the extension of an image's format by its first bytes; `img` if they are of no known format.
 
-    >>> find_image_extension(b"\\x89PNG\\r\\n\\x1a\\n..."), find_image_extension(b"hello")
-    ('png', 'img')
+    >>> find_image_extension(b"GIF89a..."), find_image_extension(b"hello")
+    ('gif', 'img')
     """
     return next((name for start, magic, name in _MAGIC if content.startswith(magic, start)), "img")
 

@@ -71,8 +71,8 @@ def describe_codecs() -> dict[str, str]:
     from PIL import features  # noqa: PLC0415
 
     names = ("pil", "jpg", "libjpeg_turbo", "zlib", "webp", "libtiff", "jpg_2000", "avif", "littlecms2")
-    found = {name: _find_version(features, name) for name in names}
-    return {name: version for name, version in found.items() if version}
+    versions = {name: _find_version(features, name) for name in names}
+    return {name: version for name, version in versions.items() if version}
 
 
 def _find_version(features: ModuleType, name: str) -> str:

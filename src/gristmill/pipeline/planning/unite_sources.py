@@ -206,13 +206,13 @@ def _keep_members(fields: list[pa.Field], schemas: Sequence[pa.Schema]) -> list[
     members = [{column.name: find_member(column) for column in schema} for schema in schemas]
     if not all(any(each.values()) for each in members):
         return fields
-    kept = []
+    united = []
     for column in fields:
-        found = {each[column.name] for each in members if column.name in each}
-        member = found.pop() if len(found) == 1 else None
+        extensions = {each[column.name] for each in members if column.name in each}
+        member = extensions.pop() if len(extensions) == 1 else None
         has_member = {**(column.metadata or {}), MEMBER: member.encode()} if member is not None else column.metadata
-        kept.append(column.with_metadata(has_member))
-    return kept
+        united.append(column.with_metadata(has_member))
+    return united
 
 
 def _unite_types(

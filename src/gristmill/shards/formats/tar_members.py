@@ -56,8 +56,10 @@ class MemberLayout:
             members.pop(TEXT, None)
         else:
             own = members.get(TEXT, "txt")
-            taken = {member for name, member in members.items() if name != TEXT}
-            members[TEXT] = own if "." not in own and own not in taken else "txt" if "txt" not in taken else TEXT
+            other_members = {member for name, member in members.items() if name != TEXT}
+            members[TEXT] = (
+                own if "." not in own and own not in other_members else "txt" if "txt" not in other_members else TEXT
+            )
         for column in schema:
             if is_bytes(column.type) and column.name not in members:
                 members[column.name] = column.name.lower()

@@ -132,6 +132,10 @@ class Images(LocalStep, tag="images", frozen=True, kw_only=True):
     def load(self) -> StepKernel:
         return _Kernel(self)
 
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
+        """Apply the step once, for tests and trials. A run calls `load` once a worker."""
+        return self.load().apply(batch, seed)
+
 
 class _Kernel:
     """The kernel of `images`."""
@@ -168,10 +172,12 @@ class _Kernel:
                 rows.append(row)
                 for name, content in done.items():
                     images[name][row] = content
-        kept = batch.take(pa.array(rows, pa.int64()))
+        good_images = batch.take(pa.array(rows, pa.int64()))
         if step.changes_bytes:
-            kept = self._put_images(kept, {name: [images[name][row] for row in rows] for name in columns}, renamed)
-        return StepResult(kept, dict(dropped), quarantined=quarantined, counters=self._worker.take_counters())
+            good_images = self._put_images(
+                good_images, {name: [images[name][row] for row in rows] for name in columns}, renamed
+            )
+        return StepResult(good_images, dict(dropped), quarantined=quarantined, counters=self._worker.take_counters())
 
     def _put_images(
         self, batch: pa.RecordBatch, images: dict[str, list[Any]], renamed: dict[str, str]

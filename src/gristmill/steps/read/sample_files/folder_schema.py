@@ -12,7 +12,16 @@ import pyarrow as pa
 
 from gristmill.core.errors import UsageError
 from gristmill.core.json_text import make_field
-from gristmill.core.media import ANY_IMAGE, IMAGE, IMAGE_EXTENSIONS, LABEL, MEMBER, get_extension, make_member_field
+from gristmill.core.media import (
+    ANY_IMAGE,
+    IMAGE,
+    IMAGE_EXTENSIONS,
+    LABEL,
+    LABEL_MEMBER,
+    MEMBER,
+    get_extension,
+    make_member_field,
+)
 from gristmill.core.names import find_nearest
 from gristmill.core.records import (
     CARRIES_ALL,
@@ -72,7 +81,7 @@ def plan_folder_schema(read: Read, files: Sequence[SourceFile]) -> pa.Schema:
     for name, (kind, why) in types.items():
         if name != KEY and name not in contents:
             field = make_field(name, without_nulls(kind), why)
-            member = "cls" if name == LABEL and has_label else name if name in SIDE_EXTENSIONS else None
+            member = LABEL_MEMBER if name == LABEL and has_label else name if name in SIDE_EXTENSIONS else None
             fields.append(field if member is None else field.with_metadata({**(field.metadata or {}), MEMBER: member}))
     fields.append(make_field(OTHER_FIELDS, *REST))
     return _choose_columns(pa.schema(fields, {CARRIES_ALL: b""}), read, contents)
@@ -85,8 +94,8 @@ def _choose_columns(schema: pa.Schema, read: Read, contents: dict[str, str]) -> 
     for name in read.columns:
         if name not in schema.names:
             raise UsageError(f"columns: the files have no {name!r}", help=f"there are {', '.join(schema.names[1:])}")
-    kept = {ORIGIN, TEXT, *contents, *read.columns}
-    return pa.schema([field for field in schema if field.name in kept])
+    names = {ORIGIN, TEXT, *contents, *read.columns}
+    return pa.schema([field for field in schema if field.name in names])
 
 
 def _have_classes(files: Sequence[SourceFile]) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.json_text import JSON_TYPE, is_json
-from gristmill.core.media import LABEL, find_member, get_extension, is_bytes
+from gristmill.core.media import LABEL, LABEL_MEMBER, find_member, get_extension, is_bytes
 from gristmill.core.records import ORIGIN, OTHER_FIELDS, TEXT, TEXT_TYPE, QuarantinedRecord
 from gristmill.shards.record_columns import RecordColumns
 from gristmill.steps.read.batches import build_batch
@@ -33,7 +33,7 @@ class SampleBuilder:
         self._text = read.text
         self._max_record_bytes = read.max_record_bytes
         self._contents = [field.name for field in schema if is_bytes(field.type)]
-        self._has_label = LABEL in schema.names and find_member(schema.field(LABEL)) == "cls"
+        self._has_label = LABEL in schema.names and find_member(schema.field(LABEL)) == LABEL_MEMBER
         kinds = {
             field.name: JSON_TYPE if is_json(field) else field.type
             for field in schema

@@ -40,8 +40,8 @@ def plan_own_samples(read: Read, files: Sequence[SourceFile]) -> pa.Schema:
         if name not in schema.names:
             raise UsageError(f"columns: {path} has no column {name!r}", help=f"there are {', '.join(schema.names[1:])}")
     if read.columns:
-        kept = {ORIGIN, TEXT, *read.columns}
-        return pa.schema([field for field in schema if field.name in kept])
+        names = {ORIGIN, TEXT, *read.columns}
+        return pa.schema([field for field in schema if field.name in names])
     return schema.with_metadata({CARRIES_ALL: b""})
 
 
