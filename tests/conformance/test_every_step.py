@@ -56,6 +56,7 @@ EXAMPLES = {
     "scores": [{}, {"max_digit_ratio": 0.5, "min_letter_ratio": 0.1, "min_paragraphs": 1, "keep_scores": True}],
     "language": [{}, {"languages": ["en"], "min_score": 0.2}],
     "length": [{}, {"min_chars": 2, "max_chars": 4}],
+    "html": [{}, {"main_content": False, "links": True}],
     "limit": [{"max_records": 3}],
     "map": [{"call": f"{CALLS}:change"}, {"call": f"{CALLS}:score", "columns": {"score": "int64"}}],
     "map_batches": [{"call": f"{CALLS}:change_batch"}, {"call": f"{CALLS}:keep_rows"}, {"call": f"{CALLS}:twice"}],

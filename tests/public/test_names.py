@@ -38,6 +38,7 @@ STEPS = [
     "Fineweb",
     "GopherQuality",
     "GopherRepetition",
+    "Html",
     "Images",
     "Language",
     "Length",

@@ -6,6 +6,7 @@ is `map_batches`.
 
 TYPE_CHECKING = False  # as in typing
 if TYPE_CHECKING:
+    from gristmill.steps.cleaning.html import Html
     from gristmill.steps.cleaning.normalize import Normalize
     from gristmill.steps.cleaning.pii import Pii
     from gristmill.steps.cleaning.url import Url
@@ -47,6 +48,7 @@ __all__ = [
     "Fineweb",
     "GopherQuality",
     "GopherRepetition",
+    "Html",
     "Images",
     "Language",
     "Length",
@@ -81,6 +83,7 @@ _HOMES = {
     "Fineweb": "gristmill.steps.quality.fineweb",
     "GopherQuality": "gristmill.steps.quality.gopher_quality",
     "GopherRepetition": "gristmill.steps.quality.gopher_repetition",
+    "Html": "gristmill.steps.cleaning.html",
     "Images": "gristmill.steps.images.images",
     "Language": "gristmill.steps.language",
     "Length": "gristmill.steps.length",

@@ -29,6 +29,8 @@ _BY_SUFFIX = {
     ".md": "text",
     ".tar": "webdataset",
     **{f".{extension}": "files" for extension in FILE_EXTENSIONS},
+    ".warc": "warc",
+    ".wet": "warc",
 }
 JSON_FORMATS = ("jsonl", "json")
 RECORD_FORMATS = (*JSON_FORMATS, "csv")

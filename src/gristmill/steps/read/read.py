@@ -17,14 +17,26 @@ from gristmill.core.step import Step
 from gristmill.runtime.plugins import READER, find_plugin, list_plugin_names
 
 _DATA_NAME = re.compile(
-    r"(?:\.(?:jsonl?|ndjson|parquet|pq|arrow|feather|ipc|txt|text|md|tar|csv|tsv|"
+    r"(?:\.(?:jsonl?|ndjson|parquet|pq|arrow|feather|ipc|txt|text|md|tar|csv|tsv|warc|wet|"
     + "|".join(FILE_EXTENSIONS)
     + r")(?:\.(?:gz|zstd?|bz2|xz|lz4))?|/\**)$",
     re.IGNORECASE,
 )
 OWN_FORMATS = ("gristmill", "samples")
 """The formats of finished datasets: of tars of samples, and of all others."""
-FORMATS = ("jsonl", "json", "csv", "parquet", "arrow", "hugging_face", "text", "webdataset", "files", *OWN_FORMATS)
+FORMATS = (
+    "jsonl",
+    "json",
+    "csv",
+    "parquet",
+    "arrow",
+    "hugging_face",
+    "text",
+    "webdataset",
+    "warc",
+    "files",
+    *OWN_FORMATS,
+)
 
 
 class Read(Step, frozen=True, kw_only=True, tag="read"):
@@ -52,6 +64,8 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
     * `gristmill`: the folder of a finished dataset of documents, in any shard format, or of tokens that are not packed;
       detected by its manifest.
     * `samples`: the same for a dataset of samples in tars, each member a column.
+    * `warc`: web archives (`.warc.gz`, `.warc.wet.gz`): pages as HTML, or texts of WET, with `url`, `host`, `date` and
+      `content_type` as columns. The step `html` makes text of pages.
     * `webdataset`: tar files; `text: txt` names a member's extension, `text: json.content` a field of a JSON member.
       Members of all other extensions are columns: of text, or of bytes. Samples need no text.
     * `files`: a folder of images or other files, each a sample, as in Hugging Face's ImageFolder: classes are folders,

@@ -129,6 +129,8 @@ def _plan_file_schema(
         if read.columns:
             raise UsageError("columns: plain text has none", help="leave `columns` out")
         columns = {}
+    elif kind == "warc":
+        columns = _list_page_columns(read, carries_all=keeps_record)
     elif kind == "webdataset":
         from gristmill.steps.read.tar_files.member_schema import plan_member_columns  # noqa: PLC0415
 
@@ -162,6 +164,18 @@ def _add_member(field: pa.Field, members: Mapping[str, str]) -> pa.Field:
     if field.name not in members:
         return field
     return field.with_metadata({**(field.metadata or {}), MEMBER: members[field.name].encode()})
+
+
+def _list_page_columns(read: Read, *, carries_all: bool) -> dict[str, FieldType]:
+    """Return the columns of pages in web archives, which are always the same."""
+    from gristmill.steps.read.web_archives.warc_file import COLUMNS  # noqa: PLC0415
+
+    for name in read.columns:
+        if name not in COLUMNS:
+            raise UsageError(
+                f'columns: pages of web archives have no column "{name}"', help=f"there are {', '.join(COLUMNS)}"
+            )
+    return {name: FieldType(kind) for name, kind in COLUMNS.items() if carries_all or name in read.columns}
 
 
 def check_source_format(read: Read, files: Sequence[SourceFile]) -> str:

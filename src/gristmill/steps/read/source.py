@@ -227,6 +227,10 @@ def open_reader(
         from gristmill.steps.read.tar_files.webdataset import WebDatasetReader  # noqa: PLC0415
 
         return WebDatasetReader(read, file, schema, piece=piece, cell_bytes=cell_bytes)
+    if kind == "warc":
+        from gristmill.steps.read.web_archives.warc_file import WarcReader  # noqa: PLC0415
+
+        return WarcReader(read, file, schema, cell_bytes=cell_bytes)
     if kind == "parquet":
         from gristmill.steps.read.tables.parquet import ParquetReader  # noqa: PLC0415
 

@@ -1,0 +1,119 @@
+"""`html`: pages of HTML to text, by resiliparse. About 45 MB/s of HTML a core, 25 times as fast as trafilatura."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.errors import UsageError
+from gristmill.core.records import TEXT, StepResult, count_dropped
+from gristmill.core.step import LocalStep
+from gristmill.steps.cleaning.edited_texts import find_matches
+from gristmill.steps.records.put_columns import put_columns
+from gristmill.storage.installed_versions import find_version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gristmill.core.step import Step
+
+EMPTY = "empty"
+"""The reason for dropping pages without text."""
+_CONTENT_TYPE = "content_type"
+_TAG = r"<[a-zA-Z!/][^>]*>|&[#a-zA-Z][a-zA-Z0-9]{1,8};"
+
+
+class Html(LocalStep, tag="html", frozen=True, kw_only=True):
+    """Make text of HTML pages, with resiliparse (extra `web`).
+
+    By default only the main content: no menus, headers, footers and cookie banners. Entities are decoded; lists keep
+    their bullets and paragraphs their blank lines, unless `formatting` is false. Texts without a tag stay as they are,
+    and so do records whose column `content_type` says that they are plain text. Pages without text are dropped as
+    `empty`.
+
+    >>> from gristmill.core.sample_batches import documents, texts
+    >>> page = "<html><body><nav>Home</nav><main><p>Bread &amp; butter</p></main></body></html>"
+    >>> texts(Html().apply(documents([page, "a < b"]), seed=0).batch)
+    ['Bread & butter', 'a < b']
+    """
+
+    needs: ClassVar[tuple[str, ...]] = (TEXT,)
+    is_slow: ClassVar[bool] = True
+
+    main_content: bool = True
+    formatting: bool = True
+    alt_texts: bool = False
+    """Whether the descriptions of pictures are part of the text."""
+    links: bool = False
+    """Whether links show their targets."""
+
+    @property
+    def fingerprint_versions(self) -> object:
+        return [self.version, find_version("resiliparse")]
+
+    def resolve(self, folder: str) -> Step:  # noqa: ARG002
+        _import_extractor()
+        return self
+
+    def load(self) -> HtmlKernel:
+        return HtmlKernel(self)
+
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
+        return self.load().apply(batch, seed)
+
+
+class HtmlKernel:
+    """The extractor with the options of the step."""
+
+    def __init__(self, step: Html) -> None:
+        self._step = step
+        self._extract = _import_extractor()
+
+    def begin_cell(self) -> None:
+        """Do nothing: no batch depends on an earlier one."""
+
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
+        texts = batch.column(TEXT)
+        is_html = find_matches(texts, _TAG)
+        if _CONTENT_TYPE in batch.schema.names:
+            types = batch.column(_CONTENT_TYPE).to_pylist()
+            is_html &= np.array([kind != "text/plain" for kind in types], np.bool_)
+        values = texts.to_pylist()
+        for row in np.flatnonzero(is_html).tolist():
+            values[row] = self.extract(values[row])
+        codes = np.array([not (value or "").strip() for value in values], np.bool_) & is_html
+        is_kept = pa.array(~codes)
+        dropped = count_dropped(codes.astype(np.uint8), (EMPTY,))
+        column = pa.array(values, texts.type).filter(is_kept)
+        extracted, quarantined = put_columns(self._step, batch.filter(is_kept), {TEXT: column})
+        return StepResult(
+            extracted,
+            dropped,
+            quarantined=quarantined,
+            counters={"pages": int(np.count_nonzero(is_html))} if is_html.any() else {},
+            codes=codes.astype(np.uint8),
+            reasons=(EMPTY,),
+        )
+
+    def extract(self, page: str) -> str:
+        """Return the text of a page."""
+        step = self._step
+        text: str = self._extract(
+            page,
+            preserve_formatting=step.formatting,
+            main_content=step.main_content,
+            alt_texts=step.alt_texts,
+            links=step.links,
+        )
+        return text
+
+
+def _import_extractor() -> Callable[..., Any]:
+    try:
+        from resiliparse.extract.html2text import extract_plain_text  # noqa: PLC0415
+    except ImportError as error:
+        raise UsageError("html needs the package resiliparse", help="pip install 'gristmill[web]'") from error
+    extract: Callable[..., Any] = extract_plain_text
+    return extract
