@@ -83,6 +83,7 @@ ERRORS = {
     "ParityError": RuntimeError,
     "QuarantineError": RuntimeError,
     "RemoteError": RuntimeError,
+    "SampleError": ValueError,
     "SetupError": RuntimeError,
     "SourceChangedError": RuntimeError,
     "StoppedError": RuntimeError,
@@ -219,6 +220,9 @@ STREAM = {
     "max_epochs": None,
     "drop_last": False,
     "collate": None,
+    "decode": None,
+    "transform": None,
+    "on_error": "raise",
 }
 
 

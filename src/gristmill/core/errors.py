@@ -5,6 +5,7 @@
     │   ├── EndlessStreamError (TypeError)    the length of an endless stream was asked for
     │   ├── NoStateError      (AttributeError) the state of an object without one was asked for
     │   └── OutOfRangeError   (IndexError)    a row or a step does not exist
+    ├── SampleError           (ValueError)    a sample of a stream cannot be decoded or transformed
     ├── SetupError            (RuntimeError)  no worker could be set up
     ├── WorkerDiedError       (RuntimeError)  an item ended every process that ran it
     ├── OutOfMemoryError      (MemoryError)   an item needs more memory than there is
@@ -67,6 +68,10 @@ class NoStateError(UsageError, AttributeError):
 
 class OutOfRangeError(UsageError, IndexError):
     """A row or a step was asked for that does not exist."""
+
+
+class SampleError(GristmillError, ValueError):
+    """A sample of a stream cannot be decoded or transformed."""
 
 
 class SetupError(GristmillError, RuntimeError):

@@ -35,11 +35,20 @@ class StreamArguments(msgspec.Struct, frozen=True, kw_only=True):
     max_epochs: Any
     drop_last: bool
     collate: Collate | None
+    decode: Any = None
+    """For samples: `numpy`, `pil`, `bytes` or a function of the bytes; None: not set."""
+    transform: Any = None
+    on_error: str = "raise"
 
     def __post_init__(self) -> None:
         check_choice("weights_in", self.weights_in, ("rows", "tokens"))
         if isinstance(self.sources, str) or not isinstance(self.sources, Collection | None):
             raise UsageError(f'sources must be a list such as ["web"], not {self.sources!r:.80}')
+        check_choice("on_error", self.on_error, ("raise", "replace"))
+        if not callable(self.decode) and self.decode is not None:
+            check_choice("decode", self.decode, ("numpy", "pil", "bytes"))
+        if self.transform is not None and not callable(self.transform):
+            raise UsageError(f"transform must be a function of a sample, not {self.transform!r:.80}")
         if not isinstance(self.collate, Collate | None):
             raise UsageError(f"collate must be a Collate, not {self.collate!r:.80}")
         ends = {"epochs": self.epochs, "rows": self.rows, "tokens": self.tokens}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gristmill.core.records import ORIGIN
 from gristmill.shards.arrow_stream import read_unchecked_batches
 from gristmill.shards.damage import make_damage_error
 from gristmill.shards.formats.base import READ_ERRORS
@@ -63,8 +64,9 @@ class RowSources:
 def _find_sources(shard: RowShard, lane: OriginSources) -> NDArray[np.uint16]:
     """Find the source of each row of a shard, as a number in `lane.names`."""
     check_size(shard)
+    path = Path(shard.path if shard.origins is None else shard.origins)
     try:
-        files = np.concatenate([np.empty(0, np.uint64), *_read_first_files(Path(shard.path))])
+        files = np.concatenate([np.empty(0, np.uint64), *_read_first_files(path)])
     except READ_ERRORS as error:
         raise make_damage_error(shard.path, f"cannot be read: {error}", shard.folder) from error
     if len(files) != shard.rows:
@@ -81,6 +83,9 @@ def _find_sources(shard: RowShard, lane: OriginSources) -> NDArray[np.uint16]:
 
 def _read_first_files(path: Path) -> Iterator[NDArray[np.uint64]]:
     for batch in read_unchecked_batches(path):
+        if ORIGIN in batch.schema.names:  # a sample has one origin
+            yield batch.column(ORIGIN).field("file").to_numpy(zero_copy_only=False)
+            continue
         origins = batch.column(ORIGINS)
         origins.validate(full=True)
         files = origins.values.field("file").to_numpy(zero_copy_only=False)

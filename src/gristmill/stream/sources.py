@@ -16,14 +16,19 @@ import pyarrow as pa
 import xxhash
 
 from gristmill.core.errors import UsageError
+from gristmill.core.media import find_member, list_byte_columns
 from gristmill.core.names import check_choice
 from gristmill.core.records import INPUT_IDS
 from gristmill.shards.manifest import load_manifest
+from gristmill.stream.foreign_tars import describe_tars, names_tars
 from gristmill.stream.origin_sources import OriginSources
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from gristmill.shards.manifest import Manifest
     from gristmill.stream.arguments import StreamArguments
@@ -31,9 +36,9 @@ if TYPE_CHECKING:
     StreamData = str | os.PathLike[str] | Mapping[str, str | os.PathLike[str] | tuple[str | os.PathLike[str], float]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RowShard:
-    """A shard of token rows, with what a stream needs to know about it."""
+    """A shard of token rows or of samples, with what a stream needs to know about it."""
 
     path: str
     folder: str
@@ -49,6 +54,11 @@ class RowShard:
     """The schema of all shards of the dataset."""
     origin_sources: OriginSources | None = None
     """The sources of its rows, if it belongs to a mixed lane."""
+    format: str = "arrow"
+    origins: str | None = None
+    """The file of the origins of its samples, if it is a tar."""
+    starts: NDArray[np.int64] | None = None
+    """Where each sample of a tar of others begins, and where the last one ends."""
 
     @property
     def shares(self) -> Mapping[str, float]:
@@ -118,6 +128,8 @@ def list_sources(lanes: Iterable[Lane]) -> list[str]:
 
 def find_row_length(manifest: Manifest) -> int | None:
     """Find the number of tokens in each row; None: rows differ in length."""
+    if not manifest.holds_rows:
+        return None
     ids = manifest.schema.to_arrow().field(INPUT_IDS).type
     return int(ids.list_size) if pa.types.is_fixed_size_list(ids) else None
 
@@ -133,11 +145,12 @@ def _open(name: str, path: str, split: str | None, sources: Sequence[str] | None
         raise UsageError(
             f"datasets are streamed from a local folder, not from {path}", help="copy it to a local disk first"
         )
-    manifest = load_manifest(path)
-    if not manifest.holds_rows or manifest.format != "arrow":
-        raise UsageError(
-            f"{path} holds {manifest.kind}, not rows of tokens", help="add a `tokenize` step to its recipe, and `pack`"
-        )
+    starts: dict[str, NDArray[np.int64]] = {}
+    if names_tars(path):
+        path, manifest, starts = describe_tars(path)
+    else:
+        manifest = load_manifest(path)
+        _check_can_stream(path, manifest)
     split = _choose_split(path, manifest, split)
     of_split = manifest.splits.get(split, {})
     for source in sources or ():
@@ -145,7 +158,7 @@ def _open(name: str, path: str, split: str | None, sources: Sequence[str] | None
             raise make_fixed_weights_error(path, manifest, split)
         check_choice("sources", source, of_split)
     chosen = [source for source in of_split if sources is None or source in sources]
-    shards = _list_shards(name, path, manifest, split, chosen)
+    shards = _list_shards(name, path, manifest, split, chosen, starts)
     if weighted or (manifest.mixture is not None and len(chosen) > 1):
         lanes = [Lane(_make_lane_name(name, source), shards[source]) for source in chosen]
         default = manifest.mixture
@@ -180,12 +193,34 @@ def _choose_split(path: str, manifest: Manifest, split: str | None) -> str:
     return next(iter(manifest.splits))
 
 
+def _check_can_stream(path: str, manifest: Manifest) -> None:
+    """Refuse a dataset whose records cannot be read by number, or hold neither tokens nor bytes."""
+    if manifest.holds_rows and manifest.format == "arrow":
+        return
+    schema = manifest.schema.to_arrow()
+    if not list_byte_columns(schema):
+        raise UsageError(
+            f"{path} holds {manifest.kind}, not rows of tokens", help="add a `tokenize` step to its recipe, and `pack`"
+        )
+    is_indexed = manifest.format == "arrow" or any(find_member(field) for field in schema)
+    if manifest.format not in ("arrow", "webdataset") or not is_indexed:
+        raise UsageError(
+            f"{path} holds samples as {manifest.format}, which cannot be read at random",
+            help="write them with format: arrow or webdataset",
+        )
+
+
 def _list_shards(
-    name: str, folder: str, manifest: Manifest, split: str, sources: list[str]
+    name: str,
+    folder: str,
+    manifest: Manifest,
+    split: str,
+    sources: list[str],
+    starts: Mapping[str, NDArray[np.int64]],
 ) -> dict[str, list[RowShard]]:
     """List the shards with rows of each chosen source."""
     shards: dict[str, list[RowShard]] = {source: [] for source in sources}
-    root, schema = Path(folder).absolute(), manifest.shard_schema()
+    root, schema = Path(folder).absolute(), manifest.schema.to_arrow()
     mixed = OriginSources.of(manifest, split, name) if split in manifest.mixed else None
     first_row = 0
     for of_split, source, shard in manifest.shards():
@@ -202,6 +237,9 @@ def _list_shards(
                     first_row=first_row,
                     schema=schema,
                     origin_sources=mixed if manifest.is_mixed(split, source) else None,
+                    format=manifest.format,
+                    origins=str(shard.origins.below(root)) if shard.origins is not None else None,
+                    starts=starts.get(str(shard.below(root))),
                 )
             )
         first_row += shard.rows
@@ -216,6 +254,11 @@ def _check_alike(datasets: list[StreamDataset]) -> None:
     """Refuse datasets whose rows cannot be in one batch: they differ in length or tokenizer."""
     first = datasets[0]
     for dataset in datasets[1:]:
+        if first.manifest.holds_rows != dataset.manifest.holds_rows:
+            raise UsageError(
+                f"{first.name} holds {first.manifest.kind} and {dataset.name} {dataset.manifest.kind}",
+                help="stream rows of tokens and samples apart",
+            )
         lengths = find_row_length(first.manifest), find_row_length(dataset.manifest)
         if lengths[0] != lengths[1]:
             words = ["rows of different lengths" if length is None else f"rows of {length}" for length in lengths]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from gristmill.core.errors import EndlessStreamError, OutOfRangeError, UsageError
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from gristmill.stream.collate import Batch
     from gristmill.stream.mixing import MixtureLike
+    from gristmill.stream.samples.sample_rows import SampleRows
     from gristmill.stream.sources import StreamData
     from gristmill.stream.state import StreamState
     from gristmill.stream.where import RowOrigins
@@ -59,7 +61,14 @@ class Stream:
             definition: without this, the stream is one pass.
         max_epochs: Refuse an end that reads a source more often: a number, or one for each source.
         drop_last: Leave out the rows of an incomplete last batch. False: fill it up with empty rows.
-        collate: What a batch holds.
+        collate: What a batch of tokens holds.
+        decode: For samples, what becomes of images: "numpy" (the default; height, width and 3 channels of 8 bits),
+            "pil", "bytes" (as they are stored), or a function of the bytes.
+        transform: For samples, a function of each sample, a dict of its columns; it runs where batches are made.
+        on_error: What to do with a sample that cannot be decoded or transformed: "raise", or "replace" it by another
+            one, chosen by a hash of seed, row and attempt.
+
+    `data` may also name tars of samples that were not written here: `Stream("shards/a-{000..099}.tar")`.
     """
 
     def __init__(
@@ -79,6 +88,9 @@ class Stream:
         max_epochs: float | Mapping[str, float] | None = None,
         drop_last: bool = False,
         collate: Collate | None = None,
+        decode: str | Callable[[bytes], Any] | None = None,
+        transform: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        on_error: str = "raise",
     ) -> None:
         self.arguments = StreamArguments(
             data=data,
@@ -95,6 +107,9 @@ class Stream:
             max_epochs=max_epochs,
             drop_last=drop_last,
             collate=collate,
+            decode=decode,
+            transform=transform,
+            on_error=on_error,
         )
         self._open()
         self.reader.table.check_sizes()
@@ -117,16 +132,25 @@ class Stream:
         """Sources that the dataset's mixture leaves out, and why."""
         self.collate = arguments.collate or Collate()
         self.sources = list_sources(self.lanes)
-        self.reader = RowReader(
-            self.lanes,
-            self.order,
-            self.sources,
-            self.collate,
-            choose_pad_id(self.collate, self.datasets[0].manifest.tokenizer),
-            row_length=self.row_length,
-            num_rows=self.num_rows,
-            shuffle=arguments.shuffle,
-        )
+        self.holds_samples = not self.datasets[0].manifest.holds_rows
+        """Whether rows are samples, not tokens."""
+        _check_kind(arguments, holds_samples=self.holds_samples)
+        self.reader: RowReader | SampleRows
+        if self.holds_samples:
+            from gristmill.stream.samples.sample_rows import SampleRows  # noqa: PLC0415  (few streams are of samples)
+
+            self.reader = SampleRows(self.lanes, self.order, self.sources, arguments, self.num_rows)
+        else:
+            self.reader = RowReader(
+                self.lanes,
+                self.order,
+                self.sources,
+                self.collate,
+                choose_pad_id(self.collate, self.datasets[0].manifest.tokenizer),
+                row_length=self.row_length,
+                num_rows=self.num_rows,
+                shuffle=arguments.shuffle,
+            )
         self.accounting = Accounting(self.lanes, self.order, self.sources, self.left_out)
         """What was read so far, compared with the plan."""
         self.first_row = 0
@@ -203,7 +227,7 @@ class Stream:
         start = row + rank * batch_size
         rows = np.arange(start, start + batch_size)
         next_row = self.passes.batch_end(row, batch_size * world_size)
-        if not self.arguments.shuffle:
+        if not self.arguments.shuffle or not isinstance(self.reader, RowReader):
             return self.take(rows, first_row=row, next_row=next_row, end=self.passes.end_of(row), new=new)
         # This reader's next batch is `step` rows further on: the other readers make those between.
         read_ahead, step = self.reader.read_ahead, batch_size * world_size * num_readers
@@ -331,9 +355,26 @@ class Stream:
         seed, shuffle = self.arguments.seed, self.arguments.shuffle
         return make_state(row, self.order, seed=seed, shuffle=shuffle, dataset_hash=self.dataset_hash)
 
+    def samples(self, rows: NDArray[np.int64]) -> list[dict[str, Any]]:
+        """Return the samples of some rows, one dict each, decoded and transformed."""
+        if isinstance(self.reader, RowReader):
+            raise UsageError("the rows of this stream are tokens, not samples", help="use rows() or take()")
+        return self.reader.take_samples(np.asarray(rows, np.int64))
+
     def __reduce__(self) -> tuple[Any, ...]:
         counts = self.accounting.workers
         return _reopen, (self.arguments, self.dataset_hash, self.first_row, self.position, counts)
+
+
+def _check_kind(arguments: StreamArguments, *, holds_samples: bool) -> None:
+    """Refuse arguments that the rows of this stream do not have."""
+    if holds_samples:
+        if arguments.decode is None:
+            msgspec.structs.force_setattr(arguments, "decode", "numpy")
+        if arguments.collate is not None or arguments.tokens is not None or arguments.weights_in == "tokens":
+            raise UsageError("samples have no tokens: collate, tokens and weights_in are for rows of tokens")
+    elif arguments.decode is not None or arguments.transform is not None or arguments.on_error != "raise":
+        raise UsageError("decode, transform and on_error are for samples, and these are rows of tokens")
 
 
 def _reopen(

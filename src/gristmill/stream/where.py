@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gristmill.shards.dataset import Dataset, Origin
     from gristmill.stream.row_order import RowOrder
     from gristmill.stream.row_table import RowTable
+    from gristmill.stream.samples.sample_shards import SampleShards
     from gristmill.stream.sources import RowShard
 
 
@@ -39,7 +40,9 @@ class RowOrigins:
     documents: list[Document]
 
 
-def find_origins(order: RowOrder, table: RowTable, rows: range, first_row: int, batch_size: int) -> list[RowOrigins]:
+def find_origins(
+    order: RowOrder, table: RowTable | SampleShards, rows: range, first_row: int, batch_size: int
+) -> list[RowOrigins]:
     """Find the documents of some rows of the step that begins at `first_row`."""
     ordered = order(np.array(rows, dtype=np.int64))
     numbers = table.shards_of(ordered.indices)
@@ -52,7 +55,7 @@ def find_origins(order: RowOrder, table: RowTable, rows: range, first_row: int, 
             datasets[shard.folder] = open_dataset(shard.folder)
         dataset = datasets[shard.folder]
         record = shard.first_row + shard_row
-        lengths = dataset[record][LENGTHS].tolist()
+        lengths = dataset[record][LENGTHS].tolist() if dataset.manifest.holds_rows else [0]
         documents = [Document(*pair) for pair in zip(dataset.origins(record), lengths, strict=True)]
         origins.append(
             RowOrigins(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,7 +21,15 @@ if TYPE_CHECKING:
     from gristmill.stream.collate import Batch
     from gristmill.stream.stream import Stream
 
-Row = dict[str, torch.Tensor]
+Row = dict[str, Any]
+
+
+def _to_tensors(sample: dict[str, Any]) -> Row:
+    """Make tensors of the arrays of a sample."""
+    return {
+        name: torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value
+        for name, value in sample.items()
+    }
 
 
 class TorchRows(Dataset[Row]):
@@ -63,6 +71,8 @@ class TorchRows(Dataset[Row]):
         rows = np.where(rows < 0, rows + num_rows, rows)
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < num_rows:
             raise OutOfRangeError(f"rows {list(indices)} of {num_rows}")
+        if self.stream.holds_samples:
+            return [_to_tensors(sample) for sample in self.stream.samples(rows)]
         batch = self.stream.take(rows, first_row=0, next_row=0)
         self._count(batch)
         tensors = {name: torch.from_numpy(array) for name, array in batch.items()}

@@ -1,0 +1,61 @@
+"""Batches of samples: arrays of equal shapes become one array, everything else a list.
+
+Each sample is copied once, into its place in the array of the batch, which a trainer may want in pinned memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+def join_samples(samples: Sequence[dict[str, Any]], new: Callable[..., Any]) -> dict[str, Any]:
+    """Join samples into a batch, column by column; a column that a sample lacks is left out of the batch.
+
+    >>> batch = join_samples([{"x": np.zeros(2), "n": 1}, {"x": np.ones(2), "n": 2}], np.empty)
+    >>> batch["x"].shape, batch["n"].tolist()
+    ((2, 2), [1, 2])
+    """
+    names = [name for name in samples[0] if all(name in sample for sample in samples)]
+    return {name: _join_values([sample[name] for sample in samples], new) for name in names}
+
+
+def _join_values(values: list[Any], new: Callable[..., Any]) -> Any:
+    first = values[0]
+    if isinstance(first, np.ndarray):
+        if all(isinstance(value, np.ndarray) and value.shape == first.shape for value in values):
+            kind = np.result_type(*{value.dtype for value in values})
+            joined = new((len(values), *first.shape), str(kind))
+            for number, value in enumerate(values):
+                joined[number] = value
+            return joined
+        return values
+    if hasattr(first, "new_empty") and all(getattr(value, "shape", None) == first.shape for value in values):
+        joined = first.new_empty((len(values), *first.shape))  # tensors, without importing torch
+        for number, value in enumerate(values):
+            joined[number] = value
+        return joined
+    if all(type(value) in (int, float, bool) for value in values):
+        return np.array(values)
+    return values
+
+
+def make_blank(sample: dict[str, Any]) -> dict[str, Any]:
+    """Make a sample that only fills up a batch: the shapes of another one, and zeros."""
+    return {name: _make_blank_value(value) for name, value in sample.items()}
+
+
+def _make_blank_value(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return np.zeros_like(value)
+    if hasattr(value, "new_zeros"):
+        return value.new_zeros(value.shape)
+    if isinstance(value, (str, bytes, int, float, bool, list, dict)):
+        return type(value)()
+    if hasattr(value, "point"):  # a Pillow image
+        return value.point(lambda _: 0)
+    return value

@@ -1,0 +1,159 @@
+"""Batches of samples by their rows: read, decoded and transformed where the batch is made, in a loader's worker.
+
+Row p is the same sample whatever was read before it. A sample that fails raises, or is replaced by another one of its
+lane, chosen by a hash of the seed, the row and the attempt: so the order stays a function of the row alone.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gristmill.core.errors import GristmillError, SampleError, UsageError
+from gristmill.core.media import IMAGE_EXTENSIONS, list_image_columns
+from gristmill.core.seeds import derive_key
+from gristmill.stream.collate import Batch
+from gristmill.stream.row_sources import RowSources
+from gristmill.stream.samples.sample_batch import join_samples, make_blank
+from gristmill.stream.samples.sample_shards import SampleShards
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from gristmill.stream.arguments import StreamArguments
+    from gristmill.stream.row_order import RowOrder
+    from gristmill.stream.sources import Lane
+
+_MAX_ATTEMPTS = 16
+"""After this many replacements failed too, the sample fails: then it is not the samples."""
+
+
+class SampleRows:
+    """Makes batches of the samples of a stream. Threads may use it together."""
+
+    def __init__(
+        self,
+        lanes: list[Lane],
+        order: RowOrder,
+        sources: list[str],
+        arguments: StreamArguments,
+        num_rows: int | None,
+    ) -> None:
+        self._shards = [shard for lane in lanes for shard in lane.shards]
+        self._order = order
+        self._sources = sources
+        self._arguments = arguments
+        self._num_rows = num_rows
+        self._image_columns = _find_image_columns(self._shards[0].schema if self._shards else None)
+        self.num_replaced = 0
+        """The number of samples that were replaced in this process."""
+        self.close_files()
+
+    def close_files(self) -> None:
+        """Close all shards. Each is opened again when one of its samples is needed."""
+        self._process = os.getpid()
+        self.table = SampleShards(self._shards)
+        self._row_sources = RowSources(self._shards, self._sources)
+
+    def take(
+        self,
+        rows: NDArray[np.int64],
+        *,
+        first_row: int,
+        next_row: int,
+        end: int | None = None,
+        new: Callable[..., Any] = np.empty,
+    ) -> Batch:
+        """Make a batch of any rows in any order, for the step that ends before `next_row`.
+
+        Rows from `end` on are blank samples, with the shapes of the first sample of the step.
+        """
+        end = self._num_rows if end is None else end
+        is_real = np.ones(len(rows), bool) if end is None else rows < end
+        samples = self.take_samples(rows[is_real])
+        if len(samples) < len(rows):
+            model = samples[0] if samples else self.take_samples(np.array([first_row]))[0]
+            samples += [make_blank(model) for _ in range(len(rows) - len(samples))]
+        batch = Batch(join_samples(samples, new))
+        batch.first_row = first_row
+        batch.next_row = next_row if end is None else min(next_row, end)
+        indices = np.where(is_real, self._order(rows).indices, -1)
+        shards = np.where(is_real, self.table.shards_of(indices), -1)
+        batch.sources = self._row_sources(shards, indices)
+        batch.tokens = np.zeros(len(rows), np.int64)
+        batch.num_positions = 0
+        return batch
+
+    def take_samples(self, rows: NDArray[np.int64]) -> list[dict[str, Any]]:
+        """Return the samples of some rows, decoded and transformed."""
+        if self._process != os.getpid():  # a forked process must not share the lock and the files of its parent
+            self.close_files()
+        ordered = self._order(rows)
+        numbers = zip(rows.tolist(), ordered.lanes.tolist(), ordered.indices.tolist(), strict=True)
+        return [self._take_sample(row, lane, index) for row, lane, index in numbers]
+
+    def _take_sample(self, row: int, lane: int, index: int) -> dict[str, Any]:
+        can_replace = self._arguments.on_error == "replace"
+        for attempt in range(_MAX_ATTEMPTS + 1):
+            record = self.table.read(index)
+            try:
+                return self._prepare(record)
+            except Exception as error:
+                if isinstance(error, UsageError) or not can_replace or attempt == _MAX_ATTEMPTS:
+                    raise self._make_error(row, index, error) from error
+            self.num_replaced += 1
+            index = self._choose_replacement(row, lane, attempt)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _choose_replacement(self, row: int, lane: int, attempt: int) -> int:
+        """Choose the sample in the place of one that failed: a function of the seed, the row and the attempt alone."""
+        number = derive_key(self._arguments.seed, f"replace/{row}/{attempt}") % int(self._order.sizes[lane])
+        return int(self._order.sizes[:lane].sum()) + number
+
+    def _prepare(self, record: dict[str, Any]) -> dict[str, Any]:
+        decode, transform = self._arguments.decode, self._arguments.transform
+        if decode != "bytes":
+            for name in self._image_columns if self._image_columns is not None else _list_image_members(record):
+                if record.get(name) is not None:
+                    record[name] = _decode(record[name], decode)
+        if transform is None:
+            return record
+        sample = transform(record)
+        if not isinstance(sample, dict):
+            raise UsageError(
+                f"transform returned {type(sample).__name__}, not a dict",
+                help="return the sample as a dict; on_error='replace' takes another one for a sample that raises",
+            )
+        return sample
+
+    def _make_error(self, row: int, index: int, error: Exception) -> Exception:
+        shard = self.table.shards[int(self.table.shards_of(np.array([index]))[0])]
+        if isinstance(error, GristmillError):
+            error.add_note(f"in row {row:,} of the stream, from {shard.path}")
+            return error
+        return SampleError(
+            f"row {row:,} of the stream cannot be used: {type(error).__name__}: {error}",
+            help=f"it is in {shard.path}; Stream(…, on_error='replace') takes another sample in its place",
+        )
+
+
+def _find_image_columns(schema: Any) -> list[str] | None:
+    """Find the columns of images; None if only a sample can tell."""
+    return list_image_columns(schema) if schema is not None and len(schema) else None
+
+
+def _list_image_members(record: dict[str, Any]) -> list[str]:
+    return [name for name in record if name.rpartition(".")[2] in IMAGE_EXTENSIONS]
+
+
+def _decode(content: bytes, decode: Any) -> Any:
+    if callable(decode):
+        return decode(content)
+    from gristmill.images.codec import decode_image  # noqa: PLC0415  (raw bytes need no Pillow)
+
+    image = decode_image(content)
+    return np.asarray(image) if decode == "numpy" else image

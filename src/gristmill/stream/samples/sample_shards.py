@@ -1,0 +1,179 @@
+"""One stored sample by its number in its shard, as a dict of its columns.
+
+An Arrow shard is mapped. Of a tar, the bytes of a sample are one range of the file, read with one call that moves no
+file position, so threads may share it. Where ranges begin is known from the side file of the shard, or for tars of
+others from an index (`foreign_tars`): 8 bytes a sample.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+import numpy as np
+
+from gristmill.core.errors import CorruptStreamError
+from gristmill.core.media import IMAGE_EXTENSIONS
+from gristmill.core.records import KEY, ORIGIN, OTHER_FIELDS
+from gristmill.shards.arrow_stream import ORIGINS_SCHEMA, SAMPLE_BYTES, read_mapped_batches
+from gristmill.shards.damage import make_damage_error
+from gristmill.shards.formats.arrow import ArrowShard
+from gristmill.shards.formats.base import READ_ERRORS
+from gristmill.shards.formats.tar import decode_laid_out
+from gristmill.shards.formats.tar_members import MemberLayout
+from gristmill.storage.tar_scan import TarScan, split_sample_name
+from gristmill.stream.shard_blocks import check_size
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gristmill.stream.sources import RowShard
+
+_MAX_OPEN = 256
+"""The most tars that are open at a time in a process."""
+
+
+class _Shard(Protocol):
+    def read(self, row: int) -> dict[str, Any]: ...
+
+
+class SampleShards:
+    """The samples of all shards of a stream. Threads may use it together."""
+
+    def __init__(self, shards: list[RowShard]) -> None:
+        self.shards = shards
+        self.ends = np.cumsum([shard.rows for shard in shards], dtype=np.int64)
+        self._open: OrderedDict[int, _Shard] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def check_sizes(self) -> None:
+        """Raise an error that names the first shard that is missing or too short."""
+        for shard in self.shards:
+            check_size(shard)
+
+    def shards_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of each sample's shard."""
+        return np.searchsorted(self.ends, indices, side="right")
+
+    def read(self, index: int) -> dict[str, Any]:
+        """Read a sample by its index among the samples of all shards."""
+        number = int(np.searchsorted(self.ends, index, side="right"))
+        shard = self.shards[number]
+        try:
+            record = self._find_open(number).read(index - int(self.ends[number]) + shard.rows)
+        except (*READ_ERRORS, CorruptStreamError) as error:
+            raise make_damage_error(shard.path, f"cannot be read: {error}", shard.folder) from error
+        record.pop(ORIGIN, None)
+        if record.get(OTHER_FIELDS) is None:
+            record.pop(OTHER_FIELDS, None)
+        return record
+
+    def _find_open(self, number: int) -> _Shard:
+        with self._lock:
+            opened = self._open.pop(number, None)
+            if opened is None:
+                opened = _open_shard(self.shards[number])
+            self._open[number] = opened
+            if len(self._open) > _MAX_OPEN:
+                self._open.popitem(last=False)  # closed by the last thread that reads it
+            return opened
+
+
+def _open_shard(shard: RowShard) -> _Shard:
+    check_size(shard)
+    if shard.starts is not None:
+        return _TarRanges(shard, shard.starts, None)
+    if shard.format == "arrow":
+        return _ArrowSamples(shard)
+    return _TarRanges(shard, _read_starts(shard), MemberLayout.find(shard.schema))
+
+
+class _ArrowSamples:
+    """The rows of a mapped Arrow shard."""
+
+    def __init__(self, shard: RowShard) -> None:
+        self._shard = ArrowShard(Path(shard.path), shard.schema)
+
+    def read(self, row: int) -> dict[str, Any]:
+        return self._shard.row(row)
+
+
+class _TarRanges:
+    """The samples of a tar, as ranges of its bytes."""
+
+    def __init__(self, shard: RowShard, starts: NDArray[np.int64], layout: MemberLayout | None) -> None:
+        self._starts = starts
+        self._layout = layout
+        self._descriptor = os.open(shard.path, os.O_RDONLY)
+
+    def __del__(self) -> None:
+        # The last thread that reads the shard closes it, whenever that is.
+        if hasattr(self, "_descriptor"):
+            os.close(self._descriptor)
+
+    def read(self, row: int) -> dict[str, Any]:
+        start, stop = int(self._starts[row]), int(self._starts[row + 1])
+        data = os.pread(self._descriptor, stop - start, start)
+        if len(data) != stop - start:
+            raise EOFError("the tar is shorter than its index")
+        contents = _read_members(data)
+        return decode_laid_out(contents, self._layout) if self._layout is not None else _decode_foreign(contents)
+
+
+def _read_members(data: bytes) -> dict[str, bytes]:
+    """Read the members of one sample by extension, and its key."""
+    # A sample is followed by other samples, not by the end mark of a tar.
+    scan = TarScan(io.BytesIO(data + bytes(1024)))
+    contents: dict[str, bytes] = {}
+    key: str | None = None
+    for member in scan.members():
+        parts = split_sample_name(member.name) if member.isreg() else None
+        if parts is None:
+            continue
+        key = parts[0] if key is None else key
+        content = scan.content(member)
+        if content is None or parts[0] != key:
+            raise EOFError(f"{member.name!r} is not where the index says")
+        contents.setdefault(parts[1].lower(), content)
+    if key is None or scan.fault is not None:
+        raise EOFError(scan.fault or "there is no sample where the index says")
+    contents[KEY] = key.encode()
+    return contents
+
+
+def _decode_foreign(contents: dict[str, bytes]) -> dict[str, Any]:
+    """Decode the members of a sample by their extensions, as webdataset does; others stay bytes."""
+    record: dict[str, Any] = {KEY: contents.pop(KEY).decode()}
+    for name, content in contents.items():
+        last = name.rpartition(".")[2]
+        if last in IMAGE_EXTENSIONS:
+            record[name] = content
+        elif last == "json":
+            record[name] = msgspec.json.decode(content)
+        elif last in ("txt", "text", "caption"):
+            record[name] = content.decode()
+        elif last in ("cls", "id", "index"):
+            record[name] = int(content)
+        else:
+            record[name] = content
+    return record
+
+
+def _read_starts(shard: RowShard) -> NDArray[np.int64]:
+    """Read where each sample of a tar begins, and where the last one ends, from the side file of the shard."""
+    if shard.origins is None:
+        raise ValueError("it has no index: it was not written as samples")
+    sizes = [
+        batch.column(SAMPLE_BYTES).to_numpy(zero_copy_only=False)
+        for batch in read_mapped_batches(Path(shard.origins), ORIGINS_SCHEMA)
+        if SAMPLE_BYTES in batch.schema.names
+    ]
+    starts = np.concatenate([[0], np.cumsum(np.concatenate(sizes), dtype=np.int64)]) if sizes else np.zeros(1, np.int64)
+    if len(starts) != shard.rows + 1 or starts[-1] > shard.bytes:
+        raise ValueError(f"its index has {len(starts) - 1} samples, not {shard.rows}")
+    return starts
