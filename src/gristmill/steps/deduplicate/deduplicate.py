@@ -14,9 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.errors import UsageError
+from gristmill.core.media import list_image_columns
 from gristmill.core.names import find_nearest
 from gristmill.core.records import RECORD, TEXT, SourceFile, StepResult
 from gristmill.core.step import GlobalStep, LocalStep, StepPosition, check_choices
+from gristmill.images.codec import describe_codecs
+from gristmill.images.perceptual import SIGNATURE_BYTES
 from gristmill.steps.read import Read, list_source_files, plan_schema, with_detected_format
 from gristmill.steps.records.columns import require_column
 from gristmill.steps.records.content import require_content
@@ -35,11 +38,13 @@ DUPLICATE_COUNT = "duplicate_count"
 AGAINST = "deduplicate.against"
 """The name in the place of a source's, in the origins of the documents of `against`."""
 
-Kind = Literal["near", "exact"]
+Kind = Literal["near", "exact", "image"]
 Verify = Literal["text", "signature"]
 KINDS: tuple[str, ...] = get_args(Kind)
 VERIFY: tuple[str, ...] = get_args(Verify)
 _MAX_NGRAM = 64
+MAX_IMAGE_DISTANCE = 24
+"""Beyond this, bands have so few bits that most images would be compared with most others."""
 _MAX_PERMUTATIONS = 4096
 _MIN_RECALL = 0.5
 
@@ -50,7 +55,8 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
     Equal texts, or samples without a text whose bytes are equal, are dropped as `duplicate`. With `kind: near` (the
     default), similar texts are dropped too, as `near_duplicate`: those whose set of word `ngram`s has a Jaccard
     similarity of at least `threshold` with that of the survivor itself. Texts with fewer than `ngram` words are
-    compared exactly.
+    compared exactly. With `kind: image`, images whose perceptual hashes differ in at most `max_distance` of 256 bits
+    from that of the survivor, and have nearly its colours, are dropped as `near_duplicate`.
 
     The survivor is the one whose source comes first in `prefer`, then the longest (`prefer_longest`), then the first by
     source, file and position. `against` names a dataset or files whose documents always survive: their copies are
@@ -80,6 +86,8 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
     not_fingerprinted: ClassVar[tuple[str, ...]] = ("max_source_loss", "max_cluster", "partition_bytes")
 
     kind: Kind = "near"
+    max_distance: int = 12
+    """For `kind: image`: the most bits of 256 in which the perceptual hashes of two images may differ."""
     threshold: float = 0.8
     ngram: int = 5
     bands: int = 18
@@ -106,6 +114,8 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
         for name in ("ngram", "bands", "rows", "max_cluster", "partition_bytes"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not 0 <= self.max_distance <= MAX_IMAGE_DISTANCE:
+            raise UsageError(f"max_distance must be from 0 to {MAX_IMAGE_DISTANCE}, not {self.max_distance}")
         if self.ngram > _MAX_NGRAM:
             raise UsageError(f"ngram must be at most {_MAX_NGRAM}, not {self.ngram}")
         if self.bands * self.rows > _MAX_PERMUTATIONS:
@@ -129,6 +139,21 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
                 "the pairs with just this similarity",
                 help=f"use at most {max(rows, 1)} rows, or more bands",
             )
+
+    @property
+    def num_band_keys(self) -> int:
+        """The number of keys by which candidates of a document are found."""
+        # Hashes that differ in d bits have one of d + 1 bands in common.
+        return self.max_distance + 1 if self.kind == "image" else self.bands
+
+    @property
+    def sketch_bytes(self) -> int:
+        """The bytes of a document that pairs are compared by."""
+        return SIGNATURE_BYTES if self.kind == "image" else self.bands * self.rows
+
+    @property
+    def fingerprint_versions(self) -> object:
+        return [self.version, describe_codecs()] if self.kind == "image" else self.version
 
     def estimate_recall(self, similarity: float) -> float:
         """Return the probability that two documents of this similarity are compared at all."""
@@ -160,6 +185,11 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         if self.kind == "near":
             require_column(self.name, TEXT, schema)
+        if self.kind == "image" and not list_image_columns(schema):
+            raise UsageError(
+                "deduplicate: kind: image needs a column of images",
+                help=f"there are {', '.join(schema.names)}; kind: exact compares bytes",
+            )
         require_content(self.name, schema)
         if not self.count:
             return schema

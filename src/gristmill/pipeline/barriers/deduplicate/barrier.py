@@ -108,7 +108,7 @@ class Deduplication:
         context = CompareContext.extend(self._sign_context, documents=documents)
         copies = self._find_copies(signed, context)
         near = Removals.none()
-        if self._step.kind == "near" and signed:
+        if self._step.kind != "exact" and signed:
             near = self._find_near_duplicates(signed, copies, context)
         # Reference documents stay even where they are copies of each other.
         is_removable = copies.documents >= documents.num_reference
@@ -126,8 +126,16 @@ class Deduplication:
 
     def _sign_units(self) -> list[SignedUnit]:
         num_digests = self._count_partitions(DIGEST.itemsize)
-        num_keys = self._count_partitions(KEY.itemsize, self._step.bands)
-        parameters = [self._step.kind, self._step.ngram, self._step.bands, self._step.rows, num_digests, num_keys]
+        num_keys = self._count_partitions(KEY.itemsize, self._step.num_band_keys)
+        parameters: list[object] = [
+            self._step.kind,
+            self._step.ngram,
+            self._step.bands,
+            self._step.rows,
+            num_digests,
+            num_keys,
+        ]
+        parameters += [self._step.max_distance, self._step.fingerprint_versions] if self._step.kind == "image" else []
         if self._step.kind == "near" and self._units:
             # Kernels that are not in the cache yet are compiled here once, and not by every worker at the same time.
             self._step.minhash.sign(pa.array(["warm"], TEXT_TYPE))
@@ -153,7 +161,7 @@ class Deduplication:
             ),
             num_reference=sum(unit.num_rows for unit in self._units if unit.is_reference),
             prefer_longest=self._step.prefer_longest,
-            num_permutations=self._step.bands * self._step.rows,
+            num_permutations=self._step.sketch_bytes,
         )
 
     def _find_copies(self, signed: Sequence[SignedUnit], context: CompareContext) -> Removals:
@@ -194,7 +202,7 @@ class Deduplication:
 
     def _choose_removals(self, alike: SimilarPairs, context: CompareContext) -> Removals:
         documents, round_numbers = context.documents, itertools.count(1)
-        if self._step.verify == "signature":
+        if self._step.verify == "signature" or self._step.kind == "image":
             return SimilarityGraph(alike.pairs, documents.ranks).removals(alike.similarities, documents.num_reference)
 
         def compare_texts(pairs: Pairs) -> NDArray[np.float64]:

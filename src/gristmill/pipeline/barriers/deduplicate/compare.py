@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from gristmill.images.perceptual import HASH_BITS, measure_similarities
 from gristmill.pipeline.barriers.deduplicate.record_files import ALIKE, PAIR, make_records, write_records
 from gristmill.pipeline.stages.outputs.split_files import OutputStem
 from gristmill.shards.manifest import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
@@ -101,13 +102,25 @@ def _find_alike_pairs(
     documents: Documents, step: Deduplicate, pairs: Pairs, report: Callable[[int], object]
 ) -> tuple[NDArray[np.void], int]:
     """Give the pairs that neither sketches nor texts reject, and the number of pairs whose texts were compared."""
-    values = estimate_similarities(documents.sketches(pairs.first), documents.sketches(pairs.second))
+    sketches = documents.sketches(pairs.first), documents.sketches(pairs.second)
+    if step.kind == "image":  # the whole hashes are compared, so there is nothing left to verify
+        return _find_alike_images(step, pairs, *sketches), 0
+    values = estimate_similarities(*sketches)
     classified = classify_pairs(step, values)
     undecided = classified.undecided
     indices = np.flatnonzero(undecided)
     _compare_texts(documents, step, pairs, indices, values, report)
     is_alike = classified.alike | (undecided & (values >= step.threshold))
     return _make_alike_records(pairs, values, undecided)[is_alike], len(indices)
+
+
+def _find_alike_images(
+    step: Deduplicate, pairs: Pairs, first: NDArray[np.uint8], second: NDArray[np.uint8]
+) -> NDArray[np.void]:
+    """Give the pairs of images that are alike."""
+    values = measure_similarities(first, second)
+    is_alike = values >= 1 - step.max_distance / HASH_BITS
+    return _make_alike_records(pairs, values, np.ones(len(pairs), dtype=bool))[is_alike]
 
 
 def _make_alike_records(pairs: Pairs, values: NDArray[np.float64], is_exact: NDArray[np.bool_]) -> NDArray[np.void]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from gristmill.core.records import ORIGIN, TEXT
+from gristmill.core.records import ORIGIN
 from gristmill.core.seeds import find_ranges
 from gristmill.pipeline.barriers.deduplicate.documents import DOCUMENT
 from gristmill.pipeline.barriers.deduplicate.record_files import (
@@ -26,6 +26,7 @@ from gristmill.pipeline.barriers.deduplicate.record_files import (
 from gristmill.pipeline.stages.outputs.split_files import OutputStem
 from gristmill.shards.manifest import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
 from gristmill.steps.deduplicate.digests import digest_texts
+from gristmill.steps.deduplicate.signatures import sign_batch
 from gristmill.steps.records.content import read_content
 from gristmill.text.buffers import get_text_buffers
 
@@ -82,14 +83,14 @@ def run_sign(task: Task, context: Context) -> SignedUnit:
                 halves = digest_texts(read_content(batch))
                 digests = make_records(DIGEST, high=halves[:, 0], low=halves[:, 1], row=rows)
                 digest_file.scatter(digests, find_ranges(halves[:, 0], sign.num_digest_partitions))
-                if stage.step.kind == "near":
-                    signed = stage.step.minhash.sign(batch.column(TEXT))
+                if stage.step.kind != "exact":
+                    signed = sign_batch(stage.step, batch)
                     descriptions["num_shingles"] = np.minimum(signed.counts, 2**32 - 1)
                     descriptions["sketch"][signed.rows] = num_sketches + np.arange(len(signed.rows))
                     num_sketches += len(signed.rows)
                     sketches.add(signed.sketches)
                     keys = signed.keys.reshape(-1)
-                    band_keys = make_records(KEY, key=keys, row=np.repeat(rows[signed.rows], stage.step.bands))
+                    band_keys = make_records(KEY, key=keys, row=np.repeat(rows[signed.rows], stage.step.num_band_keys))
                     key_file.scatter(band_keys, find_ranges(keys, sign.num_key_partitions))
                 documents.add(descriptions)
                 row += batch.num_rows
