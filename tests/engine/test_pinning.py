@@ -1,6 +1,7 @@
 """Places of workers: one CPU or one NUMA node each, of those that may be used; unpinned where it cannot be done."""
 
 import os
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -120,6 +121,19 @@ def test_workers_are_bound_to_their_place(monkeypatch, node):
     ((cpus, policy),) = gm.parallel_map(function, [0], workers=1, pin="numa")
     assert cpus == {cpu}
     assert policy in (["prefer:0", "default"] if node == 0 else ["default"])
+
+
+@needs_linux
+@pytest.mark.parametrize("pin", ["cores", "numa"])
+def test_a_mask_that_was_set_outside_is_respected(pin):
+    """As `taskset` sets it, or the CPU set of a container."""
+    cpu = max(os.sched_getaffinity(0))
+    call = f"gm.parallel_map(lambda n: sorted(os.sched_getaffinity(0)), range(4), workers=2, pin={pin!r})"
+    script = f"import os; os.sched_setaffinity(0, [{cpu}]); import gristmill as gm; print({call})"
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str([[cpu]] * 4)
+    assert ("one NUMA node" in done.stderr) == (pin == "numa")
 
 
 @needs_linux

@@ -1,12 +1,21 @@
 """A run stays in the process only if every condition holds; wherever it runs, it leaves the same bytes."""
 
+import gc
 import gzip
 import json
+import locale
+import logging
 import os
+import random
 import signal
 import sys
+import threading
+import warnings
 
+import numpy as np
+import pyarrow as pa
 import pytest
+from gristmill_testing.small_tokenizers import trained
 
 import gristmill as gm
 from gristmill.core.recipe import Source
@@ -16,7 +25,19 @@ from gristmill.pipeline.planning.placement import in_process
 from gristmill.pipeline.planning.plan import make_plan
 from gristmill.pipeline.run import run_recipe
 from gristmill.pipeline.stages.options import RunOptions
-from gristmill.steps import Deduplicate, Length, Map, Read, Render, Split, Write
+from gristmill.steps import (
+    Deduplicate,
+    GopherRepetition,
+    Language,
+    Length,
+    Map,
+    Pack,
+    Read,
+    Render,
+    Split,
+    Tokenize,
+    Write,
+)
 
 LINES = [json.dumps({"n": n, "text": f"document number {n} has some words"}) for n in range(50)]
 
@@ -157,12 +178,38 @@ def test_records_from_python_stay_too(inputs):
     assert json.loads(events.read_text().splitlines()[0])["where"] == "in this process, because the input is small"
 
 
-def test_nothing_of_the_callers_process_is_changed(inputs):
-    before = dict(os.environ), list(sys.meta_path), {n: signal.getsignal(n) for n in signal.valid_signals()}
-    cwd, path = os.getcwd(), list(sys.path)
-    gm.run(recipe_of(inputs, Length(min_chars=3)), progress=False)
-    assert (dict(os.environ), list(sys.meta_path), {n: signal.getsignal(n) for n in signal.valid_signals()}) == before
-    assert (os.getcwd(), list(sys.path)) == (cwd, path)
+def describe_process():
+    """What a caller's program may have set, and what workers set for themselves."""
+    umask = os.umask(0o22)
+    os.umask(umask)
+    return {
+        "environment": dict(os.environ),
+        "imports": [*sys.meta_path, *sys.path_hooks, *sys.path],
+        "pandas": sys.modules.get("pandas", "not loaded"),
+        "signals": {number: signal.getsignal(number) for number in signal.valid_signals()},
+        "hooks": [sys.excepthook, threading.excepthook, sys.unraisablehook, sys.gettrace(), sys.getprofile()],
+        "folder": os.getcwd(),
+        "locale": locale.setlocale(locale.LC_ALL),
+        "umask": umask,
+        "threads": [pa.cpu_count(), pa.io_thread_count(), os.sched_getaffinity(0)],
+        "recursion": sys.getrecursionlimit(),
+        "collector": [gc.isenabled(), gc.get_threshold()],
+        "streams": [sys.stdin, sys.stdout, sys.stderr],
+        "logging": [logging.getLogger().handlers[:], logging.getLogger("gristmill").handlers[:], warnings.filters[:]],
+        "random": [random.getstate(), str(np.random.get_state())],
+    }
+
+
+def test_nothing_of_the_callers_process_is_changed(inputs, tmp_path):
+    trained(tmp_path / "tokenizer")
+    steps = [Length(min_chars=3), GopherRepetition(), Language(languages=["en"], min_score=0), Deduplicate()]
+    steps += [Tokenize(tokenizer=str(tmp_path / "tokenizer")), Pack(row_length=32)]
+    recipe = gm.Recipe(sources={"web": Read(read=f"{inputs}/a.jsonl")}, steps=steps, output=str(tmp_path / "out"))
+    assert placement_of(recipe).is_small_job
+    before = describe_process()
+    gm.run(recipe, progress=False)
+    after = describe_process()
+    assert [name for name in before if before[name] != after[name]] == []
 
 
 @pytest.mark.parametrize("error", [SystemExit(143), KeyboardInterrupt(), TimeoutError("alarm")], ids=repr)
