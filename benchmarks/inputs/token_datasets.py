@@ -7,7 +7,7 @@ from gristmill.core.records import ORIGIN_TYPE
 from gristmill.shards.arrow_stream import STREAM_END, read_mapped_batches, stream_block, stream_header
 from gristmill.shards.canonical import canonicalize_schema
 from gristmill.shards.hugging_face import make_side_files
-from gristmill.shards.manifest import Manifest, Schema, Shard, dump_manifest
+from gristmill.shards.manifest import FORMAT_VERSION, Manifest, Schema, Shard, dump_manifest
 from gristmill.shards.token_rows import rows_schema
 
 DOCUMENTS_A_ROW = 4
@@ -15,7 +15,7 @@ DOCUMENTS_A_ROW = 4
 
 def shuffled_rows(setting, *, num_shards, rows_a_shard, row_length):
     """Return a dataset with its rows beside it as one array, for peers that cannot read ours."""
-    folder = setting.folder / "inputs" / f"tokens-{num_shards}-{rows_a_shard:g}"
+    folder = setting.folder / "inputs" / f"tokens-{num_shards}-{rows_a_shard:g}-v{FORMAT_VERSION}"
     if not (folder / "rows.npy").exists():
         write_dataset(folder, num_shards=num_shards, rows_a_shard=int(rows_a_shard), row_length=row_length)
         batches = (batch for path in sorted(folder.rglob("*.arrow")) for batch in read_mapped_batches(path))
@@ -26,7 +26,7 @@ def shuffled_rows(setting, *, num_shards, rows_a_shard, row_length):
 
 def many_shards(setting, num_shards):
     """Return a dataset of many small shards, all links to one file."""
-    folder = setting.folder / "inputs" / f"shards-{num_shards}"
+    folder = setting.folder / "inputs" / f"shards-{num_shards}-v{FORMAT_VERSION}"
     if not (folder / "manifest.json").exists():
         write_dataset(
             folder, num_shards=num_shards, rows_a_shard=64, row_length=128, rows_a_batch=16, same_content=True
