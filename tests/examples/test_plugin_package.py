@@ -166,7 +166,7 @@ def test_editable_install_edited_then_uninstalled(tmp_path, mails):
     sources = shutil.copytree(PACKAGE, tmp_path / "package")
     environment = Environment(tmp_path / "environment")
     environment.install("--editable", sources)
-    run = ["run", "recipe.yaml", "--workers", "2"]
+    run = ["run", "recipe.yaml", "--backend", "serial"]
     environment.gristmill(*run, cwd=mails)
     assert records(mails) == EXPECTED
     assert "up to date" in environment.gristmill(*run, cwd=mails).stdout
