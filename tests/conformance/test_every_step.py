@@ -39,6 +39,8 @@ EXAMPLES = {
         {},
         {"kind": "exact", "prefer": ["web"], "count": True},
         {"against": "bench.jsonl", "threshold": 0.9},
+        {"kind": "paragraphs", "min_words": 3},
+        {"kind": "exact", "by": "url"},
     ],
     "filter": [{"call": f"{CALLS}:keep"}],
     "gopher_quality": [

@@ -95,6 +95,7 @@ print(json.dumps({"stages": stages, "problems": problems}))
     ("step", "kinds"),
     [
         ("Decontaminate(benchmarks={'ask': str(root / 'ask.jsonl')}, action='cut')", {"SearchedUnit", "JudgedUnit"}),
+        ("Deduplicate(kind='lines', partition_bytes=1000)", {"HashedUnit", "CopiedPieces", "UnitRemovals"}),
     ],
 )
 def test_killed_in_every_stage(tmp_path, step, kinds):

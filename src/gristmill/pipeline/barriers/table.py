@@ -24,6 +24,9 @@ BARRIERS: dict[str, str] = {
     "gristmill.steps.deduplicate.deduplicate.Deduplicate": (
         "gristmill.pipeline.barriers.deduplicate.barrier.DeduplicateBarrier"
     ),
+    "gristmill.steps.deduplicate.deduplicate.DeduplicatePieces": (
+        "gristmill.pipeline.barriers.pieces.barrier.PiecesBarrier"
+    ),
     "gristmill.steps.limit.Limit": "gristmill.pipeline.barriers.limit.LimitBarrier",
     "gristmill.steps.mix.Mix": "gristmill.pipeline.barriers.mix.MixBarrier",
     "gristmill.steps.shuffle.Shuffle": "gristmill.pipeline.barriers.shuffle.ShuffleBarrier",

@@ -20,6 +20,7 @@ from gristmill.core.records import RECORD, TEXT, SourceFile, StepResult
 from gristmill.core.step import GlobalStep, LocalStep, StepPosition, check_choices
 from gristmill.images.codec import describe_codecs
 from gristmill.images.perceptual import SIGNATURE_BYTES
+from gristmill.steps.deduplicate.pieces import COLUMN, LINES, PARAGRAPHS, SUBSTRING
 from gristmill.steps.read import Read, list_source_files, plan_schema, with_detected_format
 from gristmill.steps.records.columns import require_column
 from gristmill.steps.records.content import require_content
@@ -38,7 +39,7 @@ DUPLICATE_COUNT = "duplicate_count"
 AGAINST = "deduplicate.against"
 """The name in the place of a source's, in the origins of the documents of `against`."""
 
-Kind = Literal["near", "exact", "image"]
+Kind = Literal["near", "exact", "image", "lines", "paragraphs", "substring"]
 Verify = Literal["text", "signature"]
 KINDS: tuple[str, ...] = get_args(Kind)
 VERIFY: tuple[str, ...] = get_args(Verify)
@@ -47,6 +48,8 @@ MAX_IMAGE_DISTANCE = 24
 """Beyond this, bands have so few bits that most images would be compared with most others."""
 _MAX_PERMUTATIONS = 4096
 _MIN_RECALL = 0.5
+_MAX_RUN = 1000
+"""The longest run of words, in words."""
 
 
 class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
@@ -66,6 +69,11 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
     removal is verified by comparing the shingle sets of both texts, and its similarity is exact; `signature` compares
     no texts, and its similarities are estimates. The run fails if a source loses more than `max_source_loss`, or if a
     cluster is larger than `max_cluster`.
+
+    `kind: lines` and `paragraphs` remove the lines or paragraphs that have come before, in any document, and leave
+    those of fewer than `min_words` words (5); `substring` removes runs of `min_words` words (50) and more that came
+    before. Documents of which nothing is left are dropped as `duplicate`. `by: url` with `kind: exact` compares
+    another column than the text.
 
     `against` compares whole documents, and does not find a test question inside a page: `decontaminate` does.
 
@@ -98,6 +106,10 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
     prefer_longest: bool = True
     against: str | dict[str, Any] | None = None
     """Files or a dataset, or the keys of a source: `{read: older.jsonl, text: content}`."""
+    min_words: int | None = None
+    """For lines, paragraphs and substrings: the fewest words that are compared."""
+    by: str = TEXT
+    """For `kind: exact`: the column that is compared. Documents without a value all stay."""
     count: bool = False
     """Whether to add the new column `duplicate_count`: how many documents each represents, including itself."""
     max_source_loss: float = 0.5
@@ -126,6 +138,7 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
         if len(set(self.prefer)) < len(self.prefer):
             raise UsageError(f"prefer names a source twice: {', '.join(self.prefer)}")
         self._check_recall()
+        self._check_pieces()
         if self.against is not None:
             self._parse_against()
 
@@ -155,6 +168,22 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
     def fingerprint_versions(self) -> object:
         return [self.version, describe_codecs()] if self.kind == "image" else self.version
 
+    @property
+    def _compares_pieces(self) -> bool:
+        return self.kind in (LINES, PARAGRAPHS, SUBSTRING) or self.by != TEXT
+
+    def _check_pieces(self) -> None:
+        if self.by != TEXT and self.kind != "exact":
+            raise UsageError(f"by: only kind: exact compares another column than the text, not kind: {self.kind}")
+        if self.min_words is not None and not (self._compares_pieces and 1 <= self.min_words <= _MAX_RUN):
+            raise UsageError(
+                f"min_words is for lines, paragraphs and substrings, from 1 to {_MAX_RUN}: "
+                f"kind is {self.kind}, min_words {self.min_words}"
+            )
+        if self._compares_pieces and (self.against is not None or self.count):
+            key = "against" if self.against is not None else "count"
+            raise UsageError(f"{key} is only for whole documents, not for kind: {self.kind}", help="leave it out")
+
     def estimate_recall(self, similarity: float) -> float:
         """Return the probability that two documents of this similarity are compared at all."""
         return float(1 - (1 - similarity**self.rows) ** self.bands)
@@ -180,7 +209,9 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
         return (DUPLICATE_COUNT,) if self.count else ()
 
     def columns_needed(self) -> tuple[str, ...]:
-        return (TEXT,) if self.kind == "near" else ()
+        if self.by != TEXT:
+            return (self.by,)
+        return () if self.kind in ("exact", "image") else (TEXT,)
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         if self.kind == "near":
@@ -197,8 +228,19 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
             raise UsageError(f'there is already a column "{DUPLICATE_COUNT}"', help="rename it before this step")
         return schema.append(pa.field(DUPLICATE_COUNT, pa.int64()))
 
-    def resolve(self, folder: str) -> Deduplicate:
-        """Find the files of `against`."""
+    def resolve(self, folder: str) -> Deduplicate | DeduplicatePieces:
+        """Find the files of `against`, or become the step that compares pieces."""
+        if self._compares_pieces:
+            kind = COLUMN if self.by != TEXT else self.kind
+            default = {LINES: 5, PARAGRAPHS: 5, SUBSTRING: 50}.get(kind, 1)
+            return DeduplicatePieces(
+                kind=kind,
+                min_words=self.min_words or default,
+                by=self.by,
+                prefer=self.prefer,
+                max_source_loss=self.max_source_loss,
+                partition_bytes=self.partition_bytes,
+            )
         if self.against is None:
             return self
         read = self._parse_against()
@@ -230,6 +272,36 @@ class DeduplicateAgainst(Deduplicate, tag="deduplicate", frozen=True, kw_only=Tr
 
     def input_files(self) -> list[SourceFile]:
         return self.files
+
+
+class DeduplicatePieces(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
+    """The step for lines, paragraphs, runs of words, or the values of a column."""
+
+    kernel_calls: ClassVar[str] = "gristmill.steps.deduplicate.call_piece_kernels"
+    kernel_modules: ClassVar[tuple[str, ...]] = (
+        "gristmill.text.shingles.kernels",
+        "gristmill.steps.deduplicate.pieces",
+    )
+    not_fingerprinted: ClassVar[tuple[str, ...]] = ("max_source_loss", "partition_bytes")
+
+    kind: str
+    min_words: int
+    by: str
+    prefer: list[str]
+    max_source_loss: float
+    partition_bytes: int
+
+    @property
+    def preserves_documents(self) -> bool:
+        """Whether documents only go or stay, and no text is edited."""
+        return self.kind == COLUMN
+
+    def columns_needed(self) -> tuple[str, ...]:
+        return (self.by,)
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        require_column(self.name, self.by, schema)
+        return schema
 
 
 class AddCopyCounts(LocalStep, tag="deduplicate", frozen=True, kw_only=True):

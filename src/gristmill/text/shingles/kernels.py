@@ -280,6 +280,54 @@ def find_listed_shingles(
 
 
 @kernel
+def hash_runs(
+    data: NDArray[np.uint8],
+    offsets: NDArray[np.int64],
+    table: NDArray[np.uint32],
+    length: int,
+    words: NDArray[np.uint64],
+    hashes: NDArray[np.uint64],
+    places: NDArray[np.uint32],
+) -> int:
+    """Hash every run of `length` words of each text to 128 bits, with the text's number and that of its first word.
+
+    Two polynomials over the words with other bases: runs that are different for one of them stay different. Returns
+    how many runs there are.
+    """
+    leaving_1 = leaving_2 = np.uint64(1)
+    for _ in range(length):
+        leaving_1 *= _BASE
+        leaving_2 *= _LETTER
+    count = 0
+    for number in range(len(offsets) - 1):
+        position, stop = offsets[number], offsets[number + 1]
+        num_words = first_word = 0
+        while True:
+            position, num_words = hash_words(data, position, stop, table, words, num_words)
+            if num_words >= length:
+                high = low = _0
+                for index in range(num_words):
+                    high = high * _BASE + words[index]
+                    low = low * _LETTER + words[index]
+                    if index >= length:
+                        high -= words[index - length] * leaving_1
+                        low -= words[index - length] * leaving_2
+                    if index >= length - 1:
+                        hashes[count, 0] = _mix(high)
+                        hashes[count, 1] = _mix(low)
+                        places[count, 0] = number
+                        places[count, 1] = first_word + index - length + 1
+                        count += 1
+            if position >= stop:
+                break
+            num_left = min(length - 1, num_words)
+            words[:num_left] = words[num_words - num_left : num_words]
+            first_word += num_words - num_left
+            num_words = num_left
+    return count
+
+
+@kernel
 def hash_bands(signatures: NDArray[np.uint32], num_bands: int, keys: NDArray[np.uint64]) -> None:
     """Compute a key for each band of each signature. Equal bands with other numbers have other keys."""
     num_rows = signatures.shape[1] // num_bands

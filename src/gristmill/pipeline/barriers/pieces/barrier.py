@@ -1,0 +1,226 @@
+"""The barrier of `deduplicate` for lines, paragraphs, runs of words and values of a column."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.errors import TooManyDuplicatesError, UsageError
+from gristmill.core.records import TEXT, StepResult
+from gristmill.core.splits import TRAIN
+from gristmill.core.step import LocalStep
+from gristmill.engine.tasks import Task
+from gristmill.pipeline.barriers.base import BarrierOutcome, list_stored_inputs
+from gristmill.pipeline.barriers.deduplicate.record_files import read_records
+from gristmill.pipeline.barriers.pieces.tasks import (
+    REMOVED,
+    CopiedPieces,
+    HashedUnit,
+    HashTask,
+    NumberedTask,
+    PieceContext,
+    UnitRemovals,
+    run_copies,
+    run_gather,
+    run_hash,
+)
+from gristmill.pipeline.planning import fingerprint
+from gristmill.pipeline.stages.unit_tasks import StageUnit
+from gristmill.pipeline.work_folder import work_path
+from gristmill.steps.deduplicate.deduplicate import DUPLICATE
+from gristmill.steps.deduplicate.pieces import PIECE, SUBSTRING, remove_pieces
+from gristmill.steps.records.put_columns import put_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    import msgspec
+
+    from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
+    from gristmill.pipeline.stages.stored import StoredInput
+    from gristmill.shards.manifest import StoredFile
+    from gristmill.steps.deduplicate.deduplicate import DeduplicatePieces
+
+    T = TypeVar("T", bound=msgspec.Struct)
+
+_BYTES_PER_PIECE = {SUBSTRING: 6}
+"""About how many bytes of text make a piece; of lines and paragraphs more."""
+_MIN_REMOVED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class _PieceUnit:
+    """The training streams of a unit, or its held-out ones."""
+
+    unit: StageUnit
+    inputs: tuple[StoredInput, ...]
+    num_bytes: int
+    is_reference: bool
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint.of(self.unit.fingerprint, "held out") if self.is_reference else self.unit.fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class PiecesBarrier:
+    """Removes pieces of documents that have come before, over all sources that come to one step."""
+
+    step: DeduplicatePieces
+
+    def pass_sources(self, sources: Sequence[BarrierSource], run: BarrierRun) -> BarrierOutcome:
+        units = sorted(
+            (unit for source in sources for unit in _list_units(source)), key=self._make_sort_key
+        )  # stable: units of a source stay in order
+        removals = self._find_removals(units, run)
+        next_units: dict[str, list[StageUnit]] = {}
+        for piece_unit, removed in zip(units, removals, strict=True):
+            source = piece_unit.unit.source
+            inputs, first_row = [], 0
+            for stored in piece_unit.inputs:
+                inputs.append(WithoutPieces(stored, self.step, removed.removed, removed.num_pieces, first_row))
+                first_row += stored.num_rows
+            name = fingerprint.of(piece_unit.fingerprint, "pieces", removed.removed.xxh3)
+            next_units.setdefault(source.name, []).append(StageUnit(source, name, tuple(inputs)))
+        if self.step.preserves_documents:
+            self._check_limits(units, removals)
+        return BarrierOutcome(units=next_units, entry_account=self.step.name)
+
+    def _make_sort_key(self, unit: _PieceUnit) -> tuple[bool, int, str]:
+        name, prefer = unit.unit.source.name, self.step.prefer
+        return not unit.is_reference, prefer.index(name) if name in prefer else len(prefer), name
+
+    def _find_removals(self, units: Sequence[_PieceUnit], run: BarrierRun) -> list[UnitRemovals]:
+        """Hash the pieces of all units, find the copies in each partition, and gather them by unit."""
+        if not units:
+            return []
+        num_pieces = sum(unit.num_bytes for unit in units) // _BYTES_PER_PIECE.get(self.step.kind, 40)
+        num_partitions = max(1, num_pieces * PIECE.itemsize // self.step.partition_bytes)
+        context = PieceContext.extend(run.context, step=self.step, num_partitions=num_partitions)
+        described = [self.step.kind, self.step.min_words, self.step.by, num_partitions]
+        tasks = []
+        for unit in units:
+            name = fingerprint.of(unit.fingerprint, "pieces", described)
+            tasks.append(Task(name, HashTask(unit.inputs, work_path(name))))
+        hashed = self._run_tasks(run, run_hash, context, tasks, HashedUnit, "hashing")
+        all_units = fingerprint.of([task.id for task in tasks])
+        context = PieceContext.extend(
+            context,
+            inputs=tuple(unit.pieces for unit in hashed),
+            num_units=len(units),
+            num_reference=sum(unit.is_reference for unit in units),
+        )
+        tasks = _number_tasks(num_partitions, all_units, "copies")
+        copies = self._run_tasks(run, run_copies, context, tasks, CopiedPieces, "copies")
+        context = PieceContext.extend(context, inputs=tuple(result.removed for result in copies))
+        tasks = _number_tasks(len(units), all_units, "gather")
+        return self._run_tasks(run, run_gather, context, tasks, UnitRemovals, "removals")
+
+    def _run_tasks(
+        self,
+        run: BarrierRun,
+        function: Callable[..., T],
+        context: PieceContext,
+        tasks: Sequence[Task],
+        kind: type[T],
+        desc: str,
+    ) -> list[T]:
+        return run.runner.run_missing(function, context, tasks, kind, f"deduplicate: {desc}", here=len(tasks) == 1)
+
+    def _check_limits(self, units: Sequence[_PieceUnit], removals: Sequence[UnitRemovals]) -> None:
+        """Raise `TooManyDuplicatesError` if a source would lose too many documents."""
+        totals: dict[str, list[int]] = {}
+        for unit, removed in zip(units, removals, strict=True):
+            total = totals.setdefault(unit.unit.source.name, [0, 0])
+            total[0] += sum(stored.num_rows for stored in unit.inputs)
+            total[1] += removed.num_pieces
+        for source, (num_documents, num_removed) in totals.items():
+            if num_removed > max(_MIN_REMOVED, self.step.max_source_loss * num_documents):
+                raise TooManyDuplicatesError(
+                    f"deduplicate: source {source} would lose {num_removed:,} of {num_documents:,} documents with an "
+                    f"equal {self.step.by}; allowed are {self.step.max_source_loss:.0%}",
+                    help="clean the source before this step, or raise max_source_loss; finished work is kept",
+                )
+
+
+def _list_units(source: BarrierSource) -> Iterator[_PieceUnit]:
+    """List the units that have documents; one with held-out documents too is two."""
+    for unit, result in source.unit_results():
+        pairs = list(zip(list_stored_inputs(result), result.split_files, strict=True))
+        for is_reference in (True, False):
+            chosen = [(stored, file) for stored, file in pairs if (stored.split != TRAIN) == is_reference]
+            if chosen:
+                inputs = tuple(stored for stored, _ in chosen)
+                yield _PieceUnit(unit, inputs, sum(file.data.bytes for _, file in chosen), is_reference)
+
+
+def _number_tasks(count: int, all_units: str, kind: str) -> list[Task]:
+    names = [fingerprint.of(all_units, kind, number, count) for number in range(count)]
+    return [Task(name, NumberedTask(number, work_path(name))) for number, name in enumerate(names)]
+
+
+class _EditText(LocalStep, tag="deduplicate", frozen=True, kw_only=True):
+    """The step in whose name texts are replaced: no column is added."""
+
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
+        return StepResult(batch)
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutPieces:
+    """A stored stream without the pieces that have come before."""
+
+    stored: StoredInput
+    step: DeduplicatePieces
+    removed: StoredFile
+    """The pieces that are removed from the whole unit."""
+    num_pieces: int
+    first_row: int
+    """The number of the stream's first document in the unit."""
+
+    is_copy: ClassVar[bool] = False
+
+    @property
+    def num_rows(self) -> int:
+        return self.stored.num_rows
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """The number of pieces that were removed from the unit, with its first stream."""
+        is_counted = self.num_pieces and not self.first_row and not self.step.preserves_documents
+        return {f"removed_{self.step.kind}": self.num_pieces} if is_counted else {}
+
+    def count_dropped(self, num_records: int) -> Mapping[str, int]:
+        """Count the documents of which nothing is left."""
+        return {DUPLICATE: self.num_rows - num_records} if num_records < self.num_rows else {}
+
+    def batches(self, root: Path, seed: int = 0) -> Iterator[pa.RecordBatch]:
+        """Read the documents, without what is removed from them."""
+        removed = read_records(root, self.removed, REMOVED)
+        row = self.first_row
+        for batch in self.stored.batches(root, seed):
+            in_batch = removed[slice(*np.searchsorted(removed["row"], [row, row + batch.num_rows]))]
+            numbers: dict[int, list[int]] = {}
+            for each_row, number in in_batch.tolist():
+                numbers.setdefault(each_row - row, []).append(number)
+            yield self._edit(batch, numbers) if numbers else batch
+            row += batch.num_rows
+
+    def _edit(self, batch: pa.RecordBatch, numbers: Mapping[int, list[int]]) -> pa.RecordBatch:
+        is_kept = np.ones(batch.num_rows, np.bool_)
+        if self.step.preserves_documents:
+            is_kept[list(numbers)] = False
+            return batch.filter(pa.array(is_kept))
+        texts = batch.column(TEXT).to_pylist()
+        for row, row_numbers in numbers.items():
+            texts[row] = remove_pieces(texts[row], self.step.kind, row_numbers, self.step.min_words)
+            is_kept[row] = bool(texts[row].strip())
+        column = pa.array(texts, batch.column(TEXT).type)
+        edited, quarantined = put_columns(_EditText(), batch, {TEXT: column})
+        if quarantined:
+            raise UsageError(f"deduplicate: the text of a record cannot be edited: {quarantined[0].message}")
+        return edited if is_kept.all() else edited.filter(pa.array(is_kept))

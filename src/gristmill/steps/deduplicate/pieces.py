@@ -1,0 +1,168 @@
+"""Lines, paragraphs and runs of words: their hashes, and texts without some of them.
+
+A piece is hashed to 128 bits, so that of 10^12 pieces two different ones are equal with a probability of 10^-15. Lines
+and paragraphs are compared byte by byte without the space around them, runs of words by their words as `deduplicate`
+sees them. One compiled pass over the text.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gristmill.runtime.kernels import kernel
+from gristmill.text.buffers import get_text_buffers
+from gristmill.text.shingles.character_table import make_character_table
+from gristmill.text.shingles.kernels import hash_runs
+from gristmill.text.shingles.minhash import BLOCK
+from gristmill.text.shingles.word_spans import find_word_spans
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+PIECE = np.dtype([("high", "<u8"), ("low", "<u8"), ("row", "<u4"), ("number", "<u4")])
+"""A piece of a document: its hash, and its number in the text."""
+
+LINES, PARAGRAPHS, SUBSTRING, COLUMN = "lines", "paragraphs", "substring", "column"
+_BREAKS = {LINES: re.compile(r"\n"), PARAGRAPHS: re.compile(r"\n{2,}")}
+_START_1 = np.uint64(0xCBF29CE484222325)
+_START_2 = np.uint64(0x9AE16A3B2F90404F)
+_PRIME_1 = np.uint64(0xD6E8FEB86659FD93)
+_PRIME_2 = np.uint64(0x9FB21C651E98DF25)
+_MIX_1 = np.uint64(0xFF51AFD7ED558CCD)
+_MIX_2 = np.uint64(0xC4CEB9FE1A85EC53)
+_33 = np.uint64(33)
+
+
+@kernel
+def _finish(value: np.uint64) -> np.uint64:
+    value ^= value >> _33
+    value *= _MIX_1
+    value ^= value >> _33
+    value *= _MIX_2
+    return value ^ (value >> _33)
+
+
+@kernel
+def _hash_pieces(
+    data: NDArray[np.uint8],
+    offsets: NDArray[np.int64],
+    min_breaks: int,
+    min_words: int,
+    pieces: NDArray[np.uint64],
+    places: NDArray[np.uint32],
+) -> int:
+    """Write the hashes of all pieces that have enough words, with their rows and numbers; returns how many there are.
+
+    Pieces end at `min_breaks` or more newlines: 1 for lines, where each newline ends one, 2 for paragraphs.
+    """
+    count = 0
+    for row in range(len(offsets) - 1):
+        position, stop = offsets[row], offsets[row + 1]
+        number = 0
+        while position <= stop:
+            high, low = _START_1, _START_2
+            spaces = num_words = 0
+            inside = False
+            num_breaks = 0
+            while position < stop:
+                byte = data[position]
+                if byte == 10:
+                    num_breaks = 1
+                    while min_breaks > 1 and position + num_breaks < stop and data[position + num_breaks] == 10:
+                        num_breaks += 1
+                    if num_breaks >= min_breaks:
+                        break
+                    num_breaks = 0
+                if byte <= 32:
+                    # Space counts only if more text follows: it is hashed when that comes.
+                    spaces = spaces * 31 + byte + 1
+                    inside = False
+                else:
+                    if spaces and num_words:
+                        high = (high ^ np.uint64(spaces)) * _PRIME_1
+                        low = (low ^ np.uint64(spaces)) * _PRIME_2
+                    spaces = 0
+                    # A character of a script without spaces is a word: those from U+3000 on begin with E3 or more.
+                    if not inside or byte >= 0xE3:
+                        num_words += 1
+                    inside = True
+                    high = (high ^ np.uint64(byte)) * _PRIME_1
+                    low = (low ^ np.uint64(byte)) * _PRIME_2
+                    high ^= high >> _33
+                position += 1
+            if num_words >= min_words and num_words > 0:
+                pieces[count, 0] = _finish(high)
+                pieces[count, 1] = _finish(low)
+                places[count, 0] = row
+                places[count, 1] = number
+                count += 1
+            if num_breaks == 0:
+                break
+            position += num_breaks
+            number += 1
+    return count
+
+
+def hash_pieces(texts: pa.Array, kind: str, min_words: int) -> NDArray[Any]:
+    r"""Hash all pieces of a column of texts, as `PIECE` records.
+
+    >>> import pyarrow as pa
+    >>> pieces = hash_pieces(pa.array(["one two\nb\n  one two "], pa.large_string()), LINES, 2)
+    >>> pieces["number"].tolist(), bool(pieces["high"][0] == pieces["high"][1])
+    ([0, 2], True)
+    """
+    data, offsets = get_text_buffers(texts)
+    if kind == SUBSTRING:
+        room = int(offsets[-1] - offsets[0]) // 2 + len(texts) + 1
+    elif kind == COLUMN:
+        room = len(texts)
+    else:
+        room = int(np.count_nonzero(data[offsets[0] : offsets[-1]] == 10)) + len(texts)
+    hashes, places = np.empty((room, 2), np.uint64), np.empty((room, 2), np.uint32)
+    if kind == SUBSTRING:
+        words = np.empty(2 * BLOCK, np.uint64)
+        count = hash_runs(data, offsets, make_character_table(), min_words, words, hashes, places)
+    else:
+        breaks = {LINES: 1, PARAGRAPHS: 2, COLUMN: 1 << 60}[kind]
+        count = _hash_pieces(data, offsets, breaks, min_words, hashes, places)
+    records = np.empty(count, PIECE)
+    records["high"], records["low"] = hashes[:count, 0], hashes[:count, 1]
+    records["row"], records["number"] = places[:count, 0], places[:count, 1]
+    return records
+
+
+def remove_pieces(text: str, kind: str, numbers: Sequence[int], min_words: int) -> str:
+    r"""Return the text without some of its pieces and the breaks behind them.
+
+    >>> remove_pieces("a\nb\n\nc", "lines", [1], 1), remove_pieces("a\nb\n\nc", "paragraphs", [1], 1)
+    ('a\n\nc', 'a\nb')
+    """
+    if kind == COLUMN:
+        return ""
+    spans = _find_word_runs(text, numbers, min_words) if kind == SUBSTRING else _find_spans(text, kind, numbers)
+    kept_texts, position = [], 0
+    for start, stop in spans:
+        kept_texts.append(text[position : max(start, position)])
+        position = max(position, stop)
+    edited = "".join([*kept_texts, text[position:]])
+    # With the last piece its break before it goes, because there is none behind it.
+    is_last_removed = kind != SUBSTRING and numbers[-1] == len(_BREAKS[kind].findall(text))
+    return edited.rstrip("\n") if is_last_removed else edited
+
+
+def _find_spans(text: str, kind: str, numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Find the first character of each of these lines or paragraphs, and the first behind the break after it."""
+    ends = [(match.start(), match.end()) for match in _BREAKS[kind].finditer(text)] + [(len(text), len(text))]
+    starts = [0, *(end for _, end in ends)]
+    return [(starts[number], ends[number][1]) for number in numbers]
+
+
+def _find_word_runs(text: str, numbers: Sequence[int], length: int) -> list[tuple[int, int]]:
+    spans = find_word_spans(text)
+    return [(int(spans[number, 0]), int(spans[number + length - 1, 1])) for number in numbers]
