@@ -110,5 +110,5 @@ def test_a_folder_that_is_no_dataset_says_what_it_is(tmp_path):
     for name, words in cases.items():
         with pytest.raises(UsageError, match=words):
             open_dataset(tmp_path / name)
-    with pytest.raises(UsageError, match="local"):
-        open_dataset("s3://bucket/out")
+    with pytest.raises(UsageError, match="no folder"):
+        open_dataset("memory://nothing/here")

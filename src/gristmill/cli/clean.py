@@ -2,27 +2,28 @@
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 
-from gristmill.cli.options import dataset_argument, json_option
+from gristmill.cli.options import dataset_argument, json_option, take_over_option
 from gristmill.core.quantities import format_bytes, format_count
 from gristmill.pipeline.publishing.clean import clean
+from gristmill.storage.locations import parse_location
 
 _MAX_LISTED = 10
 
 
 @click.command(epilog="Example: gristmill clean out")
 @dataset_argument
+@take_over_option
 @json_option
-def command(out: str, *, as_json: bool) -> None:
+def command(out: str, *, take_over: bool, as_json: bool) -> None:
     """Remove the work folder and temporary files that an interrupted run left in OUT.
 
     The run cannot be resumed after this. Files of a finished dataset are never removed, and nothing is done while a
     run works in OUT.
     """
-    removed = clean(Path(out))
+    removed = clean(parse_location(out), take_over=take_over)
     if as_json:
         click.echo(json.dumps(asdict(removed), indent=2))
         return

@@ -56,6 +56,13 @@ def endpoint_option(function: F) -> F:
     )(function)
 
 
+def take_over_option(function: F) -> F:
+    """Add the option `--take-over`."""
+    return click.option(
+        "--take-over", is_flag=True, help="Do not wait for a run on another machine that may still use a shared output."
+    )(function)
+
+
 def json_option(function: F) -> F:
     """Add the option `--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for scripts.")(function)

@@ -7,7 +7,15 @@ from time import monotonic
 import click
 import msgspec
 
-from gristmill.cli.options import Choice, backend_option, endpoint_option, json_option, limit_option, recipe_argument
+from gristmill.cli.options import (
+    Choice,
+    backend_option,
+    endpoint_option,
+    json_option,
+    limit_option,
+    recipe_argument,
+    take_over_option,
+)
 from gristmill.cli.printing import again
 from gristmill.cli.tables import (
     print_books,
@@ -54,6 +62,7 @@ from gristmill.shards.manifest import Manifest
 @click.option("--debug", is_flag=True, help="Run in this process on a few records, and show them after each step.")
 @click.option("--pdb", "use_pdb", is_flag=True, help="With --debug: open a debugger where a function raises.")
 @click.option("--events", type=click.Path(dir_okay=False), help="Write a log of events to this file, as JSON lines.")
+@take_over_option
 @endpoint_option
 @json_option
 def command(
@@ -70,6 +79,7 @@ def command(
     update: bool,
     overwrite: bool,
     keep_work: bool,
+    take_over: bool,
     monitor: bool,
     quiet: bool,
     verbose: bool,
@@ -107,6 +117,7 @@ def command(
         update=update,
         overwrite=overwrite,
         keep_work=keep_work,
+        take_over=take_over,
         progress=False if quiet else None,
         monitor=monitor,
         events=EventLog(events) if events else None,

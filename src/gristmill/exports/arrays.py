@@ -24,12 +24,12 @@ from gristmill.shards.token_rows import CHATS, LENGTHS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from gristmill.exports.layout import ExportSplit, ShardSlot, Targets
     from gristmill.shards.manifest import Manifest
+    from gristmill.storage.locations import Location
 
 _NAMES = ("input", "target", "mask")
 _BYTES_AT_A_TIME = 8 << 20
@@ -40,7 +40,7 @@ class ArraysFormat(ExportFormat):
 
     name = "numpy"
 
-    def check_dataset(self, manifest: Manifest, folder: Path) -> None:
+    def check_dataset(self, manifest: Manifest, folder: Location) -> None:
         refuse_untokenized(manifest, self.name, folder)
         if not pa.types.is_fixed_size_list(manifest.schema.to_arrow().field(INPUT_IDS).type):
             alternatives = "parquet or jsonl" if manifest.kind == CHATS else "megatron, nanogpt or llmc"

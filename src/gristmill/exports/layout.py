@@ -19,7 +19,6 @@ from gristmill.storage.preallocated import write_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
     from types import TracebackType
     from typing import Self
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gristmill.shards.manifest import Manifest
+    from gristmill.storage.locations import Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class ExportFormat(ABC):
     """The suffix of all files, for a format that is written to a folder. Empty: the path begins the files' names."""
 
     @abstractmethod
-    def check_dataset(self, manifest: Manifest, folder: Path) -> None:
+    def check_dataset(self, manifest: Manifest, folder: Location) -> None:
         """Raise `UsageError` if the format cannot hold this dataset, and say what to do instead."""
 
     @abstractmethod

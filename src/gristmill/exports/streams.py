@@ -22,10 +22,10 @@ from gristmill.shards.token_rows import CHATS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from gristmill.exports.layout import ExportSplit, ShardSlot, Targets
     from gristmill.shards.manifest import Manifest
+    from gristmill.storage.locations import Location
 
 LLMC_TOKENS_A_FILE = 100_000_000
 """The file size of llm.c's own scripts; its header counts tokens in 31 bits."""
@@ -76,7 +76,7 @@ class TokenStreamFormat(ExportFormat):
 
     counts_tokens = True
 
-    def check_dataset(self, manifest: Manifest, folder: Path) -> None:
+    def check_dataset(self, manifest: Manifest, folder: Location) -> None:
         refuse_untokenized(manifest, self.name, folder)
         if manifest.kind == CHATS:
             raise UsageError(

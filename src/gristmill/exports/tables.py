@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from gristmill.exports.layout import ExportSplit, ShardSlot, Targets
     from gristmill.shards.formats.base import ByteSink
     from gristmill.shards.manifest import Manifest
+    from gristmill.storage.locations import Location
 
 _PIECE_BYTES = 1 << 20
 """This much of a batch becomes Python objects at a time."""
@@ -59,7 +60,7 @@ class TableFormat(ExportFormat):
     chat_columns: ClassVar[str] = TRAINING
     """The default columns for chats: what trainers expect."""
 
-    def check_dataset(self, manifest: Manifest, folder: Path) -> None:
+    def check_dataset(self, manifest: Manifest, folder: Location) -> None:
         """Accept every dataset: tables hold any columns."""
 
     def default_columns(self, manifest: Manifest) -> str:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from gristmill.exports.layout import ShardSlot
     from gristmill.shards.manifest import Manifest
+    from gristmill.storage.locations import Location
 
 
 class IdsDoNotFitError(GristmillError, OverflowError):
@@ -43,7 +44,7 @@ class ShardSize:
     """The largest token id; -1: not asked for, or there are no tokens."""
 
 
-def refuse_untokenized(manifest: Manifest, to: str, folder: Path) -> None:
+def refuse_untokenized(manifest: Manifest, to: str, folder: Location) -> None:
     """Refuse a dataset of documents or chats that holds no tokens."""
     if not manifest.holds_rows:
         raise UsageError(

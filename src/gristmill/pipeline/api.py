@@ -55,6 +55,7 @@ def run(
     progress: bool | None = None,
     monitor: bool = False,
     events: EventLog | str | os.PathLike[str] | None = None,
+    take_over: bool = False,
     allow_endpoints: Sequence[str] = (),
     debug: bool = False,
 ) -> RunResult:
@@ -77,6 +78,7 @@ def run(
         progress: None: bars on a terminal, lines elsewhere; True: always bars; False: nothing.
         monitor: Also show CPU and memory of each worker.
         events: A file for events as JSON lines, or an `EventLog`.
+        take_over: Write to a shared output at once, though a run on another machine may still be using it.
         allow_endpoints: Hosts that the recipe's `storage_options` may name though the connection is not encrypted.
         debug: Run in this process on the first 100 records of each source (or `limit`), print up to three records
             after each step, and raise the first exception of a function as it is. Writes to a temporary folder, never
@@ -101,6 +103,7 @@ def run(
         progress=progress,
         monitor=monitor,
         events=events if events is None or isinstance(events, EventLog) else EventLog(events),
+        take_over=take_over,
         allow_endpoints=allow_endpoints,
     )
     return run_recipe(_check_recipe(recipe), options, limit=limit)

@@ -25,7 +25,7 @@ from gristmill.pipeline.publishing.publish import FinishedSource
 from gristmill.pipeline.stages.input_units import InputUnits
 from gristmill.pipeline.stages.outputs.unit_output import StoredStreams, choose_final_output
 from gristmill.pipeline.stages.pack_leftovers import pack_leftovers
-from gristmill.pipeline.stages.receipts import Receipts
+from gristmill.pipeline.stages.receipts import open_receipts
 from gristmill.pipeline.stages.runner import StageResults, StageRunner
 from gristmill.pipeline.stages.stage_context import SourceStage, StageContext
 from gristmill.storage.commit import remove_temporaries
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.stages.slice_task import SliceResult
     from gristmill.pipeline.stages.unit_tasks import StageUnit
     from gristmill.shards.manifest import Decontaminated, Deduplicated, Manifest, StoredFile
+    from gristmill.storage.leases.output_lock import HeldOutput
 
 _log = logging.getLogger("gristmill")
 
@@ -74,10 +75,11 @@ class _SourceProgress:
 class Execution:
     """One execution of a plan in a locked output folder."""
 
-    def __init__(self, plan: Plan, options: RunOptions, run_id: str) -> None:
+    def __init__(self, plan: Plan, options: RunOptions, held: HeldOutput) -> None:
         self._plan = plan
         self._options = options
-        self._run_id = run_id
+        self._held = held
+        self._run_id = run_id = held.run_id
         _check_barriers(plan)
         # Where a function's code cannot be known, no fingerprint may ever match another run's.
         self._salt = secrets.token_hex(8) if plan.fingerprint is None else ""
@@ -86,8 +88,8 @@ class Execution:
         remove_temporaries(plan.output, None)
         if plan.plugins:
             record_plugins(plan.output, plan.plugins, run_id)
-        self._receipts = Receipts(plan.output / work_folder.RECEIPTS)
-        self._finished_receipts = Receipts(plan.output / work_folder.UNIT_RECEIPTS)
+        self._receipts = open_receipts(plan.output / work_folder.RECEIPTS, run_id, held.check)
+        self._finished_receipts = open_receipts(plan.output / work_folder.UNIT_RECEIPTS, run_id, held.check)
         self._runner = StageRunner(plan, options, self._receipts, self._finished_receipts)
         self._deduplicated: list[Deduplicated] = []
         self._decontaminated: list[Decontaminated] = []
@@ -105,9 +107,7 @@ class Execution:
             sources = self._run_stages()
             finished = {source.plan.name: _finish(source) for source in sources}
             lane = self._write_mixed_lane(sources)
-            manifest = publish.publish(
-                self._plan, finished, self._run_id, self._deduplicated, lane, self._decontaminated
-            )
+            manifest = publish.publish(self._plan, finished, self._held, self._deduplicated, lane, self._decontaminated)
         except BaseException:
             remove_temporaries(self._plan.output, self._run_id)  # of workers that ended in the middle of a file
             raise
@@ -118,6 +118,8 @@ class Execution:
             journal.clear_journal(self._plan.output)
         else:
             journal.prune_work_folder(self._plan.output)
+        journal.remove_orphans(self._plan.output, manifest, self._held)
+        self._held.release_old_epochs()
         return manifest
 
     def _run_stages(self) -> list[_SourceProgress]:

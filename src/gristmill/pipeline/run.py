@@ -29,13 +29,14 @@ from gristmill.text.tokenizers import clear_engine_cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from gristmill.core.books import Account
     from gristmill.core.recipe import Recipe
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.shards.dataset import Dataset
     from gristmill.shards.manifest import Manifest
+    from gristmill.storage.leases.output_lock import HeldOutput
+    from gristmill.storage.locations import Location
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -43,7 +44,7 @@ class RunResult:
     """The result of a run. A notebook shows it with its books."""
 
     manifest: Manifest
-    output: Path
+    output: Location
     was_up_to_date: bool
     """Whether the dataset was already there, so that nothing was done."""
     warnings: tuple[str, ...] = ()
@@ -107,17 +108,17 @@ def run_recipe(
     if work_folder.is_read_only(plan.output) and plan.output.exists():
         return RunResult(_find_read_only(plan, options), plan.output, was_up_to_date=True)
     try:
-        with lock_output(plan.output) as run_id:
+        with lock_output(plan.output, take_over=options.take_over) as held:
             if not has_python_records(recipe):
-                return _run_locked(plan, options, run_id)
+                return _run_locked(plan, options, held)
             # The first plan sees only a sample of the records, so that mistakes show before a generator is used up.
-            with spool_python_records(recipe, plan.output, run_id, keep=options.keep_work) as spooled:
-                return _run_locked(plan_recipe(spooled=spooled), options, run_id)
+            with spool_python_records(recipe, plan.output, held.run_id, keep=options.keep_work) as spooled:
+                return _run_locked(plan_recipe(spooled=spooled), options, held)
     finally:
         clear_engine_cache()  # a tokenizer that this process has used takes up to 200 MiB
 
 
-def _run_locked(plan: Plan, options: RunOptions, run_id: str) -> RunResult:
+def _run_locked(plan: Plan, options: RunOptions, held: HeldOutput) -> RunResult:
     manifest = _find_finished(plan, options)
     if manifest is not None:
         return RunResult(manifest, plan.output, was_up_to_date=True, warnings=list_empty_warnings(plan, manifest))
@@ -129,7 +130,7 @@ def _run_locked(plan: Plan, options: RunOptions, run_id: str) -> RunResult:
         options.events.close()
     # What raises in the caller's own process may be a signal handler of the caller: no second try must swallow that.
     retries = 0 if placement.is_small_job else options.retries
-    execution = Execution(plan, replace(options, backend=placement.backend, retries=retries), run_id)
+    execution = Execution(plan, replace(options, backend=placement.backend, retries=retries), held)
     with work_folder.mark_in_process(plan.output) if placement.is_small_job else nullcontext():
         manifest = execution.run()
     work_folder.remove_in_process_marker(plan.output)

@@ -13,10 +13,12 @@ import pyarrow as pa
 
 from gristmill.core.records import ORIGIN, ORIGIN_TYPE
 from gristmill.shards.canonical import canonicalize_batch
+from gristmill.storage.mapped_files import open_stream_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+    from gristmill.storage.locations import Location
 
 STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
@@ -53,7 +55,7 @@ def origins_footer() -> bytes:
     return STREAM_END
 
 
-def read_mapped_batches(path: Path, schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
+def read_mapped_batches(path: Location, schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
     """Read the batches of a stream on disk, as views of the mapped file: nothing is copied.
 
     Each batch is checked completely before it is yielded (1 GB/s for texts, far more for numbers). Arrow itself checks
@@ -68,9 +70,9 @@ def read_mapped_batches(path: Path, schema: pa.Schema | None = None) -> Iterator
         yield batch
 
 
-def read_unchecked_batches(path: Path, schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
+def read_unchecked_batches(path: Location, schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
     """Like `read_mapped_batches`, but only the sizes of buffers are checked, not their values: no row is read."""
-    with pa.memory_map(str(path)) as mapped, pa.ipc.open_stream(mapped) as stream:
+    with open_stream_source(path) as mapped, pa.ipc.open_stream(mapped) as stream:
         is_index = schema is ORIGINS_SCHEMA and stream.schema.equals(SAMPLES_SCHEMA)  # has the origins too
         if schema is not None and not is_index and not stream.schema.equals(schema):
             raise ValueError("its columns are not those in the manifest")

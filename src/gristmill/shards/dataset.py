@@ -11,7 +11,6 @@ from collections import OrderedDict
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
@@ -26,15 +25,18 @@ from gristmill.shards.formats.shard_format import open_shard
 from gristmill.shards.manifest import Manifest, Shard, StoredFile, file_key, load_manifest
 from gristmill.shards.token_rows import LENGTHS, ORIGINS
 from gristmill.shards.verify import Verification, verify
+from gristmill.storage.locations import parse_location
 from gristmill.text.tokenizers import find_tokenizer, load_engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     import pyarrow as pa
     from numpy.typing import NDArray
 
     from gristmill.shards.formats.base import ShardReader
+    from gristmill.storage.locations import Location
     from gristmill.text.tokenizers import Engine
 
 _MAX_OPEN_SHARDS = 8
@@ -53,20 +55,19 @@ class Origin:
     """The number of the record among those that were made from one input record."""
 
 
-def open_dataset(path: str | Path) -> Dataset:
-    """Open the output folder of a finished run. Only the manifest is read."""
-    if "://" in str(path):
-        raise UsageError(
-            f"datasets are read from a local folder, not from {path}", help="copy it to a local disk first"
-        )
-    folder = Path(path)
+def open_dataset(path: str | Location) -> Dataset:
+    """Open the output folder of a finished run, which may be on a store. Only the manifest is read.
+
+    Shards of a store are copied to the user's cache folder when they are first used.
+    """
+    folder = parse_location(path)
     return Dataset(folder, load_manifest(folder))
 
 
 class Dataset:
     """The records of a dataset, in the order of the manifest: split by split, source by source."""
 
-    def __init__(self, folder: Path, manifest: Manifest, *, split: str | None = None) -> None:
+    def __init__(self, folder: Location, manifest: Manifest, *, split: str | None = None) -> None:
         self.folder = folder
         self.manifest = manifest
         self._split = split
@@ -215,7 +216,7 @@ class Dataset:
 
     def _check_size(self, file: StoredFile) -> Path:
         """Check the size of a file and return its path: reading a page past the end would kill the process."""
-        path = file.below(self.folder)
+        path = file.copy_below(self.folder)
         num_bytes = path.stat().st_size
         if num_bytes != file.bytes:
             raise make_damage_error(file.path, f"has {num_bytes} bytes, but {file.bytes} were written", self.folder)

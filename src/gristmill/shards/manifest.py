@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, overload
 
 import msgspec
 import pyarrow as pa
@@ -18,10 +18,14 @@ import xxhash
 from gristmill.core.books import Account  # noqa: TC001  (msgspec looks at the types of fields)
 from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.shards.token_rows import KINDS, find_schema_problem
+from gristmill.storage.local_copies import copy_locally
+from gristmill.storage.locations import list_names, parse_location
 from gristmill.storage.stored_paths import Count, StoredName, StoredPath, decode_stored, path_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from gristmill.storage.locations import Location
 
 FORMAT_VERSION = 3
 """Raised with every change of the manifest's keys; no other version is read."""
@@ -47,9 +51,17 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
     bytes: Count
     xxh3: str
 
-    def below(self, folder: str | Path) -> Path:
-        """Return the file's path on disk, for a dataset in this folder."""
-        return path_below(folder, self.path)
+    def copy_below(self, folder: Location) -> Path:
+        """Return the file's path on disk: the file itself, or a copy of one on a store."""
+        return copy_locally(self.below(folder), self.bytes, self.xxh3)
+
+    @overload
+    def below(self, folder: str | Path) -> Path: ...
+    @overload
+    def below(self, folder: Location) -> Location: ...
+    def below(self, folder: str | Location) -> Location:
+        """Return the file's path on disk or on a store, for a dataset in this folder."""
+        return path_below(Path(folder) if isinstance(folder, str) else folder, self.path)
 
 
 class Shard(StoredFile, frozen=True, kw_only=True):
@@ -280,11 +292,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the dataset holds rows of tokens, with a loss mask or without."""
         return self.kind in KINDS
 
-    def tokenizer_folder(self, folder: str | Path) -> Path:
-        """Return the folder of the tokenizer, in a dataset of this folder."""
+    def tokenizer_folder(self, folder: str | Location) -> Path:
+        """Return the folder of the tokenizer, in a dataset of this folder; of a store, a copy of it."""
         if self.tokenizer is None or not self.tokenizer.files:
             raise UsageError("the dataset has no tokenizer: it holds no tokens")
-        first, *_ = [file.below(folder) for file in self.tokenizer.files]
+        root = parse_location(folder)
+        group = f"tokenizer-{self.tokenizer.content}"
+        first, *_ = [copy_locally(file.below(root), file.bytes, file.xxh3, group) for file in self.tokenizer.files]
         return first.parent
 
     def stored_files(self) -> Iterator[StoredFile]:
@@ -348,13 +362,14 @@ def dump_manifest(manifest: Manifest) -> Iterator[bytes]:
     yield b"\n  }\n}\n"
 
 
-def load_manifest(folder: str | Path) -> Manifest:
+def load_manifest(folder: str | Location) -> Manifest:
     """Load the manifest of a dataset. The error for another folder says what the folder is instead."""
-    path = Path(folder) / MANIFEST
+    root = parse_location(folder)
+    path = root / MANIFEST
     try:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        raise _make_not_a_dataset_error(Path(folder)) from None
+        raise _make_not_a_dataset_error(root) from None
     return parse_manifest(data, str(path))
 
 
@@ -381,12 +396,12 @@ def _read_format_version(path: str, data: bytes) -> int:
         raise DamagedDatasetError(f"{path} is damaged: {error}", help=_REBUILD) from error
 
 
-def _make_not_a_dataset_error(folder: Path) -> UsageError:
+def _make_not_a_dataset_error(folder: Location) -> UsageError:
     if not folder.exists():
         return UsageError(f"there is no folder {folder}", help="name the output folder of a finished run")
     if not folder.is_dir():
         return UsageError(f"{folder} is a file, not the folder of a dataset", help="name the output folder of a run")
-    if any(folder.glob(".gristmill*")):
+    if any(name.startswith(".gristmill") for name in list_names(folder)):
         return UsageError(
             f"{folder} holds an unfinished run: it has no {MANIFEST} yet",
             help="run the same recipe again: it resumes where it stopped",

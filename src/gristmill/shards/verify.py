@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -33,6 +33,7 @@ from gristmill.shards.manifest import (
 from gristmill.shards.report import make_derived_files
 from gristmill.shards.token_rows import CHATS, ORIGINS, find_row_problem, num_tokens, num_trained_tokens
 from gristmill.storage.checksums import compute_file_checksum
+from gristmill.storage.locations import list_files_below, measure_file, parse_location
 from gristmill.storage.stored_paths import Count, path_below
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gristmill.core.books import Account
+    from gristmill.storage.locations import Location
 
 
 _SIDE_FOLDERS = {"dropped", "quarantine"}
@@ -75,9 +77,9 @@ class Verification:
         return not self.problems
 
 
-def verify(folder: str | Path) -> Verification:
+def verify(folder: str | Location) -> Verification:
     """Check a whole dataset."""
-    folder = Path(folder)
+    folder = parse_location(folder)
     manifest = load_manifest(folder)
     result = Verification(problems=check_manifest(folder, manifest))
     known_files = list_known_files(manifest)
@@ -92,7 +94,7 @@ def verify(folder: str | Path) -> Verification:
     return result
 
 
-def check_manifest(folder: Path, manifest: Manifest) -> list[Problem]:
+def check_manifest(folder: Location, manifest: Manifest) -> list[Problem]:
     """Find what is wrong apart from the shards."""
     problems = []
     if not manifest.is_sealed:
@@ -125,7 +127,7 @@ def list_known_files(manifest: Manifest) -> NDArray[np.uint64]:
     return np.sort(np.array([int(key, 16) for key in manifest.files], dtype=np.uint64))
 
 
-def check_shard(folder: Path, shard: Shard, manifest: Manifest, known_files: NDArray[np.uint64]) -> list[Problem]:
+def check_shard(folder: Location, shard: Shard, manifest: Manifest, known_files: NDArray[np.uint64]) -> list[Problem]:
     """Find what is wrong with one shard and its origins."""
     problem = _find_file_problem(folder, shard)
     if _find_schema_problem(manifest):  # reported once, for the manifest; without a schema rows cannot be read
@@ -142,7 +144,7 @@ def check_shard(folder: Path, shard: Shard, manifest: Manifest, known_files: NDA
 
 
 def _find_shard_problem(
-    folder: Path, shard: Shard, manifest: Manifest, known_files: NDArray[np.uint64]
+    folder: Location, shard: Shard, manifest: Manifest, known_files: NDArray[np.uint64]
 ) -> Problem | None:
     problem = _find_row_problem(folder, shard, shard.rows, manifest.format, manifest.shard_schema())
     if manifest.holds_rows:
@@ -152,7 +154,9 @@ def _find_shard_problem(
     return problem
 
 
-def _find_side_problem(folder: Path, side: StoredFile, rows: int, known_files: NDArray[np.uint64]) -> Problem | None:
+def _find_side_problem(
+    folder: Location, side: StoredFile, rows: int, known_files: NDArray[np.uint64]
+) -> Problem | None:
     problem = _find_row_problem(folder, side, rows, "arrow", ORIGINS_SCHEMA)
     return problem or _find_origin_problem(folder, side, "arrow", known_files)
 
@@ -174,11 +178,13 @@ def _check_content(path: str, find_problem: Callable[[], Problem | None]) -> Pro
         return Problem(path, "unreadable", f"cannot be read: {error}")
 
 
-def _find_file_problem(folder: Path, file: StoredFile) -> Problem | None:
+def _find_file_problem(folder: Location, file: StoredFile) -> Problem | None:
     """Check that a file exists, is complete and has not changed."""
     try:
         path = file.below(folder)
-        num_bytes = path.stat().st_size
+        num_bytes = measure_file(path)
+        if num_bytes is None:
+            return Problem(file.path, "missing", "is missing")
         if num_bytes != file.bytes:
             return Problem(file.path, "size", f"has {num_bytes} bytes, but {file.bytes} were written")
         if compute_file_checksum(path) != file.xxh3:
@@ -188,7 +194,7 @@ def _find_file_problem(folder: Path, file: StoredFile) -> Problem | None:
     return None
 
 
-def _find_content_problem(folder: Path, path: str, content: bytes) -> Problem | None:
+def _find_content_problem(folder: Location, path: str, content: bytes) -> Problem | None:
     """Check that a small file that is derived from the manifest exists and is as it was written."""
     try:
         if path_below(folder, path).read_bytes() != content:
@@ -207,19 +213,19 @@ def _make_unreadable_problem(path: str, error: OSError | DamagedDatasetError) ->
 
 
 def _find_row_problem(
-    folder: Path, file: StoredFile, rows: int, format: str, schema: pa.Schema | None
+    folder: Location, file: StoredFile, rows: int, format: str, schema: pa.Schema | None
 ) -> Problem | None:
     """Check that all records are there and can be decoded."""
-    num_rows = open_shard(file.below(folder), format, schema=schema).count_rows()
+    num_rows = open_shard(file.copy_below(folder), format, schema=schema).count_rows()
     if num_rows != rows:
         return Problem(file.path, "rows", f"holds {num_rows} records, but the manifest says {rows}")
     return None
 
 
-def _find_token_problem(folder: Path, shard: Shard, manifest: Manifest) -> Problem | None:
+def _find_token_problem(folder: Location, shard: Shard, manifest: Manifest) -> Problem | None:
     """Check the numbers of tokens and trained tokens, and that all ids are in the vocabulary."""
     total = trained = 0
-    for rows in read_mapped_batches(shard.below(folder)):
+    for rows in read_mapped_batches(shard.copy_below(folder)):
         message = find_row_problem(rows, manifest.tokenizer.vocab_size if manifest.tokenizer is not None else None)
         if message:
             return Problem(shard.path, "tokens", message)
@@ -234,10 +240,10 @@ def _find_token_problem(folder: Path, shard: Shard, manifest: Manifest) -> Probl
 
 
 def _find_origin_problem(
-    folder: Path, file: StoredFile, format: str, known_files: NDArray[np.uint64], kind: str = "documents"
+    folder: Location, file: StoredFile, format: str, known_files: NDArray[np.uint64], kind: str = "documents"
 ) -> Problem | None:
     """Check that every record comes from an input file in the manifest."""
-    for origins in open_origins(file.below(folder), format, kind):
+    for origins in open_origins(file.copy_below(folder), format, kind):
         if origins.null_count or origins.field("file").null_count:
             return Problem(file.path, "origins", "has records without an origin")
         unknown = _find_first_unknown(np.unique(origins.field("file").to_numpy(zero_copy_only=False)), known_files)
@@ -272,7 +278,7 @@ def _find_book_problems(manifest: Manifest) -> Iterator[str]:
             yield f"source {source}: the books and the quarantine disagree on the quarantined records"
 
 
-def _find_lane_problems(folder: Path, manifest: Manifest) -> Iterator[Problem]:
+def _find_lane_problems(folder: Location, manifest: Manifest) -> Iterator[Problem]:
     """Check by the origins that a mixed lane holds as many rows of each source as the manifest says."""
     for split, shares in manifest.mixed.items():
         num_rows: Counter[str] = Counter()
@@ -287,16 +293,16 @@ def _find_lane_problems(folder: Path, manifest: Manifest) -> Iterator[Problem]:
                 yield Problem(MANIFEST, "books", message)
 
 
-def _list_first_files(folder: Path, shard: Shard, manifest: Manifest) -> Iterator[NDArray[np.uint64]]:
+def _list_first_files(folder: Location, shard: Shard, manifest: Manifest) -> Iterator[NDArray[np.uint64]]:
     """Yield the input file of each record; for a row of tokens, that of its first document."""
     if manifest.holds_rows:
-        for rows in read_mapped_batches(shard.below(folder)):
+        for rows in read_mapped_batches(shard.copy_below(folder)):
             origins = rows.column(ORIGINS)
             yield origins.values.field("file").to_numpy(zero_copy_only=False)[origins.offsets.to_numpy()[:-1]]
         return
     side = shard.origins
     file, kind = (shard, manifest.format) if side is None else (side, "arrow")
-    for origin in open_origins(file.below(folder), kind):
+    for origin in open_origins(file.copy_below(folder), kind):
         yield origin.field("file").to_numpy(zero_copy_only=False)
 
 
@@ -305,13 +311,13 @@ def _count_rows(account: Account) -> int:
     return account.counters.get("rows", account.records_out)
 
 
-def _quarantine_problems(folder: Path, manifest: Manifest) -> Iterator[Problem]:
+def _quarantine_problems(folder: Location, manifest: Manifest) -> Iterator[Problem]:
     """Check that the quarantine holds as many records as were counted. Its files are checked before."""
     quarantine = manifest.quarantine
     num_stored = 0
     for file in quarantine.files:
         try:
-            entries = open_shard(file.below(folder), "jsonl").rows()
+            entries = open_shard(file.copy_below(folder), "jsonl").rows()
             num_stored += sum(msgspec.convert(entry.get("records", 1), Count) for entry in entries)
         except (*READ_ERRORS, CorruptStreamError) as error:
             yield Problem(file.path, "unreadable", f"cannot be read: {error}")
@@ -323,7 +329,7 @@ def _quarantine_problems(folder: Path, manifest: Manifest) -> Iterator[Problem]:
         yield Problem(path, "rows", message)
 
 
-def _find_unexpected_files(folder: Path, manifest: Manifest) -> Iterator[Problem]:
+def _find_unexpected_files(folder: Location, manifest: Manifest) -> Iterator[Problem]:
     """Find files that a tool would read as shards (`train/*/*.arrow`), dropped records or files of the tokenizer.
 
     `datasets` keeps its `cache-*` files beside shards; they are ignored.
@@ -335,13 +341,14 @@ def _find_unexpected_files(folder: Path, manifest: Manifest) -> Iterator[Problem
     whole |= _SIDE_FOLDERS
     for name in [*manifest.splits, *sorted(whole)]:
         try:
-            files = sorted(path_below(folder, name).rglob("*"))
+            files = list(list_files_below(path_below(folder, name)))
         except DamagedDatasetError:  # a link out of the folder, which is reported for each of its files
             continue
-        for file in files:
-            path = file.relative_to(folder).as_posix()
-            is_of_interest = file.is_file() if name in whole else file.suffix in suffixes
-            if is_of_interest and not file.name.startswith((".", "cache-", "tmp")) and path not in listed_paths:
+        for file, _ in files:
+            path = f"{name}/{file}"
+            is_of_interest = name in whole or PurePosixPath(file).suffix in suffixes
+            is_ignored = PurePosixPath(file).name.startswith((".", "cache-", "tmp"))
+            if is_of_interest and not is_ignored and path not in listed_paths:
                 yield Problem(
                     path, "unexpected", "is not in the manifest, but tools would read it as part of the dataset"
                 )

@@ -16,6 +16,7 @@ import os
 import re
 import secrets
 import shutil
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +25,6 @@ import xxhash
 
 from gristmill.core.errors import UsageError
 from gristmill.storage.locations import Location, StorePath
-from gristmill.storage.stores.upload import Upload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from typing_extensions import Buffer
+
+    from gristmill.storage.stores.upload import Upload
 
 _GATHER_BYTES = 2**18
 """The size up to which writes are buffered."""
@@ -55,6 +57,8 @@ class PendingFile:
         self._gathered = bytearray()
         self._target: _TemporaryFile | Upload
         if isinstance(self.path, StorePath):
+            from gristmill.storage.stores.upload import Upload  # noqa: PLC0415  (most outputs are local)
+
             self._target = Upload(*self.path.open_store())
         else:
             self._target = _TemporaryFile(self.path, run_id)
@@ -231,8 +235,10 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
         os.close(fd)
 
 
-def count_free_bytes(folder: str | os.PathLike[str]) -> int:
-    """Count the bytes that this user can still write there. The folder need not exist yet."""
+def count_free_bytes(folder: Location) -> int:
+    """Count the bytes that this user can still write there. The folder need not exist yet; a store is never full."""
+    if isinstance(folder, StorePath):
+        return sys.maxsize
     path = Path(folder).absolute()
     while not path.exists():
         path = path.parent

@@ -34,5 +34,5 @@ def read_version(path: str) -> tuple[int, str]:
     from gristmill.storage.stores.open_store import open_store  # noqa: PLC0415
 
     store, key = open_store(path)
-    found = store.head(key)
-    return found.num_bytes, found.version
+    stored = store.head(key)
+    return stored.num_bytes, stored.version

@@ -5,9 +5,10 @@ Only `storage` knows the difference, except where a file is mapped into memory: 
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from gristmill.storage.urls import find_protocol, local_path
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from gristmill.storage.stores.base import Store
+
+_BUFFER_BYTES = 2**18
 
 
 class StorePath:
@@ -46,7 +49,7 @@ class StorePath:
 
     @property
     def name(self) -> str:
-        """The last component."""
+        """The last component of the path."""
         return PurePosixPath(self._url).name
 
     @property
@@ -81,9 +84,9 @@ class StorePath:
         return bytes(store.read(key))
 
     def open(self, mode: str = "rb") -> BinaryIO:  # noqa: ARG002  (as pathlib has it; objects are only read like this)
-        """Open the object for reading."""
+        """Open the object for reading, buffered as a local file is."""
         store, key = self.open_store()
-        return store.open(key)
+        return io.BufferedReader(cast("io.RawIOBase", store.open(key)), _BUFFER_BYTES)
 
     def unlink(self, *, missing_ok: bool = False) -> None:  # noqa: ARG002  (stores do not say what was missing)
         """Delete the object, if it is there."""
@@ -120,6 +123,16 @@ def measure_file(path: Location) -> int | None:
         return store.head(key).num_bytes
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def list_names(folder: Location) -> Iterator[str]:
+    """Iterate over the names in a folder."""
+    if isinstance(folder, Path):
+        yield from (path.name for path in folder.iterdir())
+        return
+    store, key = folder.open_store()
+    for entry in store.list_folder(key):
+        yield entry if isinstance(entry, str) else entry.key.rpartition("/")[2]
 
 
 def list_files_below(folder: Location) -> Iterator[tuple[str, int]]:

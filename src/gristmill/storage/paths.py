@@ -12,12 +12,15 @@ from stat import S_ISDIR
 from typing import TYPE_CHECKING
 
 from gristmill.core.errors import UsageError
-from gristmill.storage import local_files, remote_files
+from gristmill.storage import local_files
 from gristmill.storage.patterns import PathPattern, expand_braces, find_fixed_folder, has_range, is_wild
 from gristmill.storage.urls import find_protocol, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from types import ModuleType
+
+    from gristmill.storage.remote_files import RemoteFile
 
 _MAX_SHOWN = 5
 """The number of names that an error lists before it counts the rest."""
@@ -98,7 +101,7 @@ class _Search:
         """Links to files, and their targets."""
         self._folders: list[str] = []
         self._real_folders = real_folders
-        self._remote_folders: dict[str, dict[str, remote_files.RemoteFile | None]] = {}
+        self._remote_folders: dict[str, dict[str, RemoteFile | None]] = {}
         self._is_named = False
         if self.protocol is None:
             self._set_local_root(pattern, base)
@@ -141,10 +144,10 @@ class _Search:
     def _set_remote_root(self, pattern: str) -> None:
         if pattern.startswith("http") and "*" in pattern:
             raise UsageError(f"{pattern}: a web server cannot be listed", help="use braces, as in {0000..0099}")
-        url = remote_files.name_root(pattern)
+        url = _import_remote_files().name_root(pattern)
         if not _is_wild_url(url) and "{" not in url:
             self._is_named = True
-            _, is_folder = remote_files.find_remote(url)
+            _, is_folder = _import_remote_files().find_remote(url)
             self.root = url.rstrip("/") + "/" if is_folder else url[: url.rfind("/") + 1]
         else:
             self.root = find_fixed_folder(url)
@@ -184,23 +187,24 @@ class _Search:
             self._real_folders[folder] = os.path.realpath(folder or "/").rstrip("/")
         return os.path.realpath(path) if os.path.islink(path) else f"{self._real_folders[folder]}/{name}"  # noqa: PTH114
 
-    def _find_remote_matches(self, pattern: str) -> Iterator[remote_files.RemoteFile]:
+    def _find_remote_matches(self, pattern: str) -> Iterator[RemoteFile]:
         url = self.root + pattern
         if not self._is_named and _is_wild_url(pattern):
-            yield from remote_files.list_remote(self.root, PathPattern.below(pattern))
+            yield from _import_remote_files().list_remote(self.root, PathPattern.below(pattern))
             return
         file, is_folder = self._find_remote(url)
         if is_folder:
-            yield from remote_files.list_remote(url, PathPattern.everything())
+            yield from _import_remote_files().list_remote(url, PathPattern.everything())
         elif file is not None:
             yield file
 
-    def _find_remote(self, url: str) -> tuple[remote_files.RemoteFile | None, bool]:
+    def _find_remote(self, url: str) -> tuple[RemoteFile | None, bool]:
         if self._is_named or url.startswith("http"):
-            return remote_files.find_remote(url)
+            named: tuple[RemoteFile | None, bool] = _import_remote_files().find_remote(url)
+            return named
         folder = url[: url.rfind("/") + 1]  # braces name many files: one listing instead of a thousand requests
         if folder not in self._remote_folders:
-            self._remote_folders[folder] = remote_files.list_names(folder)
+            self._remote_folders[folder] = _import_remote_files().list_names(folder)
         names = self._remote_folders[folder]
         return names.get(url), url in names and names[url] is None
 
@@ -228,6 +232,13 @@ class _Search:
         return UsageError(
             f"no file matches {self.pattern}: looked for {self.rest or 'files'} in {self.root}", help=hint
         )
+
+
+def _import_remote_files() -> ModuleType:
+    """Import what only URLs need."""
+    from gristmill.storage import remote_files  # noqa: PLC0415
+
+    return remote_files
 
 
 def _is_wild_url(url: str) -> bool:

@@ -15,7 +15,8 @@ from gristmill.storage.commit import sync_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
+
+    from gristmill.storage.locations import Location
 
 Item = TypeVar("Item")
 
@@ -32,7 +33,7 @@ class SyncThread(Generic[Item]):
     def __init__(self, on_synced: Callable[[Item], None]) -> None:
         self._on_synced = on_synced
         self._changed = threading.Condition()
-        self._waiting: list[tuple[Item, Sequence[Path]]] = []
+        self._waiting: list[tuple[Item, Sequence[Location]]] = []
         self._is_closing = False
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
@@ -49,7 +50,7 @@ class SyncThread(Generic[Item]):
         if kind is None:
             self._raise_error()
 
-    def add(self, item: Item, paths: Sequence[Path]) -> None:
+    def add(self, item: Item, paths: Sequence[Location]) -> None:
         """Sync these files soon; they must not change any more."""
         with self._changed:
             while len(self._waiting) >= _MAX_WAITING and self._error is None:
@@ -73,7 +74,7 @@ class SyncThread(Generic[Item]):
                     self._changed.notify_all()
                 return
 
-    def _take_waiting(self) -> list[tuple[Item, Sequence[Path]]]:
+    def _take_waiting(self) -> list[tuple[Item, Sequence[Location]]]:
         """Wait for items; none are left only at the end."""
         with self._changed:
             while not self._waiting and not self._is_closing:

@@ -10,6 +10,8 @@ import re
 
 from gristmill.core.errors import UsageError
 
+OBJECT_STORES = {"s3": "S3Store", "s3a": "S3Store", "gs": "GCSStore", "gcs": "GCSStore", "az": "AzureStore"}
+"""Protocols of object stores, and obstore's classes for them."""
 _LOCAL = frozenset({"file", "local"})
 _SECRETS = re.compile(
     r"(?P<user>://)[^/\s@?#]+@"

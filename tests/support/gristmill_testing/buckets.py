@@ -39,7 +39,7 @@ class Bucket:
     def get(self, key):
         return self.client.get_object(Bucket=self.name, Key=key)["Body"].read()
 
-    def keys(self, prefix=""):
+    def list_keys(self, prefix=""):
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=prefix)
         return [entry["Key"] for page in pages for entry in page.get("Contents", [])]
 

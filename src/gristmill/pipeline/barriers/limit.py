@@ -11,7 +11,6 @@ from gristmill.steps.limit import OVER_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     import pyarrow as pa
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.stages.stored import StoredInput
     from gristmill.pipeline.stages.unit_tasks import StageUnit
     from gristmill.steps.limit import Limit
+    from gristmill.storage.locations import Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class FirstRows:
         """Count the rows over the limit, if `num_records` were read."""
         return {OVER_LIMIT: self.num_rows - num_records} if num_records < self.num_rows else {}
 
-    def batches(self, root: Path, seed: int = 0) -> Iterator[pa.RecordBatch]:
+    def batches(self, root: Location, seed: int = 0) -> Iterator[pa.RecordBatch]:
         """Read the rows that are kept, and no batch behind them."""
         num_left = self.num_kept
         for batch in self.stored.batches(root, seed) if num_left else ():

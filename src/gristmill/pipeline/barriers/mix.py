@@ -26,7 +26,6 @@ from gristmill.steps.records.source_column import with_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
     from gristmill.pipeline.stages.stage_context import StageContext
     from gristmill.steps.mix import Mix
+    from gristmill.storage.locations import Location
 
 _RANGE_BITS = 12
 _SHIFT = np.uint64(64 - _RANGE_BITS)
@@ -63,7 +63,7 @@ class StoredSelection:
         """Count the records that are not taken; those of a copy were counted the first time."""
         return {NOT_CHOSEN: self.num_rows - num_records} if num_records < self.num_rows and not self.is_copy else {}
 
-    def batches(self, root: Path, seed: int) -> Iterator[pa.RecordBatch]:
+    def batches(self, root: Location, seed: int) -> Iterator[pa.RecordBatch]:
         """Read the records that are taken."""
         for batch in StoredInput(self.path, self.num_rows).batches(root):
             is_mixed = self.mix.is_mixed(batch)

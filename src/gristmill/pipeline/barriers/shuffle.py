@@ -19,7 +19,7 @@ from gristmill.engine.tasks import Task
 from gristmill.pipeline.barriers.base import BarrierOutcome, list_stored_inputs, list_training_inputs
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.outputs.sinks import open_stream_sink
-from gristmill.pipeline.stages.outputs.split_files import OutputStem, SplitFile
+from gristmill.pipeline.stages.outputs.split_files import SplitFile, open_stem
 from gristmill.pipeline.stages.unit_tasks import StageUnit
 from gristmill.pipeline.work_folder import work_path
 from gristmill.shards.canonical import canonicalize_schema
@@ -29,7 +29,6 @@ from gristmill.storage.stored_paths import path_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from gristmill.engine.tasks import Context
     from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.stages.stage_context import StageContext
     from gristmill.pipeline.stages.stored import StoredInput
     from gristmill.steps.shuffle import Shuffle
+    from gristmill.storage.locations import Location
 
 BUCKET_BYTES = 64 << 20
 
@@ -72,7 +72,7 @@ class StoredBucket:
         """Give no reasons: a shuffle drops nothing."""
         return {}
 
-    def batches(self, root: Path, seed: int) -> Iterator[pa.RecordBatch]:
+    def batches(self, root: Location, seed: int) -> Iterator[pa.RecordBatch]:
         """Sort the whole bucket, then give it in batches of about one cell."""
         table = pa.Table.from_batches([batch for block in self.blocks for batch in self._read(root, block)])
         rows = self.shuffle.sort(table.combine_chunks().to_batches()[0], seed, self.epoch)
@@ -83,7 +83,7 @@ class StoredBucket:
         for first in range(0, rows.num_rows, step):
             yield rows.slice(first, step)
 
-    def _read(self, root: Path, block: StoredBlock) -> list[pa.RecordBatch]:
+    def _read(self, root: Location, block: StoredBlock) -> list[pa.RecordBatch]:
         with path_below(root, block.path).open("rb") as file:
             file.seek(block.start)
             message = pa.ipc.read_message(pa.py_buffer(file.read(block.size)))
@@ -121,7 +121,7 @@ def run_scatter(task: Task, context: Context) -> ScatteredUnit:
     order = np.argsort(buckets, kind="stable")
     batch, buckets = batch.take(pa.array(order)), buckets[order]
     numbers, starts = np.unique(buckets, return_index=True)
-    with open_stream_sink(batch.schema, OutputStem(stage.root, scatter.stem, stage.run_id), framed=False) as sink:
+    with open_stream_sink(batch.schema, open_stem(stage.root, scatter.stem, stage.run_id), framed=False) as sink:
         for start, stop in zip(starts, [*starts[1:], len(buckets)], strict=True):
             sink.add(batch.slice(start, stop - start))
         [file] = sink.commit().split_files

@@ -92,7 +92,7 @@ def _read_removed_parts(
 
 def _read_table(dataset: Dataset, step: Deduplicated) -> Any:
     try:
-        table = pq.read_table(step.file.below(dataset.folder))
+        table = pq.read_table(step.file.copy_below(dataset.folder))
     except (OSError, ValueError) as error:
         raise make_damage_error(step.file.path, f"cannot be read: {error}", dataset.folder) from error
     if not table.schema.equals(TABLE_SCHEMA):

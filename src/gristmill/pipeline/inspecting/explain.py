@@ -27,6 +27,7 @@ from gristmill.shards.manifest import MANIFEST
 from gristmill.steps.read import open_reader
 from gristmill.steps.records.columns import list_value_columns
 from gristmill.steps.records.put_columns import put_columns
+from gristmill.storage.locations import parse_location
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,7 +89,7 @@ def explain(recipe: Recipe, place: str, number: int = 0) -> Explanation:
         number: Which record of the file; or which record of the dataset, which is followed back to its input.
     """
     position = None
-    if (Path(place) / MANIFEST).is_file():
+    if (parse_location(place) / MANIFEST).is_file():
         dataset = open_dataset(place)
         if not 0 <= number < len(dataset):
             raise UsageError(f"there is no record {number}: {place} has {len(dataset):,}")
@@ -96,7 +97,7 @@ def explain(recipe: Recipe, place: str, number: int = 0) -> Explanation:
         position = origin.position
         place = origin.path
     plan = make_plan(recipe)
-    if position is None and not Path(place).exists():
+    if position is None and not parse_location(place).exists():
         positions = parse_positions(place, [source.name for source in plan.sources])
     else:
         positions = []

@@ -22,6 +22,7 @@ from gristmill.exports.tokens import measure_shard
 from gristmill.exports.training import AXOLOTL, COLUMNS, STORED
 from gristmill.pipeline.jobs.export_schema import JSON_SHARD_FORMATS, sample_schema
 from gristmill.shards.manifest import load_manifest
+from gristmill.storage.locations import parse_location
 from gristmill.storage.preallocated import PreallocatedFiles
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from gristmill.exports.layout import ExportFormat, Layout
     from gristmill.exports.tokens import ShardSize
     from gristmill.shards.manifest import Manifest
+    from gristmill.storage.locations import Location
 
 RunTasks = partial[Any]
 
@@ -93,7 +95,7 @@ def export(
     """
     export_format = find_export_format(to)
     prefix = _check_prefix(path, export_format)
-    folder = Path(dataset)
+    folder = parse_location(dataset)
     manifest = load_manifest(folder)
     export_format.check_dataset(manifest, folder)
     columns = _choose_columns(export_format, manifest, columns)
@@ -157,7 +159,7 @@ def _choose_columns(format: ExportFormat, manifest: Manifest, columns: str | Non
 
 
 def _select_shards(
-    manifest: Manifest, folder: Path, split: str | None, source: str | None
+    manifest: Manifest, folder: Location, split: str | None, source: str | None
 ) -> dict[str, list[ShardSlot]]:
     """Select the shards to export, by split, in the order of the manifest."""
     if split is not None:
@@ -170,10 +172,10 @@ def _select_shards(
         if split in (None, shard_split) and source in (None, shard_source) and shard.rows:
             split_slots = slots.setdefault(shard_split, [])
             last = split_slots[-1] if split_slots else None
-            origins = str(shard.origins.below(folder)) if shard.origins else None
+            origins = str(shard.origins.copy_below(folder)) if shard.origins else None
             split_slots.append(
                 ShardSlot(
-                    path=str(shard.below(folder)),
+                    path=str(shard.copy_below(folder)),
                     rows=shard.rows,
                     number=len(split_slots),
                     first_row=last.first_row + last.rows if last else 0,

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -35,6 +34,7 @@ from gristmill.shards.arrow_stream import read_mapped_batches
 from gristmill.shards.manifest import MANIFEST, MIXED, Manifest, MixedShare, Schema, Shard
 from gristmill.steps.mix import UNITS
 from gristmill.storage.commit import PendingFile, write_file
+from gristmill.storage.locations import parse_location
 
 if TYPE_CHECKING:
     import os
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from gristmill.order.shares import SourceShare
     from gristmill.pipeline.jobs.mix_inputs import MixSource
     from gristmill.shards.manifest import InputFile
+    from gristmill.storage.leases.output_lock import HeldOutput
+    from gristmill.storage.locations import Location
 
     Selection = Mapping[str, tuple["Share", NDArray[np.bool_]]]
     """By source: its share, and which rows of the incomplete epoch belong to it."""
@@ -104,7 +106,7 @@ def mix(
     check_choice("by", by, UNITS)
     size, seed = check_whole_number("size", size, least=1), check_seed(seed)
     interleave = check_bool("interleave", interleave)
-    target = Path(output)
+    target = parse_location(output)
     weights, sources = open_inputs(inputs, split, by)
     if interleave and MIXED in weights:
         raise UsageError(f'"{MIXED}" is the name of the lane that is written', help="give this dataset another name")
@@ -120,14 +122,15 @@ def mix(
     if (target / MANIFEST).exists():
         raise UsageError(f"{target} holds a dataset already", help="choose another output folder")
     check_output_folder(target)
-    with lock_output(target) as run_id:
+    with lock_output(target) as held:
+        run_id = held.run_id
         remove_work_folder(target)  # a mix that was killed before it published may have left shards there
         options = {"by": by, "size": size, "max_epochs": float(max_epochs), "seed": seed, "weights": weights}
         if interleave:
             lanes = _write_interleaved(sources, selection, target, run_id)
         else:
             lanes = _write_apart(sources, selection, target, run_id)
-        _publish(sources, lanes, target, run_id, {**options, "interleave": interleave})
+        _publish(sources, lanes, target, held, {**options, "interleave": interleave})
     return [selection[source.name][0] for source in sources]
 
 
@@ -164,7 +167,7 @@ class _WrittenLanes:
         return chain.from_iterable(self.lanes.values())
 
 
-def _write_interleaved(sources: list[MixSource], selection: Selection, target: Path, run_id: str) -> _WrittenLanes:
+def _write_interleaved(sources: list[MixSource], selection: Selection, target: Location, run_id: str) -> _WrittenLanes:
     file_ids: set[int] = set()
     rows = []
     for source in sources:
@@ -182,7 +185,7 @@ def _write_interleaved(sources: list[MixSource], selection: Selection, target: P
     )
 
 
-def _write_apart(sources: list[MixSource], selection: Selection, target: Path, run_id: str) -> _WrittenLanes:
+def _write_apart(sources: list[MixSource], selection: Selection, target: Location, run_id: str) -> _WrittenLanes:
     lanes = {source.name: _write_source(source, *selection[source.name], target, run_id) for source in sources}
     return _WrittenLanes(
         lanes,
@@ -197,7 +200,7 @@ def _shard_path(source: str, number: int) -> str:
 
 
 def _write_source(
-    source: MixSource, share: Share, is_selected: NDArray[np.bool_], target: Path, run_id: str
+    source: MixSource, share: Share, is_selected: NDArray[np.bool_], target: Location, run_id: str
 ) -> list[Shard]:
     written: list[Shard] = []
     for _ in range(share.whole_epochs):
@@ -218,14 +221,14 @@ def _write_source(
     return written
 
 
-def _read_pieces(path: Path) -> Iterator[bytes]:
+def _read_pieces(path: Location) -> Iterator[bytes]:
     with path.open("rb") as file:
         while piece := file.read(_COPY_BYTES):
             yield piece
 
 
 def _write_selected_rows(
-    source: MixSource, shard: Shard, is_selected: NDArray[np.bool_], target: Path, path: str, run_id: str
+    source: MixSource, shard: Shard, is_selected: NDArray[np.bool_], target: Location, path: str, run_id: str
 ) -> Shard:
     """Write the selected rows of a shard, in their order."""
 
@@ -239,14 +242,14 @@ def _write_selected_rows(
 
 
 def _publish(
-    sources: list[MixSource], lanes: _WrittenLanes, target: Path, run_id: str, options: dict[str, object]
+    sources: list[MixSource], lanes: _WrittenLanes, target: Location, held: HeldOutput, options: dict[str, object]
 ) -> None:
     """Copy the tokenizer, and move all files from the work folder to their places."""
     first = sources[0].manifest
     tokenizer = first.tokenizer
     tokenizer_files = tokenizer.files if tokenizer is not None else []
     for file in tokenizer_files:
-        write_file(target / work_path(file.path), file.below(sources[0].folder).read_bytes(), run_id)
+        write_file(target / work_path(file.path), file.below(sources[0].folder).read_bytes(), held.run_id)
     manifest = Manifest(
         kind=first.kind,
         format="arrow",
@@ -261,7 +264,7 @@ def _publish(
         files=lanes.files,
     ).seal()
     moves = [(work_path(file.path), file.path) for file in (*lanes.shards(), *tokenizer_files)]
-    replace_dataset(target, manifest, moves, (), run_id)  # no receipts: a mix has nothing that an update could reuse
+    replace_dataset(target, manifest, moves, (), held)  # no receipts: a mix has nothing that an update could reuse
     remove_work_folder(target)
 
 

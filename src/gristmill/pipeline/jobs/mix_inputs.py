@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,10 +19,13 @@ from gristmill.shards.formats.base import READ_ERRORS
 from gristmill.shards.manifest import Manifest, Shard, load_manifest
 from gristmill.shards.token_rows import LENGTHS, check_rows
 from gristmill.storage.checksums import compute_file_checksum
+from gristmill.storage.locations import measure_file, parse_location
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
+
+    from gristmill.storage.locations import Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class MixSource:
     """One dataset of a mix."""
 
     name: str
-    folder: Path
+    folder: Location
     manifest: Manifest
     shards: list[Shard]
     row_weights: NDArray[np.int64]
@@ -46,7 +48,7 @@ def open_inputs(inputs: object, split: str, by: str) -> tuple[dict[str, float], 
     return weights, sources
 
 
-def _check_inputs(inputs: object) -> tuple[dict[str, Path], dict[str, float]]:
+def _check_inputs(inputs: object) -> tuple[dict[str, Location], dict[str, float]]:
     """Check what the user passed; returns folders and weights by name."""
     folders, weights = {}, {}
     if not isinstance(inputs, Mapping) or not inputs:
@@ -55,11 +57,11 @@ def _check_inputs(inputs: object) -> tuple[dict[str, Path], dict[str, float]]:
         check_source_name(name)
         if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str | os.PathLike):
             raise UsageError(f"{name} must be a folder and its weight, not {pair!r:.80}", help='("out/web", 0.7)')
-        folders[name], weights[name] = Path(pair[0]), check_positive_number(f"the weight of {name}", pair[1])
+        folders[name], weights[name] = parse_location(pair[0]), check_positive_number(f"the weight of {name}", pair[1])
     return folders, weights
 
 
-def _open_source(name: str, folder: Path, split: str, by: str) -> MixSource:
+def _open_source(name: str, folder: Location, split: str, by: str) -> MixSource:
     manifest = load_manifest(folder)
     if manifest.format != "arrow":
         raise UsageError(
@@ -78,12 +80,12 @@ def _open_source(name: str, folder: Path, split: str, by: str) -> MixSource:
     return MixSource(name, folder, manifest, shards, row_weights)
 
 
-def _weigh_shard(folder: Path, shard: Shard, by: str, schema: pa.Schema | None) -> NDArray[np.int64]:
+def _weigh_shard(folder: Location, shard: Shard, by: str, schema: pa.Schema | None) -> NDArray[np.int64]:
     """Find how much each row of a shard counts."""
     path = shard.below(folder)
     try:
         # First of all: a damaged length would silently change the shares.
-        if path.stat().st_size != shard.bytes or compute_file_checksum(str(path)) != shard.xxh3:
+        if measure_file(path) != shard.bytes or compute_file_checksum(str(path)) != shard.xxh3:
             raise make_damage_error(path, "is not as it was written", folder)
         weights = [_weigh_rows(batch, by) for batch in read_mapped_batches(path, schema)]
         row_weights = np.concatenate([np.zeros(0, np.int64), *weights])

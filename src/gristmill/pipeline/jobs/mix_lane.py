@@ -29,12 +29,12 @@ from gristmill.storage.commit import PendingFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from gristmill.pipeline.jobs.mix_inputs import MixSource
     from gristmill.shards.manifest import InputFile
+    from gristmill.storage.locations import Location
 
 
 @dataclass(slots=True)
@@ -143,7 +143,7 @@ class InterleavedLane:
         num_shards = -(-self._order.num_records // self._shard_rows)
         return [f"{split}/{MIXED}/shard-{number:05d}.arrow" for number in range(num_shards)]
 
-    def write(self, split: str, target: Path, run_id: str) -> list[Shard]:
+    def write(self, split: str, target: Location, run_id: str) -> list[Shard]:
         """Write all shards to the work folder."""
         cursors = [RowCursor(rows.batches()) for rows in self.sources]
         drawn = np.zeros(len(cursors), dtype=np.int64)
@@ -162,7 +162,7 @@ class InterleavedLane:
 
 
 def write_shard(
-    batches: Iterator[pa.RecordBatch], schema: pa.Schema, target: Path, path: str, run_id: str, tasks: list[str]
+    batches: Iterator[pa.RecordBatch], schema: pa.Schema, target: Location, path: str, run_id: str, tasks: list[str]
 ) -> Shard:
     """Write a shard to the work folder; `path` is its final path."""
     count: Counter[str] = Counter()

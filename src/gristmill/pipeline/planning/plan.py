@@ -6,10 +6,8 @@ Costs one listing of the inputs, the metadata of large files, and a few records 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from gristmill.core.errors import UsageError
 from gristmill.core.names import join_names
 from gristmill.engine.parallel_run import IN_PROCESS_BACKENDS, choose_num_workers
 from gristmill.pipeline.planning import fingerprint
@@ -25,7 +23,7 @@ from gristmill.pipeline.planning.outline import Outline
 from gristmill.pipeline.planning.placement.in_process import Placement, PlacementRequest, choose_placement
 from gristmill.pipeline.planning.python_records import sample_python_records
 from gristmill.pipeline.planning.source_draft import StepResolver, draft_source, plan_source
-from gristmill.pipeline.planning.stores import choose_stores
+from gristmill.pipeline.planning.stores import check_output_store, choose_stores
 from gristmill.pipeline.planning.unite_sources import unite_sources
 from gristmill.pipeline.planning.units import can_cut_cells, choose_cut
 from gristmill.pipeline.planning.used_plugins import describe_packages, find_used_plugins
@@ -35,6 +33,7 @@ from gristmill.shards.token_rows import is_masked, shard_schema
 from gristmill.steps.pack.pack import Pack
 from gristmill.steps.write import Write
 from gristmill.storage.commit import count_free_bytes
+from gristmill.storage.locations import parse_location
 from gristmill.storage.plan_cache import use_plan_cache
 from gristmill.text.tokenizers import clear_engine_cache
 
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.planning.units import UnitCut
     from gristmill.shards.tokenizer_snapshot import TokenizerSnapshot
     from gristmill.steps.read import Read
+    from gristmill.storage.locations import Location
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -57,7 +57,7 @@ class Plan:
     """A recipe that has been checked. `print(plan)` shows all of it, and so does a notebook."""
 
     recipe: Recipe
-    output: Path
+    output: Location
     sources: tuple[SourcePlan, ...]
     write: Write
     pack: Pack | None
@@ -181,8 +181,7 @@ def make_plan(
         allowed_endpoints: Hosts that `storage_options` may name though the connection is not encrypted.
     """
     choose_stores(recipe, allowed_endpoints)
-    if "://" in recipe.output:
-        raise UsageError(f"the output must be a local folder, not {recipe.output}", help="copy it there afterwards")
+    check_output_store(recipe.output, backend)
     steps, pack, write = _take_output_steps(recipe)
     check_positions(recipe, is_packed=pack is not None)
     check_joined_lane(recipe)
@@ -202,7 +201,7 @@ def make_plan(
         )
         for name, source in recipe.sources.items()
     ]
-    output = Path(recipe.path(recipe.output))
+    output = parse_location(recipe.path(recipe.output))
     placement = choose_placement(
         PlacementRequest(backend=backend, workers=workers, timeout=timeout, pin=pin),
         [step for draft in drafts for step in (draft.read, *draft.branch.steps)],

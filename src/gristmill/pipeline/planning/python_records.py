@@ -32,11 +32,11 @@ from gristmill.storage.stored_paths import path_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from gristmill.core.python_records import RecordIterable
     from gristmill.core.recipe import Recipe
     from gristmill.steps.read import Read
+    from gristmill.storage.locations import Location
     from gristmill.storage.paths import ListedFile
 
 _SAMPLE_RECORDS = 100
@@ -85,7 +85,7 @@ def remove_sample_urls(message: str) -> str:
 
 
 @contextmanager
-def spool_python_records(recipe: Recipe, output: Path, run_id: str, *, keep: bool) -> Iterator[dict[str, Read]]:
+def spool_python_records(recipe: Recipe, output: Location, run_id: str, *, keep: bool) -> Iterator[dict[str, Read]]:
     """Write all records to the work folder; gives how to read them, by source. Removed at the end, without `keep`."""
     reads = {}
     spooled_paths: list[str] = []

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from gristmill.core.errors import UsageError
 from gristmill.core.recipe import recipe_to_data
+from gristmill.engine.parallel_run import IN_PROCESS_BACKENDS
 from gristmill.storage.stores.options import check_endpoint, choose_options, parse_options
-from gristmill.storage.urls import find_protocol, refuse_secrets
+from gristmill.storage.urls import OBJECT_STORES, find_protocol, refuse_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -26,6 +28,21 @@ def choose_stores(recipe: Recipe, allowed_endpoints: Collection[str]) -> None:
     check_endpoint(options, allowed_endpoints)
     for url in urls:
         choose_options(url, options)
+
+
+def check_output_store(output: str, backend: str) -> None:
+    """Refuse an output that no run can write safely, or that is in the memory of this process for workers in others."""
+    protocol = find_protocol(output)
+    if protocol is not None and protocol != "memory" and protocol not in OBJECT_STORES:
+        raise UsageError(
+            f"{output}: {protocol}:// can be read, but not written safely",
+            help="write to a local or shared folder, or to s3://, gs:// or az://",
+        )
+    if protocol == "memory" and backend not in IN_PROCESS_BACKENDS:
+        raise UsageError(
+            f"{output} is in the memory of this process, where workers cannot write",
+            help='choose backend="serial" or "threads", or another output',
+        )
 
 
 def _list_texts(data: object) -> Iterator[str]:

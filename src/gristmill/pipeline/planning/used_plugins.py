@@ -24,13 +24,13 @@ from gristmill.storage.commit import write_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from gristmill.core.recipe import Recipe
     from gristmill.core.records import SourceFile
     from gristmill.core.step import Step
     from gristmill.pipeline.planning.source_plan import SourcePlan
     from gristmill.runtime.plugins import PluginPackage
+    from gristmill.storage.locations import Location
 
 
 def find_used_plugins(recipe: Recipe, sources: Iterable[SourcePlan]) -> dict[str, PluginPackage]:
@@ -72,7 +72,7 @@ def describe_packages(packages: Iterable[PluginPackage]) -> dict[str, str]:
     return {name: f"{package.version} {package.fingerprint()}" for name, package in sorted(by_name.items())}
 
 
-def record_plugins(output: Path, plugins: Mapping[str, str], run_id: str) -> None:
+def record_plugins(output: Location, plugins: Mapping[str, str], run_id: str) -> None:
     """Write the plugins of a run to its work folder."""
     write_file(output / PLUGINS, msgspec.json.encode(plugins), run_id)
 
@@ -102,7 +102,7 @@ def name_missing_package(error: UsageError, plugins: Mapping[str, str]) -> None:
             error.help = f"install it: pip install {package}=={version}"
 
 
-def read_recorded_plugins(output: Path) -> Mapping[str, str]:
+def read_recorded_plugins(output: Location) -> Mapping[str, str]:
     """Read the plugins that an unfinished run or the dataset in the folder has used, if there is one."""
     try:
         return msgspec.json.decode((output / PLUGINS).read_bytes(), type=dict[str, str])

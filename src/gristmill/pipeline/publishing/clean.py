@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gristmill.core.errors import UsageError
 from gristmill.pipeline import work_folder
 from gristmill.pipeline.publishing import journal
-from gristmill.storage.lock import LOCK_NAME, FolderLock
+from gristmill.shards.manifest import MANIFEST
+from gristmill.storage.leases.output_lock import hold_output
+from gristmill.storage.locations import list_files_below
+from gristmill.storage.lock import LOCK_NAME
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from gristmill.storage.locations import Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,27 +28,30 @@ class CleanResult:
     """Whether the folder holds a finished dataset, which was not touched."""
 
 
-def clean(folder: Path) -> CleanResult:
+def clean(folder: Location, *, take_over: bool = False) -> CleanResult:
     """Clean an output folder. Folders that no run made, and folders that a run is using, are refused."""
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}", help="name the output folder of a run")
     work_folder.check_output_folder(folder)
-    with FolderLock(folder):
+    with hold_output(folder, MANIFEST, work_folder.LEASE, take_over=take_over) as held:
         before = _measure_files(folder)
-        journal.recover_interrupted_publish(folder, secrets.token_hex(6))
-        is_dataset = journal.find_manifest(folder) is not None
+        journal.recover_interrupted_publish(folder, held.run_id)
+        manifest = journal.find_manifest(folder)
+        is_dataset = manifest is not None
         if is_dataset:
             journal.prune_work_folder(folder)
         else:
             work_folder.remove_work_folder(folder)
+        journal.remove_orphans(folder, manifest, held)
+        held.release_old_epochs()
         after = _measure_files(folder)
     removed = sorted(before.keys() - after.keys())
     return CleanResult(removed, sum(before[path] for path in removed), is_dataset)
 
 
-def _measure_files(folder: Path) -> dict[str, int]:
+def _measure_files(folder: Location) -> dict[str, int]:
     return {
-        path.relative_to(folder).as_posix(): path.lstat().st_size
-        for path in folder.rglob("*")
-        if (path.is_symlink() or not path.is_dir()) and path.name != LOCK_NAME
+        path: num_bytes
+        for path, num_bytes in list_files_below(folder)
+        if path.rpartition("/")[2] != LOCK_NAME and not work_folder.is_lease_path(path)
     }

@@ -6,6 +6,7 @@ its place stays there, and no name is given twice, so an update never writes ove
 
 from __future__ import annotations
 
+import secrets
 from collections import defaultdict
 from itertools import chain, count
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ from gristmill.pipeline.stages.receipts import encode_receipt
 from gristmill.pipeline.work_folder import is_work_path
 from gristmill.shards.manifest import Shard, StoredFile
 from gristmill.shards.token_rows import is_masked
+from gristmill.storage.known_files import KnownFiles
+from gristmill.storage.locations import StorePath
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -31,8 +34,11 @@ if TYPE_CHECKING:
 class FilePlacer:
     """Chooses the names of a dataset's files; `old` is the manifest of the dataset that will be replaced."""
 
-    def __init__(self, plan: Plan, old: Manifest | None) -> None:
+    def __init__(self, plan: Plan, old: Manifest | None, run_id: str) -> None:
         self._root = plan.output
+        self._files = KnownFiles(plan.output)
+        self._mark = f"-{run_id}-{secrets.token_hex(4)}" if isinstance(plan.output, StorePath) else ""
+        """What makes a name on a store that of this run: nothing there is ever overwritten."""
         self._write = plan.write
         self._suffix = plan.write.suffix
         self._is_masked = is_masked(plan.shard_schema)
@@ -49,7 +55,7 @@ class FilePlacer:
         if is_work_path(data.path):  # else an update reuses a shard of the old dataset
             folder = f"{file.split}/{source}"
             names = (self._write.name_shard(file.split, source, number) for number in self._numbers[folder])
-            stem = self._find_free_stem((f"{folder}/{name}" for name in names), self._suffix)
+            stem = self._find_free_stem((f"{folder}/{name}{self._mark}" for name in names), self._suffix)
             data = self._move_file(data, stem + self._suffix)
             origins = self._move_file(origins, f"origins/{stem}.arrow") if origins is not None else None
         return Shard(
@@ -73,7 +79,8 @@ class FilePlacer:
 
     def place_tokenizer(self, files: Mapping[str, StoredFile]) -> list[StoredFile]:
         """Place the files of a tokenizer, by their names, in one folder: the one they are in already, or a new one."""
-        for folder in chain(["tokenizer"], (f"tokenizer-{number}" for number in count(2))):
+        first = f"tokenizer{self._mark}"
+        for folder in chain(self._list_tokenizer_folders(), [first], (f"{first}-{number}" for number in count(2))):
             old_files = {old.path: old for old in self._old}
             placed = {f"{folder}/{name}": file for name, file in files.items()}
             if all(path in old_files and old_files[path].xxh3 == file.xxh3 for path, file in placed.items()):
@@ -93,9 +100,18 @@ class FilePlacer:
         """Place a file that is no shard. An equal one of the old dataset stays where it is."""
         for old in self._old:
             if old.path.startswith(stem) and (old.bytes, old.xxh3) == (file.bytes, file.xxh3):
-                return old if old.below(self._root).exists() else self._move_file(file, old.path)
+                return old if self._exists(old.path) else self._move_file(file, old.path)
+        stem += self._mark
         numbered_stems = (f"{stem}-{number}" for number in count(1))
         return self._move_file(file, self._find_free_stem(chain([stem], numbered_stems), suffix) + suffix)
+
+    def _list_tokenizer_folders(self) -> list[str]:
+        """List the folders of the old dataset that may hold a tokenizer."""
+        folders = (old.path.rpartition("/")[0] for old in self._old)
+        return list(dict.fromkeys(folder for folder in folders if folder.startswith("tokenizer") and "/" not in folder))
+
+    def _exists(self, path: str) -> bool:
+        return self._files.find_size(path) is not None
 
     def _move_file(self, file: StoredFile, target: str) -> StoredFile:
         self.moves.append((file.path, target))
@@ -111,7 +127,7 @@ class FilePlacer:
 
     def _is_used(self, path: str) -> bool:
         """Tell whether the old dataset, this one, or a file that is not ours has this path."""
-        return path in self._used or (self._root / path).exists()
+        return path in self._used or (not self._mark and self._exists(path))
 
 
 def _replace_paths(split_file: SplitFile, targets: Mapping[str, str]) -> SplitFile:

@@ -14,21 +14,30 @@ are undone. Both may be interrupted and repeated as often as it takes.
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from gristmill.pipeline.stages.receipts import Receipts
+from gristmill.pipeline.stages.receipts import open_receipts
 from gristmill.pipeline.stages.slice_task import SliceResult
-from gristmill.pipeline.work_folder import JOURNAL, UNIT_RECEIPTS, remove_files, remove_work_folder
+from gristmill.pipeline.work_folder import JOURNAL, UNIT_RECEIPTS, is_work_path, remove_files, remove_work_folder
 from gristmill.shards.manifest import MANIFEST, Manifest, dump_manifest, load_manifest
 from gristmill.shards.report import make_derived_files
 from gristmill.storage.commit import PendingFile, make_folder, sync_folder, write_file
+from gristmill.storage.known_files import KnownFiles
+from gristmill.storage.locations import StorePath, list_files_below
 from gristmill.storage.stored_paths import StoredPath, decode_stored, path_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
+
+    from gristmill.storage.leases.output_lock import HeldOutput
+    from gristmill.storage.locations import Location
+
+_ATTEMPT = re.compile(r"-(\d{8})-[0-9a-f]{8}[-./]")
+"""The epoch and attempt in the name of a file on a store."""
 
 
 class PublishJournal(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,9 +54,11 @@ class PublishJournal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def replace_dataset(
-    root: Path, manifest: Manifest, moves: list[tuple[str, str]], units: Iterable[bytes], run_id: str
+    root: Location, manifest: Manifest, moves: list[tuple[str, str]], units: Iterable[bytes], held: HeldOutput
 ) -> None:
     """Put a dataset in the place of the one that may be there; `units` are the lines of its receipts."""
+    held.check()
+    run_id = held.run_id
     old, side_files = find_manifest(root), make_derived_files(manifest)
     old_paths = {*manifest_paths(old), *(make_derived_files(old) if old else ())}
     stale = old_paths - {*manifest_paths(manifest), *side_files}
@@ -66,15 +77,12 @@ def replace_dataset(
         for path, content in side_files.items():
             write_file(path_below(root, path), content, run_id)
         receipts.commit()
-    with PendingFile(root / MANIFEST, run_id) as file:
-        for piece in dump_manifest(manifest):
-            file.write(piece)
-        file.commit()
+    held.replace_sealed_file(dump_manifest(manifest))
     # Last: a process that has opened the old dataset can read its shards up to here.
     remove_files(root, journal.stale)
 
 
-def recover_interrupted_publish(root: Path, run_id: str) -> None:
+def recover_interrupted_publish(root: Location, run_id: str) -> None:
     """Finish or undo what a run left half done that was killed while it published.
 
     If its manifest is there, the rest is done; if not, all of it is undone. The files are moved back to the work
@@ -88,24 +96,29 @@ def recover_interrupted_publish(root: Path, run_id: str) -> None:
         remove_files(root, journal.stale)
         prune_work_folder(root)
         return
-    # A move that was not made yet, or is undone already, has no file in its place.
-    _move_files(root, [(target, path) for path, target in journal.moves if path_below(root, target).exists()])
+    named = {*manifest_paths(manifest)}
+    if isinstance(root, Path):
+        # A move that was not made yet, or is undone already, has no file in its place.
+        _move_files(root, [(target, path) for path, target in journal.moves if path_below(root, target).exists()])
     old_side_files = make_derived_files(manifest) if manifest is not None else {}
     for path, content in old_side_files.items():
         write_file(path_below(root, path), content, run_id)
     new_side_files = [path for path in journal.side_files if path not in old_side_files]
-    remove_files(root, [*(target for _, target in journal.moves), *new_side_files])  # also folders that are empty now
+    # Also folders that are empty now. A run that was replaced may have left a journal: what others published stays.
+    remove_files(
+        root, [path for path in (*(target for _, target in journal.moves), *new_side_files) if path not in named]
+    )
     clear_journal(root)
 
 
-def clear_journal(root: Path) -> None:
+def clear_journal(root: Location) -> None:
     """Remove the journal: nothing is half done any more."""
     (root / JOURNAL).unlink(missing_ok=True)
 
 
-def prune_work_folder(root: Path) -> None:
+def prune_work_folder(root: Location) -> None:
     """Empty the work folder, except for what an update of the finished dataset can reuse."""
-    units = Receipts(root / UNIT_RECEIPTS)
+    units = open_receipts(root / UNIT_RECEIPTS, "", lambda: None)
     paths_to_keep = {UNIT_RECEIPTS, JOURNAL}
     for unit in units.read_results(SliceResult):
         paths_to_keep.update(file.path for file in (*unit.quarantine, *unit.dropped))
@@ -115,7 +128,7 @@ def prune_work_folder(root: Path) -> None:
     clear_journal(root)  # last, so that an interrupted clean-up is repeated
 
 
-def find_manifest(root: Path) -> Manifest | None:
+def find_manifest(root: Location) -> Manifest | None:
     """Load the manifest of the dataset in a folder, if there is one."""
     return load_manifest(root) if (root / MANIFEST).exists() else None
 
@@ -127,19 +140,38 @@ def manifest_paths(manifest: Manifest | None) -> Iterator[str]:
             yield file.path
 
 
-def find_damaged_file(root: Path, manifest: Manifest) -> str | None:
+def find_damaged_file(root: Location, manifest: Manifest) -> str | None:
     """Find the first file of a dataset that is missing or has another size than its manifest says."""
-    for file in manifest.stored_files():
-        try:
-            num_bytes = file.below(root).stat().st_size
-        except FileNotFoundError:
-            return file.path
-        if num_bytes != file.bytes:
-            return file.path
-    return None
+    files = KnownFiles(root)
+    return next((file.path for file in manifest.stored_files() if files.find_size(file.path) != file.bytes), None)
 
 
-def _move_files(root: Path, moves: Iterable[tuple[str, str]]) -> None:
+def remove_orphans(root: Location, manifest: Manifest | None, held: HeldOutput) -> None:
+    """Remove what killed runs, or workers of this one, have left on a store: only names that tell their epoch.
+
+    Without a manifest nothing is finished, and all of it goes.
+    """
+    if not isinstance(root, StorePath):
+        return
+    held.check()
+    named = {*manifest_paths(manifest)}
+    orphans = []
+    for path, _ in list_files_below(root):
+        epoch = _ATTEMPT.search(path)
+        if epoch and int(epoch[1]) <= int(held.run_id) and path not in named and not is_work_path(path):
+            orphans.append(path)
+    remove_files(root, orphans)
+    store, key = root.open_store()
+    store.abort_uploads(f"{key}/")
+
+
+def _move_files(root: Location, moves: Iterable[tuple[str, str]]) -> None:
+    if isinstance(root, StorePath):
+        # A copy inside the store: of small files only, because the last stage writes shards where they stay.
+        store, key = root.open_store()
+        for source, copy in moves:
+            store.copy(f"{key}/{source}", f"{key}/{copy}")
+        return
     pairs = [
         (path_below(root, path), path_below(root, target)) for path, target in moves
     ]  # all checked before one moves

@@ -31,7 +31,6 @@ from gristmill.storage.stored_paths import path_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     import pyarrow as pa
 
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.stages.runner import StageRunner
     from gristmill.pipeline.stages.slice_task import SliceResult
     from gristmill.pipeline.stages.stage_context import StageContext
+    from gristmill.storage.locations import Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class StoredRows:
     first: int
     stop: int
 
-    def batches(self, root: Path) -> Iterator[pa.RecordBatch]:
+    def batches(self, root: Location) -> Iterator[pa.RecordBatch]:
         """Read the rows, as slices of the stream's batches."""
         start = 0
         for batch in read_unchecked_batches(path_below(root, self.path)):
@@ -87,7 +87,7 @@ class StoredInterleaving:
         """Give no reasons: nothing is dropped."""
         return {}
 
-    def batches(self, root: Path, seed: int) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+    def batches(self, root: Location, seed: int) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
         """Read the rows, interleaved a block at a time."""
         sources = Interleaving(self.counts).sources(self.first, self.num_drawn, self.num_rows)
         cursors = [RowCursor(_chain_batches(root, stored_rows)) for stored_rows in self.rows]
@@ -95,7 +95,7 @@ class StoredInterleaving:
             yield interleave_rows(sources[first : first + self.block_rows], cursors)
 
 
-def _chain_batches(root: Path, files: tuple[StoredRows, ...]) -> Iterator[pa.RecordBatch]:
+def _chain_batches(root: Location, files: tuple[StoredRows, ...]) -> Iterator[pa.RecordBatch]:
     for rows in files:
         yield from rows.batches(root)
 

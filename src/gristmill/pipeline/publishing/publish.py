@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.stages.slice_task import SliceResult
     from gristmill.pipeline.stages.unit_tasks import StageUnit
     from gristmill.shards.manifest import Decontaminated, MixedShare, Shard, StoredFile, TokenizerIdentity
+    from gristmill.storage.leases.output_lock import HeldOutput
 
 _NOT_FINGERPRINTED = ("slice_bytes", "max_quarantine", "storage_options", "allow_empty")
 
@@ -82,7 +83,7 @@ def check_quarantine(plan: Plan, source: str, books: Sequence[Account]) -> None:
 def publish(
     plan: Plan,
     finished: Mapping[str, FinishedSource],
-    run_id: str,
+    held: HeldOutput,
     deduplicated: Sequence[Deduplicated] = (),
     lane: MixedLane | None = None,
     decontaminated: Sequence[Decontaminated] = (),
@@ -92,7 +93,8 @@ def publish(
         problems = find_imbalances(source.books)
         if problems:
             raise BooksError(f"source {name}: the books do not balance: {'; '.join(problems)}", help="report this bug")
-    placer = FilePlacer(plan, find_manifest(plan.output))
+    run_id = held.run_id
+    placer = FilePlacer(plan, find_manifest(plan.output), run_id)
     splits = _place_shards(plan, finished, lane, placer, run_id)
     quarantine = {name: source.quarantine for name, source in finished.items()}
     dropped = {name: source.dropped for name, source in finished.items()}
@@ -110,7 +112,7 @@ def publish(
     # Units behind a barrier depend on all records before it, so that an update could not reuse one of them alone.
     reusable = [finished[source.name] for source in plan.sources if len(source.stages) == 1]
     receipts = placer.encode_receipts(pair for source in reusable for pair in source.unit_results())
-    replace_dataset(plan.output, manifest, placer.moves, receipts, run_id)
+    replace_dataset(plan.output, manifest, placer.moves, receipts, held)
     return manifest
 
 

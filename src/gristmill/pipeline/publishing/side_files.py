@@ -24,12 +24,12 @@ from gristmill.storage.files import open_input
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.pipeline.planning.source_plan import SourcePlan
     from gristmill.pipeline.publishing.file_placer import FilePlacer
     from gristmill.shards.tokenizer_snapshot import TokenizerSnapshot
+    from gristmill.storage.locations import Location
 
 
 def publish_quarantine(
@@ -45,8 +45,8 @@ def publish_quarantine(
     ]
 
 
-def _join_quarantine(root: Path, source: SourcePlan, task_files: Sequence[StoredFile], run_id: str) -> StoredFile:
-    path = work_path(f"quarantine-{source.name}.jsonl")
+def _join_quarantine(root: Location, source: SourcePlan, task_files: Sequence[StoredFile], run_id: str) -> StoredFile:
+    path = work_path(f"quarantine-{source.name}-{run_id}.jsonl")
     input_paths = {file.id: file.relative for file in source.files}
     with PendingFile(root / path, run_id) as joined:
         for file in task_files:
@@ -69,11 +69,13 @@ def publish_dropped(
     return [placer.place_lines("dropped", name, file) for name, file in sorted(joined.items())]
 
 
-def publish_tokenizer(tokenizer: TokenizerSnapshot, root: Path, placer: FilePlacer, run_id: str) -> TokenizerIdentity:
+def publish_tokenizer(
+    tokenizer: TokenizerSnapshot, root: Location, placer: FilePlacer, run_id: str
+) -> TokenizerIdentity:
     """Copy the files of the tokenizer that made the ids, and describe it."""
     files = {}
     for name, file in tokenizer.files.items():
-        path = work_path(name)
+        path = work_path(f"tokenizer-{run_id}/{name}")
         with open_input(file.path) as stream:
             content = stream.read()
         checksum = write_file(root / path, content, run_id)
@@ -89,13 +91,13 @@ def publish_tokenizer(tokenizer: TokenizerSnapshot, root: Path, placer: FilePlac
 def write_empty_shard(plan: Plan, run_id: str) -> SplitFile:
     """Write a shard without records: a dataset always has one, so that every reader finds its columns."""
     encoder = open_encoder(plan.write.shard_format, plan.shard_schema)
-    path = work_path(f"empty{encoder.suffix}")
+    path = work_path(f"empty-{run_id}{encoder.suffix}")
     with PendingFile(plan.output / path, run_id) as file:
         write_shard(plan.write.shard_format, plan.shard_schema, [], file)
         file.commit()
     origins = None
     if not encoder.holds_origins:
-        origins_path = work_path("empty.origins.arrow")
+        origins_path = work_path(f"empty-{run_id}.origins.arrow")
         content = origins_header(has_sizes=has_sample_sizes(encoder)) + origins_footer()
         checksum = write_file(plan.output / origins_path, content, run_id)
         origins = StoredFile(path=origins_path, bytes=len(content), xxh3=checksum)

@@ -28,11 +28,11 @@ from gristmill.storage.locations import relative_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
 
     import pyarrow as pa
 
     from gristmill.core.records import StepResult
+    from gristmill.storage.locations import Location
 
 SAMPLES = "samples"
 MAX_SAMPLES = 20
@@ -194,7 +194,7 @@ def _describe_content(batch: pa.RecordBatch, row: int) -> dict[str, Any]:
 
 
 def join_dropped(
-    root: Path, pieces: Iterable[tuple[StoredFile, Mapping[int, str]]], keep: str, run_id: str
+    root: Location, pieces: Iterable[tuple[StoredFile, Mapping[int, str]]], keep: str, run_id: str
 ) -> dict[str, StoredFile]:
     """Join the files of all tasks into one for each step and reason, by its name.
 
@@ -206,7 +206,7 @@ def join_dropped(
         for (step, reason), line in _merge_lines(root, pieces, keep):
             name = name_dropped_file(step, reason)
             if name not in files:
-                pending = PendingFile(root / work_path(f"dropped-{name}.jsonl"), run_id)
+                pending = PendingFile(root / work_path(f"dropped-{name}-{run_id}.jsonl"), run_id)
                 files[name] = stack.enter_context(pending)
             files[name].write(line)
         for name, file in files.items():
@@ -217,7 +217,7 @@ def join_dropped(
 
 
 def _merge_lines(
-    root: Path, pieces: Iterable[tuple[StoredFile, Mapping[int, str]]], keep: str
+    root: Location, pieces: Iterable[tuple[StoredFile, Mapping[int, str]]], keep: str
 ) -> Iterator[tuple[tuple[str, str], bytes]]:
     """Iterate over the final lines with their step and reason; samples of all tasks become samples of a source."""
     samples = LowestHashSamples()

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from gristmill.core.books import add_books
 from gristmill.pipeline.stages.outputs.sinks import SinkResult
-from gristmill.pipeline.stages.outputs.split_files import OutputStem
+from gristmill.pipeline.stages.outputs.split_files import open_stem
 from gristmill.pipeline.stages.quarantine import join_runs
 from gristmill.pipeline.stages.slice_task import SliceResult
 from gristmill.pipeline.stages.stage_context import LoadedContext
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gristmill.engine.tasks import Context, Task
+    from gristmill.pipeline.stages.outputs.split_files import OutputStem
     from gristmill.pipeline.stages.stage_context import StageContext
 
 
@@ -49,7 +50,7 @@ def run_join(task: Task, context: Context) -> SliceResult:
     stage: StageContext = context.state.context if isinstance(context.state, LoadedContext) else context.state
     join: JoinTask = task.payload
     output = stage.sources[join.source].output
-    stem = OutputStem(stage.root, join.stem, stage.run_id, syncs=False)
+    stem = open_stem(stage.root, join.stem, stage.run_id, syncs=False, source=join.source)
     results = list(_join_cells(join, stage, stem))
     if not join.part_counts or output.needs_join(len(results)):
         files = [file for result in results for file in result.split_files]

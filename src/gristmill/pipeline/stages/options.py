@@ -34,6 +34,8 @@ class RunOptions:
     """Where workers may run: anywhere, on one CPU each, or on the CPUs and in the memory of one NUMA node each."""
     retries: int = 2
     """How often a task that raised is run again."""
+    take_over: bool = False
+    """Whether to write to an output that a run on another machine may still be using."""
     allow_endpoints: Collection[str] = ()
     """Hosts that a recipe may name as an endpoint though the connection is not encrypted."""
     events: EventLog | None = None

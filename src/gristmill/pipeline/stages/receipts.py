@@ -10,6 +10,7 @@ last line, which is dropped. Cost: about 300 bytes of disk for each task, and 25
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
@@ -19,8 +20,9 @@ import msgspec
 from gristmill.storage.commit import make_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
+
+    from gristmill.storage.locations import Location
 
 T = TypeVar("T")
 
@@ -41,7 +43,7 @@ class Receipts:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path: Location = path
         self._lines: dict[str, tuple[int, int]] = {}
         """Start and size of each receipt's line, by fingerprint."""
         self._end = 0
@@ -80,10 +82,15 @@ class Receipts:
             rest = rest[os.write(self._open(), rest) :]
         self._lines[fingerprint] = (self._end, len(line))
         self._end += len(line)
-        if monotonic() - self._synced > _GROUP_SECONDS:
+        if self._is_due():
             self.sync()
 
+    def _is_due(self) -> bool:
+        """Tell whether it is time to sync, after an addition."""
+        return monotonic() - self._synced > _GROUP_SECONDS
+
     def sync(self) -> None:
+        """Make all receipts so far safe."""
         if self._fd is not None:
             os.fsync(self._fd)
         self._synced = monotonic()
@@ -97,9 +104,12 @@ class Receipts:
     def _open(self) -> int:
         with self._opening:
             if self._fd is None:
-                make_folder(self._path.parent)
-                self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+                self._fd = self._open_log()
             return self._fd
+
+    def _open_log(self) -> int:
+        make_folder(self._path.parent)
+        return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def _load(self) -> None:
         try:
@@ -111,16 +121,29 @@ class Receipts:
                 if not line.endswith(b"\n"):
                     os.truncate(self._path, self._end)  # torn by a crash; the next line must not continue it
                     return
-                try:
-                    fingerprint = msgspec.json.decode(line, type=Receipt).fingerprint
-                except msgspec.DecodeError:  # damaged: the task is run again
-                    pass
-                else:
-                    self._lines[fingerprint] = (self._end, len(line))
-                self._end += len(line)
+                self._index_line(line)
+
+    def _index_line(self, line: bytes) -> None:
+        """Note where a line is that follows those before it."""
+        try:
+            fingerprint = msgspec.json.decode(line, type=Receipt).fingerprint
+        except msgspec.DecodeError:  # damaged: the task is run again
+            pass
+        else:
+            self._lines[fingerprint] = (self._end, len(line))
+        self._end += len(line)
 
 
 def encode_receipt(fingerprint: str, result: msgspec.Struct) -> bytes:
     """Encode a receipt as a line."""
     encoded = msgspec.Raw(msgspec.json.encode(result))
     return msgspec.json.encode(Receipt(fingerprint=fingerprint, result=encoded)) + b"\n"
+
+
+def open_receipts(path: Location, run_id: str, check_lease: Callable[[], object]) -> Receipts:
+    """Open the receipts of an output folder, wherever it is."""
+    if isinstance(path, Path):
+        return Receipts(path)
+    from gristmill.pipeline.stages.uploaded_receipts import UploadedReceipts  # noqa: PLC0415  (most outputs are local)
+
+    return UploadedReceipts(path, run_id, check_lease)

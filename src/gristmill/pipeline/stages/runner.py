@@ -26,12 +26,11 @@ from gristmill.pipeline.stages.unit_tasks import CutChooser, UnitTasks
 from gristmill.pipeline.stages.unpack import UnpackResult
 from gristmill.pipeline.work_folder import work_path
 from gristmill.storage.checksums import compute_file_checksum
-from gristmill.storage.stored_paths import path_below
+from gristmill.storage.known_files import KnownFiles
 from gristmill.storage.sync_thread import SyncThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
 
     import msgspec
 
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.stages.receipts import Receipts
     from gristmill.pipeline.stages.stage_context import StageContext
     from gristmill.pipeline.stages.unit_tasks import StageUnit
+    from gristmill.storage.locations import Location
 
 T = TypeVar("T", bound="msgspec.Struct")
 
@@ -58,6 +58,7 @@ class StageRunner:
         """Receipts of the dataset that is being updated, whose files are reused where they are still valid."""
         self.stopwatch = Stopwatch()
         self.root = plan.output
+        self.files = KnownFiles(plan.output)
 
     def run(self, stage: StageContext, units: Sequence[StageUnit], desc: str) -> None:
         """Run the units that have no receipt yet."""
@@ -124,7 +125,12 @@ class StageRunner:
 
         A receipt says that a task's files are on the disk. Waiting for that in the worker would delay its next task.
         """
-        return SyncThread(lambda finished: self._receipts.add(*finished))
+        return SyncThread(self._add_receipt)
+
+    def _add_receipt(self, finished: tuple[str, Any]) -> None:
+        for path, num_bytes in _list_files(finished[1]):
+            self.files.add(path, num_bytes)
+        self._receipts.add(*finished)
 
     def _choose_options(self, stage: StageContext) -> RunOptions:
         """Choose the options for the slices of a stage."""
@@ -172,10 +178,10 @@ class StageRunner:
         """
         root = self._plan.output
         result = self._receipts.get(name, kind)
-        if result is not None and _has_its_files(root, result):
+        if result is not None and has_its_files(self.files, result):
             return result
         result = self._finished.get(name, kind)
-        is_reusable = result is not None and _has_its_files(root, result) and _has_intact_leftovers(root, result)
+        is_reusable = result is not None and has_its_files(self.files, result) and _has_intact_leftovers(root, result)
         return result if is_reusable else None
 
 
@@ -197,7 +203,7 @@ class _StageReceipts:
         self._sync_thread.add((name, result), [file.below(self._runner.root) for file in files])
 
     def check_files(self, name: str, result: SliceResult) -> None:
-        if not _has_its_files(self._runner.root, result):
+        if not has_its_files(self._runner.files, result):
             raise _make_lost_files_error(f"{work_path(name)}*")
 
 
@@ -240,24 +246,19 @@ def _make_lost_files_error(files: str) -> GristmillError:
     )
 
 
-def _has_its_files(root: Path, result: object) -> bool:
+def has_its_files(files: KnownFiles, result: object) -> bool:
     """Tell whether the files of a result are there with the sizes that it names."""
-    files: list[tuple[str, int]] = []
+    return all(files.find_size(path) == size for path, size in _list_files(result))
+
+
+def _list_files(result: object) -> list[tuple[str, int]]:
     if isinstance(result, UnpackResult):
-        files = result.stored_files()
-    elif (stored := getattr(result, "files", None)) is not None:
-        files = [(file.path, file.bytes) for file in stored()]
-    return all(_read_file_size(path_below(root, path)) == size for path, size in files)
+        return result.stored_files()
+    stored = getattr(result, "files", None)
+    return [] if stored is None else [(file.path, file.bytes) for file in stored()]
 
 
-def _has_intact_leftovers(root: Path, result: object) -> bool:
+def _has_intact_leftovers(root: Location, result: object) -> bool:
     """Tell whether leftovers that a finished run has kept for an update are unchanged: they may be months old."""
     leftovers = result.leftovers if isinstance(result, SliceResult) else []
     return all(compute_file_checksum(file.data.below(root)) == file.data.xxh3 for file in leftovers)
-
-
-def _read_file_size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return None

@@ -17,7 +17,7 @@ from gristmill.core.records import INPUT_IDS, TEXT, count_values
 from gristmill.core.step import TextsKernel, apply_kernel
 from gristmill.pipeline.stages.dropped import DroppedRecordWriter
 from gristmill.pipeline.stages.outputs.sinks import open_stream_sink
-from gristmill.pipeline.stages.outputs.split_files import OutputStem
+from gristmill.pipeline.stages.outputs.split_files import open_stem
 from gristmill.pipeline.stages.quarantine import PartQuarantineWriter, QuarantineWriter
 from gristmill.pipeline.stages.slice_reader import SliceReader
 from gristmill.pipeline.stages.slice_task import PIECE_ROWS, SliceResult
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gristmill.core.texts import Texts
     from gristmill.engine.tasks import Context, Task
     from gristmill.pipeline.stages.outputs.sinks import Sink
+    from gristmill.pipeline.stages.outputs.split_files import OutputStem
     from gristmill.pipeline.stages.slice_task import SliceTask, TrialRows
     from gristmill.pipeline.stages.stage_context import LoadedContext
     from gristmill.steps.read import CellBatch
@@ -60,6 +61,7 @@ class _SliceRun:
         self._entry_account = Account(step=self._source.entry_account or "")
         self._accounts = [Account(step=step.name) for step in self._source.steps]
         self._reader = SliceReader(stage, task, context, self._entry_account, keeps_strings=self._takes_strings())
+        self._stem = open_stem(stage.root, task.stem, stage.run_id, syncs=False, source=task.source)
         self._open_files = ExitStack()
         self._quarantine = self._open_quarantine()
         self._dropped: DroppedRecordWriter | None = None
@@ -69,7 +71,7 @@ class _SliceRun:
             )
 
     def run(self) -> SliceResult:
-        stem = OutputStem(self._stage.root, self._task.stem, self._stage.run_id, syncs=False)
+        stem = self._stem
         # No file has its name before its commit, so a task that fails or is killed leaves nothing that counts. Files
         # that were committed before a later one failed are overwritten when the task runs again.
         with self._open_files, self._open_sink(stem) as sink:
@@ -191,7 +193,7 @@ class _SliceRun:
         return batch
 
     def _open_file(self, kind: str) -> PendingFile:
-        path = self._stage.root / f"{self._task.stem}.{kind}.jsonl"
+        path = self._stage.root / f"{self._stem.stem}.{kind}.jsonl"
         return self._open_files.enter_context(PendingFile(path, self._stage.run_id))
 
     def _commit_files(self, file: PendingFile | None) -> list[StoredFile]:

@@ -81,8 +81,8 @@ class SliceResult(msgspec.Struct, frozen=True, kw_only=True):
         split_files = (*self.split_files, *self.held_files, *self.leftovers)
         with_origins = [file for split_file in split_files for file in (split_file.data, split_file.origins)]
         part_quarantine = [part.file for part in self.part_quarantine]
-        found = [file for file in (*with_origins, *part_quarantine) if file is not None]
-        return [*found, *self.quarantine, *self.dropped]
+        files = [file for file in (*with_origins, *part_quarantine) if file is not None]
+        return [*files, *self.quarantine, *self.dropped]
 
 
 def measure_input(source: UnitInput) -> int:

@@ -14,7 +14,6 @@ from gristmill.storage.stores.options import choose_options, list_chosen_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     import pyarrow as pa
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from gristmill.core.step import LocalStep, StepKernel
     from gristmill.pipeline.stages.outputs.unit_output import UnitOutput
     from gristmill.steps.read import Read
+    from gristmill.storage.locations import Location
     from gristmill.storage.stores.options import StorageOptions
 
 
@@ -52,7 +52,7 @@ class StepWatch(Protocol):
 class StageContext:
     """The settings that all tasks of a stage have in common."""
 
-    root: Path
+    root: Location
     """The output folder."""
     run_id: str
     seed: int

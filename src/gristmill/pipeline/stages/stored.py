@@ -9,11 +9,13 @@ import pyarrow as pa
 
 from gristmill.core.splits import TRAIN
 from gristmill.pipeline.planning.units import Span
+from gristmill.storage.mapped_files import open_stream_source
 from gristmill.storage.stored_paths import path_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
+
+    from gristmill.storage.locations import Location
 
 
 class StoredRecords(Protocol):
@@ -34,7 +36,7 @@ class StoredRecords(Protocol):
     def count_dropped(self, num_records: int) -> Mapping[str, int]:
         """Count by reason the rows that the barrier drops, if `num_records` were read."""
 
-    def batches(self, root: Path, seed: int) -> Iterator[pa.RecordBatch]:
+    def batches(self, root: Location, seed: int) -> Iterator[pa.RecordBatch]:
         """Read the records, one batch for each cell."""
 
 
@@ -58,9 +60,9 @@ class StoredInput:
         """Give no reasons: nothing is dropped."""
         return {}
 
-    def batches(self, root: Path, seed: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  (part of `StoredRecords`)
+    def batches(self, root: Location, seed: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  (part of `StoredRecords`)
         """Read the stream. The file is mapped, so columns that nobody uses are not read from disk."""
-        with pa.memory_map(str(path_below(root, self.path))) as file:
+        with open_stream_source(path_below(root, self.path)) as file:
             for batch in pa.ipc.open_stream(file):
                 batch.validate()
                 yield batch

@@ -30,11 +30,10 @@ from gristmill.storage.locations import relative_name
 from gristmill.storage.stored_paths import Count, StoredPath, path_below
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from gristmill.core.records import SourceFile
     from gristmill.engine.tasks import Context, Task
     from gristmill.pipeline.stages.stage_context import StageContext
+    from gristmill.storage.locations import Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ class UnpackResult(msgspec.Struct, frozen=True, kw_only=True):
         files = [(piece.path, piece.num_bytes) for piece in self.pieces if piece.path is not None]
         return files if self.tar is None else [*files, *self.tar.stored_files()]
 
-    def make_spans(self, file: SourceFile, root: Path) -> list[Span]:
+    def make_spans(self, file: SourceFile, root: Location) -> list[Span]:
         """Make a span for each piece."""
         whole, index = file.path, ""
         if self.tar is not None:

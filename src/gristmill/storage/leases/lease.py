@@ -122,12 +122,12 @@ class Lease:
             holder or "another run",
             EXPIRY_SECONDS,
         )
-        seen, since = self._read_beat(epoch), self._clock()
+        last_beat, since = self._read_beat(epoch), self._clock()
         while self._clock() - since < EXPIRY_SECONDS:
             self._sleep(_POLL_SECONDS)
             if self._exists(epoch, "released"):
                 return
-            if self._read_beat(epoch) != seen or self._exists(epoch + 1):
+            if self._read_beat(epoch) != last_beat or self._exists(epoch + 1):
                 raise self._make_locked_error(holder)
 
     def _create(self, epoch: int) -> None:

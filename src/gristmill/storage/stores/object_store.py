@@ -16,7 +16,7 @@ from gristmill.storage.stores.base import PIECE_BYTES, ObjectChangedError, Objec
 from gristmill.storage.stores.credentials import choose_settings, open_s3_client
 from gristmill.storage.stores.ranged_stream import RangedStream
 from gristmill.storage.stores.requests import TRIES, ask_store, make_changed_error
-from gristmill.storage.urls import find_bucket
+from gristmill.storage.urls import OBJECT_STORES, find_bucket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from gristmill.storage.stores.options import StorageOptions
 
-PROTOCOLS = {"s3": "S3Store", "s3a": "S3Store", "gs": "GCSStore", "gcs": "GCSStore", "az": "AzureStore"}
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure"}
 _CONCURRENT_PARTS = 2
 _PAGE_OBJECTS = 1000
@@ -74,9 +73,9 @@ class ObjectStore:
             raise make_changed_error(self.url(key)) from error
 
     def open(self, key: str, start: int = 0, stop: int | None = None) -> BinaryIO:
-        found = self.head(key)
-        read = partial(self.read, key, version=found.version)
-        return cast("BinaryIO", RangedStream(read, found.num_bytes, start, stop))
+        stored = self.head(key)
+        read = partial(self.read, key, version=stored.version)
+        return cast("BinaryIO", RangedStream(read, stored.num_bytes, start, stop))
 
     def put(self, key: str, data: Buffer, *, create: bool = False, replaces: str | None = None) -> str:
         mode: Any = "create" if create else "overwrite" if replaces is None else {"e_tag": f'"{replaces}"'}
@@ -215,7 +214,7 @@ class ObjectStore:
         retry = {"max_retries": retries, "backoff": _BACKOFF, "retry_timeout": timedelta(seconds=60)}
         client = {"connect_timeout": "10s", "timeout": "60s"}
         settings, client_settings = ask_store(self._root, lambda: choose_settings(self._protocol, self._options))
-        store_class = getattr(obstore.store, PROTOCOLS[self._protocol])
+        store_class = getattr(obstore.store, OBJECT_STORES[self._protocol])
         return store_class(self._bucket, retry_config=retry, client_options=client | client_settings, **settings)
 
 

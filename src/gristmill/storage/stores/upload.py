@@ -57,7 +57,7 @@ class Upload:
         """Do nothing: `commit` returns when the store has everything."""
 
     def commit(self, *, sync: bool) -> None:  # noqa: ARG002  (as for local files)
-        """Complete the object."""
+        """Complete the upload: the object becomes visible."""
         if self._thread is None:
             self._store.put(self._key, self._data)
         else:

@@ -19,12 +19,12 @@ from gristmill.text.shingles.word_spans import find_word_spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from gristmill.pipeline.stages.stored import StoredInput
     from gristmill.shards.manifest import StoredFile
+    from gristmill.storage.locations import Location
 
 
 class _CutText(LocalStep, tag="decontaminate", frozen=True, kw_only=True):
@@ -64,7 +64,7 @@ class CheckedInput:
         """Count the documents that were dropped."""
         return {CONTAMINATED: self.num_rows - num_records} if num_records < self.num_rows else {}
 
-    def batches(self, root: Path, seed: int = 0) -> Iterator[pa.RecordBatch]:
+    def batches(self, root: Location, seed: int = 0) -> Iterator[pa.RecordBatch]:
         """Read the documents that stay, as they are after the step."""
         findings = np.empty(0, FINDING) if self.findings is None else read_records(root, self.findings, FINDING)
         row = self.first_row

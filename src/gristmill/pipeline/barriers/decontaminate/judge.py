@@ -13,7 +13,7 @@ from gristmill.core.records import ORIGIN, TEXT
 from gristmill.core.seeds import hash_origins
 from gristmill.pipeline.barriers.deduplicate.record_files import RecordWriter, read_records
 from gristmill.pipeline.stages.dropped import SAMPLES, LowestHashSamples
-from gristmill.pipeline.stages.outputs.split_files import OutputStem
+from gristmill.pipeline.stages.outputs.split_files import open_stem
 from gristmill.pipeline.stages.stage_context import StageContext
 from gristmill.shards.manifest import StoredFile
 from gristmill.steps.decontaminate.item_index import HIT
@@ -94,7 +94,7 @@ def run_search(task: Task, context: Context) -> SearchedUnit:
     """Find the n-grams of benchmarks in a unit; `context.state` is the `SearchContext`."""
     stage: SearchContext = context.state
     search: SearchTask = task.payload
-    with RecordWriter(OutputStem(stage.root, search.stem, stage.run_id), ".hits") as writer:
+    with RecordWriter(open_stem(stage.root, search.stem, stage.run_id), ".hits") as writer:
         for number, (first_row, batch) in enumerate(_read_batches(stage, search)):
             context.at(number)
             context.count(records=batch.num_rows, bytes=batch.nbytes)
@@ -108,7 +108,7 @@ def run_judge(task: Task, context: Context) -> JudgedUnit:
     """Decide which items are in the documents of a unit, and write down the evidence."""
     stage: SearchContext = context.state
     search: SearchTask = task.payload
-    stem = OutputStem(stage.root, search.stem, stage.run_id)
+    stem = open_stem(stage.root, search.stem, stage.run_id)
     assert search.hits is not None
     hits = read_records(stage.root, search.hits, HIT)
     step = stage.step

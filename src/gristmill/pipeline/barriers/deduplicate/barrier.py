@@ -34,7 +34,7 @@ from gristmill.pipeline.barriers.deduplicate.record_files import ALIKE, DIGEST, 
 from gristmill.pipeline.barriers.deduplicate.reference_units import read_against_units
 from gristmill.pipeline.barriers.deduplicate.sign import SignedUnit, SignTask, run_sign
 from gristmill.pipeline.planning import fingerprint
-from gristmill.pipeline.stages.outputs.split_files import OutputStem
+from gristmill.pipeline.stages.outputs.split_files import open_stem
 from gristmill.pipeline.work_folder import work_path
 from gristmill.steps.deduplicate.candidates import Pairs
 from gristmill.steps.deduplicate.clusters import Removals, SimilarityGraph, merge_removals, verify_removals
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
     from gristmill.pipeline.barriers.deduplicate.barrier_units import BarrierUnit
+    from gristmill.pipeline.stages.outputs.split_files import OutputStem
     from gristmill.pipeline.stages.stage_context import StageContext
     from gristmill.steps.deduplicate.deduplicate import Deduplicate
 
@@ -253,7 +254,7 @@ class Deduplication:
 
     def _make_stem(self, name: str) -> OutputStem:
         path = work_path(fingerprint.of(self._fingerprint, name))
-        return OutputStem(self._sign_context.root, path, self._sign_context.run_id)
+        return open_stem(self._sign_context.root, path, self._sign_context.run_id)
 
     def _run_tasks(
         self, function: Callable[..., T], context: StageContext, tasks: Sequence[Task], kind: type[T], desc: str

@@ -14,7 +14,7 @@ import numpy as np
 
 from gristmill.images.perceptual import HASH_BITS, measure_similarities
 from gristmill.pipeline.barriers.deduplicate.record_files import ALIKE, PAIR, make_records, write_records
-from gristmill.pipeline.stages.outputs.split_files import OutputStem
+from gristmill.pipeline.stages.outputs.split_files import open_stem
 from gristmill.shards.manifest import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
 from gristmill.steps.deduplicate.candidates import Pairs
 from gristmill.steps.deduplicate.similarity import classify_pairs
@@ -85,7 +85,7 @@ def _compare(
         num_by_text += num_exact
         alike.append(records)
         context.count(records=len(chunk))
-    file = write_records(OutputStem(stage.root, stem, stage.run_id), ".alike", np.concatenate(alike))
+    file = write_records(open_stem(stage.root, stem, stage.run_id), ".alike", np.concatenate(alike))
     return ComparedPairs(alike=file, num_pairs=len(pairs), num_by_text=num_by_text)
 
 

@@ -18,11 +18,11 @@ from gristmill.pipeline.barriers.deduplicate.record_files import map_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from gristmill.pipeline.stages.stored import StoredInput
+    from gristmill.storage.locations import Location
 
 DOCUMENT = np.dtype(
     [
@@ -54,7 +54,7 @@ class DocumentUnit:
 class Documents:
     """The numbered documents of all units. Methods take arrays of numbers, and give one entry for each of them."""
 
-    root: Path
+    root: Location
     units: tuple[DocumentUnit, ...]
     """All units in the order of their documents; none is empty."""
     starts: NDArray[np.int64]
@@ -114,7 +114,7 @@ class Documents:
             yield self.units[number], documents[indices] - self.starts[number], indices
 
 
-def _read_texts(root: Path, inputs: tuple[StoredInput, ...], rows: NDArray[np.int64]) -> Iterator[pa.Array]:
+def _read_texts(root: Location, inputs: tuple[StoredInput, ...], rows: NDArray[np.int64]) -> Iterator[pa.Array]:
     """Read the texts of ascending rows of a unit; the files are mapped, so only these rows are read from disk."""
     start = 0
     for stored_input in inputs:

@@ -18,7 +18,7 @@ from gristmill.pipeline.barriers.deduplicate.record_files import (
     map_records,
     write_records,
 )
-from gristmill.pipeline.stages.outputs.split_files import OutputStem
+from gristmill.pipeline.stages.outputs.split_files import open_stem
 from gristmill.shards.manifest import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
 from gristmill.steps.deduplicate.candidates import ALL_PAIRS, Pairs, find_candidate_pairs, group_by_key
 from gristmill.steps.deduplicate.digests import find_copies
@@ -58,7 +58,7 @@ def run_copies(task: Task, context: Context) -> CopyPairs:
         numbers.append(stage.documents.starts[unit] + records["row"])
     copies = find_copies(np.concatenate(digests), np.concatenate(numbers), stage.documents.ranks)
     pairs = make_records(PAIR, first=copies.survivors, second=copies.documents)
-    return CopyPairs(copies=write_records(OutputStem(stage.root, payload.stem, stage.run_id), ".copies", pairs))
+    return CopyPairs(copies=write_records(open_stem(stage.root, payload.stem, stage.run_id), ".copies", pairs))
 
 
 class CandidatePairs(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +95,7 @@ def run_candidates(task: Task, context: Context) -> CandidatePairs:
     is_removable = pairs.second >= documents.num_reference  # of two reference documents neither is removed
     pairs = Pairs(pairs.first[is_removable], pairs.second[is_removable])
     num_partitions = stage.inputs[0].num_partitions
-    with PartitionWriter(OutputStem(stage.root, payload.stem, stage.run_id), ".pairs", num_partitions) as writer:
+    with PartitionWriter(open_stem(stage.root, payload.stem, stage.run_id), ".pairs", num_partitions) as writer:
         records = make_records(PAIR, first=pairs.first, second=pairs.second)
         # By ranges of the second document, so that a task that compares pairs reads neighbouring documents.
         writer.scatter(records, pairs.second * num_partitions // len(documents))

@@ -14,15 +14,16 @@ import numpy as np
 
 from gristmill.shards.manifest import StoredFile
 from gristmill.storage.commit import PendingFile
+from gristmill.storage.mapped_files import map_array, read_array
 from gristmill.storage.stored_paths import Count, path_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from gristmill.pipeline.stages.outputs.split_files import OutputStem
+    from gristmill.storage.locations import Location
 
 KEY = np.dtype([("key", "<u8"), ("row", "<u4")])
 DIGEST = np.dtype([("high", "<u8"), ("low", "<u8"), ("row", "<u4")])
@@ -47,14 +48,14 @@ def write_records(stem: OutputStem, suffix: str, records: NDArray[Any]) -> Store
         return writer.commit()
 
 
-def read_records(root: Path, file: StoredFile, kind: np.dtype[Any]) -> NDArray[Any]:
+def read_records(root: Location, file: StoredFile, kind: np.dtype[Any]) -> NDArray[Any]:
     """Read all records of a file."""
-    return np.fromfile(file.below(root), dtype=kind)
+    return read_array(file.below(root), kind)
 
 
-def map_records(root: Path, path: str, kind: np.dtype[Any] | type, width: int | None = None) -> NDArray[Any]:
+def map_records(root: Location, path: str, kind: np.dtype[Any] | type, width: int | None = None) -> NDArray[Any]:
     """Map a file that is not empty, so that only the records that are used are read; `width` of them make a row."""
-    records: NDArray[Any] = np.memmap(path_below(root, path), dtype=kind, mode="r")
+    records = map_array(path_below(root, path), kind)
     return records if width is None else records.reshape(-1, width)
 
 
@@ -89,16 +90,16 @@ class PartitionedFile(msgspec.Struct, frozen=True, kw_only=True):
     num_records: Count
     num_partitions: Count
 
-    def read(self, root: Path, kind: np.dtype[Any], partition: int) -> Iterator[NDArray[Any]]:
+    def read(self, root: Location, kind: np.dtype[Any], partition: int) -> Iterator[NDArray[Any]]:
         """Read the records of one partition, block by block."""
         if not self.num_records:
             return
         path = self.file.below(root)
-        bounds = np.fromfile(path, dtype=np.int64, offset=self.num_records * kind.itemsize)
+        bounds = read_array(path, np.int64, self.num_records * kind.itemsize)
         for block in bounds.reshape(-1, self.num_partitions + 1):
             start, stop = int(block[partition]), int(block[partition + 1])
             if stop > start:
-                yield np.fromfile(path, dtype=kind, count=stop - start, offset=start * kind.itemsize)
+                yield read_array(path, kind, start * kind.itemsize, stop - start)
 
 
 class PartitionWriter(RecordWriter):

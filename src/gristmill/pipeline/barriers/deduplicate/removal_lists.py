@@ -13,15 +13,16 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.steps.deduplicate.deduplicate import with_counts
+from gristmill.storage.mapped_files import read_array
 from gristmill.storage.stored_paths import path_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from gristmill.pipeline.stages.stored import StoredInput
+    from gristmill.storage.locations import Location
 
 REMOVAL = np.dtype([("document", "<i8"), ("survivor", "<i8"), ("similarity", "<f8"), ("is_exact", "?")])
 COUNT = np.dtype([("document", "<i8"), ("count", "<i8")])
@@ -35,10 +36,10 @@ class RecordRange:
     start: int
     stop: int
 
-    def read(self, root: Path, kind: np.dtype[Any]) -> NDArray[Any]:
+    def read(self, root: Location, kind: np.dtype[Any]) -> NDArray[Any]:
         """Read these records of the file."""
         path = path_below(root, self.path)
-        return np.fromfile(path, dtype=kind, count=self.stop - self.start, offset=self.start * kind.itemsize)
+        return read_array(path, kind, self.start * kind.itemsize, self.stop - self.start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class RemovalList:
     num_clusters: int
     """Number of documents of this stream that stand for others."""
 
-    def load(self, root: Path) -> LoadedRemovals:
+    def load(self, root: Location) -> LoadedRemovals:
         """Read the list into memory."""
         removed = self.removals.read(root, REMOVAL)["document"] - self.first_document
         counts = None if self.counts is None else self.counts.read(root, COUNT)
@@ -107,7 +108,7 @@ class StoredSurvivors:
         """Give the number of removed documents by reason."""
         return self.removed.dropped
 
-    def batches(self, root: Path, seed: int = 0) -> Iterator[pa.RecordBatch]:
+    def batches(self, root: Location, seed: int = 0) -> Iterator[pa.RecordBatch]:
         """Read the documents that stay."""
         removals = self.removed.load(root)
         start = 0

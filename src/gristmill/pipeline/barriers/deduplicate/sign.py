@@ -23,7 +23,7 @@ from gristmill.pipeline.barriers.deduplicate.record_files import (
     RecordWriter,
     make_records,
 )
-from gristmill.pipeline.stages.outputs.split_files import OutputStem
+from gristmill.pipeline.stages.outputs.split_files import open_stem
 from gristmill.shards.manifest import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
 from gristmill.steps.deduplicate.digests import digest_texts
 from gristmill.steps.deduplicate.signatures import sign_batch
@@ -66,7 +66,7 @@ def run_sign(task: Task, context: Context) -> SignedUnit:
     """Run a `SignTask`; `context.state` is the `SignContext`."""
     stage: SignContext = context.state
     sign: SignTask = task.payload
-    stem = OutputStem(stage.root, sign.stem, stage.run_id)
+    stem = open_stem(stage.root, sign.stem, stage.run_id)
     with (
         RecordWriter(stem, ".documents") as documents,
         RecordWriter(stem, ".sketches") as sketches,

@@ -16,15 +16,16 @@ from gristmill.core.recipe import runs_user_code
 from gristmill.pipeline.work_folder import has_in_process_marker
 from gristmill.steps.read import Read, file_format
 from gristmill.storage.compression import find_codec
+from gristmill.storage.locations import StorePath
 from gristmill.storage.urls import find_protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
     from gristmill.core.records import SourceFile
     from gristmill.core.step import Step
     from gristmill.engine.pinning import Pin
+    from gristmill.storage.locations import Location
 
 MAX_IN_PROCESS_BYTES = 8 << 20
 _FORMATS = ("jsonl", "text")
@@ -60,7 +61,7 @@ class PlacementRequest:
 
 
 def choose_placement(
-    request: PlacementRequest, steps: Sequence[Step], reads: Iterable[ReadFiles], output: Path
+    request: PlacementRequest, steps: Sequence[Step], reads: Iterable[ReadFiles], output: Location
 ) -> Placement:
     """Choose where a run takes place, once its files are listed. `steps` are resolved."""
     if request.backend != "auto":
@@ -68,6 +69,7 @@ def choose_placement(
     need = (
         find_need_for_workers(request, steps)
         or find_unsuitable_input([*reads, *_list_further_reads(steps)])
+        or find_remote_output(output)
         or find_death_in_process(output)
     )
     return (
@@ -116,7 +118,12 @@ def find_unsuitable_input(reads: Iterable[ReadFiles]) -> str | None:
     return None
 
 
-def find_death_in_process(output: Path) -> str | None:
+def find_remote_output(output: Location) -> str | None:
+    """Find out whether the output is on a store, where no marker would tell of a record that kills."""
+    return "the output is remote" if isinstance(output, StorePath) else None
+
+
+def find_death_in_process(output: Location) -> str | None:
     """Find out whether an earlier run died in its own process: its input may hold a record that kills."""
     return "an earlier run was killed in its own process" if has_in_process_marker(output) else None
 

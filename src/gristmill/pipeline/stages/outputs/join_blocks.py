@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import pyarrow as pa
 
@@ -20,12 +20,11 @@ from gristmill.storage.commit import PendingFile
 from gristmill.storage.stored_paths import path_below
 
 if TYPE_CHECKING:
-    import io
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
 
     from gristmill.pipeline.stages.outputs.split_files import OutputStem
     from gristmill.shards.formats.base import Encoder
+    from gristmill.storage.locations import Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +66,8 @@ def join_blocks(
     for split in sorted({file.split for file in files}):
         blocks = [block for file in files if file.split == split for block in _locate_blocks(file)]
         for number, shard_blocks in enumerate(_cut_into_shards(blocks, max_bytes)):
-            name = f"{stem.stem}-{split}-{number}"
-            data = _write_file(stem, name + suffix, [block.data for block in shard_blocks], write_data)
+            name_file = partial(stem.name_file, split, number, is_shard=True)
+            data = _write_file(stem, name_file(suffix), [block.data for block in shard_blocks], write_data)
             origins = [block.origins for block in shard_blocks if block.origins is not None]
             shards.append(
                 SplitFile(
@@ -79,7 +78,7 @@ def join_blocks(
                     data=data,
                     data_blocks=[],
                     row_blocks=[],
-                    origins=_write_file(stem, name + ORIGINS_SUFFIX, origins, write_origins) if origins else None,
+                    origins=_write_file(stem, name_file(ORIGINS_SUFFIX), origins, write_origins) if origins else None,
                 )
             )
     return shards
@@ -144,10 +143,10 @@ def _write_file(
     return StoredFile(path=path, bytes=file.num_bytes, xxh3=file.checksum)
 
 
-def _read_blocks(root: Path, locations: Sequence[_Location]) -> Iterator[bytes]:
+def _read_blocks(root: Location, locations: Sequence[_Location]) -> Iterator[bytes]:
     with ExitStack() as stack:
         # The blocks of a file follow one another, but a shard may begin in the middle of one: keep each file open.
-        files: dict[str, io.BufferedReader] = {}
+        files: dict[str, BinaryIO] = {}
         for location in locations:
             file = files.get(location.path)
             if file is None:

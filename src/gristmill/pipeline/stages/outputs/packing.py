@@ -77,9 +77,13 @@ class PackingSink:
         schema = next(iter(self._documents.values()))[0].schema
         row_encoder = open_encoder(self._write.shard_format, shard_schema(schema, self._pack.row_length))
         document_encoder = ArrowEncoder(canonicalize_schema(schema))
-        leftover_stem = replace(self._stem, stem=f"{self._stem.stem}-leftover")
+        leftover_stem = replace(self._stem, stem=f"{self._stem.stem}-leftover", source=None)
+        # Rows that wait to be interleaved are no shards yet.
+        row_stem = replace(self._stem, source=None) if self._holds_train else self._stem
         with ExitStack() as stack:
-            rows = stack.enter_context(SplitFileWriter(row_encoder, self._stem, max_bytes=self._write.max_shard_bytes))
+            rows = stack.enter_context(
+                SplitFileWriter(row_encoder, row_stem, max_bytes=self._write.max_shard_bytes, is_final=True)
+            )
             leftovers = stack.enter_context(SplitFileWriter(document_encoder, leftover_stem))
             for split in sorted(self._documents):
                 packed = self._pack_documents(self._documents.pop(split))

@@ -107,7 +107,9 @@ def open_stream_sink(schema: pa.Schema, stem: OutputStem, *, framed: bool = True
 def open_shard_sink(write: Write, schema: pa.Schema, stem: OutputStem, *, holds_train: bool) -> RecordSink:
     """Write whole shards, each of at most the size that the recipe allows."""
     encoder = open_encoder(write.shard_format, find_shard_schema(schema))
-    writer = SplitFileWriter(encoder, stem, max_bytes=write.max_shard_bytes, max_rows=write.max_shard_samples)
+    writer = SplitFileWriter(
+        encoder, stem, max_bytes=write.max_shard_bytes, max_rows=write.max_shard_samples, is_final=True
+    )
     return _make_written_sink(writer, schema, holds_train=holds_train)
 
 
@@ -139,5 +141,5 @@ def _open_held_writer(schema: pa.Schema, stem: OutputStem) -> SplitFileWriter:
     """
     fields = [field.remove_metadata() for field in schema if field.name != SPLIT]
     return SplitFileWriter(
-        ArrowEncoder(canonicalize_schema(pa.schema(fields))), replace(stem, stem=f"{stem.stem}-held")
+        ArrowEncoder(canonicalize_schema(pa.schema(fields))), replace(stem, stem=f"{stem.stem}-held", source=None)
     )

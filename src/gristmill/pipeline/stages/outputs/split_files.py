@@ -6,8 +6,10 @@ between blocks without changing a byte inside them. That is why the size of task
 
 from __future__ import annotations
 
+import secrets
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,15 +22,17 @@ from gristmill.shards.formats.base import KeyedEncoder, SampleEncoder, has_sampl
 from gristmill.shards.manifest import StoredFile
 from gristmill.shards.token_rows import LENGTHS, is_masked, num_tokens, num_trained_tokens
 from gristmill.storage.commit import PendingFile
+from gristmill.storage.leases.output_lock import is_lease_epoch
+from gristmill.storage.locations import StorePath
 from gristmill.storage.stored_paths import Count, StoredName  # noqa: TC001  (msgspec looks at the types of fields)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     import pyarrow as pa
 
     from gristmill.shards.formats.base import Encoder
+    from gristmill.storage.locations import Location
 
 ORIGINS_SUFFIX = ".origins.arrow"
 
@@ -59,13 +63,33 @@ class SplitFile(msgspec.Struct, frozen=True, kw_only=True):
 class OutputStem:
     """The beginning of the paths of a task's files, and the run that writes them."""
 
-    root: Path
+    root: Location
     """The output folder."""
     stem: str
     """The start of the files' paths below it."""
     run_id: str
     syncs: bool = True
     """Whether files are synced when they get their names; if not, the parent syncs them before it notes the task."""
+    source: str | None = None
+    """The source whose shards are written where they stay, because the store cannot rename. None: they are moved."""
+
+    def name_file(self, split: str, number: int, suffix: str, *, is_shard: bool = False) -> str:
+        """Name a file of a split; a shard may stay where it is written."""
+        if self.source is None or not is_shard:
+            return f"{self.stem}-{split}-{number}{suffix}"
+        path = f"{split}/{self.source}/shard-{self.stem.rpartition('/')[2]}-{number}{suffix}"
+        return f"origins/{path.removesuffix(ORIGINS_SUFFIX)}.arrow" if suffix == ORIGINS_SUFFIX else path
+
+
+def open_stem(root: Location, stem: str, run_id: str, *, syncs: bool = True, source: str | None = None) -> OutputStem:
+    """Name the files of one attempt at a task.
+
+    Where several machines can reach the output, every attempt has names of its own: a worker that is believed dead may
+    still write, but never to a file that a receipt names.
+    """
+    if is_lease_epoch(run_id):
+        stem = f"{stem}-{run_id}-{secrets.token_hex(4)}"
+    return OutputStem(root, stem, run_id, syncs, source if isinstance(root, StorePath) else None)
 
 
 class SplitFileWriter:
@@ -83,7 +107,10 @@ class SplitFileWriter:
         framed: bool = True,
         max_bytes: float = float("inf"),
         max_rows: int | None = None,
+        is_final: bool = False,
     ) -> None:
+        """Open the files of a task; those that are `is_final` are shards of the dataset."""
+        self.is_final = is_final
         self.encoder = encoder
         self.stem = stem
         self.framed = framed
@@ -107,8 +134,7 @@ class SplitFileWriter:
         while start < records.num_rows:
             file = self._current.get(split)
             if file is None:
-                name = f"{self.stem.stem}-{split}-{len(self._finished)}"
-                file = self._current[split] = _OpenSplitFile(self, split, name)
+                file = self._current[split] = _OpenSplitFile(self, split, len(self._finished))
             count = records.num_rows - start
             if self._max_rows is not None:
                 count = min(count, self._max_rows - file.num_rows)
@@ -127,7 +153,7 @@ class SplitFileWriter:
 class _OpenSplitFile:
     """A file of blocks that is being written, with a side file for origins where the format cannot hold them."""
 
-    def __init__(self, writer: SplitFileWriter, split: str, name: str) -> None:
+    def __init__(self, writer: SplitFileWriter, split: str, number: int) -> None:
         self._split = split
         self._encoder = encoder = writer.encoder
         self._row_blocks: list[int] = []
@@ -135,11 +161,12 @@ class _OpenSplitFile:
         self._trained_blocks: list[int] = []
         self._last_key: str | None = None
         """The key of the last sample in a tar."""
-        self._data = _BlockFile(writer, name + encoder.suffix, encoder.header(), encoder.footer())
+        name_file = partial(writer.stem.name_file, split, number, is_shard=writer.is_final)
+        self._data = _BlockFile(writer, name_file(encoder.suffix), encoder.header(), encoder.footer())
         self._origins: _BlockFile | None = None
         if not encoder.holds_origins:
             header = origins_header(has_sizes=has_sample_sizes(encoder))
-            self._origins = _BlockFile(writer, name + ORIGINS_SUFFIX, header, origins_footer())
+            self._origins = _BlockFile(writer, name_file(ORIGINS_SUFFIX), header, origins_footer())
 
     @property
     def num_rows(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _BEGINNING = re.compile(rb'\s*\{\s*"format_version"\s*:\s*\d+\s*,\s*"kind"\s*:')
 _BEGINNING_BYTES = 200
+_NAME_ON_STORE = re.compile(r"/shard-[0-9a-f]+-\d{8}-[0-9a-f]{8}-\d+(\.[^/]+)\Z")
 _READABLE_KINDS = ("documents", SAMPLES, *KINDS)
 
 
@@ -89,8 +90,15 @@ def find_shards(files: Sequence[ListedFile]) -> dict[str, list[ListedFile]]:
     """Return the shards of all datasets in a listing, by split."""
     shards: dict[str, list[ListedFile]] = {}
     for dataset in _list_datasets(files):
-        for split, _, shard in dataset.manifest.shards():
-            shards.setdefault(split, []).append(dataset.file(shard, "shard"))
+        for split, sources in dataset.manifest.splits.items():
+            for source, source_shards in sources.items():
+                for number, shard in enumerate(source_shards):
+                    file = dataset.file(shard, "shard")
+                    if match := _NAME_ON_STORE.search(shard.path):
+                        # A name on a store differs from run to run, and a record's identity depends on its file's.
+                        name = f"{split}/{source}/shard-{number:05d}{match[1]}"
+                        file = replace(file, relative=posixpath.join(dataset.relative, name))
+                    shards.setdefault(split, []).append(file)
     return shards
 
 

@@ -1,0 +1,291 @@
+"""Outputs on stores: the same dataset as on a local disk, and nothing left over."""
+
+import json
+import random
+import uuid
+
+import pytest
+from gristmill_testing import small_tokenizers
+from gristmill_testing.buckets import Bucket
+
+import gristmill as gm
+from gristmill import Recipe, steps
+from gristmill.cli.main import main
+from gristmill.core.errors import FolderLockedError, LeaseLostError, NotUpToDateError, UsageError
+from gristmill.core.recipe import Source
+from gristmill.pipeline.planning import units
+from gristmill.pipeline.publishing import publish as publishing
+from gristmill.pipeline.publishing.clean import clean
+from gristmill.storage.leases.holder import describe_process
+from gristmill.storage.local_copies import choose_copies_folder
+from gristmill.storage.locations import StorePath, list_files_below, parse_location
+
+WORDS = [f"word{number}" for number in range(300)]
+
+
+@pytest.fixture(autouse=True)
+def copies(tmp_path):
+    choose_copies_folder(tmp_path / "copies")
+    yield tmp_path / "copies"
+    choose_copies_folder(None)
+
+
+@pytest.fixture
+def corpus(tmp_path, monkeypatch):
+    """Two sources with copies and a broken record, in several units."""
+    monkeypatch.setattr(units, "UNIT_BYTES", 60_000)
+    monkeypatch.setattr(units, "MIN_GROUP_BYTES", 20_000)
+    rng = random.Random(1)
+    texts = [" ".join(rng.choices(WORDS, k=rng.randint(3, 80))) for _ in range(700)]
+    texts += rng.choices(texts, k=100)
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for number in range(4):
+        lines = [json.dumps({"text": text, "n": n}) for n, text in enumerate(texts[number::4])]
+        (folder / f"web-{number}.jsonl").write_text("\n".join([*lines, "{broken"]) + "\n")
+    (folder / "books.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts[:200]))
+    return folder
+
+
+@pytest.fixture(params=["memory", "s3"])
+def output(request):
+    if request.param == "s3":
+        return f"{request.getfixturevalue('s3').url}/datasets/out"
+    return f"memory://{uuid.uuid4().hex}/out"
+
+
+def make_recipe(corpus, output, *more, **options):
+    sources = {
+        "web": Source(steps.Read(read=f"{corpus}/web-*.jsonl"), [steps.Sample(fraction=0.9)]),
+        "books": steps.Read(read=f"{corpus}/books.jsonl"),
+    }
+    every_kind = [steps.Length(min_chars=40), steps.Deduplicate(), steps.Shuffle(), steps.Split(validation=0.1)]
+    return Recipe(sources=sources, steps=[*every_kind, *more], output=str(output), max_quarantine=0.1, **options)
+
+
+def simple_recipe(corpus, output, min_chars=40):
+    read = steps.Read(read=f"{corpus}/web-*.jsonl")
+    return Recipe(
+        sources={"web": read}, steps=[steps.Length(min_chars=min_chars)], output=str(output), max_quarantine=0.1
+    )
+
+
+def run(recipe, **options):
+    return gm.run(recipe, backend="serial", progress=False, **options)
+
+
+def list_files(output):
+    return {path for path, _ in list_files_below(parse_location(output)) if not path.startswith(".gristmill/lease/")}
+
+
+def shard_hashes(manifest):
+    return [(split, source, shard.xxh3, shard.rows) for split, source, shard in manifest.shards()]
+
+
+def assert_complete(output, manifest):
+    """Only what the manifest names, what follows from it, and the receipts of an update are there."""
+    named = {file.path for file in manifest.stored_files()}
+    rest = list_files(output) - named
+    assert all(
+        path.startswith(".gristmill/") or path.endswith(("state.json", "dataset_info.json")) or "/" not in path
+        for path in rest
+    ), rest
+    kept = (parse_location(output) / ".gristmill/units.jsonl").read_bytes().decode()
+    assert not [path for path in rest if path.startswith(".gristmill/receipts")]
+    assert not [path for path in rest if path.startswith(".gristmill/work") and f'"{path}"' not in kept]
+    assert gm.open_dataset(output).verify().problems == []
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "webdataset", "packed", "mixed"])
+def test_the_same_dataset_as_on_a_local_disk(corpus, output, tmp_path, kind):
+    options = {"keep_dropped": "samples"}
+    if kind in ("packed", "mixed"):
+        small_tokenizers.trained(tmp_path / "tokenizer")
+        last = [steps.Tokenize(tokenizer=str(tmp_path / "tokenizer")), steps.Pack(row_length=64)]
+        if kind == "mixed":
+            last.insert(0, steps.Mix(weights={"web": 0.7, "books": 0.3}, size=300, by="documents"))
+    else:
+        last = [steps.Write(format=kind)]
+    local = run(make_recipe(corpus, tmp_path / "local", *last, **options)).manifest
+    stored = run(make_recipe(corpus, output, *last, **options)).manifest
+    assert stored.dataset_hash == local.dataset_hash
+    assert shard_hashes(stored) == shard_hashes(local)
+    assert stored.books == local.books
+    assert [file.xxh3 for file in stored.stored_files()] == [file.xxh3 for file in local.stored_files()]
+    assert_complete(output, stored)
+    assert run(make_recipe(corpus, output, *last, **options)).was_up_to_date
+
+
+def test_update_and_overwrite(corpus, output, tmp_path):
+    first = run(simple_recipe(corpus, output)).manifest
+    paths = {shard.path for _, _, shard in first.shards()}
+    lines = (corpus / "web-3.jsonl").read_text().splitlines()
+    (corpus / "web-3.jsonl").write_text("\n".join(lines[10:]) + "\n")
+    with pytest.raises(NotUpToDateError, match="have changed"):
+        run(simple_recipe(corpus, output))
+    updated = run(simple_recipe(corpus, output), update=True).manifest
+    local = run(simple_recipe(corpus, tmp_path / "local")).manifest
+    assert updated.dataset_hash == local.dataset_hash
+    assert paths & {shard.path for _, _, shard in updated.shards()}, "no shard was reused"
+    assert_complete(output, updated)
+    rebuilt = run(simple_recipe(corpus, output), overwrite=True).manifest
+    assert rebuilt.dataset_hash == local.dataset_hash
+    assert not {shard.path for _, _, shard in updated.shards()} & {shard.path for _, _, shard in rebuilt.shards()}
+    assert_complete(output, rebuilt)
+
+
+def test_a_stored_dataset_is_a_source_and_can_be_mixed_exported_and_inspected(corpus, output, tmp_path, capsys):
+    small_tokenizers.trained(tmp_path / "tokenizer")
+    last = [steps.Tokenize(tokenizer=str(tmp_path / "tokenizer"))]
+    results = {}
+    for place in (output, str(tmp_path / "local")):
+        run(make_recipe(corpus, place, *last))
+        again = Recipe(
+            sources={"old": steps.Read(read=place)}, steps=[steps.Pack(row_length=32)], output=f"{place}-again"
+        )
+        gm.mix({"a": (place, 1.0)}, f"{place}-mix", size=20, by="rows")
+        gm.export(place, to="jsonl", path=tmp_path / f"exported-{len(results)}/x", backend="serial", progress=False)
+        dataset = gm.open_dataset(place)
+        results[place] = (
+            run(again).manifest.dataset_hash,
+            gm.open_dataset(f"{place}-mix").manifest.dataset_hash,
+            sorted(path.read_bytes() for path in (tmp_path / f"exported-{len(results)}").iterdir()),
+            (dataset.decode(3), dataset.origins(3)),
+        )
+    stored, local = results.values()
+    assert stored == local
+    for command in (["inspect", output], ["verify", output]):
+        main_result(command)
+    assert "rows" in capsys.readouterr().out
+
+
+def main_result(arguments):
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code in (0, None)
+
+
+def test_what_killed_runs_leave_is_found_and_removed(corpus, output, monkeypatch):
+    """A run that dies before its manifest has written shards where they would stay."""
+    with monkeypatch.context() as patches:
+        patches.setattr(publishing, "replace_dataset", lambda *arguments: raise_killed())
+        with pytest.raises(KeyboardInterrupt):
+            run(simple_recipe(corpus, output))
+    left = list_files(output)
+    assert any(path.startswith("train/") for path in left)
+    foreign = parse_location(output) / "train/web/notes.txt"
+    store, key = foreign.open_store()
+    store.put(key, b"mine")
+    with pytest.raises(UsageError):
+        gm.open_dataset(output)
+    resumed = run(simple_recipe(corpus, output, min_chars=41))  # nothing of the first run fits any more
+    assert not resumed.was_up_to_date
+    assert foreign.read_bytes() == b"mine"
+    foreign.unlink()
+    assert_complete(output, resumed.manifest)
+    assert not left & {path for path in list_files(output) if path.startswith("train/") and "shard" in path}
+
+
+def raise_killed():
+    raise KeyboardInterrupt
+
+
+def test_clean_removes_an_unfinished_run_and_nothing_else(corpus, output, monkeypatch):
+    with monkeypatch.context() as patches:
+        patches.setattr(publishing, "replace_dataset", lambda *arguments: raise_killed())
+        with pytest.raises(KeyboardInterrupt):
+            run(simple_recipe(corpus, output))
+    foreign = parse_location(output) / "notes.txt"
+    store, key = foreign.open_store()
+    store.put(key, b"mine")
+    removed = clean(parse_location(output))
+    assert not removed.is_dataset
+    assert removed.files
+    assert list_files(output) == {"notes.txt"}
+
+
+def test_a_finished_run_is_resumed_from_its_receipts(corpus, output, monkeypatch, tmp_path):
+    with monkeypatch.context() as patches:
+        patches.setattr(publishing, "replace_dataset", lambda *arguments: raise_killed())
+        with pytest.raises(KeyboardInterrupt):
+            run(simple_recipe(corpus, output))
+    written = {path for path in list_files(output) if path.startswith("train/")}
+    resumed = run(simple_recipe(corpus, output)).manifest
+    assert {shard.path for _, _, shard in resumed.shards()} == written, "units were run again"
+    assert resumed.dataset_hash == run(simple_recipe(corpus, tmp_path / "local")).manifest.dataset_hash
+    assert_complete(output, resumed)
+
+
+def test_two_runs_on_one_output(corpus, output, monkeypatch):
+    publish = publishing.replace_dataset
+
+    def interfere(*arguments):
+        with pytest.raises(FolderLockedError, match=str(describe_process().pid)):
+            run(simple_recipe(corpus, output))
+        publish(*arguments)
+
+    monkeypatch.setattr(publishing, "replace_dataset", interfere)
+    assert_complete(output, run(simple_recipe(corpus, output)).manifest)
+
+
+def test_a_stolen_lease_ends_the_run_and_deletes_nothing(corpus, output, monkeypatch):
+    stolen = {}
+    publish = publishing.replace_dataset
+
+    def steal(*arguments):
+        monkeypatch.setattr(publishing, "replace_dataset", publish)
+        stolen["manifest"] = run_with_take_over(simple_recipe(corpus, output, min_chars=50)).manifest
+        stolen["files"] = list_files(output)
+        publish(*arguments)
+
+    monkeypatch.setattr(publishing, "replace_dataset", steal)
+    with pytest.raises(LeaseLostError):
+        run(simple_recipe(corpus, output))
+    assert gm.open_dataset(output).manifest == stolen["manifest"]
+    assert {file.path for file in stolen["manifest"].stored_files()} <= list_files(output)
+    assert gm.open_dataset(output).verify().problems == [] or all(
+        problem.kind == "unexpected" for problem in gm.open_dataset(output).verify().problems
+    )
+
+
+def run_with_take_over(recipe):
+    from gristmill.pipeline.run import run_recipe
+    from gristmill.pipeline.stages.options import RunOptions
+
+    return run_recipe(recipe, RunOptions(backend="serial", progress=False, take_over=True))
+
+
+def test_memory_and_processes_contradict_each_other(corpus):
+    with pytest.raises(UsageError, match="memory of this process"):
+        gm.run(simple_recipe(corpus, "memory://x/out"), backend="processes", progress=False)
+
+
+def test_worker_processes_write_to_a_bucket(corpus, s3, tmp_path):
+    output = f"{s3.url}/out"
+    options = {"backend": "processes", "workers": 2, "progress": False}
+    stored = gm.run(make_recipe(corpus, output, slice_bytes=20_000), **options).manifest
+    assert stored.dataset_hash == run(make_recipe(corpus, tmp_path / "local")).manifest.dataset_hash
+    assert_complete(output, stored)
+    assert s3.unfinished_uploads() == []
+    secrets = [key.encode() for key in ("gristmill-test-secret", "gristmill-test-key")]
+    assert not [name for name in s3.list_keys() for secret in secrets if secret in s3.get(name)]
+
+
+def test_a_bucket_with_something_else_in_it_is_refused(corpus, s3: Bucket):
+    s3.put("out/precious.txt", b"mine")
+    with pytest.raises(UsageError, match="not made by gristmill"):
+        run(simple_recipe(corpus, f"{s3.url}/out"))
+    assert s3.list_keys() == ["out/precious.txt"]
+
+
+def test_a_damaged_shard_is_found(corpus, s3):
+    manifest = run(simple_recipe(corpus, f"{s3.url}/out")).manifest
+    _, _, shard = next(iter(manifest.shards()))
+    content = bytearray(s3.get(f"out/{shard.path}"))
+    content[len(content) // 2] ^= 1
+    s3.put(f"out/{shard.path}", bytes(content))
+    problems = gm.open_dataset(f"{s3.url}/out").verify().problems
+    assert [(problem.path, problem.kind) for problem in problems] == [(shard.path, "checksum")]
+    s3.delete(f"out/{shard.path}")
+    problems = gm.open_dataset(StorePath(f"{s3.url}/out")).verify().problems
+    assert (shard.path, "missing") in [(problem.path, problem.kind) for problem in problems]
