@@ -71,7 +71,9 @@ OTHER_NAMES = {
         "lost_call",
         "lost_after_result",
     ),  # put together from two words
+    *("skipped_metadata", "skipped_request"),  # the same
     *("padding_free", "prepare_data_loader"),  # of TRL and Accelerate
+    "AZURE_STORAGE_ACCOUNT_NAME",  # a variable that the client of a store reads
     *("CITATION.cff", "KEY.jpg", "jpg", "news.mbox"),  # files of a user
     *("a_b", "aB"),  # examples of words
 }
