@@ -25,7 +25,7 @@ from gristmill.pipeline.publishing.publish import FinishedSource
 from gristmill.pipeline.stages.input_units import InputUnits
 from gristmill.pipeline.stages.outputs.unit_output import StoredStreams, choose_final_output
 from gristmill.pipeline.stages.pack_leftovers import pack_leftovers
-from gristmill.pipeline.stages.receipts import open_receipts
+from gristmill.pipeline.stages.receipt_storage import open_receipts
 from gristmill.pipeline.stages.runner import StageResults, StageRunner
 from gristmill.pipeline.stages.stage_context import SourceStage, StageContext
 from gristmill.storage.commit import remove_temporaries

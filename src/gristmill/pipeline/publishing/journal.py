@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gristmill.pipeline.stages.receipts import open_receipts
+from gristmill.pipeline.stages.receipt_storage import open_receipts
 from gristmill.pipeline.stages.slice_task import SliceResult
 from gristmill.pipeline.work_folder import JOURNAL, UNIT_RECEIPTS, is_work_path, remove_files, remove_work_folder
 from gristmill.shards.manifest import MANIFEST, Manifest, dump_manifest, load_manifest

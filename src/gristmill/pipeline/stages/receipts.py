@@ -10,7 +10,6 @@ last line, which is dropped. Cost: about 300 bytes of disk for each task, and 25
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
@@ -20,7 +19,8 @@ import msgspec
 from gristmill.storage.commit import make_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+    from pathlib import Path
 
     from gristmill.storage.locations import Location
 
@@ -138,12 +138,3 @@ def encode_receipt(fingerprint: str, result: msgspec.Struct) -> bytes:
     """Encode a receipt as a line."""
     encoded = msgspec.Raw(msgspec.json.encode(result))
     return msgspec.json.encode(Receipt(fingerprint=fingerprint, result=encoded)) + b"\n"
-
-
-def open_receipts(path: Location, run_id: str, check_lease: Callable[[], object]) -> Receipts:
-    """Open the receipts of an output folder, wherever it is."""
-    if isinstance(path, Path):
-        return Receipts(path)
-    from gristmill.pipeline.stages.uploaded_receipts import UploadedReceipts  # noqa: PLC0415  (most outputs are local)
-
-    return UploadedReceipts(path, run_id, check_lease)

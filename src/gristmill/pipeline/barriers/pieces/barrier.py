@@ -36,7 +36,6 @@ from gristmill.steps.records.put_columns import put_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     import msgspec
 
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.stages.stored import StoredInput
     from gristmill.shards.manifest import StoredFile
     from gristmill.steps.deduplicate.deduplicate import DeduplicatePieces
+    from gristmill.storage.locations import Location
 
     T = TypeVar("T", bound=msgspec.Struct)
 
@@ -198,7 +198,7 @@ class WithoutPieces:
         """Count the documents of which nothing is left."""
         return {DUPLICATE: self.num_rows - num_records} if num_records < self.num_rows else {}
 
-    def batches(self, root: Path, seed: int = 0) -> Iterator[pa.RecordBatch]:
+    def batches(self, root: Location, seed: int = 0) -> Iterator[pa.RecordBatch]:
         """Read the documents, without what is removed from them."""
         removed = read_records(root, self.removed, REMOVED)
         row = self.first_row

@@ -12,21 +12,22 @@ import pyarrow as pa
 
 from gristmill.core.seeds import find_ranges
 from gristmill.pipeline.barriers.deduplicate.record_files import PartitionedFile, PartitionWriter, RecordWriter
-from gristmill.pipeline.stages.outputs.split_files import OutputStem
+from gristmill.pipeline.stages.outputs.split_files import open_stem
 from gristmill.pipeline.stages.stage_context import StageContext
 from gristmill.shards.manifest import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
 from gristmill.steps.deduplicate.pieces import COLUMN, PIECE, hash_pieces
+from gristmill.storage.mapped_files import read_array
 from gristmill.storage.stored_paths import Count  # noqa: TC001  (msgspec looks at the types of fields)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from gristmill.engine.tasks import Context, Task
     from gristmill.pipeline.stages.stored import StoredInput
     from gristmill.steps.deduplicate.deduplicate import DeduplicatePieces
+    from gristmill.storage.locations import Location
 
 REMOVED = np.dtype([("row", "<u4"), ("number", "<u4")])
 """A piece that is removed: the row of its document in the unit, and its number in the text."""
@@ -102,7 +103,7 @@ def run_hash(task: Task, context: Context) -> HashedUnit:
     """Hash the pieces of a unit; `context.state` is the `PieceContext`."""
     stage: PieceContext = context.state
     step = stage.step
-    stem = OutputStem(stage.root, task.payload.stem, stage.run_id)
+    stem = open_stem(stage.root, task.payload.stem, stage.run_id)
     with PartitionWriter(stem, ".pieces", stage.num_partitions) as writer:
         first_row = 0
         for stored in task.payload.inputs:
@@ -139,7 +140,7 @@ def run_copies(task: Task, context: Context) -> CopiedPieces:
     copies = copies[unit_of[copies] >= stage.num_reference]
     removed = np.empty(len(copies), REMOVED)
     removed["row"], removed["number"] = pieces["row"][copies], pieces["number"][copies]
-    stem = OutputStem(stage.root, task.payload.stem, stage.run_id)
+    stem = open_stem(stage.root, task.payload.stem, stage.run_id)
     with PartitionWriter(stem, ".copies", stage.num_units) as writer:
         writer.scatter(removed, unit_of[copies])
         return CopiedPieces(removed=writer.close())
@@ -154,20 +155,20 @@ def run_gather(task: Task, context: Context) -> UnitRemovals:
         arrays += _read_partition(stage.root, file, REMOVED, task.payload.number)
     removed = np.concatenate(arrays)
     removed.sort(order=["row", "number"])
-    with RecordWriter(OutputStem(stage.root, task.payload.stem, stage.run_id), ".removed") as writer:
+    with RecordWriter(open_stem(stage.root, task.payload.stem, stage.run_id), ".removed") as writer:
         writer.add(removed)
         return UnitRemovals(removed=writer.commit(), num_pieces=len(removed))
 
 
 def _read_partition(
-    root: Path, partitioned: PartitionedFile, kind: np.dtype[Any], partition: int
+    root: Location, partitioned: PartitionedFile, kind: np.dtype[Any], partition: int
 ) -> Iterator[NDArray[Any]]:
     """Read the records of one partition, block by block."""
     if not partitioned.num_records:
         return
     path = partitioned.file.below(root)
-    bounds = np.fromfile(path, np.int64, offset=partitioned.num_records * kind.itemsize)
+    bounds = read_array(path, np.int64, partitioned.num_records * kind.itemsize)
     for block in bounds.reshape(-1, partitioned.num_partitions + 1):
         start, stop = int(block[partition]), int(block[partition + 1])
         if stop > start:
-            yield np.fromfile(path, kind, stop - start, offset=start * kind.itemsize)
+            yield read_array(path, kind, start * kind.itemsize, stop - start)
