@@ -1,10 +1,12 @@
 """Loops over numbers, compiled to machine code at their first call and cached in the user's cache folder.
 
-`@kernel` is the one door to numba. Importing a module of kernels loads nothing. The first call loads numba (0.3 s) and
-reads the machine code from a file (a few ms), or compiles it if there is no such file yet (about a second).
+`@kernel` is the one door to numba. Importing a module of kernels loads nothing. The first call reads the machine code
+from a file (a few ms), or loads numba (0.4 s) and compiles it if there is no such file yet (about a second).
 
-One compiled function is one file. Its name is a hash of everything that determines the code: the content of the
-kernel's module, the types of its arguments, the processor, the versions of Python and numba. Therefore
+A compiled function is in two files: `.code` is loaded without numba (`machine_code`), and `.bin` by numba, which is
+used where it is loaded already and for what the other way does not understand. The name of both is a hash of everything
+that determines the code: the content of the kernel's module, the types of its arguments, the processor, the versions of
+Python and numba. Therefore
 
 * old code is never used for a changed source, and equal sources share code wherever they are installed;
 * processes that compile at the same time need no lock: each writes its own temporary file and renames it, and files of
@@ -34,6 +36,15 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from gristmill.core.cache_folders import choose_cache_folder
+from gristmill.runtime.machine_code import (
+    NativeFunction,
+    StoredCode,
+    can_load,
+    describe_arguments,
+    describe_processor,
+    describe_types,
+    extract_code,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -44,6 +55,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _DIGEST_BYTES = 16
+_FORMAT = 3
+"""Raised when the content of files changes, so that files of other versions are not found."""
 
 
 class Kernel(Generic[P, R]):
@@ -52,10 +65,27 @@ class Kernel(Generic[P, R]):
     def __init__(self, function: Callable[P, R]) -> None:
         functools.update_wrapper(self, function)
         self.function = function
+        self._native: dict[tuple[str, ...], NativeFunction | None] = {}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        result: R = self.dispatcher(*args, **kwargs)
+        result: R
+        native = self._find_native(args) if not kwargs and "numba" not in sys.modules else None
+        if native is not None:
+            succeeded, result = native.call(args)
+            if succeeded:
+                return result
+        result = self.dispatcher(*args, **kwargs)
         return result
+
+    def _find_native(self, args: tuple[Any, ...]) -> NativeFunction | None:
+        """Return the function compiled for such arguments, if it can be called without numba."""
+        types = describe_arguments(args)
+        if types is None:
+            return None
+        if types not in self._native:
+            stored = _CodeFiles(self.function).load_native(types) if _can_load_native() else None
+            self._native[types] = None if stored is None else NativeFunction(stored, types)
+        return self._native[types]
 
     @functools.cached_property
     def dispatcher(self) -> Any:
@@ -111,26 +141,29 @@ def mark_compiled(modules: Iterable[str]) -> None:
 
 def _find_marker(modules: Iterable[str]) -> Path:
     """Return the path of the marker file. Loads no numba, which takes as long as a small job."""
+    sources = [Path(spec.origin).read_bytes() for name in modules if (spec := find_spec(name)) and spec.origin]
+    shape = (_FORMAT, _find_numba_version(), sys.implementation.cache_tag, platform.machine())
+    return find_cache_folder() / f"compiled-{_digest(b''.join([*sources, repr(shape).encode()])).hex()}"
+
+
+@functools.cache
+def _find_numba_version() -> str:
+    """Find the version of numba without importing it."""
     from importlib.metadata import version  # noqa: PLC0415
 
-    sources = [Path(spec.origin).read_bytes() for name in modules if (spec := find_spec(name)) and spec.origin]
-    shape = (version("numba"), sys.implementation.cache_tag, platform.machine())
-    return find_cache_folder_early() / f"compiled-{_digest(b''.join([*sources, repr(shape).encode()])).hex()}"
+    return version("numba")
 
 
-def find_cache_folder_early() -> Path:
-    """Like `find_cache_folder`, without loading numba: its setting is read as numba would."""
-    numba_folder = os.environ.get("NUMBA_CACHE_DIR")  # noqa: TID251  (numba's own setting)
-    return Path(numba_folder, "gristmill") if numba_folder else _choose_default_folder()
+def _can_load_native() -> bool:
+    """Whether compiled kernels may be called without numba: not if its own settings could have shaped their code."""
+    settings = {name for name in os.environ if name.startswith("NUMBA_")}  # noqa: TID251  (numba's own settings)
+    return can_load() and settings <= {"NUMBA_CACHE_DIR", "NUMBA_NUM_THREADS"}
 
 
 def find_cache_folder() -> Path:
     """Return the folder of compiled kernels: below `NUMBA_CACHE_DIR` if that is set, else in the user's caches."""
-    import numba  # noqa: PLC0415
-
-    if numba.config.CACHE_DIR:
-        return Path(numba.config.CACHE_DIR, "gristmill")
-    return _choose_default_folder()
+    numba_folder = os.environ.get("NUMBA_CACHE_DIR")  # noqa: TID251  (numba's own setting)
+    return Path(numba_folder, "gristmill") if numba_folder else _choose_default_folder()
 
 
 def _choose_default_folder() -> Path:
@@ -149,6 +182,11 @@ class _CodeFiles:
         except (OSError, RuntimeError):  # the function was typed at a prompt, or there is no home folder
             pass
 
+    def load_native(self, types: tuple[str, ...]) -> StoredCode | None:
+        """Load the function compiled for these types in the form that needs no numba, or return None."""
+        code = _read_code(self._native_file(types)) if self.cache_path is not None else None
+        return None if code is None else StoredCode.decode(code)
+
     def load_overload(self, signature: object, target_context: Any) -> Any:
         """Load the function compiled for these types, or return None."""
         from numba.core.compiler import CompileResult  # noqa: PLC0415
@@ -158,40 +196,63 @@ class _CodeFiles:
             return None
         # All that compiled code needs to run. Numba's own cache initializes the whole compiler here: 0.4 s.
         rtsys.initialize(target_context)
-        try:
-            stored = self._file(signature, target_context.codegen()).read_bytes()
-        except OSError:
+        path = self._file(signature, target_context.codegen())
+        code = _read_code(path)
+        if code is not None:
+            return CompileResult._rebuild(target_context, *pickle.loads(code))
+        if not path.exists():
             _warn_once("compiling kernels for this machine; this takes some seconds and happens only once")
-            return None
-        digest, code = stored[:_DIGEST_BYTES], stored[_DIGEST_BYTES:]
-        if digest != _digest(code):
-            return None
-        return CompileResult._rebuild(target_context, *pickle.loads(code))
+        return None
 
-    def save_overload(self, signature: object, compiled: Any) -> None:
+    def save_overload(self, signature: Any, compiled: Any) -> None:
         """Save the machine code for the next process."""
         from numba.core.serialize import dumps  # noqa: PLC0415
 
         if self.cache_path is None or compiled.lifted or compiled.library.has_dynamic_globals:
             return
-        path = self._file(signature, compiled.codegen)
-        code = dumps(compiled._reduce())
-        temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
+        types = describe_types(signature)
+        native = extract_code(compiled) if types is not None and _can_load_native() else None
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            temporary.write_bytes(_digest(code) + code)
-            temporary.replace(path)
+            if types is not None and native is not None:
+                _write_code(self._native_file(types), native.encode())
+            _write_code(self._file(signature, compiled.codegen), dumps(compiled._reduce()))
         except OSError:
             self.cache_path = None
-            _remove_quietly(temporary)
+
+    def _native_file(self, types: tuple[str, ...]) -> Path:
+        return self._path((_find_numba_version(), describe_processor(), types), "code")
 
     def _file(self, signature: object, codegen: Any) -> Path:
         import numba  # noqa: PLC0415
 
-        shape = (numba.__version__, sys.implementation.cache_tag, codegen.magic_tuple(), signature)
+        return self._path((numba.__version__, codegen.magic_tuple(), signature), "bin")
+
+    def _path(self, shape: tuple[object, ...], suffix: str) -> Path:
         name = self._function.__qualname__
-        key = _digest(b"\0".join([self._source, name.encode(), repr(shape).encode()])).hex()
-        return Path(str(self.cache_path), f"{name.replace('<locals>', '')}-{key}.bin")
+        described = repr((_FORMAT, sys.implementation.cache_tag, *shape)).encode()
+        key = _digest(b"\0".join([self._source, name.encode(), described])).hex()
+        return Path(str(self.cache_path), f"{name.replace('<locals>', '')}-{key}.{suffix}")
+
+
+def _read_code(path: Path) -> bytes | None:
+    """Read stored code; None if there is none, or if it is damaged."""
+    try:
+        stored = path.read_bytes()
+    except OSError:
+        return None
+    digest, code = stored[:_DIGEST_BYTES], stored[_DIGEST_BYTES:]
+    return code if digest == _digest(code) else None
+
+
+def _write_code(path: Path, code: bytes) -> None:
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary.write_bytes(_digest(code) + code)
+        temporary.replace(path)
+    except OSError:
+        _remove_quietly(temporary)
+        raise
 
 
 def _digest(content: bytes) -> bytes:

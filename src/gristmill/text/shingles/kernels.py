@@ -158,6 +158,13 @@ def _update(
 
 
 @kernel
+def _move_to_front(words: NDArray[np.uint64], start: int, stop: int) -> None:
+    """Like `words[: stop - start] = words[start:stop]`, which would allocate a copy."""
+    for index in range(stop - start):
+        words[index] = words[start + index]
+
+
+@kernel
 def sign_texts(
     data: NDArray[np.uint8],
     offsets: NDArray[np.int64],
@@ -194,7 +201,7 @@ def sign_texts(
             if position >= stop:
                 break
             # The next block begins with the last words of this one, so that no shingle is lost between two blocks.
-            words[: ngram - 1] = words[num_shingles:num_words]
+            _move_to_front(words, num_shingles, num_words)
             num_words = ngram - 1
         counts[number] = total
 
@@ -221,7 +228,7 @@ def shingle_text(
         total += num_shingles
         if position >= stop:
             break
-        words[: ngram - 1] = words[num_shingles:num_words]
+        _move_to_front(words, num_shingles, num_words)
         num_words = ngram - 1
     return total
 

@@ -13,7 +13,7 @@ import msgspec
 from gristmill.pipeline.planning.remembered.columns import pack_schema
 from gristmill.pipeline.planning.remembered.keys import describe_steps
 from gristmill.pipeline.planning.sample import SampleOutcome, try_sample
-from gristmill.runtime.kernels import find_cache_folder_early
+from gristmill.runtime.kernels import find_cache_folder
 from gristmill.storage.plan_cache import recall, remember
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _describe_trial(sample: SampleTrial, files_hash: str) -> list[Any] | None:
     steps = describe_steps(sample.steps)
     if steps is None or sample.batch is not None or sample.stops:
         return None
-    kernels = find_cache_folder_early()
+    kernels = find_cache_folder()
     return [
         files_hash,
         sample.file,
