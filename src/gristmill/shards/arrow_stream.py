@@ -33,9 +33,9 @@ def stream_header(schema: pa.Schema) -> bytes:
     return bytes(schema.serialize())
 
 
-def stream_block(batch: pa.RecordBatch, schema: pa.Schema) -> bytes:
+def stream_block(batch: pa.RecordBatch, schema: pa.Schema) -> bytes | pa.Buffer:
     """Encode a batch as one message; a batch without rows as nothing."""
-    return bytes(canonicalize_batch(batch, schema).serialize()) if batch.num_rows else b""
+    return canonicalize_batch(batch, schema).serialize() if batch.num_rows else b""
 
 
 def origins_header(*, has_sizes: bool = False) -> bytes:
@@ -43,7 +43,7 @@ def origins_header(*, has_sizes: bool = False) -> bytes:
     return stream_header(SAMPLES_SCHEMA if has_sizes else ORIGINS_SCHEMA)
 
 
-def origins_block(batch: pa.RecordBatch, sizes: list[int] | None = None) -> bytes:
+def origins_block(batch: pa.RecordBatch, sizes: list[int] | None = None) -> bytes | pa.Buffer:
     """Encode the origins of the records in a batch, and the bytes of each in its shard if they are an index of it."""
     if sizes is None:
         return stream_block(batch, ORIGINS_SCHEMA)

@@ -51,7 +51,7 @@ class Encoder(Protocol):
 
     def header(self) -> bytes: ...
 
-    def block(self, batch: pa.RecordBatch) -> bytes:
+    def block(self, batch: pa.RecordBatch) -> bytes | pa.Buffer:
         """Encode one batch; a batch without rows gives no bytes."""
 
     def footer(self) -> bytes: ...

@@ -44,7 +44,7 @@ class ParquetEncoder:
     def header(self) -> bytes:
         return stream_header(self.schema)
 
-    def block(self, batch: pa.RecordBatch) -> bytes:
+    def block(self, batch: pa.RecordBatch) -> bytes | pa.Buffer:
         return stream_block(batch, self.schema)
 
     def footer(self) -> bytes:

@@ -223,7 +223,7 @@ class _BlockFile:
         self.blocks: list[int] = []
         self._file.write(header if writer.framed else b"")
 
-    def add(self, block: bytes) -> None:
+    def add(self, block: bytes | pa.Buffer) -> None:
         self.blocks.append(len(block))
         self._file.write(block)
 
