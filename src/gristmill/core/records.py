@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gristmill.core.texts import Texts
+
 ORIGIN = "origin"
 TEXT = "text"
 RECORD = "record"
@@ -114,6 +116,8 @@ class StepResult:
     """For each row whether the step has edited its text; None if it edits none, or rows are gone."""
     counts: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     """What was counted in the text of each row of `batch`: a filter right behind this step need not count it again."""
+    texts: Texts | None = None
+    """The texts of `batch`, if they are beside it and not in it."""
 
 
 def find_first_failures(failed: Mapping[str, NDArray[np.bool_]]) -> NDArray[np.uint8]:

@@ -245,8 +245,12 @@ def link_counting_kernels(kernels: Sequence[StepKernel]) -> None:
 class TextsKernel(StepKernel, Protocol):
     """A kernel that needs the texts as Python strings, as a JSON decoder makes them.
 
-    If it is the first of a stage, no Arrow column is made of them.
+    If all kernels of a stage up to the last that needs texts are of this kind, no Arrow column is made of them.
     """
+
+    @property
+    def keeps_texts(self) -> bool:
+        """Whether the texts are there for the next kernel too, as `StepResult.texts`."""
 
     def apply_to_texts(self, batch: pa.RecordBatch, texts: Texts, seed: int) -> StepResult:
         """Like `apply`; the texts of the batch are beside it, not in it."""
@@ -314,11 +318,15 @@ class FilterStep(LocalStep, frozen=True, kw_only=True):
         raise NotImplementedError
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
-        codes, reasons = self.drop_reasons(batch, seed)
-        dropped = count_dropped(codes, reasons)
-        if not dropped:
-            return StepResult(batch)
-        return StepResult(batch.filter(pa.array(codes == 0)), dropped, codes=codes, reasons=reasons)
+        return keep_rows(batch, *self.drop_reasons(batch, seed))
+
+
+def keep_rows(batch: pa.RecordBatch, codes: NDArray[np.uint8], reasons: tuple[str, ...]) -> StepResult:
+    """Keep the rows whose code is 0; the others are dropped for the reason with the index code - 1."""
+    dropped = count_dropped(codes, reasons)
+    if not dropped:
+        return StepResult(batch)
+    return StepResult(batch.filter(pa.array(codes == 0)), dropped, codes=codes, reasons=reasons)
 
 
 class GlobalStep(Step, frozen=True, kw_only=True):

@@ -9,13 +9,14 @@ import pyarrow.compute as pc
 
 from gristmill.core.errors import UsageError
 from gristmill.core.records import TEXT, RuleValues
-from gristmill.core.step import FilterStep, Finding
+from gristmill.core.step import FilterStep, Finding, keep_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
     from gristmill.core.records import StepResult
+    from gristmill.core.texts import Texts
 
 _TOO_SHORT, _TOO_LONG = "too_short", "too_long"
 
@@ -45,14 +46,14 @@ class Length(FilterStep, tag="length", frozen=True, kw_only=True):
                 f"max_chars ({self.max_chars}) is below min_chars ({self.min_chars}): nothing would be kept"
             )
 
-    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
-        applied = super().apply(batch, seed)
-        if applied.dropped:
-            lengths = _measure_lengths(batch)
-            applied.rule_values = {
-                _TOO_SHORT: RuleValues(lengths, self.min_chars),
-                _TOO_LONG: RuleValues(lengths, self.max_chars),
-            }
+    keeps_texts: ClassVar[bool] = True
+
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
+        return self._keep(batch, _measure_lengths(batch))
+
+    def apply_to_texts(self, batch: pa.RecordBatch, texts: Texts, seed: int) -> StepResult:  # noqa: ARG002
+        applied = self._keep(batch, np.fromiter(map(len, texts.strings), np.int64, len(texts)))
+        applied.texts = texts if applied.codes is None else texts.filter(applied.codes == 0)
         return applied
 
     def explain(self, record: pa.RecordBatch) -> list[Finding]:
@@ -72,12 +73,17 @@ class Length(FilterStep, tag="length", frozen=True, kw_only=True):
             for rule, threshold, passed in rules
         ]
 
-    def drop_reasons(self, batch: pa.RecordBatch, seed: int) -> tuple[NDArray[np.uint8], tuple[str, ...]]:  # noqa: ARG002
-        lengths = _measure_lengths(batch)
+    def _keep(self, batch: pa.RecordBatch, lengths: NDArray[np.int64]) -> StepResult:
         codes = (lengths < self.min_chars).astype(np.uint8)
         if self.max_chars is not None:
             codes[lengths > self.max_chars] = 2
-        return codes, (_TOO_SHORT, _TOO_LONG)
+        applied = keep_rows(batch, codes, (_TOO_SHORT, _TOO_LONG))
+        if applied.dropped:
+            applied.rule_values = {
+                _TOO_SHORT: RuleValues(lengths, self.min_chars),
+                _TOO_LONG: RuleValues(lengths, self.max_chars),
+            }
+        return applied
 
 
 def _measure_lengths(batch: pa.RecordBatch) -> NDArray[np.int64]:

@@ -114,8 +114,15 @@ class _SliceRun:
         """Tell whether the texts are needed as Python strings only. Pieces and dropped records are cut from batches."""
         task, stage = self._task, self._stage
         is_plain = task.trial is None and not task.excluded and not task.in_pieces and task.part is None
-        first_kernel = self._kernels[0] if self._kernels else None
-        return is_plain and stage.watch is None and stage.keep_dropped is None and isinstance(first_kernel, TextsKernel)
+        return is_plain and stage.watch is None and stage.keep_dropped is None and self._needs_strings_only()
+
+    def _needs_strings_only(self) -> bool:
+        for kernel in self._kernels:
+            if not isinstance(kernel, TextsKernel):
+                return False
+            if not kernel.keeps_texts:
+                return True
+        return bool(self._kernels) and not self._source.output.needs_text
 
     def _open_sink(self, stem: OutputStem) -> Sink:
         """Open the sink; records of a part of a cell are only stored, because a block holds those of the whole cell."""
@@ -175,7 +182,7 @@ class _SliceRun:
         counts: Mapping[str, NDArray[np.int64]] = {}
         for step, kernel, account in zip(self._source.steps, self._kernels, self._accounts, strict=True):
             if texts is not None and isinstance(kernel, TextsKernel):
-                applied, texts = kernel.apply_to_texts(batch, texts, self._stage.seed), None
+                applied = kernel.apply_to_texts(batch, texts, self._stage.seed)
             else:
                 applied = apply_kernel(kernel, batch, self._stage.seed, counts)
             if self._stage.watch is not None:
@@ -188,8 +195,10 @@ class _SliceRun:
             self._quarantine.add(account, applied.quarantined, batch)
             if self._dropped is not None:
                 self._dropped.add(account.step, batch, applied)
-            batch, counts = applied.batch, applied.counts
+            batch, counts, texts = applied.batch, applied.counts, applied.texts
             _add_amounts(account, batch)
+            if texts is not None:
+                account.text_bytes += texts.num_bytes
         return batch
 
     def _open_file(self, kind: str) -> PendingFile:

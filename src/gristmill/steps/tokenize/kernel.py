@@ -7,7 +7,7 @@ document in 10,000 is encoded again with the reference, which is loaded when it 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -129,6 +129,8 @@ class EncodingKernel:
 
 class TokenizeKernel(EncodingKernel):
     """Encodes documents, and adds the tokens that begin and end them."""
+
+    keeps_texts: ClassVar[bool] = False
 
     def __init__(
         self, files: TokenizerFiles, engine: str, policy: str, *, vocab_size: int, begin: int | None, end: int | None

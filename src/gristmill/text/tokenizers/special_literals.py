@@ -70,9 +70,7 @@ class SpecialLiterals:
         for beginning in beginnings:
             # One character is found ten times as fast as several, and most texts do not hold both of these.
             first, last = beginning[0], beginning[-1]
-            rows.update(
-                row for row, text in enumerate(strings) if first in text and last in text and beginning in text
-            )
+            rows.update(row for row, text in enumerate(strings) if first in text and last in text and beginning in text)
         in_order = sorted(rows)
         return in_order, [strings[row] for row in in_order]
 

@@ -17,8 +17,9 @@ Joining is a task of its own in a worker, except for `StoredStreams`, where noth
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from gristmill.core.records import RECORD
 from gristmill.pipeline.stages.outputs.join_blocks import decode_blocks, join_blocks, write_framed
 from gristmill.pipeline.stages.outputs.sinks import (
     SinkResult,
@@ -53,6 +54,10 @@ class UnitOutput(Protocol):
     def schema(self) -> pa.Schema:
         """The columns of the records, as they come out of the stage's steps."""
 
+    @property
+    def needs_text(self) -> bool:
+        """Whether the texts must be a column of the records; if not, they are written as they were read."""
+
     def needs_join(self, num_slices: int) -> bool:
         """Tell whether a unit of this many slices is written by a task that joins them."""
 
@@ -75,6 +80,7 @@ class StoredStreams:
     """Arrow streams in the work folder, for the next stage. It reads the streams of all slices one after another."""
 
     schema: pa.Schema
+    needs_text: ClassVar[bool] = True
 
     def needs_join(self, num_slices: int) -> bool:  # noqa: ARG002  (part of `UnitOutput`)
         return False
@@ -102,6 +108,10 @@ class _Shards:
     holds_train: bool = False
     """Whether training records wait to be interleaved with those of other sources (`mixed_lane`)."""
 
+    @property
+    def needs_text(self) -> bool:
+        return True
+
     def make_empty_accounts(self) -> list[Account]:
         return []
 
@@ -113,6 +123,11 @@ class _Shards:
 @dataclass(frozen=True, slots=True)
 class JoinedBlocks(_Shards):
     """Shards of a format in which blocks can be copied from file to file."""
+
+    @property
+    def needs_text(self) -> bool:
+        writes_records = self.write.shard_format.name == "jsonl" and RECORD in self.schema.names
+        return self.holds_train or not writes_records
 
     def needs_join(self, num_slices: int) -> bool:
         return num_slices > 1
@@ -183,6 +198,7 @@ class PackedRows:
     """Whether training rows wait to be interleaved with those of other sources (`mixed_lane`)."""
     packs_leftovers: bool = False
     """Whether the documents are leftovers of units, so that none of them is kept back again."""
+    needs_text: ClassVar[bool] = True
 
     def needs_join(self, num_slices: int) -> bool:
         return num_slices > 1

@@ -1,0 +1,67 @@
+"""Texts that stay Python strings on their way through the steps: the same shards and books as from an Arrow column."""
+
+import json
+
+import pytest
+
+from gristmill.pipeline.stages import slice_run
+from gristmill.steps import Length, Pack, Read, Tokenize, Write
+from gristmill.text.tokenizers import save_tokenizer, train_bpe
+
+TEXTS = ["", "a", "größe", "粉と水", "grist " * 40, "🌾" * 7, "mill " * 9]
+
+
+@pytest.fixture
+def source(tmp_path):
+    lines = [json.dumps({"n": number, "text": text}, ensure_ascii=number % 2 == 0) for number, text in enumerate(TEXTS)]
+    (tmp_path / "a.jsonl").write_text("\n".join([*lines, "{bad", '{"n": 1}', "", *lines]))
+    return {"web": Read(read=f"{tmp_path}/a.jsonl")}
+
+
+@pytest.fixture
+def tokenizer(tmp_path):
+    save_tokenizer(train_bpe(TEXTS * 5, vocab_size=270), tmp_path / "tokenizer")
+    return str(tmp_path / "tokenizer")
+
+
+def run_both_ways(mill, monkeypatch, recipe):
+    """Return what a run makes with texts as strings and with a column, and how many cells had strings."""
+    taken = []
+    decide = slice_run._SliceRun._takes_strings
+
+    def note(run):
+        taken.append(decide(run))
+        return taken[-1]
+
+    manifests = []
+    for way in (note, lambda _: False):
+        monkeypatch.setattr(slice_run._SliceRun, "_takes_strings", way)
+        manifests.append(mill.run(recipe, overwrite=True, backend="serial").manifest)
+    return *manifests, taken
+
+
+@pytest.mark.parametrize(
+    "length", [Length(min_chars=2), Length(min_chars=0), Length(max_chars=6), Length(min_chars=100)]
+)
+@pytest.mark.parametrize("compression", ["zstd", "none"])
+def test_json_lines_are_filtered_without_a_column(mill, monkeypatch, source, length, compression):
+    recipe = mill.recipe(source, [length, Write(format="jsonl", compression=compression)])
+    strings, column, taken = run_both_ways(mill, monkeypatch, recipe)
+    assert taken == [True]
+    assert strings.dataset_hash == column.dataset_hash
+    assert strings.books == column.books
+
+
+def test_filtered_texts_reach_the_tokenizer(mill, monkeypatch, source, tokenizer):
+    recipe = mill.recipe(source, [Length(min_chars=2), Tokenize(tokenizer=tokenizer), Pack(row_length=16)])
+    strings, column, taken = run_both_ways(mill, monkeypatch, recipe)
+    assert taken == [True]
+    assert strings.dataset_hash == column.dataset_hash
+    assert strings.books == column.books
+
+
+def test_other_outputs_need_the_column(mill, monkeypatch, source):
+    recipe = mill.recipe(source, [Length(min_chars=2), Write(format="arrow")])
+    strings, column, taken = run_both_ways(mill, monkeypatch, recipe)
+    assert taken == [False]
+    assert strings.dataset_hash == column.dataset_hash
