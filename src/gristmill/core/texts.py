@@ -68,9 +68,9 @@ class Texts:
         """Return the texts that are kept."""
         if self._column is not None:
             return Texts(self._column.filter(pa.array(is_kept)))
-        kept = Texts(list(compress(self.strings, is_kept.tolist())))
-        kept._measure = lambda: self.sizes[is_kept]  # all texts are measured once
-        return kept
+        texts = Texts(list(compress(self.strings, is_kept.tolist())))
+        texts._measure = lambda: self.sizes[is_kept]  # all texts are measured once
+        return texts
 
     def _measure_strings(self) -> NDArray[np.int64]:
         return np.array([len(text) if text.isascii() else len(text.encode()) for text in self.strings], np.int64)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import yaml
 
 from gristmill.core.errors import UsageError
 from gristmill.core.names import check_choice
@@ -142,6 +141,8 @@ def _read_front_matter(card: ListedFile) -> str | None:
 def _parse_configs(front_matter: str, path: str) -> dict[str, _HubConfig]:
     if "configs" not in front_matter:
         return {}
+    import yaml  # noqa: PLC0415  (20 ms in each worker, and only cards need it)
+
     try:
         card = yaml.load(front_matter, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         entries = card.get("configs") if isinstance(card, dict) else None
