@@ -1,0 +1,41 @@
+"""The templates run on their sample data, and their comments say the truth."""
+
+import re
+
+import pytest
+
+from gristmill.cli.init import TEMPLATE_NAMES
+from gristmill.pipeline.run import run_recipe
+from gristmill.pipeline.stages.options import RunOptions
+from gristmill.recipe.catalog import STEPS
+from gristmill.recipe.load import load_recipe, parse_recipe
+from gristmill.recipe.templates import TEMPLATES, make_files
+
+
+def test_the_command_names_them_all():
+    assert tuple(TEMPLATES) == TEMPLATE_NAMES
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_what_is_commented_out_is_right_too(name):
+    text = re.sub(r"^( *)# (- \w+:)", r"\1\2", TEMPLATES[name].RECIPE, flags=re.MULTILINE)
+    assert {step.name for step in parse_recipe(text).steps} <= set(STEPS)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_the_comments_say_what_each_step_keeps(tmp_path, name):
+    if name == "images":
+        pytest.importorskip("PIL")
+    for path, content in make_files(name).items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(content)
+    recipe = load_recipe(str(tmp_path / "recipe.yaml"))
+    result = run_recipe(recipe, RunOptions(backend="serial", progress=False))
+    told = re.findall(r"^ *- (\w+):.*# keeps (\d+) of (\d+)", TEMPLATES[name].RECIPE, re.MULTILINE)
+    accounts = list(zip(*(books[1:] for books in result.books.values()), strict=True))
+    kept = [
+        (steps[0].step, sum(step.records_out for step in steps), sum(step.records_in for step in steps))
+        for steps in accounts
+        if steps[0].step not in ("unite", "write")
+    ]
+    assert [(step, str(out), str(into)) for step, out, into in kept][: len(told)] == told
