@@ -43,6 +43,8 @@ class Write(Step, tag="write", frozen=True, kw_only=True):
     """A shard ends with the block of records that brings it to this size."""
     max_shard_samples: int | None = None
     """For webdataset: the number of samples in a shard. The last shard of a unit (64 MiB of input) holds the rest."""
+    energon: bool = False
+    """For webdataset, of samples: whether to write the files that Megatron Energon needs, `.nv-meta` and indexes."""
     shard_name: str = "shard-{number:05d}"
     """The pattern of the shards' names, without their suffix. `{split}` and `{source}` are allowed, too."""
 
@@ -50,6 +52,8 @@ class Write(Step, tag="write", frozen=True, kw_only=True):
         check_choice("format", self.format, FORMATS)
         if self.compression is not None:
             check_choice(f"compression of {self.format} shards", self.compression, COMPRESSIONS[self.format])
+        if self.energon and self.format != "webdataset":
+            raise UsageError(f"energon is for webdataset, not for {self.format}", help="write format: webdataset")
         if self.max_shard_bytes < 1:
             raise UsageError(f"max_shard_bytes must be at least 1, not {self.max_shard_bytes}")
         if self.max_shard_samples is not None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gristmill.core.errors import GristmillError
+from gristmill.core.errors import GristmillError, UsageError
 from gristmill.core.quantities import format_count
 from gristmill.core.records import INPUT_IDS, LITERALS, ORIGIN, RECORD, SPLIT, TEXT, TRAINED
 from gristmill.pipeline.planning import fingerprint
@@ -38,6 +38,7 @@ from gristmill.pipeline.planning.split_stages import (
 from gristmill.pipeline.planning.unite_sources import SourceBranch
 from gristmill.pipeline.planning.units import UNIT_BYTES
 from gristmill.pipeline.planning.used_plugins import name_missing_packages, read_recorded_plugins
+from gristmill.shards.formats.base import has_sample_sizes
 from gristmill.shards.formats.shard_format import open_encoder
 from gristmill.steps.limit import FirstRecords
 from gristmill.steps.read import needs_scan
@@ -182,7 +183,9 @@ def plan_source(
         stages = split_into_stages(branch.steps)
         schemas = find_stage_schemas(branch.schema, stages)
         if INPUT_IDS not in schemas[-1].names:
-            open_encoder(write.shard_format, schemas[-1])  # refuses columns that the format cannot hold
+            encoder = open_encoder(write.shard_format, schemas[-1])  # refuses columns that the format cannot hold
+            if write.energon and not has_sample_sizes(encoder):
+                raise UsageError("energon is for samples, and these records have no members", help="leave it out")
         trial = SampleTrial(
             draft.read,
             min(draft.files, key=lambda file: file.num_bytes or UNIT_BYTES),

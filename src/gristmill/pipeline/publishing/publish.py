@@ -19,6 +19,7 @@ from gristmill.core.recipe import recipe_to_data
 from gristmill.core.records import TEXT
 from gristmill.core.splits import TRAIN
 from gristmill.pipeline.publishing.empty_datasets import refuse_empty
+from gristmill.pipeline.publishing.energon import write_energon_files
 from gristmill.pipeline.publishing.file_placer import FilePlacer
 from gristmill.pipeline.publishing.journal import find_manifest, replace_dataset
 from gristmill.pipeline.publishing.side_files import (
@@ -112,6 +113,8 @@ def publish(
     # Units behind a barrier depend on all records before it, so that an update could not reuse one of them alone.
     reusable = [finished[source.name] for source in plan.sources if len(source.stages) == 1]
     receipts = placer.encode_receipts(pair for source in reusable for pair in source.unit_results())
+    if plan.write.energon:
+        write_energon_files(plan.output, manifest, placer.moves, run_id)
     replace_dataset(plan.output, manifest, placer.moves, receipts, held)
     return manifest
 
