@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from gristmill_testing.documents import follow_guide
+from gristmill_testing.documents import FENCE, follow_guide
 
 import gristmill as gm
 
@@ -34,6 +34,20 @@ def test_tutorial(tmp_path):
     assert set(dataset.manifest.mixed["train"]) == {"manual", "code"}
     assert "duplicate" in printed
     assert "gopher_quality" in printed
+
+
+def test_iterating(tmp_path):
+    printed = follow_guide(GUIDES / "iterating.md", tmp_path)
+    claims = [
+        line
+        for language, content in FENCE.findall((GUIDES / "iterating.md").read_text())
+        if language == "text"
+        for line in content.splitlines()
+    ]
+    # How many bytes images take depends on the version of zlib.
+    assert [claim for claim in claims if "bytes" not in claim and claim not in printed] == []
+    [num_bytes] = re.findall(r"^(\d+) bytes to each worker", printed, re.MULTILINE)
+    assert int(num_bytes) < 4096
 
 
 @pytest.mark.parametrize("name", ["datasets-map", "multiprocessing-pool", "megatron", "webdataset"])

@@ -17,18 +17,18 @@ from gristmill.storage.stored_paths import path_below
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from gristmill.shards.manifest import Manifest
+    from gristmill.storage.locations import Location
 
 FOLDER = ".nv-meta"
 _SPLITS = {"validation": "val"}
 """The names of splits that Energon has other names for."""
 
 
-def write_energon_files(root: Path, manifest: Manifest, moves: Sequence[tuple[str, str]], run_id: str) -> None:
+def write_energon_files(root: Location, manifest: Manifest, moves: Sequence[tuple[str, str]], run_id: str) -> None:
     """Write the files for all shards of a dataset whose own files are still to be moved (`moves`)."""
     places = {target: path for path, target in moves}
     counts: dict[str, int] = {}
@@ -50,7 +50,7 @@ def write_energon_files(root: Path, manifest: Manifest, moves: Sequence[tuple[st
         write_file(root / FOLDER / name, content, run_id)
 
 
-def _make_index(side_file: Path) -> NDArray[np.uint64]:
+def _make_index(side_file: Location) -> NDArray[np.uint64]:
     batches = read_mapped_batches(side_file, ORIGINS_SCHEMA)
     sizes = [batch.column(SAMPLE_BYTES).to_numpy(zero_copy_only=False) for batch in batches]
     return np.concatenate([np.zeros(1, np.uint64), np.cumsum(np.concatenate([np.empty(0, np.uint64), *sizes]))]).astype(
