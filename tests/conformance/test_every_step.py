@@ -4,6 +4,7 @@ alone."""
 import inspect
 import json
 import pickle
+import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -23,9 +24,13 @@ from gristmill.recipe.catalog import STEPS, step_class
 from gristmill.recipe.dump import dump_recipe
 from gristmill.recipe.load import parse_recipe
 from gristmill.runtime.function import Function
+from gristmill.text.classifiers.linear_model import train_model
 
 FOLDER = str(Path(__file__).parent)
 CALLS = str(Path(__file__).parent / "record_functions.py")
+
+MODEL = Path(tempfile.mkdtemp()) / "quality.model"
+MODEL.write_bytes(train_model(["ab 0"], ["b 1"], epochs=1).to_bytes())
 
 EXAMPLES = {
     "c4": [{"min_words_per_line": 1, "min_sentences": None, "require_terminal_punctuation": None}],
@@ -70,6 +75,7 @@ EXAMPLES = {
     "pii": [{}, {"kinds": ["phone", "key"], "placeholders": {"key": "[key]"}}],
     "url": [{"words": ["b"]}, {"domains": ["b.org"], "require": True}],
     "pack": [{"row_length": 8}, {"row_length": 3, "strategy": "concat", "long_documents": "drop"}],
+    "quality_model": [{"model": str(MODEL)}, {"model": str(MODEL), "min_score": 0.5, "buckets": [0.2, 0.6]}],
     "read": [{"read": "a.jsonl"}, {"read": ["a", "b"], "columns": ["url"]}],
     "repetition": [{"max_longest_character_run": 2, "max_longest_word_run": 1}],
     "rename": [{"columns": {"url": "link"}}],

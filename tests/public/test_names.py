@@ -49,6 +49,7 @@ STEPS = [
     "Normalize",
     "Pack",
     "Pii",
+    "QualityModel",
     "Read",
     "Rename",
     "Render",

@@ -30,6 +30,7 @@ COMMANDS = {
     "trace": ("gristmill.cli.trace", "Follow a record back to its input file."),
     "explain": ("gristmill.cli.explain", "Show what a recipe does with one record, and why."),
     "tokenizer": ("gristmill.cli.tokenizer", "Train a tokenizer, or check one."),
+    "classifier": ("gristmill.cli.classifier", "Train a classifier of documents from two files of examples."),
     "template": ("gristmill.cli.template", "Check a chat template on your chats."),
     "export": ("gristmill.cli.export", "Export a dataset to Megatron, nanoGPT, NumPy and other formats."),
     "mix": ("gristmill.cli.mix", "Mix datasets in given proportions into one."),

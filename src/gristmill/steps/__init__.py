@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gristmill.steps.quality.fineweb import Fineweb
     from gristmill.steps.quality.gopher_quality import GopherQuality
     from gristmill.steps.quality.gopher_repetition import GopherRepetition
+    from gristmill.steps.quality.quality_model import QualityModel
     from gristmill.steps.quality.repetition import Repetition
     from gristmill.steps.quality.scores import Scores
     from gristmill.steps.read.read import Read
@@ -59,6 +60,7 @@ __all__ = [
     "Normalize",
     "Pack",
     "Pii",
+    "QualityModel",
     "Read",
     "Rename",
     "Render",
@@ -94,6 +96,7 @@ _HOMES = {
     "Normalize": "gristmill.steps.cleaning.normalize",
     "Pack": "gristmill.steps.pack.pack",
     "Pii": "gristmill.steps.cleaning.pii",
+    "QualityModel": "gristmill.steps.quality.quality_model",
     "Read": "gristmill.steps.read.read",
     "Rename": "gristmill.steps.rename",
     "Render": "gristmill.steps.render.render",
