@@ -62,10 +62,11 @@ _FORMAT = 3
 class Kernel(Generic[P, R]):
     """A function that is compiled at its first call with arguments of new types. Releases the interpreter lock."""
 
-    def __init__(self, function: Callable[P, R]) -> None:
+    def __init__(self, function: Callable[P, R], *, is_inlined: bool = False) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self._native: dict[tuple[str, ...], NativeFunction | None] = {}
+        self._is_inlined = is_inlined
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         result: R
@@ -92,7 +93,7 @@ class Kernel(Generic[P, R]):
         """The numba dispatcher of the function."""
         import numba  # noqa: PLC0415
 
-        compiled = numba.njit(nogil=True)(self._with_dispatchers())
+        compiled = numba.njit(nogil=True, forceinline=self._is_inlined)(self._with_dispatchers())
         compiled._cache = _CodeFiles(self.function)  # what `cache=True` sets, but with our own files
         return compiled
 
@@ -124,6 +125,14 @@ def kernel(function: Callable[P, R]) -> Kernel[P, R]:
     6
     """
     return Kernel(function)
+
+
+def inlined_kernel(function: Callable[P, R]) -> Kernel[P, R]:
+    """Compile a function into those that call it, whatever its size.
+
+    For what is called for each word: passing arrays and returning several numbers would take as long as the work.
+    """
+    return Kernel(function, is_inlined=True)
 
 
 def are_compiled(modules: Iterable[str]) -> bool:

@@ -99,31 +99,42 @@ class _Scratch:
 
 
 class StopWords:
-    """Lists of words as hash tables for the kernel; each document is compared with one of them."""
+    """Lists of words as hash tables for the kernel; each document is compared with one of them.
+
+    Words of up to eight bytes of ASCII are in a second table, under these bytes.
+    """
 
     def __init__(self, lists: Sequence[Sequence[str]] = ()) -> None:
         size = 16
         while size < 16 * max(map(len, lists), default=0):
             size *= 2
-        self.keys = np.zeros((max(len(lists), 1), size), np.uint64)
-        self.numbers = np.zeros((max(len(lists), 1), size), np.int64)
+        shape = max(len(lists), 1), size
+        self.keys, self.short_keys = np.zeros(shape, np.uint64), np.zeros(shape, np.uint64)
+        self.numbers, self.short_numbers = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        self.sizes = np.zeros(len(self.keys), np.int64)
+        """The length of the longest word of each list."""
         self.num_words = 0
         for row, words in enumerate(lists):
             for word in words:
                 for form in sorted({word, word.lower(), word.upper(), word.capitalize()}):
-                    self._insert(row, _hash_word(form))
+                    self._insert(self.keys[row], self.numbers[row], _hash_word(form))
+                    if form.isascii() and len(form) <= _SHORT_BYTES:
+                        number = int.from_bytes(form.encode(), "little")
+                        self._insert(self.short_keys[row], self.short_numbers[row], number)
+                    self.sizes[row] = max(self.sizes[row], len(form))
                 self.num_words += 1
 
-    def _insert(self, row: int, hashed: int) -> None:
-        mask = self.keys.shape[1] - 1
-        slot = (((hashed * _SPREAD) % 2**64) >> 32) & mask
-        while self.keys[row, slot] not in (0, hashed):
+    def _insert(self, keys: NDArray[np.uint64], numbers: NDArray[np.int64], key: int) -> None:
+        mask = len(keys) - 1
+        slot = (((key * _SPREAD) % 2**64) >> 32) & mask
+        while keys[slot] not in (0, key):
             slot = (slot + 1) & mask
-        if self.keys[row, slot] == 0:
-            self.keys[row, slot] = hashed
-            self.numbers[row, slot] = self.num_words
+        if keys[slot] == 0:
+            keys[slot] = key
+            numbers[slot] = self.num_words
 
 
+_SHORT_BYTES = 8
 _SPREAD = 0x9E3779B97F4A7C15
 NO_STOP_WORDS = StopWords()
 
@@ -164,7 +175,7 @@ class TextCounter:
         self._make_room(offsets)
         if stop_list is None:
             stop_list = np.full(num_texts, -1, np.int64)
-        last_document = np.full(self._stop_words.num_words, -1, np.int64)
+        last_document = np.full(self._stop_words.num_words + 1, -1, np.int64)  # one for all words that are not listed
         scanned = np.zeros((num_texts, len(scan.COUNTERS)), np.int64)
         lines = np.zeros((num_texts, len(repeated_lines.COUNTERS)), np.int64)
         words = np.zeros((num_texts, len(repeated_words.COUNTERS)), np.int64)
@@ -180,7 +191,8 @@ class TextCounter:
         while first < num_texts:
             stop = scan.scan_texts(
                 data, offsets, first, make_character_classes(),
-                self._stop_words.keys, self._stop_words.numbers, stop_list, last_document, scanned,
+                self._stop_words.keys, self._stop_words.numbers, self._stop_words.sizes,
+                self._stop_words.short_keys, self._stop_words.short_numbers, stop_list, last_document, scanned,
                 noted_words, room.word_hashes, word_stops, noted_lines, room.line_hashes, line_stops,
             )  # fmt: skip
             if choose is not None:

@@ -15,11 +15,11 @@ What a run covers is counted in characters of words, each word once, however man
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gristmill.runtime.kernels import kernel
+from gristmill.runtime.kernels import inlined_kernel, kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,6 +37,8 @@ _START, _END, _CHARACTERS, _SHARE = range(4)
 _PIECE_WORDS = _SHARE
 """The column of the share, once pieces are made: it then holds how many words the piece has that begins here."""
 _WHOLE_WORD = 12
+_SURE_BYTES = 8
+_1 = np.uint64(1)
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _LAST_TOP = 4
 _COLUMN_OF_LENGTH = 2
@@ -51,17 +53,13 @@ def _choose_table_size(count: int) -> int:
     return size
 
 
-@kernel
-def _find_slot(hashed: np.uint64, mask: int) -> np.int64:
-    return np.int64((hashed * _SPREAD) >> np.uint64(24)) & mask
+@inlined_kernel
+def _find_slot(hashed: np.uint64, mask: np.uint64) -> Any:
+    return ((hashed * _SPREAD) >> np.uint64(24)) & mask
 
 
 @kernel
-def _is_same_word(data: NDArray[np.uint8], start: int, word: NDArray[np.int32], other: NDArray[np.int32]) -> bool:
-    size = word[_END] - word[_START]
-    if other[_END] - other[_START] != size:
-        return False
-    first, second = start + word[_START], start + other[_START]
+def _has_same_bytes(data: NDArray[np.uint8], first: int, second: int, size: int) -> bool:
     for offset in range(size):  # noqa: SIM110  (a generator would not compile)
         if data[first + offset] != data[second + offset]:
             return False
@@ -79,24 +77,35 @@ def _number_words(
     firsts: NDArray[np.int32],
     times: NDArray[np.int32],
 ) -> int:
-    """Number the distinct words of a document as they come, count each of them, and return how many there are."""
+    """Number the distinct words of a document as they come, count each of them, and return how many there are.
+
+    Words of the same hash and of the same size, up to eight bytes, have the same bytes (`scan`).
+    """
     size = _choose_table_size(len(words))
     table[:size] = 0
+    mask = np.uint64(size - 1)
     count = 0
     for word in range(len(words)):
-        slot = _find_slot(hashes[word], size - 1)
+        hashed = hashes[word]
+        num_bytes = words[word, _END] - words[word, _START]
+        slot = _find_slot(hashed, mask)
         while table[slot] != 0:
-            other = firsts[table[slot] - 1]
-            if hashes[other] == hashes[word] and _is_same_word(data, start, words[word], words[other]):
-                break
-            slot = (slot + 1) & (size - 1)
+            other = np.uint64(firsts[np.uint64(table[slot] - 1)])
+            if hashes[other] == hashed and words[other, _END] - words[other, _START] == num_bytes:
+                if num_bytes <= _SURE_BYTES:
+                    break
+                if _has_same_bytes(data, start + words[word, _START], start + words[other, _START], num_bytes):
+                    break
+            slot = (slot + _1) & mask
+        number = np.uint64(table[slot] - 1)
         if table[slot] == 0:
-            firsts[count] = word
-            times[count] = 0
+            number = np.uint64(count)
+            firsts[number] = word
+            times[number] = 0
             count += 1
             table[slot] = count
-        numbers[word] = table[slot] - 1
-        times[numbers[word]] += 1
+        numbers[word] = number
+        times[number] += 1
     return count
 
 
@@ -130,14 +139,56 @@ def _keep_repeated(
     starts: NDArray[np.int32], stops: NDArray[np.int32], numbers: NDArray[np.int32], times: NDArray[np.int32]
 ) -> int:
     """Keep the places (with the ends and numbers of their runs) whose run occurs again; return how many there are."""
-    num_kept = 0
+    num_kept = np.uint64(0)
     for index in range(len(starts)):
-        if times[numbers[index]] > 1:
-            starts[num_kept] = starts[index]
-            stops[num_kept] = stops[index]
-            numbers[num_kept] = numbers[index]
-            num_kept += 1
-    return num_kept
+        number = numbers[index]
+        starts[num_kept] = starts[index]
+        stops[num_kept] = stops[index]
+        numbers[num_kept] = number
+        num_kept += np.uint64(times[np.uint64(number)] > 1)
+    return np.int64(num_kept)
+
+
+@kernel
+def _keep_likely(
+    starts: NDArray[np.int32],
+    stops: NDArray[np.int32],
+    numbers: NDArray[np.int32],
+    words: NDArray[np.int32],
+    pieces: NDArray[np.int32],
+    table: NDArray[np.int32],
+    keys: NDArray[np.uint64],
+) -> int:
+    """Keep the places where a run of one more piece may occur again, with the key of this run; return how many.
+
+    Most longer runs occur once. They are found without a jump that depends on the data: keys are counted by their slots
+    alone, and one that is alone in its slot is alone in the document.
+    """
+    size = _choose_table_size(len(starts))
+    table[:size] = 0
+    mask = np.uint64(size - 1)
+    last = len(words) - 1
+    num_kept = np.uint64(0)
+    for index in range(len(starts)):
+        stop = stops[index]
+        piece = pieces[np.uint64(min(stop, last))]
+        # The shorter run and the piece behind it, as one number: equal keys are equal runs, no texts are compared.
+        key = (np.uint64(numbers[index]) << np.uint64(32)) | np.uint64(np.uint32(piece))
+        is_possible = (stop <= last) & (piece >= 0)
+        table[_find_slot(key, mask)] += is_possible
+        keys[num_kept] = key
+        starts[num_kept] = starts[index]
+        stops[num_kept] = stop
+        numbers[num_kept] = numbers[index]
+        num_kept += np.uint64(is_possible)
+    num_possible = np.int64(num_kept)
+    num_kept = np.uint64(0)
+    for index in range(num_possible):
+        keys[num_kept] = keys[index]
+        starts[num_kept] = starts[index]
+        stops[num_kept] = stops[index]
+        num_kept += np.uint64(table[_find_slot(keys[index], mask)] > 1)
+    return np.int64(num_kept)
 
 
 @kernel
@@ -155,28 +206,26 @@ def _lengthen(
 
     `pieces` has the number of the piece that begins with each word, -1 if the piece occurs only once.
     """
-    size = _choose_table_size(len(starts))
+    num_kept = _keep_likely(starts, stops, numbers, words, pieces, table, keys)
+    size = _choose_table_size(num_kept)
     table[:size] = 0
-    num_kept = count = 0
-    for index in range(len(starts)):
-        stop = stops[index]
-        if stop >= len(words) or pieces[stop] < 0:
-            continue
-        # The shorter run and the piece behind it, as one number: equal keys are equal runs, no texts are compared.
-        key = (np.uint64(numbers[index]) << np.uint64(32)) | np.uint64(pieces[stop])
-        slot = _find_slot(key, size - 1)
-        while table[slot] != 0 and keys[table[slot] - 1] != key:
-            slot = (slot + 1) & (size - 1)
+    mask = np.uint64(size - 1)
+    count = 0
+    for index in range(num_kept):
+        key = keys[index]
+        slot = _find_slot(key, mask)
+        while table[slot] != 0 and keys[np.uint64(table[slot] - 1)] != key:
+            slot = (slot + _1) & mask
+        number = np.uint64(table[slot] - 1)
         if table[slot] == 0:
-            keys[count] = key
-            times[count] = 0
+            number = np.uint64(count)
+            keys[number] = key  # of a place before, which is done
+            times[number] = 0
             count += 1
             table[slot] = count
-        starts[num_kept] = starts[index]
-        stops[num_kept] = stop + words[stop, _PIECE_WORDS]
-        numbers[num_kept] = table[slot] - 1
-        times[numbers[num_kept]] += 1
-        num_kept += 1
+        stops[index] += words[np.uint64(stops[index]), _PIECE_WORDS]
+        numbers[index] = number
+        times[number] += 1
     return num_kept
 
 

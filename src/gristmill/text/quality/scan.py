@@ -5,8 +5,12 @@ letter begins a new word, and the punctuation behind a letter belongs to its wor
 of other scripts that it stands for is noted for counting runs of words (`repeated_words`). A line is the text between
 line feeds, without the space at its ends; blank lines do not count. Paragraphs are separated by blank lines.
 
-Each character is looked at once, in about 4 ns. Words are hashed by FNV-1a over their code points, restarted at the
-first letter or digit: so the hash of "don't" in "(don't)" is a by-product, to be looked up among the stop words.
+Most words are plain: visible ASCII up to a space of ASCII. Their bytes are classified eight at a time, as one number,
+in about 12 ns a word. All others are decoded, in about 4 ns a character.
+
+Hashes of words are of their bytes, eight at a time; up to eight bytes, words of equal size and hash are equal. A word
+without the punctuation around it ("don't" in "(don't)") is looked up among the stop words by FNV-1a over its code
+points.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gristmill.runtime.kernels import kernel
+from gristmill.runtime.kernels import inlined_kernel, kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,7 +63,19 @@ _LINE_FEED, _HASH, _DOT, _ELLIPSIS = 0x0A, 0x23, 0x2E, 0x2026
 _SHORT_LINE = 30
 _SEED = np.uint64(0xCBF29CE484222325)
 _PRIME = np.uint64(0x100000001B3)
+_SPACE_HASH = np.uint64((0xCBF29CE484222325 ^ 0x20) * 0x100000001B3 % 2**64)
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
+_0, _1, _7, _8, _32, _56 = (np.uint64(number) for number in (0, 1, 7, 8, 32, 56))
+_BYTES = np.uint64(0x0101010101010101)
+_HIGH_BITS = np.uint64(0x8080808080808080)
+_LOW_BITS = np.uint64(0x7F7F7F7F7F7F7F7F)
+_CASE_BITS = np.uint64(0x2020202020202020)
+_HASHES = np.uint64(0x2323232323232323)
+_DOTS = np.uint64(0x2E2E2E2E2E2E2E2E)
+# Added to a byte below 128, the high bit tells whether it is at least this character.
+_FROM_VISIBLE, _FROM_A, _AFTER_Z, _FROM_0, _AFTER_9, _FROM_CAPITAL_A, _AFTER_CAPITAL_Z = (
+    np.uint64(0x0101010101010101 * (0x80 - first)) for first in (0x21, 0x61, 0x7B, 0x30, 0x3A, 0x41, 0x5B)
+)
 
 
 @kernel
@@ -87,12 +103,136 @@ def _classify(classes: NDArray[np.uint16], code: int) -> Any:
 def _find_stop_word(keys: NDArray[np.uint64], hashed: np.uint64) -> Any:
     """Return the slot of a word in the table of its list, or -1. Empty slots are 0, and there always are some."""
     mask = len(keys) - 1
-    slot = np.int64((hashed * _SPREAD) >> np.uint64(32)) & mask
+    slot = np.int64((hashed * _SPREAD) >> _32) & mask
     while keys[slot] != 0:
         if keys[slot] == hashed:
             return slot
         slot = (slot + 1) & mask
     return -1
+
+
+@kernel
+def _load_8_bytes(data: NDArray[np.uint8], position: int, end: int) -> Any:
+    """Return eight bytes as one number, the first one lowest; those from `end` on are 0.
+
+    The compiler makes one load of it where eight bytes are left.
+    """
+    at = np.uint64(position)
+    if position + 8 <= end:
+        return (
+            np.uint64(data[at])
+            | (np.uint64(data[at + _1]) << _8)
+            | (np.uint64(data[at + np.uint64(2)]) << np.uint64(16))
+            | (np.uint64(data[at + np.uint64(3)]) << np.uint64(24))
+            | (np.uint64(data[at + np.uint64(4)]) << _32)
+            | (np.uint64(data[at + np.uint64(5)]) << np.uint64(40))
+            | (np.uint64(data[at + np.uint64(6)]) << np.uint64(48))
+            | (np.uint64(data[at + _7]) << _56)
+        )
+    block = _0
+    for offset in range(end - position):
+        block |= np.uint64(data[at + np.uint64(offset)]) << np.uint64(8 * offset)
+    return block
+
+
+@kernel
+def _count_marks(marks: np.uint64) -> Any:
+    """Count the bytes whose high bit is set; no other bit is."""
+    return np.int64(((marks >> _7) * _BYTES) >> _56)
+
+
+@kernel
+def _trim(block: np.uint64, marks: np.uint64) -> np.uint64:
+    """Return the bytes from the first to the last one that is marked, the first one lowest; 0 if none is."""
+    before = (((marks & (~marks + _1)) >> _7) - _1) & _BYTES
+    marks |= marks >> _8
+    marks |= marks >> np.uint64(16)
+    marks |= marks >> _32
+    return (block & ((marks >> _7) * np.uint64(0xFF))) >> (((before * _BYTES) >> _56 & _7) * _8)
+
+
+@kernel
+def _add_block(hashed: np.uint64, block: np.uint64) -> np.uint64:
+    """Add up to eight bytes to a hash. With the same hash before, other bytes give another one."""
+    hashed = (hashed ^ block) * _SPREAD
+    return hashed ^ (hashed >> _32)
+
+
+@kernel
+def _hash_bytes(data: NDArray[np.uint8], start: int, end: int) -> Any:
+    hashed = _SEED
+    for position in range(start, end, 8):
+        hashed = _add_block(hashed, _load_8_bytes(data, position, end))
+    return hashed
+
+
+@kernel
+def _is_visible(byte: int) -> bool:
+    return np.uint8(byte - np.uint8(0x21)) < 0x5F
+
+
+@kernel
+def _is_ascii_space(byte: int) -> bool:
+    return byte == 0x20 or 0x09 <= byte <= 0x0D or 0x1C <= byte <= 0x1F
+
+
+@inlined_kernel
+def _scan_plain_word(data: NDArray[np.uint8], start: int, end: int) -> tuple[Any, Any, Any, Any, Any, Any, Any, Any]:
+    """Read visible ASCII characters from `start` on.
+
+    Returns where they end, their hash, the numbers of letters, digits, capitals and dots, whether there is a #, and of
+    the first eight the bytes from the first to the last letter or digit.
+    """
+    hashed, core = _SEED, _0
+    letters = digits = capitals = dots = 0
+    hash_marks = _0
+    position = start
+    while True:
+        block = _load_8_bytes(data, position, end)
+        stops = (~((block & _LOW_BITS) + _FROM_VISIBLE) | block) & _HIGH_BITS
+        size = 8
+        if stops != _0:
+            before = (((stops & (~stops + _1)) >> _7) - _1) & _BYTES  # a one for each byte before the first stop
+            size = np.int64((before * _BYTES) >> _56)
+            block &= before * np.uint64(0xFF)
+        if size > 0:
+            hashed = _add_block(hashed, block)
+            lower = block | _CASE_BITS
+            is_letter = (lower + _FROM_A) & ~(lower + _AFTER_Z) & _HIGH_BITS
+            is_digit = (block + _FROM_0) & ~(block + _AFTER_9) & _HIGH_BITS
+            letters += _count_marks(is_letter)
+            digits += _count_marks(is_digit)
+            capitals += _count_marks((block + _FROM_CAPITAL_A) & ~(block + _AFTER_CAPITAL_Z) & _HIGH_BITS)
+            dots += _count_marks(~((block ^ _DOTS) + _LOW_BITS) & _HIGH_BITS)
+            hash_marks |= ~((block ^ _HASHES) + _LOW_BITS) & _HIGH_BITS
+            if position == start:
+                core = _trim(block, is_letter | is_digit)
+        position += size
+        if size < 8:
+            return position, hashed, letters, digits, capitals, dots, hash_marks != _0, core
+
+
+@kernel
+def _hash_core(data: NDArray[np.uint8], start: int, end: int, classes: NDArray[np.uint16]) -> Any:
+    """Hash the part of a plain word between its first and last letter or digit."""
+    while not classes[data[start]] & _LETTER_OR_DIGIT:
+        start += 1
+    while not classes[data[end - 1]] & _LETTER_OR_DIGIT:
+        end -= 1
+    hashed = _SEED
+    for position in range(start, end):
+        hashed = (hashed ^ np.uint64(data[position])) * _PRIME
+    return hashed
+
+
+@kernel
+def _has_three_dots(data: NDArray[np.uint8], start: int, end: int) -> bool:
+    run = 0
+    for position in range(start, end):
+        run = run + 1 if data[position] == _DOT else 0
+        if run == 3:
+            return True
+    return False
 
 
 @kernel
@@ -103,6 +243,9 @@ def scan_texts(
     classes: NDArray[np.uint16],
     stop_keys: NDArray[np.uint64],
     stop_numbers: NDArray[np.int64],
+    stop_sizes: NDArray[np.int64],
+    short_keys: NDArray[np.uint64],
+    short_numbers: NDArray[np.int64],
     stop_list: NDArray[np.int64],
     stop_seen: NDArray[np.int64],
     counts: NDArray[np.int64],
@@ -117,14 +260,16 @@ def scan_texts(
 
     Document d has bytes `offsets[d]` to `offsets[d + 1]`; places in `words` and `lines` count from its first byte, and
     its own words and lines end at `word_stops[d]` and `line_stops[d]`. With an empty array of words (lines) none are
-    noted. `stop_list` names the row of `stop_keys` for each document, -1 for none; the forms of a stop word share a
-    number in `stop_numbers`, and `stop_seen[number]` is the last document that has the word.
+    noted. `stop_list` names the row of the tables of stop words for each document, -1 for none; `stop_sizes` has the
+    length of the longest word of each row. Words of up to eight bytes are in `short_keys`, all others in `stop_keys`.
+    The forms of a stop word share a number, and `stop_seen[number]` is the last document that has the word; its last
+    entry is for words that are not listed.
 
     One long function, because a call for each character or word would cost more than the work in it.
     """
     num_words_kept = num_lines_kept = 0
     for document in range(first, len(offsets) - 1):
-        start, end = offsets[document], offsets[document + 1]
+        start, end, stop_row = offsets[document], offsets[document + 1], stop_list[document]
         # A word and the space behind it take at least two bytes; a letter of a script without spaces takes three.
         most = min((end - start) // 2 + 1, MAX_NOTED)
         keeps_words, keeps_lines = len(words) > 0, len(lines) > 0
@@ -144,7 +289,13 @@ def scan_texts(
         opens_paragraph = True
         last_code = 0
         while True:
+            if position + 1 < end and data[np.uint64(position)] == 0x20 and _is_visible(data[np.uint64(position + 1)]):
+                gap = 1
+                gap_hash = _SPACE_HASH
+                position += 1
             while position < end:
+                if _is_visible(data[np.uint64(position)]):
+                    break
                 code, size = _decode_code_point(data, position, end)
                 if not _classify(classes, code) & _SPACE:
                     break
@@ -190,41 +341,73 @@ def scan_texts(
             gap_hash = _SEED
 
             word_start = position
-            length = kinds = last_kind = 0
-            has_hash = has_ellipsis = False
-            hashed, before, core = _SEED, np.uint64(0), np.uint64(0)
-            while position < end:
-                code, size = _decode_code_point(data, position, end)
-                kind = _classify(classes, code)
-                if kind & _LETTER_OR_DIGIT:
-                    if last_kind:
-                        if (kind | last_kind) & _SPACELESS:
-                            break
-                    else:  # the first letter: what came before it is hashed apart, so that `core` begins here
-                        before, hashed = hashed, _SEED
-                    last_kind = kind
-                    kinds |= kind
-                    letters += (kind >> 1) & 1
-                    digits += (kind >> 2) & 1
-                    capitals += (kind >> 3) & 1
-                    hashed = core = (hashed ^ np.uint64(code)) * _PRIME
-                elif kind & _SPACE:
-                    break
-                else:
-                    hashed = (hashed ^ np.uint64(code)) * _PRIME
-                    if kind & _MARK and last_kind:  # vowel signs and accents belong to the letter before them
-                        core = hashed
-                    if code == _HASH:
-                        has_hash = True
-                    elif code == _DOT:
-                        if position + 2 < end and data[position + 1] == _DOT and data[position + 2] == _DOT:
+            core = _0
+            position, hashed, num_letters, num_digits, num_capitals, num_dots, has_hash, short_core = _scan_plain_word(
+                data, word_start, end
+            )
+            if position == end or _is_ascii_space(data[np.uint64(position)]):
+                length = position - word_start
+                has_letter = num_letters > 0
+                has_core = num_letters + num_digits > 0
+                share = _WHOLE_WORD
+                letters += num_letters
+                digits += num_digits
+                capitals += num_capitals
+                has_ellipsis = num_dots >= 3 and _has_three_dots(data, word_start, position)
+                last_code = np.int64(data[np.uint64(position - 1)])
+                if stop_row >= 0:
+                    if length <= 8:
+                        # Without a jump: one word in four is a stop word, which no processor could predict.
+                        row, mask = np.uint64(stop_row), np.uint64(short_keys.shape[1] - 1)
+                        slot = ((short_core * _SPREAD) >> _32) & mask
+                        while short_keys[row, slot] != _0 and short_keys[row, slot] != short_core:
+                            slot = (slot + _1) & mask
+                        is_stop_word = has_core and short_keys[row, slot] == short_core
+                        number = np.uint64(short_numbers[row, slot] if is_stop_word else len(stop_seen) - 1)
+                        stop_words += is_stop_word & (stop_seen[number] != document)
+                        stop_seen[number] = document
+                    elif has_core and num_letters + num_digits <= stop_sizes[stop_row]:
+                        core = _hash_core(data, word_start, position, classes)
+            else:
+                position = word_start
+                length = kinds = last_kind = 0
+                has_hash = has_ellipsis = False
+                so_far = _SEED
+                while position < end:
+                    code, size = _decode_code_point(data, position, end)
+                    kind = _classify(classes, code)
+                    if kind & _LETTER_OR_DIGIT:
+                        if last_kind:
+                            if (kind | last_kind) & _SPACELESS:
+                                break
+                        else:
+                            so_far = _SEED  # the core begins with the first letter
+                        last_kind = kind
+                        kinds |= kind
+                        letters += (kind >> 1) & 1
+                        digits += (kind >> 2) & 1
+                        capitals += (kind >> 3) & 1
+                        so_far = core = (so_far ^ np.uint64(code)) * _PRIME
+                    elif kind & _SPACE:
+                        break
+                    else:
+                        so_far = (so_far ^ np.uint64(code)) * _PRIME
+                        if kind & _MARK and last_kind:  # vowel signs and accents belong to the letter before them
+                            core = so_far
+                        if code == _HASH:
+                            has_hash = True
+                        elif code == _DOT:
+                            if position + 2 < end and data[position + 1] == _DOT and data[position + 2] == _DOT:
+                                has_ellipsis = True
+                        elif code == _ELLIPSIS:
                             has_ellipsis = True
-                    elif code == _ELLIPSIS:
-                        has_ellipsis = True
-                last_code = code
-                length += 1
-                position += size
-            hashed = (hashed ^ before) * _PRIME
+                    last_code = code
+                    length += 1
+                    position += size
+                has_letter = (kinds & _LETTER) != 0
+                has_core = last_kind != 0
+                share = last_kind >> _SHARE_SHIFT or _WHOLE_WORD
+                hashed = _hash_bytes(data, word_start, position)
 
             num_words += 1
             line_words += 1
@@ -232,44 +415,45 @@ def scan_texts(
             line_characters += length
             line_end = position
             longest_word = max(longest_word, length)
-            alphabetic += (kinds >> 1) & 1
+            alphabetic += has_letter
             hash_words += has_hash
             ellipsis_words += has_ellipsis
             line_hash = (line_hash ^ hashed) * _SPREAD
-            if last_kind and stop_list[document] >= 0:
-                slot = _find_stop_word(stop_keys[stop_list[document]], core)
-                if slot >= 0:
-                    number = stop_numbers[stop_list[document], slot]
+            if core and stop_row >= 0:
+                found = _find_stop_word(stop_keys[stop_row], core)
+                if found >= 0:
+                    number = np.uint64(stop_numbers[stop_row, found])
                     stop_words += stop_seen[number] != document
                     stop_seen[number] = document
             if num_words_kept < words_end:
-                words[num_words_kept, WORD_START] = word_start - start
-                words[num_words_kept, WORD_END] = position - start
-                words[num_words_kept, WORD_CHARACTERS] = length
-                words[num_words_kept, WORD_SHARE] = last_kind >> _SHARE_SHIFT or _WHOLE_WORD
-                word_hashes[num_words_kept] = hashed
+                row_number = np.uint64(num_words_kept)
+                words[row_number, WORD_START] = word_start - start
+                words[row_number, WORD_END] = position - start
+                words[row_number, WORD_CHARACTERS] = length
+                words[row_number, WORD_SHARE] = share
+                word_hashes[row_number] = hashed
                 num_words_kept += 1
 
         word_stops[document] = num_words_kept
         line_stops[document] = num_lines_kept
-        row = counts[document]
-        row[0] = word_characters + spaces
-        row[1] = spaces
-        row[2] = letters
-        row[3] = digits
-        row[4] = capitals
-        row[5] = num_words
-        row[6] = word_characters
-        row[7] = longest_word
-        row[8] = alphabetic
-        row[9] = hash_words
-        row[10] = ellipsis_words
-        row[11] = stop_words
-        row[12] = num_lines
-        row[13] = all_line_characters
-        row[14] = longest_line
-        row[15] = bullets
-        row[16] = ellipsis_lines
-        row[17] = terminals
-        row[18] = short
+        counted = counts[document]
+        counted[0] = word_characters + spaces
+        counted[1] = spaces
+        counted[2] = letters
+        counted[3] = digits
+        counted[4] = capitals
+        counted[5] = num_words
+        counted[6] = word_characters
+        counted[7] = longest_word
+        counted[8] = alphabetic
+        counted[9] = hash_words
+        counted[10] = ellipsis_words
+        counted[11] = stop_words
+        counted[12] = num_lines
+        counted[13] = all_line_characters
+        counted[14] = longest_line
+        counted[15] = bullets
+        counted[16] = ellipsis_lines
+        counted[17] = terminals
+        counted[18] = short
     return len(offsets) - 1
