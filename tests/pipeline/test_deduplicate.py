@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 
 import pyarrow.parquet as pq
 import pytest
@@ -11,6 +12,7 @@ from gristmill_testing.in_memory_duplicates import find_duplicates
 
 from gristmill.core.errors import TooManyDuplicatesError, UsageError
 from gristmill.core.recipe import Source
+from gristmill.pipeline.barriers.deduplicate import sign
 from gristmill.pipeline.planning import units
 from gristmill.shards.dataset import open_dataset
 from gristmill.shards.manifest import load_manifest
@@ -278,6 +280,31 @@ def test_limits_stop_the_run_and_show_why(mill, tmp_path):
     assert step.largest[0].size == 1 + step.loss["bad"]["near_duplicate"] + step.loss["bad"].get("duplicate", 0)
     assert step.largest[0].samples[0].startswith(text[:10])
     assert step.cluster_sizes == {"33-64": 1}
+
+
+def test_streams_signed_for_another_step_are_signed_again(mill, two_sources, tiny_units, monkeypatch):
+    """What a run that stopped has stored is used by one with other signatures, and gives what a fresh run gives."""
+    opened = []
+    open_writer = sign.DocumentSigner.open
+    monkeypatch.setattr(
+        sign.DocumentSigner, "open", lambda signer, stem: (opened.append(stem.stem), open_writer(signer, stem))[1]
+    )
+    steps = [Deduplicate(ngram=3), Write(format="jsonl")]
+    mill.run(mill.recipe(two_sources, steps))
+    expected = load_manifest(mill.output)
+    streams = set(opened)
+    assert len(streams) == len(opened) > 3
+    shutil.rmtree(mill.output)
+    opened.clear()
+    with pytest.raises(TooManyDuplicatesError):
+        mill.run(mill.recipe(two_sources, [Deduplicate(ngram=4, max_cluster=2), Write(format="jsonl")]))
+    assert set(opened) == streams
+    opened.clear()
+    mill.run(mill.recipe(two_sources, steps))
+    assert load_manifest(mill.output) == expected
+    # Once each, by tasks of the barrier: no record was read from its source again.
+    assert len(opened) == len(streams)
+    assert not streams & set(opened)
 
 
 def test_few_documents_are_never_too_many(mill, tmp_path):

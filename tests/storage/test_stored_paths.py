@@ -169,7 +169,7 @@ def kinds():
         "UnpackResult",
     }
     assert (
-        held | {"ScatteredUnit", "SignedUnit", "CopyPairs", "CandidatePairs", "ComparedPairs", "_State", "_Splits"}
+        held | {"ScatteredUnit", "SignResult", "CopyPairs", "CandidatePairs", "ComparedPairs", "_State", "_Splits"}
         <= names
     )
     return found

@@ -16,7 +16,7 @@ from gristmill.core.books import Account, add_books
 from gristmill.core.splits import TRAIN
 from gristmill.pipeline import work_folder
 from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
-from gristmill.pipeline.barriers.table import make_barrier
+from gristmill.pipeline.barriers.table import find_annotator, make_barrier
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.planning.units import Span
 from gristmill.pipeline.planning.used_plugins import record_plugins
@@ -200,7 +200,8 @@ class Execution:
     def _choose_output(self, source: _SourceProgress) -> UnitOutput:
         """Choose how the source's next stage writes its units: for the stage after it, or for the dataset."""
         schema = source.plan.stage_schemas[source.stage_number]
-        return choose_final_output(self._plan, schema) if source.stage.global_step is None else StoredStreams(schema)
+        step = source.stage.global_step
+        return choose_final_output(self._plan, schema) if step is None else StoredStreams(schema, find_annotator(step))
 
     def _collect_results(self, source: _SourceProgress) -> None:
         """Collect the books and files that a stage's units have left."""

@@ -11,7 +11,7 @@ To add a global step, write its step file, its barrier file, and one line in `ta
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from gristmill.core.splits import TRAIN
 from gristmill.pipeline.stages.stored import StoredInput
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from gristmill.core.step import LocalStep
     from gristmill.pipeline.planning.plan import Plan
+    from gristmill.pipeline.stages.outputs.split_files import Annotator
     from gristmill.pipeline.stages.runner import StageRunner
     from gristmill.pipeline.stages.slice_task import SliceResult
     from gristmill.pipeline.stages.stage_context import StageContext
@@ -78,6 +79,19 @@ class Barrier(Protocol):
 
         Called once in a run, in the parent process, with all sources that come to an equal step. Must give the same
         units whatever the number of workers and however often the run was stopped.
+        """
+
+
+@runtime_checkable
+class AnnotatingBarrier(Barrier, Protocol):
+    """A barrier whose work begins in the stage before it, on each unit as it is written."""
+
+    @property
+    def annotator(self) -> Annotator:
+        """What notes in the stage's tasks what the barrier has to know.
+
+        A file may come without its annotation (`SplitFile.annotation`): when an earlier run wrote it for another step.
+        Then the barrier has to read the records itself.
         """
 
 

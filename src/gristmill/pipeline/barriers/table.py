@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import UsageError
+from gristmill.pipeline.barriers.base import AnnotatingBarrier
 from gristmill.runtime.plugins import BARRIER, GROUPS, find_plugin
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from gristmill.core.step import GlobalStep
     from gristmill.pipeline.barriers.base import Barrier
+    from gristmill.pipeline.stages.outputs.split_files import Annotator
 
 BARRIERS: dict[str, str] = {
     "gristmill.steps.decontaminate.decontaminate.Decontaminate": (
@@ -46,6 +48,12 @@ def make_barrier(step: GlobalStep) -> Barrier:
     home = next((BARRIERS[base] for base in bases if base in BARRIERS), None)
     make = _load_plugin_barrier(step) if home is None else _import_barrier(home)
     return make(step)
+
+
+def find_annotator(step: GlobalStep) -> Annotator | None:
+    """Find what notes for the step's barrier what it has to know of records, while the stage before it runs."""
+    barrier = make_barrier(step)
+    return barrier.annotator if isinstance(barrier, AnnotatingBarrier) else None
 
 
 def _import_barrier(home: str) -> Callable[[Any], Barrier]:

@@ -79,10 +79,9 @@ class SliceResult(msgspec.Struct, frozen=True, kw_only=True):
     def files(self) -> list[StoredFile]:
         """List all its files in the work folder."""
         split_files = (*self.split_files, *self.held_files, *self.leftovers)
-        with_origins = [file for split_file in split_files for file in (split_file.data, split_file.origins)]
-        part_quarantine = [part.file for part in self.part_quarantine]
-        files = [file for file in (*with_origins, *part_quarantine) if file is not None]
-        return [*files, *self.quarantine, *self.dropped]
+        data_files = [file for split_file in split_files for file in split_file.files()]
+        part_quarantine = [part.file for part in self.part_quarantine if part.file is not None]
+        return [*data_files, *part_quarantine, *self.quarantine, *self.dropped]
 
 
 def measure_input(source: UnitInput) -> int:

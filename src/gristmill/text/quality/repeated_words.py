@@ -146,7 +146,7 @@ def _keep_repeated(
         stops[num_kept] = stops[index]
         numbers[num_kept] = number
         num_kept += np.uint64(times[np.uint64(number)] > 1)
-    return np.int64(num_kept)
+    return int(num_kept)
 
 
 @kernel
@@ -188,7 +188,7 @@ def _keep_likely(
         starts[num_kept] = starts[index]
         stops[num_kept] = stops[index]
         num_kept += np.uint64(table[_find_slot(keys[index], mask)] > 1)
-    return np.int64(num_kept)
+    return int(num_kept)
 
 
 @kernel

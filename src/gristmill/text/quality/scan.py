@@ -167,7 +167,7 @@ def _hash_bytes(data: NDArray[np.uint8], start: int, end: int) -> Any:
 
 
 @kernel
-def _is_visible(byte: int) -> bool:
+def _is_visible(byte: int) -> Any:
     return np.uint8(byte - np.uint8(0x21)) < 0x5F
 
 
@@ -190,7 +190,7 @@ def _scan_plain_word(data: NDArray[np.uint8], start: int, end: int) -> tuple[Any
     while True:
         block = _load_8_bytes(data, position, end)
         stops = (~((block & _LOW_BITS) + _FROM_VISIBLE) | block) & _HIGH_BITS
-        size = 8
+        size: Any = 8
         if stops != _0:
             before = (((stops & (~stops + _1)) >> _7) - _1) & _BYTES  # a one for each byte before the first stop
             size = np.int64((before * _BYTES) >> _56)
@@ -287,7 +287,7 @@ def scan_texts(
         line_words = line_characters = 0
         line_hash = _SEED
         opens_paragraph = True
-        last_code = 0
+        last_code: Any = 0
         while True:
             if position + 1 < end and data[np.uint64(position)] == 0x20 and _is_visible(data[np.uint64(position + 1)]):
                 gap = 1

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-import pyarrow as pa
 
-from gristmill.core.records import TEXT_TYPE
 from gristmill.engine.tasks import Task
 from gristmill.pipeline.barriers.base import BarrierOutcome
 from gristmill.pipeline.barriers.deduplicate.barrier_units import collect_barrier_units
@@ -32,7 +30,13 @@ from gristmill.pipeline.barriers.deduplicate.match import (
 )
 from gristmill.pipeline.barriers.deduplicate.record_files import ALIKE, DIGEST, KEY, PAIR, RecordWriter, read_records
 from gristmill.pipeline.barriers.deduplicate.reference_units import read_against_units
-from gristmill.pipeline.barriers.deduplicate.sign import SignedUnit, SignTask, run_sign
+from gristmill.pipeline.barriers.deduplicate.sign import (
+    DocumentSigner,
+    SignedStream,
+    SignResult,
+    SignTask,
+    run_sign,
+)
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.outputs.split_files import open_stem
 from gristmill.pipeline.work_folder import work_path
@@ -66,6 +70,10 @@ class DeduplicateBarrier:
     """
 
     step: Deduplicate
+
+    @property
+    def annotator(self) -> DocumentSigner:
+        return DocumentSigner(self.step)
 
     def pass_sources(self, sources: Sequence[BarrierSource], run: BarrierRun) -> BarrierOutcome:
         units = read_against_units(self.step, run)
@@ -104,7 +112,7 @@ class Deduplication:
 
     def run(self) -> Decision:
         """Decide which documents stay; the same whatever the tasks, the workers and the sizes of partitions."""
-        signed = self._sign_units()
+        signed = self._sign_streams()
         documents = self._number_documents(signed)
         context = CompareContext.extend(self._sign_context, documents=documents)
         copies = self._find_copies(signed, context)
@@ -122,33 +130,28 @@ class Deduplication:
         )
 
     def _count_partitions(self, record_bytes: int, records_per_document: int = 1) -> int:
+        """Count the partitions of at most `partition_bytes`: a power of two, as `PartitionedFile.read` needs it."""
         num_bytes = self._num_documents * records_per_document * record_bytes
-        return max(1, -(-num_bytes // self._step.partition_bytes))
+        return 1 << max(0, -(-num_bytes // self._step.partition_bytes) - 1).bit_length()
 
-    def _sign_units(self) -> list[SignedUnit]:
-        num_digests = self._count_partitions(DIGEST.itemsize)
-        num_keys = self._count_partitions(KEY.itemsize, self._step.num_band_keys)
-        parameters: list[object] = [
-            self._step.kind,
-            self._step.ngram,
-            self._step.bands,
-            self._step.rows,
-            num_digests,
-            num_keys,
-        ]
-        parameters += [self._step.max_distance, self._step.fingerprint_versions] if self._step.kind == "image" else []
-        if self._step.kind == "near" and self._units:
-            # Kernels that are not in the cache yet are compiled here once, and not by every worker at the same time.
-            self._step.minhash.sign(pa.array(["warm"], TEXT_TYPE))
+    def _sign_streams(self) -> list[SignedStream]:
+        """Give the signatures of all streams; those that the stage has not signed for this step are signed here."""
+        signer = DocumentSigner(self._step)
+        annotations = [unit.annotation for unit in self._units]
+        unsigned = [number for number, known in enumerate(annotations) if known is None or known.made_by != signer.name]
         tasks = []
-        for unit in self._units:
-            name = fingerprint.of(unit.fingerprint, "sign", parameters)
-            tasks.append(Task(name, SignTask(unit.inputs, work_path(name), num_digests, num_keys)))
-        return self._run_tasks(run_sign, self._sign_context, tasks, SignedUnit, "signatures")
+        for number in unsigned:
+            stream = self._units[number].stream
+            name = fingerprint.of(stream.path, signer.name)
+            tasks.append(Task(name, SignTask(stream, work_path(name))))
+        results = self._run_tasks(run_sign, self._sign_context, tasks, SignResult, "signatures")
+        for number, result in zip(unsigned, results, strict=True):
+            annotations[number] = result.annotation
+        return [SignedStream.of(annotation) for annotation in annotations if annotation is not None]
 
-    def _number_documents(self, signed: Sequence[SignedUnit]) -> Documents:
+    def _number_documents(self, signed: Sequence[SignedStream]) -> Documents:
         units = [
-            DocumentUnit(unit.unit.source.name, unit.num_rows, files.documents.path, files.sketches.path, unit.inputs)
+            DocumentUnit(unit.unit.source.name, unit.num_rows, files.documents.path, files.sketches.path, unit.stream)
             for unit, files in zip(self._units, signed, strict=True)
         ]
         return Documents(
@@ -165,27 +168,30 @@ class Deduplication:
             num_permutations=self._step.sketch_bytes,
         )
 
-    def _find_copies(self, signed: Sequence[SignedUnit], context: CompareContext) -> Removals:
+    def _find_copies(self, signed: Sequence[SignedStream], context: CompareContext) -> Removals:
         """Find all documents that have the text of a better one."""
         if not signed:
             return Removals.none()
         inputs = tuple(unit.digests for unit in signed)
-        tasks = self._make_partition_tasks("copies", inputs[0].num_partitions)
-        partitions = PartitionContext.extend(context, inputs=inputs)
+        num_partitions = self._count_partitions(DIGEST.itemsize)
+        tasks = self._make_partition_tasks("copies", num_partitions)
+        partitions = PartitionContext.extend(context, inputs=inputs, num_partitions=num_partitions)
         results = self._run_tasks(run_copies, partitions, tasks, CopyPairs, "copies")
         pairs = np.concatenate([read_records(context.root, result.copies, PAIR) for result in results])
         order = np.argsort(pairs["second"])
         return Removals(pairs["second"][order], pairs["first"][order], np.ones(len(pairs)))
 
     def _find_near_duplicates(
-        self, signed: Sequence[SignedUnit], copies: Removals, context: CompareContext
+        self, signed: Sequence[SignedStream], copies: Removals, context: CompareContext
     ) -> Removals:
         """Find all documents that are similar to a better one that stays; exact copies are left out."""
         inputs = tuple(unit.keys for unit in signed)
-        num_partitions = inputs[0].num_partitions
+        num_partitions = self._count_partitions(KEY.itemsize, self._step.num_band_keys)
         tasks = self._make_partition_tasks("candidates", num_partitions)
         bitmap = self._write_copies_bitmap(copies.documents)
-        keys = CandidateContext.extend(context, inputs=inputs, exact_copies_bitmap=bitmap)
+        keys = CandidateContext.extend(
+            context, inputs=inputs, num_partitions=num_partitions, exact_copies_bitmap=bitmap
+        )
         candidates = self._run_tasks(run_candidates, keys, tasks, CandidatePairs, "candidates")
         self._counts = {
             "band_groups": sum(result.num_groups for result in candidates),
@@ -193,7 +199,8 @@ class Deduplication:
             "capped_band_groups": sum(result.num_capped for result in candidates),
         }
         tasks = self._make_partition_tasks("compare", num_partitions)
-        pairs = PartitionContext.extend(context, inputs=tuple(result.pairs for result in candidates))
+        inputs = tuple(result.pairs for result in candidates)
+        pairs = PartitionContext.extend(context, inputs=inputs, num_partitions=num_partitions)
         alike = self._count_alike(self._run_tasks(run_compare, pairs, tasks, ComparedPairs, "comparing"))
         # Two survivors that no band brought together may still be similar.
         missing = SimilarityGraph(alike.pairs, context.documents.ranks).missing_pairs()

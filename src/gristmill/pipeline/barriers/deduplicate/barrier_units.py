@@ -1,4 +1,4 @@
-"""The units whose documents a `deduplicate` compares."""
+"""The streams whose documents a `deduplicate` compares."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from gristmill.pipeline.planning import fingerprint
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from gristmill.pipeline.stages.outputs.split_files import Annotation
     from gristmill.pipeline.stages.slice_task import SliceResult
     from gristmill.pipeline.stages.stored import StoredInput
     from gristmill.pipeline.stages.unit_tasks import StageUnit
@@ -19,13 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BarrierUnit:
-    """A unit at the barrier: its documents for training, or its held-out ones.
-
-    A unit that has both is two barrier units, because held-out documents are never removed.
-    """
+    """A stream of a unit at the barrier: what one of its slices has left of one split."""
 
     unit: StageUnit
-    inputs: tuple[StoredInput, ...]
+    stream: StoredInput
+    annotation: Annotation | None
+    """What the stage has noted of the documents."""
     is_against: bool = False
     """The documents come from the files of `against`."""
     is_held_out: bool = False
@@ -38,23 +38,20 @@ class BarrierUnit:
 
     @property
     def fingerprint(self) -> str:
+        """The fingerprint of all streams of the unit that are held out, or that are not."""
         return fingerprint.of(self.unit.fingerprint, "held out") if self.is_held_out else self.unit.fingerprint
 
     @property
     def num_rows(self) -> int:
-        return sum(stored_input.num_rows for stored_input in self.inputs)
+        return self.stream.num_rows
 
 
 def collect_barrier_units(
     unit_results: Iterable[tuple[StageUnit, SliceResult]], *, is_against: bool = False
 ) -> Iterator[BarrierUnit]:
-    """Collect the units that have documents, held-out ones first."""
+    """Collect the streams that have documents, of each unit held-out ones first."""
     for unit, result in unit_results:
-        stored_inputs = list_stored_inputs(result)
-        for is_held_out in (True, False):
-            inputs = tuple(
-                stored_input for stored_input in stored_inputs if (stored_input.split != TRAIN) == is_held_out
-            )
-            barrier_unit = BarrierUnit(unit, inputs, is_against, is_held_out)
-            if barrier_unit.num_rows:
-                yield barrier_unit
+        streams = zip(list_stored_inputs(result), result.split_files, strict=True)
+        for stream, file in sorted(streams, key=lambda pair: pair[0].split == TRAIN):
+            if stream.num_rows:
+                yield BarrierUnit(unit, stream, file.annotation, is_against, is_held_out=stream.split != TRAIN)

@@ -43,13 +43,14 @@ class PartitionContext(CompareContext):
     """The context of tasks that work through one partition of what earlier tasks have scattered."""
 
     inputs: tuple[PartitionedFile, ...]
-    """Partitioned files: one for each unit, or one for each task that found pairs."""
+    """Partitioned files: one for each stream of documents, or one for each task that found pairs."""
+    num_partitions: int
 
     def read(self, kind: np.dtype[Any], partition: int, report: Callable[[int], object]) -> Iterator[tuple[int, Any]]:
         """Read the records of a partition, with the number of the input that each array comes from."""
         for number, partitioned in enumerate(self.inputs):
             report(number)
-            for records in partitioned.read(self.root, kind, partition):
+            for records in partitioned.read(self.root, kind, partition, self.num_partitions):
                 yield number, records
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
@@ -66,7 +67,7 @@ class Decision:
     step: Deduplicate
     documents: Documents
     units: Sequence[BarrierUnit]
-    """All units in the order of their documents."""
+    """The streams of all units in the order of their documents."""
     removals: Removals
     is_exact: NDArray[np.bool_]
     """For each removal, whether the text equals that of the survivor."""
@@ -94,18 +95,18 @@ class Decision:
         survivors, counts = self._clusters
         counts_path = write_records(self.stem, ".counts", make_records(COUNT, document=survivors, count=counts)).path
         units: dict[str, list[StageUnit]] = {}
-        for barrier_unit, start in zip(self.units, self.documents.starts, strict=False):
-            if barrier_unit.is_against:
-                continue
-            inputs = []
-            first = int(start)
-            for stored_input in barrier_unit.inputs:
-                removed = self._make_removal_list(first, first + stored_input.num_rows, path, counts_path)
-                inputs.append(StoredSurvivors(stored_input, removed))
-                first += stored_input.num_rows
-            source = barrier_unit.unit.source
-            name = fingerprint.of(barrier_unit.fingerprint, "deduplicate", self._hash_removals(int(start), first))
-            units.setdefault(source.name, []).append(StageUnit(source, name, tuple(inputs)))
+        streams = zip(self.units, self.documents.starts.tolist(), strict=False)
+        # The streams of a unit are side by side.
+        for name, group in itertools.groupby(streams, key=lambda stream: stream[0].fingerprint):
+            inputs, starts = [], []
+            for barrier_unit, start in group:
+                removed = self._make_removal_list(start, start + barrier_unit.num_rows, path, counts_path)
+                inputs.append(StoredSurvivors(barrier_unit.stream, removed))
+                starts += [start, start + barrier_unit.num_rows]
+            if not barrier_unit.is_against:
+                source = barrier_unit.unit.source
+                changed_name = fingerprint.of(name, "deduplicate", self._hash_removals(starts[0], starts[-1]))
+                units.setdefault(source.name, []).append(StageUnit(source, changed_name, tuple(inputs)))
         return units
 
     def _make_removal_list(self, first: int, stop: int, path: str, counts_path: str) -> RemovalList:

@@ -1,8 +1,8 @@
 """All documents at a barrier under one number each, and what is stored of them: origin, length, sketch, text.
 
-Numbers go through the units in order: reference documents first, then the sources by preference and name. So the number
-of a document orders it by source, file and position, whatever the tasks and workers, and no other file can change which
-of two documents comes first.
+Numbers go through the streams of all units in order: reference documents first, then the sources by preference and
+name. So the number of a document orders it by source, file and position, whatever the tasks and workers, and no other
+file can change which of two documents comes first.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MAX_LENGTH = np.uint64((1 << 48) - 1)
 
 @dataclass(frozen=True, slots=True)
 class DocumentUnit:
-    """The documents of one unit, and the files with what is known of them."""
+    """The documents of one stream, and the files with what is known of them."""
 
     source: str
     num_rows: int
@@ -47,7 +47,7 @@ class DocumentUnit:
     """Path of the file of `DOCUMENT` records."""
     sketches: str
     """Path of the file of sketches."""
-    texts: tuple[StoredInput, ...]
+    texts: StoredInput
 
 
 @dataclass(frozen=True)
@@ -114,18 +114,14 @@ class Documents:
             yield self.units[number], documents[indices] - self.starts[number], indices
 
 
-def _read_texts(root: Location, inputs: tuple[StoredInput, ...], rows: NDArray[np.int64]) -> Iterator[pa.Array]:
-    """Read the texts of ascending rows of a unit; the files are mapped, so only these rows are read from disk."""
+def _read_texts(root: Location, stream: StoredInput, rows: NDArray[np.int64]) -> Iterator[pa.Array]:
+    """Read the texts of ascending rows of a stream; the file is mapped, so only these rows are read from disk."""
     start = 0
-    for stored_input in inputs:
-        stop = start + stored_input.num_rows
-        if ((rows >= start) & (rows < stop)).any():
-            for batch in stored_input.batches(root):
-                batch_rows = rows[(rows >= start) & (rows < start + batch.num_rows)] - start
-                if len(batch_rows):
-                    # A sample may have no text: its key tells people which one it is.
-                    name = next((name for name in (TEXT, KEY) if name in batch.schema.names), None)
-                    texts = pa.nulls(batch.num_rows, TEXT_TYPE) if name is None else batch.column(name)
-                    yield texts.take(pa.array(batch_rows))
-                start += batch.num_rows
-        start = stop
+    for batch in stream.batches(root):
+        batch_rows = rows[(rows >= start) & (rows < start + batch.num_rows)] - start
+        if len(batch_rows):
+            # A sample may have no text: its key tells people which one it is.
+            name = next((name for name in (TEXT, KEY) if name in batch.schema.names), None)
+            texts = pa.nulls(batch.num_rows, TEXT_TYPE) if name is None else batch.column(name)
+            yield texts.take(pa.array(batch_rows))
+        start += batch.num_rows

@@ -94,7 +94,7 @@ def run_candidates(task: Task, context: Context) -> CandidatePairs:
     pairs = find_candidate_pairs(groups, documents.sketches, documents.num_reference)
     is_removable = pairs.second >= documents.num_reference  # of two reference documents neither is removed
     pairs = Pairs(pairs.first[is_removable], pairs.second[is_removable])
-    num_partitions = stage.inputs[0].num_partitions
+    num_partitions = stage.num_partitions
     with PartitionWriter(open_stem(stage.root, payload.stem, stage.run_id), ".pairs", num_partitions) as writer:
         records = make_records(PAIR, first=pairs.first, second=pairs.second)
         # By ranges of the second document, so that a task that compares pairs reads neighbouring documents.

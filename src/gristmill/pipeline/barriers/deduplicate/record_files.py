@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from gristmill.core.seeds import find_ranges
 from gristmill.shards.manifest import StoredFile
 from gristmill.storage.commit import PendingFile
 from gristmill.storage.mapped_files import map_array, read_array
@@ -65,6 +66,7 @@ class RecordWriter:
     def __init__(self, stem: OutputStem, suffix: str) -> None:
         self._path = f"{stem.stem}{suffix}"
         self._file = PendingFile(stem.root / self._path, stem.run_id)
+        self._syncs = stem.syncs
 
     def __enter__(self) -> RecordWriter:
         self._file.__enter__()
@@ -78,8 +80,8 @@ class RecordWriter:
         self._file.write(np.ascontiguousarray(records).tobytes())
 
     def commit(self) -> StoredFile:
-        """Sync the file and give it its name."""
-        self._file.commit()
+        """Give the file its name, and sync it if the stem says so."""
+        self._file.commit(sync=self._syncs)
         return StoredFile(path=self._path, bytes=self._file.num_bytes, xxh3=self._file.checksum)
 
 
@@ -90,16 +92,29 @@ class PartitionedFile(msgspec.Struct, frozen=True, kw_only=True):
     num_records: Count
     num_partitions: Count
 
-    def read(self, root: Location, kind: np.dtype[Any], partition: int) -> Iterator[NDArray[Any]]:
-        """Read the records of one partition, block by block."""
+    def read(
+        self, root: Location, kind: np.dtype[Any], partition: int, num_partitions: int | None = None
+    ) -> Iterator[NDArray[Any]]:
+        """Read the records of one partition, block by block.
+
+        There may be fewer partitions than in the file, or more, if the first field of the records is a hash that they
+        are divided by; both numbers are powers of two.
+        """
         if not self.num_records:
             return
+        num_partitions = num_partitions or self.num_partitions
         path = self.file.below(root)
         bounds = read_array(path, np.int64, self.num_records * kind.itemsize)
+        first = partition * self.num_partitions // num_partitions
+        last = max((partition + 1) * self.num_partitions // num_partitions, first + 1)
         for block in bounds.reshape(-1, self.num_partitions + 1):
-            start, stop = int(block[partition]), int(block[partition + 1])
+            start, stop = int(block[first]), int(block[last])
             if stop > start:
-                yield read_array(path, kind, start * kind.itemsize, stop - start)
+                records = read_array(path, kind, start * kind.itemsize, stop - start)
+                if num_partitions > self.num_partitions:
+                    hashes = records[next(iter(kind.names or ()))]
+                    records = records[find_ranges(hashes, num_partitions) == partition]
+                yield records
 
 
 class PartitionWriter(RecordWriter):
@@ -108,7 +123,7 @@ class PartitionWriter(RecordWriter):
     def __init__(self, stem: OutputStem, suffix: str, num_partitions: int) -> None:
         super().__init__(stem, suffix)
         self._num_partitions = num_partitions
-        self._buffer: list[tuple[NDArray[Any], NDArray[np.int64]]] = []
+        self._buffer: list[tuple[NDArray[Any], NDArray[Any]]] = []
         self._num_buffered = 0
         self._num_written = 0
         self._bounds: list[NDArray[np.int64]] = []
@@ -137,6 +152,8 @@ class PartitionWriter(RecordWriter):
         records = np.concatenate([records for records, _ in self._buffer])
         partitions = np.concatenate([partitions for _, partitions in self._buffer])
         self._buffer, self._num_buffered = [], 0
+        if self._num_partitions <= 1 << 16:
+            partitions = partitions.astype(np.uint16)  # numbers of 16 bits are sorted by counting
         order = np.argsort(partitions, kind="stable")
         self.add(records[order])
         self._bounds.append(self._num_written + np.searchsorted(partitions[order], np.arange(self._num_partitions + 1)))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gristmill.core.books import add_books
 from gristmill.pipeline.barriers.deduplicate.barrier_units import collect_barrier_units
+from gristmill.pipeline.barriers.deduplicate.sign import DocumentSigner
 from gristmill.pipeline.planning.source_plan import SourcePlan
 from gristmill.pipeline.planning.split_stages import Stage
 from gristmill.pipeline.stages.input_units import InputUnits
@@ -31,7 +32,7 @@ def read_against_units(step: Deduplicate, run: BarrierRun) -> list[BarrierUnit]:
         return []
     schema = plan_schema(step.read, step.files, keeps_record=False)
     source = SourcePlan(AGAINST, step.read, tuple(step.files), schema, (Stage((), step),), (schema,), [])
-    stage = SourceStage(step.read, schema, (), StoredStreams(schema))
+    stage = SourceStage(step.read, schema, (), StoredStreams(schema, DocumentSigner(step)))
     context = replace(run.context, sources={**run.context.sources, AGAINST: stage})
     inputs = InputUnits(replace(run.plan, sources=(source,)), run.runner, context, "")
     inputs.unpack_files()

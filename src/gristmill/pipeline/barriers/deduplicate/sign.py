@@ -1,4 +1,7 @@
-"""The first kind of task: each unit's documents are described, digested and signed, one cell at a time.
+"""Signing: each stream's documents are described, digested and signed, one cell at a time.
+
+The stage before the barrier signs documents while it writes them (`DocumentSigner`): no text is read again for it, and
+nothing waits for the last unit. Tasks sign only streams that were written without, by an earlier run with another step.
 
 Takes 32 bytes of disk for each document, 20 for its digest, and for each with a signature 108 for the sketch and 216
 for the keys of its bands (with 18 bands of 6 rows).
@@ -6,8 +9,9 @@ for the keys of its bands (with 18 bands of 6 rows).
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 import numpy as np
@@ -23,8 +27,8 @@ from gristmill.pipeline.barriers.deduplicate.record_files import (
     RecordWriter,
     make_records,
 )
-from gristmill.pipeline.stages.outputs.split_files import open_stem
-from gristmill.shards.manifest import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
+from gristmill.pipeline.planning import fingerprint
+from gristmill.pipeline.stages.outputs.split_files import Annotation, OutputStem, open_stem
 from gristmill.steps.deduplicate.digests import digest_texts
 from gristmill.steps.deduplicate.signatures import sign_batch
 from gristmill.steps.records.content import read_content
@@ -37,66 +41,127 @@ if TYPE_CHECKING:
     from gristmill.engine.tasks import Context, Task
     from gristmill.pipeline.barriers.deduplicate.contexts import SignContext
     from gristmill.pipeline.stages.stored import StoredInput
+    from gristmill.shards.manifest import StoredFile
+    from gristmill.steps.deduplicate.deduplicate import Deduplicate
+
+_NUM_RANGES = 1 << 10
+"""The number of partitions of a stream: how many documents there are in all is not known when it is written."""
 
 
 @dataclass(frozen=True, slots=True)
-class SignTask:
-    """A task that signs the documents of one unit."""
+class DocumentSigner:
+    """Signs the documents of streams as they are written: the `Annotator` of `deduplicate`."""
 
-    inputs: tuple[StoredInput, ...]
-    stem: str
-    num_digest_partitions: int
-    num_key_partitions: int
+    step: Deduplicate
+
+    @property
+    def name(self) -> str:
+        """A hash of what the signatures depend on: not the threshold, nor what is preferred."""
+        step = self.step
+        parameters: list[object] = [step.kind, step.ngram, step.bands, step.rows]
+        parameters += [step.max_distance, step.fingerprint_versions] if step.kind == "image" else [step.version]
+        return fingerprint.of("sign", parameters)
+
+    def open(self, stem: OutputStem) -> SignatureWriter:
+        return SignatureWriter(self, stem)
 
 
-class SignedUnit(msgspec.Struct, frozen=True, kw_only=True):
-    """The files that hold what is known of a unit's documents."""
+class SignatureWriter:
+    """Signs the documents of one stream."""
+
+    def __init__(self, signer: DocumentSigner, stem: OutputStem) -> None:
+        self._signer = signer
+        self._documents = RecordWriter(stem, ".documents")
+        self._sketches = RecordWriter(stem, ".sketches")
+        self._digests = PartitionWriter(stem, ".digests", _NUM_RANGES)
+        self._keys = PartitionWriter(stem, ".keys", _NUM_RANGES)
+        self._open_files = ExitStack()
+        self._num_rows = self._num_sketches = 0
+
+    def __enter__(self) -> Self:
+        for writer in (self._documents, self._sketches, self._digests, self._keys):
+            self._open_files.enter_context(writer)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._open_files.close()
+
+    def add(self, records: pa.RecordBatch) -> None:
+        descriptions = _describe_documents(records)
+        rows = np.arange(self._num_rows, self._num_rows + records.num_rows, dtype=np.uint32)
+        halves = digest_texts(read_content(records))
+        digests = make_records(DIGEST, high=halves[:, 0], low=halves[:, 1], row=rows)
+        self._digests.scatter(digests, find_ranges(halves[:, 0], _NUM_RANGES))
+        if self._signer.step.kind != "exact":
+            signed = sign_batch(self._signer.step, records)
+            descriptions["num_shingles"] = np.minimum(signed.counts, 2**32 - 1)
+            descriptions["sketch"][signed.rows] = self._num_sketches + np.arange(len(signed.rows))
+            self._num_sketches += len(signed.rows)
+            self._sketches.add(signed.sketches)
+            keys = signed.keys.reshape(-1)
+            band_keys = make_records(KEY, key=keys, row=np.repeat(rows[signed.rows], self._signer.step.num_band_keys))
+            self._keys.scatter(band_keys, find_ranges(keys, _NUM_RANGES))
+        self._documents.add(descriptions)
+        self._num_rows += records.num_rows
+
+    def commit(self) -> Annotation:
+        digests, keys = self._digests.close(), self._keys.close()
+        return Annotation(
+            made_by=self._signer.name,
+            files=[self._documents.commit(), self._sketches.commit(), digests.file, keys.file],
+            counts=[digests.num_records, keys.num_records],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SignedStream:
+    """The files that hold what is known of a stream's documents."""
 
     documents: StoredFile
     sketches: StoredFile
     digests: PartitionedFile
     keys: PartitionedFile
 
+    @classmethod
+    def of(cls, annotation: Annotation) -> SignedStream:
+        documents, sketches, digests, keys = annotation.files
+        num_digests, num_keys = annotation.counts
+        return cls(
+            documents,
+            sketches,
+            PartitionedFile(file=digests, num_records=num_digests, num_partitions=_NUM_RANGES),
+            PartitionedFile(file=keys, num_records=num_keys, num_partitions=_NUM_RANGES),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SignTask:
+    """A task that signs the documents of one stream."""
+
+    stream: StoredInput
+    stem: str
+
+
+class SignResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The annotation that a task has made of a stream."""
+
+    annotation: Annotation
+
     def files(self) -> list[StoredFile]:
         """List the files that the receipt depends on."""
-        return [self.documents, self.sketches, self.digests.file, self.keys.file]
+        return self.annotation.files
 
 
-def run_sign(task: Task, context: Context) -> SignedUnit:
+def run_sign(task: Task, context: Context) -> SignResult:
     """Run a `SignTask`; `context.state` is the `SignContext`."""
     stage: SignContext = context.state
     sign: SignTask = task.payload
-    stem = open_stem(stage.root, sign.stem, stage.run_id)
-    with (
-        RecordWriter(stem, ".documents") as documents,
-        RecordWriter(stem, ".sketches") as sketches,
-        PartitionWriter(stem, ".digests", sign.num_digest_partitions) as digest_file,
-        PartitionWriter(stem, ".keys", sign.num_key_partitions) as key_file,
-    ):
-        row = num_sketches = 0
-        for stored_input in sign.inputs:
-            for number, batch in enumerate(stored_input.batches(stage.root)):
-                context.at(number)
-                context.count(records=batch.num_rows, bytes=batch.nbytes)
-                descriptions = _describe_documents(batch)
-                rows = np.arange(row, row + batch.num_rows, dtype=np.uint32)
-                halves = digest_texts(read_content(batch))
-                digests = make_records(DIGEST, high=halves[:, 0], low=halves[:, 1], row=rows)
-                digest_file.scatter(digests, find_ranges(halves[:, 0], sign.num_digest_partitions))
-                if stage.step.kind != "exact":
-                    signed = sign_batch(stage.step, batch)
-                    descriptions["num_shingles"] = np.minimum(signed.counts, 2**32 - 1)
-                    descriptions["sketch"][signed.rows] = num_sketches + np.arange(len(signed.rows))
-                    num_sketches += len(signed.rows)
-                    sketches.add(signed.sketches)
-                    keys = signed.keys.reshape(-1)
-                    band_keys = make_records(KEY, key=keys, row=np.repeat(rows[signed.rows], stage.step.num_band_keys))
-                    key_file.scatter(band_keys, find_ranges(keys, sign.num_key_partitions))
-                documents.add(descriptions)
-                row += batch.num_rows
-        return SignedUnit(
-            documents=documents.commit(), sketches=sketches.commit(), digests=digest_file.close(), keys=key_file.close()
-        )
+    with DocumentSigner(stage.step).open(open_stem(stage.root, sign.stem, stage.run_id)) as writer:
+        for number, batch in enumerate(sign.stream.batches(stage.root)):
+            context.at(number)
+            context.count(records=batch.num_rows, bytes=batch.nbytes)
+            writer.add(batch)
+        return SignResult(annotation=writer.commit())
 
 
 def _describe_documents(batch: pa.RecordBatch) -> NDArray[Any]:

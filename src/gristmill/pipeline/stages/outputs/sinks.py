@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gristmill.core.books import Account
-    from gristmill.pipeline.stages.outputs.split_files import OutputStem, SplitFile
+    from gristmill.pipeline.stages.outputs.split_files import Annotator, OutputStem, SplitFile
     from gristmill.steps.write import Write
 
 
@@ -98,10 +98,12 @@ class RecordSink:
             yield self._held
 
 
-def open_stream_sink(schema: pa.Schema, stem: OutputStem, *, framed: bool = True) -> RecordSink:
+def open_stream_sink(
+    schema: pa.Schema, stem: OutputStem, annotator: Annotator | None = None, *, framed: bool = True
+) -> RecordSink:
     """Keep records for later: for each split an Arrow stream, in which the split stays a column."""
     encoder = ArrowEncoder(canonicalize_schema(schema))
-    return RecordSink(SplitFileWriter(encoder, stem, framed=framed), keeps_split_column=True)
+    return RecordSink(SplitFileWriter(encoder, stem, framed=framed, annotator=annotator), keeps_split_column=True)
 
 
 def open_shard_sink(write: Write, schema: pa.Schema, stem: OutputStem, *, holds_train: bool) -> RecordSink:

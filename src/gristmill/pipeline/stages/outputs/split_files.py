@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import secrets
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, Self
 
 import msgspec
 import pyarrow.compute as pc
@@ -37,6 +37,37 @@ if TYPE_CHECKING:
 ORIGINS_SUFFIX = ".origins.arrow"
 
 
+class Annotation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a barrier has to know of the records of a file, noted while they were written."""
+
+    made_by: str
+    """A name of everything that decides what the files hold, beside the records."""
+    files: list[StoredFile]
+    counts: list[Count] = []
+    """The numbers of records in the files, where the barrier needs them."""
+
+
+class AnnotationWriter(Protocol):
+    """Notes what a barrier has to know of the records of one file. Leaving it without `commit` leaves no file."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exc_info: object) -> None: ...
+
+    def add(self, records: pa.RecordBatch) -> None:
+        """Take the records of one block."""
+
+    def commit(self) -> Annotation:
+        """Give all files their names."""
+
+
+class Annotator(Protocol):
+    """Opens the writers of annotations, in workers: sent to them with the stage."""
+
+    def open(self, stem: OutputStem) -> AnnotationWriter:
+        """Open the writer for one file; its own files begin with `stem`."""
+
+
 class SplitFile(msgspec.Struct, frozen=True, kw_only=True):
     """Records of one split on disk: a whole shard or stream, or bare blocks that wait to be joined into one."""
 
@@ -57,6 +88,12 @@ class SplitFile(msgspec.Struct, frozen=True, kw_only=True):
     origins: StoredFile | None = None
     origins_blocks: list[Count] = []
     """The bytes of each block of origins."""
+    annotation: Annotation | None = None
+
+    def files(self) -> list[StoredFile]:
+        """List the file and those beside it."""
+        annotated = self.annotation.files if self.annotation is not None else []
+        return [self.data, *([self.origins] if self.origins is not None else []), *annotated]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +145,14 @@ class SplitFileWriter:
         max_bytes: float = float("inf"),
         max_rows: int | None = None,
         is_final: bool = False,
+        annotator: Annotator | None = None,
     ) -> None:
         """Open the files of a task; those that are `is_final` are shards of the dataset."""
         self.is_final = is_final
         self.encoder = encoder
         self.stem = stem
         self.framed = framed
+        self.annotator = annotator
         self.open_files = ExitStack()
         self._max_bytes = max_bytes
         self._max_rows = max_rows
@@ -167,6 +206,10 @@ class _OpenSplitFile:
         if not encoder.holds_origins:
             header = origins_header(has_sizes=has_sample_sizes(encoder))
             self._origins = _BlockFile(writer, name_file(ORIGINS_SUFFIX), header, origins_footer())
+        self._annotation: AnnotationWriter | None = None
+        if writer.annotator is not None:
+            annotation = writer.annotator.open(replace(writer.stem, stem=name_file("")))
+            self._annotation = writer.open_files.enter_context(annotation)
 
     @property
     def num_rows(self) -> int:
@@ -194,6 +237,8 @@ class _OpenSplitFile:
         self._data.add(b"".join(pieces) if len(pieces) > 1 else pieces[0] if pieces else b"")
         if self._origins is not None:
             self._origins.add(origins_block(records, sizes))
+        if self._annotation is not None:
+            self._annotation.add(records)
 
     def commit(self) -> SplitFile:
         origins = self._origins
@@ -209,6 +254,7 @@ class _OpenSplitFile:
             trained_blocks=self._trained_blocks,
             origins=origins.commit() if origins is not None else None,
             origins_blocks=origins.blocks if origins is not None else [],
+            annotation=self._annotation.commit() if self._annotation is not None else None,
         )
 
 

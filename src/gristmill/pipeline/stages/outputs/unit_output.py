@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.pipeline.stages.outputs.packing import PackingSink
     from gristmill.pipeline.stages.outputs.sinks import Sink
-    from gristmill.pipeline.stages.outputs.split_files import OutputStem, SplitFile
+    from gristmill.pipeline.stages.outputs.split_files import Annotator, OutputStem, SplitFile
     from gristmill.steps.pack.pack import Pack
     from gristmill.steps.write import Write
     from gristmill.storage.commit import PendingFile
@@ -80,13 +80,15 @@ class StoredStreams:
     """Arrow streams in the work folder, for the next stage. It reads the streams of all slices one after another."""
 
     schema: pa.Schema
+    annotator: Annotator | None = None
+    """Notes what the barrier behind the stage has to know, while the records are at hand."""
     needs_text: ClassVar[bool] = True
 
     def needs_join(self, num_slices: int) -> bool:  # noqa: ARG002  (part of `UnitOutput`)
         return False
 
     def open_sink(self, stem: OutputStem, num_slices: int) -> Sink:  # noqa: ARG002
-        return open_stream_sink(self.schema, stem)
+        return open_stream_sink(self.schema, stem, self.annotator)
 
     def join(self, files: Sequence[SplitFile], stem: OutputStem) -> SinkResult:  # noqa: ARG002
         return SinkResult(list(files))
