@@ -11,7 +11,7 @@ from gristmill.steps.deduplicate.clusters import SimilarityGraph, merge_removals
 from gristmill.steps.deduplicate.digests import digest_texts, find_copies
 from gristmill.steps.deduplicate.similarity import SimilarPairs, classify_pairs
 from gristmill.text.buffers import get_text_buffers
-from gristmill.text.shingles import ShingleSets, estimate_similarities, jaccard
+from gristmill.text.shingles import ShingleSets, estimate_similarities
 
 PAIRS_AT_ONCE = 1 << 16
 
@@ -50,9 +50,8 @@ def find_duplicates(step, texts):
 
     def compare_texts(pairs):
         needed = np.unique(np.concatenate([pairs.first, pairs.second]))
-        sets = dict(zip(needed.tolist(), ShingleSets(step.ngram).of(texts, needed), strict=True))
-        ends = zip(pairs.first.tolist(), pairs.second.tolist(), strict=True)
-        return np.array([jaccard(sets[one], sets[other]) for one, other in ends], np.float64)
+        sets = ShingleSets.of(texts.take(needed), step.ngram)
+        return sets.compare(np.searchsorted(needed, pairs.first), np.searchsorted(needed, pairs.second))
 
     def compare(pairs):
         similarities = np.empty(len(pairs))

@@ -12,20 +12,25 @@ from gristmill_testing.duplicates import column
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.text.shingles import MinHash, ShingleSets, estimate_similarities, jaccard
+from gristmill.text.shingles import MinHash, ShingleSets, estimate_similarities
 from gristmill.text.shingles.character_table import make_character_table
 
 ODD = "aB1 é\u0301ß。，漢字かなカ゛ไทย한국어्हि𝔸🌾\u200d\n\t-_'İǆ𠀀ﬁ０Ａ"
 
 
+def similarity(sets):
+    return sets.compare(np.array([0]), np.array([1]))[0]
+
+
 def assert_same_sets(texts, ngram):
     """As many shingles, and as many in common, whatever they are called."""
-    found = ShingleSets(ngram).of(column(texts))
+    found = ShingleSets.of(column(texts), ngram)
     expected = [duplicates.shingles(text, ngram) for text in texts]
-    assert [len(shingles) for shingles in found] == [len(shingles) for shingles in expected]
-    for one in range(len(texts)):
-        for other in range(one):
-            assert jaccard(found[one], found[other]) == duplicates.jaccard(expected[one], expected[other])
+    assert found.sizes.tolist() == [len(shingles) for shingles in expected]
+    assert all((np.diff(found[text]) > 0).all() for text in range(len(texts)))
+    pairs = [(one, other) for one in range(len(texts)) for other in range(one)]
+    left, right = np.array(pairs, np.int64).reshape(-1, 2).T
+    assert found.compare(left, right).tolist() == [duplicates.jaccard(expected[i], expected[j]) for i, j in pairs]
 
 
 @settings(max_examples=80, deadline=None)
@@ -53,7 +58,7 @@ def test_long_texts_go_on_from_block_to_block():
         text = " ".join(words[:count])
         counts = MinHash(ngram=5).sign(column([text, text + "."])).counts
         assert counts.tolist() == [count - 4] * 2
-        assert len(ShingleSets(5).of(column([text]))[0]) == count - 4
+        assert len(ShingleSets.of(column([text]), 5)[0]) == count - 4
 
 
 @pytest.mark.parametrize(
@@ -66,14 +71,13 @@ def test_long_texts_go_on_from_block_to_block():
     ],
 )
 def test_what_does_not_count(one, other):
-    first, second = ShingleSets(5).of(column([one, other]))
-    assert len(first) > 0
-    assert jaccard(first, second) == 1.0
+    sets = ShingleSets.of(column([one, other]), 5)
+    assert len(sets[0]) > 0
+    assert similarity(sets) == 1.0
 
 
 def test_numbers_count():
-    first, second = ShingleSets(5).of(column(["in the year 1984 we met", "in the year 1985 we met"]))
-    assert jaccard(first, second) == 0.0
+    assert similarity(ShingleSets.of(column(["in the year 1984 we met", "in the year 1985 we met"]), 5)) == 0.0
 
 
 def test_long_words_that_differ_in_few_letters_are_different():
@@ -90,8 +94,7 @@ def test_long_words_that_differ_in_few_letters_are_different():
                     word[place] = rng.choice(alphabet)
                 words.add("".join(word))
     assert len(words) > 200_000
-    [found] = ShingleSets(1).of(column([" ".join(sorted(words))]))
-    assert len(found) == len(words)
+    assert len(ShingleSets.of(column([" ".join(sorted(words))]), 1)[0]) == len(words)
 
 
 def test_slices_nulls_and_other_string_types():

@@ -11,7 +11,7 @@ from gristmill.steps.deduplicate.candidates import find_candidate_pairs, group_b
 from gristmill.steps.deduplicate.clusters import SimilarityGraph
 from gristmill.steps.deduplicate.deduplicate import Deduplicate
 from gristmill.steps.deduplicate.large_groups import pair_likely_members
-from gristmill.text.shingles import ShingleSets, jaccard
+from gristmill.text.shingles import ShingleSets
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,8 +24,7 @@ def call_kernels() -> None:
     lines = [" ".join(words), " ".join([*words[:-1], "other"]), " ".join(reversed(words)), " ".join(words)]
     texts = pa.array(lines, pa.large_string())
     signed = step.minhash.sign(texts)
-    shingles = ShingleSets(step.ngram).of(texts)
-    jaccard(shingles[0], shingles[1])
+    ShingleSets.of(texts, step.ngram).compare(np.array([0]), np.array([1]))
     groups = group_by_key(signed.keys.reshape(-1), np.repeat(signed.rows, step.bands), _give_equal_ranks)
     pairs = find_candidate_pairs(groups, signed.sketches.__getitem__)
     list(pair_likely_members(signed.rows, signed.sketches.__getitem__, 0))

@@ -3,16 +3,15 @@
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gristmill.text.shingles.minhash import MinHash, SignedTexts, estimate_similarities
-    from gristmill.text.shingles.shingle_sets import ShingleSets, jaccard
+    from gristmill.text.shingles.shingle_sets import ShingleSets
 
-__all__ = ["MinHash", "ShingleSets", "SignedTexts", "estimate_similarities", "jaccard"]
+__all__ = ["MinHash", "ShingleSets", "SignedTexts", "estimate_similarities"]
 
 _HOMES = {
     "MinHash": "gristmill.text.shingles.minhash",
     "ShingleSets": "gristmill.text.shingles.shingle_sets",
     "SignedTexts": "gristmill.text.shingles.minhash",
     "estimate_similarities": "gristmill.text.shingles.minhash",
-    "jaccard": "gristmill.text.shingles.shingle_sets",
 }
 """Where each name is defined. It is imported at its first use: most processes need few of them."""
 

@@ -234,6 +234,23 @@ def shingle_text(
 
 
 @kernel
+def shingle_texts(
+    data: NDArray[np.uint8],
+    offsets: NDArray[np.int64],
+    table: NDArray[np.uint32],
+    ngram: int,
+    words: NDArray[np.uint64],
+    shingles: NDArray[np.uint64],
+    ends: NDArray[np.int64],
+) -> None:
+    """Write the shingles of all texts, one text after another; those of text t end at `ends[t]`."""
+    total = 0
+    for number in range(len(offsets) - 1):
+        total += shingle_text(data, offsets[number], offsets[number + 1], table, ngram, words, shingles[total:])
+        ends[number] = total
+
+
+@kernel
 def find_listed_shingles(
     data: NDArray[np.uint8],
     offsets: NDArray[np.int64],
@@ -347,28 +364,38 @@ def hash_bands(signatures: NDArray[np.uint32], num_bands: int, keys: NDArray[np.
 
 
 @kernel
-def drop_repeated(numbers: NDArray[np.uint64], count: int) -> int:
-    """Move the distinct numbers of a sorted array to the front; returns how many there are."""
-    num_kept = min(count, 1)
-    for index in range(1, count):
-        number = numbers[index]
-        if number != numbers[num_kept - 1]:
-            numbers[num_kept] = number
-            num_kept += 1
-    return num_kept
+def drop_repeated(numbers: NDArray[np.uint64], ends: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
+    """Move the distinct numbers of each sorted part of an array to its front; `sizes` are how many there are."""
+    first = 0
+    for part in range(len(ends)):
+        num_kept = min(ends[part] - first, 1)
+        for index in range(first + 1, ends[part]):
+            number = numbers[index]
+            if number != numbers[first + num_kept - 1]:
+                numbers[first + num_kept] = number
+                num_kept += 1
+        sizes[part] = num_kept
+        first = ends[part]
 
 
 @kernel
-def count_common(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> int:
-    """Count the numbers that two sorted arrays without repetitions have in common."""
-    i = j = common = 0
-    while i < len(first) and j < len(second):
-        if first[i] == second[j]:
-            common += 1
-            i += 1
-            j += 1
-        elif first[i] < second[j]:
-            i += 1
-        else:
-            j += 1
-    return common
+def count_common(
+    numbers: NDArray[np.uint64],
+    firsts: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    left: NDArray[np.int64],
+    right: NDArray[np.int64],
+    common: NDArray[np.int64],
+) -> None:
+    """Count the numbers that pairs of sorted sets have in common. A set has `sizes` numbers, from `firsts` on."""
+    for pair in range(len(left)):
+        i, j = firsts[left[pair]], firsts[right[pair]]
+        stop_i, stop_j = i + sizes[left[pair]], j + sizes[right[pair]]
+        count = 0
+        while i < stop_i and j < stop_j:
+            # Without a jump, which would be wrong half of the time where sets differ.
+            first, second = numbers[i], numbers[j]
+            count += first == second
+            i += first <= second
+            j += second <= first
+        common[pair] = count

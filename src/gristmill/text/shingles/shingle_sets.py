@@ -12,7 +12,7 @@ import numpy as np
 
 from gristmill.text.buffers import get_text_buffers
 from gristmill.text.shingles.character_table import make_character_table
-from gristmill.text.shingles.kernels import count_common, drop_repeated, shingle_text
+from gristmill.text.shingles.kernels import count_common, drop_repeated, shingle_texts
 from gristmill.text.shingles.minhash import BLOCK
 
 if TYPE_CHECKING:
@@ -22,32 +22,44 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ShingleSets:
-    """Makes sets of shingles of `ngram` words.
+    """The sets of shingles of some texts, one behind another in one array.
 
     >>> import pyarrow as pa
-    >>> one, other = ShingleSets(2).of(pa.array(["one two three four", "One two. Three!"], pa.large_string()))
-    >>> jaccard(one, other)
-    0.6666666666666666
+    >>> sets = ShingleSets.of(pa.array(["one two three four", "One two. Three!"], pa.large_string()), ngram=2)
+    >>> len(sets[0]), sets.compare(np.array([0]), np.array([1])).tolist()
+    (3, [0.6666666666666666])
     """
 
-    ngram: int
+    shingles: NDArray[np.uint64]
+    firsts: NDArray[np.int64]
+    """Where each set begins."""
+    sizes: NDArray[np.int64]
 
-    def of(self, texts: pa.Array, rows: NDArray[np.int64] | None = None) -> list[NDArray[np.uint64]]:
-        """Make the set of each text, sorted; with `rows`, of these texts only."""
+    @classmethod
+    def of(cls, texts: pa.Array, ngram: int) -> ShingleSets:
+        """Make the sets of texts from shingles of `ngram` words."""
         data, offsets = get_text_buffers(texts)
-        starts, stops = (offsets[:-1], offsets[1:]) if rows is None else (offsets[rows], offsets[rows + 1])
         # A word and the gap behind it take at least two bytes; a character that is a word of its own takes three.
-        buffer = np.empty(int((stops - starts).max(initial=0)) // 2 + 1, dtype=np.uint64)
+        # Memory that is not written to costs nothing.
+        shingles = np.empty(int(offsets[-1] - offsets[0]) // 2 + len(texts), np.uint64)
+        ends, sizes = np.empty(len(texts), np.int64), np.empty(len(texts), np.int64)
         words = np.empty(BLOCK, np.uint64)
-        sets = []
-        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-            count = shingle_text(data, start, stop, make_character_table(), self.ngram, words, buffer)
-            buffer[:count].sort()  # `np.unique` hashes first, which takes twice as long
-            sets.append(buffer[: drop_repeated(buffer, count)].copy())
-        return sets
+        shingle_texts(data, offsets, make_character_table(), ngram, words, shingles, ends)
+        firsts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])[: len(texts)]
+        for first, end in zip(firsts.tolist(), ends.tolist(), strict=True):
+            shingles[first:end].sort()  # `np.unique` hashes first, which takes twice as long
+        drop_repeated(shingles, ends, sizes)
+        return cls(shingles, firsts, sizes)
 
+    def __getitem__(self, text: int) -> NDArray[np.uint64]:
+        """Return the set of a text, sorted."""
+        return self.shingles[self.firsts[text] : self.firsts[text] + self.sizes[text]]
 
-def jaccard(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> float:
-    """Compute the Jaccard similarity of two sets: the size of the intersection by that of the union; 0/0 is 0."""
-    common = count_common(first, second)
-    return common / (len(first) + len(second) - common) if common else 0.0
+    def compare(self, left: NDArray[np.int64], right: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Compute the Jaccard similarity of pairs of texts: the intersection by the union; 0/0 is 0."""
+        common = np.empty(len(left), np.int64)
+        count_common(self.shingles, self.firsts, self.sizes, left, right, common)
+        union = self.sizes[left] + self.sizes[right] - common
+        similarities = np.zeros(len(left))
+        np.divide(common, union, out=similarities, where=common > 0)
+        return similarities

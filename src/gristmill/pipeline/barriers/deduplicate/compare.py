@@ -18,7 +18,7 @@ from gristmill.pipeline.stages.outputs.split_files import open_stem
 from gristmill.shards.manifest import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
 from gristmill.steps.deduplicate.candidates import Pairs
 from gristmill.steps.deduplicate.similarity import classify_pairs
-from gristmill.text.shingles import ShingleSets, estimate_similarities, jaccard
+from gristmill.text.shingles import ShingleSets, estimate_similarities
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -140,9 +140,8 @@ def _compare_texts(
         report(number)
         first, second = pairs.first[group], pairs.second[group]
         needed = np.unique(np.concatenate([first, second]))
-        sets = ShingleSets(step.ngram).of(documents.texts(needed))
-        sides = zip(np.searchsorted(needed, first), np.searchsorted(needed, second), strict=True)
-        values[group] = [jaccard(sets[left], sets[right]) for left, right in sides]
+        sets = ShingleSets.of(documents.texts(needed), step.ngram)
+        values[group] = sets.compare(np.searchsorted(needed, first), np.searchsorted(needed, second))
 
 
 def _group_by_memory(documents: Documents, pairs: Pairs, indices: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
