@@ -39,7 +39,12 @@ ONE_THREAD = {
 }
 # Workers allocate and free blocks of a few megabytes all the time. By default glibc returns each to the system, and the
 # next one is filled with fresh pages: a tenth of a worker's time.
-STEADY_HEAP = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20)}
+# The same for Arrow's allocator (mimalloc), which returns what was free for 10 ms.
+STEADY_HEAP = {
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
+    "MIMALLOC_PURGE_DELAY": "1000",
+}
 LEAVE_SECONDS = 2.0
 # Not "-m gristmill.engine.worker.main": the package may be importable only through the parent's sys.path, which follows
 # with the job (it can be too long for an argument).
