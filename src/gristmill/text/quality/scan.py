@@ -420,9 +420,9 @@ def scan_texts(
             ellipsis_words += has_ellipsis
             line_hash = (line_hash ^ hashed) * _SPREAD
             if core and stop_row >= 0:
-                found = _find_stop_word(stop_keys[stop_row], core)
-                if found >= 0:
-                    number = np.uint64(stop_numbers[stop_row, found])
+                stop_slot = _find_stop_word(stop_keys[stop_row], core)
+                if stop_slot >= 0:
+                    number = np.uint64(stop_numbers[stop_row, stop_slot])
                     stop_words += stop_seen[number] != document
                     stop_seen[number] = document
             if num_words_kept < words_end:

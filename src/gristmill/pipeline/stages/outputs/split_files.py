@@ -38,7 +38,7 @@ ORIGINS_SUFFIX = ".origins.arrow"
 
 
 class Annotation(msgspec.Struct, frozen=True, kw_only=True):
-    """What a barrier has to know of the records of a file, noted while they were written."""
+    """Notes on the records of a file for the barrier behind the stage, taken while they were written."""
 
     made_by: str
     """A name of everything that decides what the files hold, beside the records."""
