@@ -3,9 +3,9 @@
 import pytest
 
 from gristmill.engine.backend import Died
+from gristmill.engine.job_workers import PooledWorker
 from gristmill.engine.observer import Observer
 from gristmill.engine.pool_sizer import PoolSizer
-from gristmill.engine.worker_pool import PooledWorker
 
 
 class Handle:
@@ -24,6 +24,9 @@ class Pool:
 
     def stop_worker(self, worker):
         self.stopped.append(worker)
+
+    def limit_spares(self):
+        pass
 
 
 class Memory:

@@ -143,6 +143,11 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return bool(self.untrusted_template)
 
     @property
+    def loaded_content(self) -> tuple[str, ...]:
+        """Hashes of the tokenizers and models that it loads: workers keep them until no later stage has them here."""
+        return ()
+
+    @property
     def fingerprint_versions(self) -> object:
         """The versions of the step and of the code that it depends on: part of every fingerprint."""
         return self.version

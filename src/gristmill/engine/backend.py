@@ -2,12 +2,20 @@
 
 A backend starts workers, carries chunks to them and reports what happens as events. It decides nothing: order, retries,
 timeouts, attribution of deaths, memory and progress belong to the scheduler. All calls return at once, except `wait`.
+
+A worker starts without a job and lives until it is stopped. `assign` gives it one, and later another:
+
+    start ─▶ assign(job 1) ─Ready─▶ send(chunk) ─Results─▶ … ─▶ assign(None) ─▶ assign(job 2) ─Ready─▶ … ─▶ stop ─Died─▶
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
+
+from gristmill.core.errors import UnpicklableError
+from gristmill.engine.worker import pickling
 
 if TYPE_CHECKING:
     from gristmill.engine.worker.binding import Place
@@ -17,13 +25,22 @@ if TYPE_CHECKING:
     from gristmill.engine.worker.recorder import Note
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class WorkerSpec:
-    """The settings that all workers of a job share."""
+    """A job with the settings that all its workers share."""
 
     job: Job
     returns_unstarted: bool
     """Whether a chunk that takes too long returns its unstarted items."""
+
+    @cached_property
+    def pickled_job(self) -> bytes:
+        """The job for workers in other processes, pickled once for all of them."""
+        try:
+            return pickling.function_to_bytes(self.job)
+        except Exception as error:
+            hint = "create what it captures (locks, connections, open files) inside the worker, in setup"
+            raise UnpicklableError(f"the function cannot be sent to workers: {error}", help=hint) from error
 
 
 class WorkerHandle(Protocol):
@@ -35,6 +52,12 @@ class WorkerHandle(Protocol):
     @property
     def pid(self) -> int | None:
         """The process whose memory is measured; None where the worker has no process of its own."""
+
+    def assign(self, spec: WorkerSpec | None) -> None:
+        """Give an idle worker a job in place of the one it has. `Ready`, or `SetupFailed` and `Died`, follow.
+
+        With None it drops its job and the memory of it, and no event follows. Raises `UnpicklableError`.
+        """
 
     def send(self, chunk: Chunk) -> int:
         """Queue a chunk and return its size in bytes. Raises what pickling an item raises; then nothing is sent."""
@@ -54,7 +77,7 @@ class WorkerHandle(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The worker has finished its set-up."""
+    """The worker has finished the set-up of the job that it was given last."""
 
     worker: WorkerHandle
 
@@ -120,8 +143,8 @@ class Backend(Protocol):
     can_kill: bool
     """Whether workers can be ended from outside. Only then can timeouts be kept and deaths survived."""
 
-    def start(self, spec: WorkerSpec, place: Place | None) -> WorkerHandle:
-        """Start a worker, bound to a place if there is one. `Ready`, or `SetupFailed` and `Died`, follow."""
+    def start(self, place: Place | None) -> WorkerHandle:
+        """Start a worker without a job, bound to a place if there is one."""
 
     def wait(self, timeout: float | None) -> list[Event]:
         """Return the events since the last call; wait up to `timeout` seconds if there are none."""

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from gristmill.engine.failure import Failure
     from gristmill.engine.failure_report import FinalFailure
     from gristmill.engine.item_queue import ItemQueue
+    from gristmill.engine.job_workers import JobWorkers, PooledWorker
     from gristmill.engine.observer import Observer
     from gristmill.engine.worker.captured_error import CapturedError
-    from gristmill.engine.worker_pool import PooledWorker, WorkerPool
 
     Probe = Generator[Any, Any, Any]
     """Yields items to run in isolation and receives the result or `Failure` of each. Returns an item to run instead of
@@ -73,7 +73,7 @@ class FailureHandler:
     def __init__(
         self,
         queue: ItemQueue,
-        pool: WorkerPool,
+        workers: JobWorkers,
         observer: Observer,
         deliver: Callable[[int, Any], None],
         *,
@@ -82,7 +82,7 @@ class FailureHandler:
         on_poison: OnPoison | None,
     ) -> None:
         self._queue = queue
-        self._pool = pool
+        self._workers = workers
         self._observer = observer
         self._deliver = deliver
         self._max_retries = retries
@@ -137,11 +137,10 @@ class FailureHandler:
         if self._run is None and self._suspects:
             self._run = self._suspects.popleft()
         run = self._run
-        if run is not None and run.worker is None and not self._pool.is_busy:
-            for worker in list(self._pool):
-                self._pool.stop_worker(worker)
-            if not len(self._pool):
-                run.worker = self._pool.start(isolated=True)
+        if run is not None and run.worker is None and not self._workers.is_busy:
+            self._workers.stop_all()
+            if self._workers.is_alone:
+                run.worker = self._workers.start(isolated=True)
                 self._observer.report_event("isolated_run", item=run.index, worker=run.worker.handle.name)
         return run
 

@@ -163,7 +163,7 @@ class ItemQueue:
         return list(enumerate(items, self._next_index - len(items)))
 
     def _pull(self, size: int) -> list[Any]:
-        """Read up to `size` items of the input, as many as it delivers within 10 ms.
+        """Read up to `size` items of the input, as many as it delivers within 10 ms, but one if there is one.
 
         The input is the caller's own iterator and may be slow. The scheduler must not wait for it while workers have
         results, so it takes what it can get and asks again later.
@@ -173,7 +173,7 @@ class ItemQueue:
         items: list[Any] = []
         deadline = monotonic() + _PULL_SECONDS
         # Twice as many each time: the clock is read 13 times for 8,192 items.
-        while len(items) < size and not self.is_exhausted and monotonic() < deadline:
+        while len(items) < size and not self.is_exhausted and (not items or monotonic() < deadline):
             num_requested = min(len(items) + 1, size - len(items))
             new_items = list(islice(self._source, num_requested))
             self.is_exhausted = len(new_items) < num_requested

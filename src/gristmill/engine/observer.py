@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gristmill.engine.events import EventLog
-    from gristmill.engine.worker_pool import WorkerPool
+    from gristmill.engine.job_workers import JobWorkers
 
 _log = logging.getLogger("gristmill")
 
@@ -23,7 +23,7 @@ class Display(Protocol):
 
     seconds_between: float
 
-    def show(self, observer: Observer, pool: WorkerPool) -> None:
+    def show(self, observer: Observer, workers: JobWorkers) -> None:
         """Show the job as it is now. Called every `seconds_between` seconds."""
 
     def close(self, observer: Observer) -> None:
@@ -129,11 +129,11 @@ class Observer:
         if self._events is not None:
             self._events.write(event, **fields)
 
-    def tick(self, pool: WorkerPool) -> None:
+    def tick(self, workers: JobWorkers) -> None:
         """Update the display if its time has come."""
         if self._display is not None and monotonic() - self._last_shown >= self._display.seconds_between:
             self._last_shown = monotonic()
             try:
-                self._display.show(self, pool)
+                self._display.show(self, workers)
             except (OSError, ValueError):  # the terminal is gone or the file is closed; the job continues
                 self._display = None

@@ -18,6 +18,7 @@ from gristmill.engine.memory import MemoryWatch
 from gristmill.engine.pinning import choose_machine_places, parse_pin
 from gristmill.engine.scheduler import Policy, Scheduler
 from gristmill.engine.worker import nesting
+from gristmill.engine.worker_pool import WorkerPool
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
@@ -103,13 +104,16 @@ class ParallelRun:
         *,
         total: int | None,
         on_poison: OnPoison | None = None,
+        pool: WorkerPool | None = None,
     ) -> None:
+        """Prepare a run. Its workers are borrowed from `pool` if that has the backend of the options."""
         self._job = job
         self._items = iter(items)
         self._options = options = _make_serial(options) if nesting.is_inside_worker() else options
         self._observer = observer
         self._total = total
         self._on_poison = on_poison
+        self._pool = pool
         self._has_ended = False
         self._num_first_items = 0
         # Some options work only in processes, so such a job does not start in the caller.
@@ -146,28 +150,29 @@ class ParallelRun:
         self._scheduler.end_at(index)
 
     def _make_scheduler(self, backend_name: str, items: Iterable[Any], first_index: int) -> Scheduler:
-        module, class_name = _BACKENDS[backend_name]
-        backend: Backend = getattr(import_module(module), class_name)()
         options = self._options
+        can_kill = _find_backend(backend_name).can_kill
         # While the caller measures how long an item takes, items must end one by one, whatever chunk size was set.
         is_measuring = self._starts_in_caller and backend_name == "serial" and options.chunk_size != "auto"
         policy = Policy(
             workers=choose_num_workers(options.workers, backend_name),
-            can_resize=options.workers == "auto" and backend.can_kill,
+            can_resize=options.workers == "auto" and can_kill,
             timeout=options.timeout,
             retries=options.retries,
             chunk_size=1 if is_measuring else options.chunk_size,
             max_items_per_worker=options.max_items_per_worker,
-            places=choose_machine_places(parse_pin(options.pin)).places if options.is_pinned else None,
             max_growth_bytes=options.max_growth_bytes,
         )
+        pool = self._pool
+        if pool is None or pool.backend != backend_name:
+            pool = make_pool(backend_name, pin=options.pin)
         return Scheduler(
-            backend,
+            pool,
             self._job,
             items,
             policy,
             self._observer,
-            memory=MemoryWatch() if backend.can_kill else None,
+            memory=MemoryWatch() if can_kill else None,
             total=None if self._total is None else self._total - first_index,
             first_index=first_index,
             on_poison=self._on_poison,
@@ -206,6 +211,19 @@ def _estimate_saving(seconds_left: float, setup_seconds: float, num_workers: int
     (2.0, -1.0)
     """
     return seconds_left - seconds_left / num_workers - setup_seconds
+
+
+def make_pool(backend: str, *, pin: bool | Pin = "none", keeps_workers: bool = False) -> WorkerPool:
+    """Make a pool of workers; none is started yet. With `keeps_workers` it serves one job after another."""
+    pin = parse_pin(pin)
+    places = choose_machine_places(pin).places if pin != "none" else ()
+    return WorkerPool(backend, _find_backend(backend), places=places, keeps_workers=keeps_workers)
+
+
+def _find_backend(name: str) -> type[Backend]:
+    module, class_name = _BACKENDS[name]
+    backend: type[Backend] = getattr(import_module(module), class_name)
+    return backend
 
 
 def choose_num_workers(workers: int | Literal["auto"], backend: str = "processes") -> int:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress, TaskID
 
+    from gristmill.engine.job_workers import JobWorkers
     from gristmill.engine.observer import Display, Observer
-    from gristmill.engine.worker_pool import WorkerPool
 
 _QUIET_SECONDS = 0.5
 _ERASE = "\r\x1b[K"
@@ -96,11 +96,11 @@ class ProgressLines:
     def __init__(self, *, monitor: bool) -> None:
         self._monitor = WorkerMonitor() if monitor else None
 
-    def show(self, observer: Observer, pool: WorkerPool) -> None:
+    def show(self, observer: Observer, workers: JobWorkers) -> None:
         """Print the line of a job."""
         texts = [summarize(observer)]
         if self._monitor is not None:
-            texts += self._monitor.describe_workers(pool)
+            texts += self._monitor.describe_workers(workers)
         _print_line("; ".join(texts))
 
     def close(self, observer: Observer) -> None:
@@ -120,7 +120,7 @@ class ProgressBars:
         self._bar: TaskID | None = None
         self._workers: dict[int, TaskID] = {}
 
-    def show(self, observer: Observer, pool: WorkerPool) -> None:
+    def show(self, observer: Observer, workers: JobWorkers) -> None:
         """Update the bar of a job."""
         if observer.seconds < _QUIET_SECONDS:
             return
@@ -130,7 +130,7 @@ class ProgressBars:
             self._bar = self._progress.add_task(observer.desc, total=total, done="", details="")
         self._update(self._progress, self._bar, observer, refresh=True)
         if self._monitor is not None:
-            self._show_workers(self._progress, self._monitor.describe_workers(pool))
+            self._show_workers(self._progress, self._monitor.describe_workers(workers))
 
     @staticmethod
     def _update(progress: Progress, bar: TaskID, observer: Observer, *, refresh: bool) -> None:
@@ -165,10 +165,10 @@ class WorkerMonitor:
         self._last: dict[int, tuple[float, float]] = {}
         """By process: the time of the last call, and the CPU seconds used until then."""
 
-    def describe_workers(self, pool: WorkerPool) -> list[str]:
+    def describe_workers(self, workers: JobWorkers) -> list[str]:
         """Return one line for each worker process."""
         lines = []
-        for worker in pool:
+        for worker in workers:
             pid = worker.handle.pid
             if pid is None:
                 continue

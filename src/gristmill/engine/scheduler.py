@@ -4,7 +4,7 @@ One thread, no locks. The loop never waits for a particular worker: it waits for
 item leaves exactly once, with its result or with its failure.
 
     dispatch:  item queue ─▶ chunk ─▶ idle worker          (or the isolated run, for which all else waits)
-    wait:      backend ─▶ events ─▶ results out, failures to the failure handler, dead workers out of the pool
+    wait:      backend ─▶ events ─▶ results out, failures to the failure handler, dead workers out of the job
     timers:    timeouts, workers that do not exit, memory, progress
 """
 
@@ -13,29 +13,28 @@ from __future__ import annotations
 from collections import deque
 from contextlib import closing
 from dataclasses import dataclass
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from gristmill.engine import backend as backends
 from gristmill.engine.failure_report import FinalFailure
 from gristmill.engine.failures import FailureHandler
 from gristmill.engine.item_queue import ChunkSizer, ItemQueue
+from gristmill.engine.job_workers import JobWorkers
 from gristmill.engine.pool_sizer import PoolSizer
 from gristmill.engine.worker.captured_error import CapturedError
-from gristmill.engine.worker_pool import WorkerPool
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
     from typing import Literal
 
-    from gristmill.engine.backend import Backend, Died, Event, Results, Undecodable
+    from gristmill.engine.backend import Died, Event, Results, Undecodable
     from gristmill.engine.failures import IsolatedRun, OnPoison
+    from gristmill.engine.job_workers import PooledWorker
     from gristmill.engine.memory import MemoryWatch
     from gristmill.engine.observer import Observer
-    from gristmill.engine.worker.binding import Place
     from gristmill.engine.worker.chunk import Chunk, ChunkResults
     from gristmill.engine.worker.job import Job
-    from gristmill.engine.worker_pool import PooledWorker
+    from gristmill.engine.worker_pool import WorkerPool
 
 _TICK_SECONDS = 1.0
 _GROWTH_SECONDS = 0.1
@@ -56,18 +55,16 @@ class Policy:
     retries: int = 0
     chunk_size: int | Literal["auto"] = "auto"
     max_items_per_worker: int | None = None
-    places: Sequence[Place] | None = None
-    """Places to bind workers to, one each in turn."""
     max_growth_bytes: int | None = None
     """The growth at which a worker is killed; the item that it was running fails."""
 
 
 class Scheduler:
-    """Runs one job. Its outcomes may be iterated once; leaving the iteration early ends all workers."""
+    """Runs one job. Its outcomes may be iterated once; leaving the iteration early ends the workers that are busy."""
 
     def __init__(
         self,
-        backend: Backend,
+        pool: WorkerPool,
         job: Job,
         items: Iterable[Any],
         policy: Policy,
@@ -78,7 +75,6 @@ class Scheduler:
         first_index: int = 0,
         on_poison: OnPoison | None = None,
     ) -> None:
-        self._backend = backend
         self._policy = policy
         self._observer = observer
         self._chunk_sizer = ChunkSizer(policy.chunk_size, policy.workers, total)
@@ -86,9 +82,9 @@ class Scheduler:
         spec = backends.WorkerSpec(job, returns_unstarted=policy.chunk_size == "auto")
         # A set-up may load gigabytes: the first worker is then measured before others are started.
         num_first_workers = 1 if policy.can_resize and job.setup is not None else policy.workers
-        self._pool = WorkerPool(backend, spec, num_first_workers, policy.places)
+        self._workers = JobWorkers(pool, spec, num_first_workers)
         self._pool_sizer = PoolSizer(
-            self._pool,
+            self._workers,
             memory,
             observer,
             max_workers=policy.workers if policy.can_resize else None,
@@ -97,7 +93,7 @@ class Scheduler:
         self._finished: deque[tuple[int, list[Any]]] = deque()
         self._failures = FailureHandler(
             self._queue,
-            self._pool,
+            self._workers,
             observer,
             self._deliver,
             retries=policy.retries,
@@ -114,6 +110,7 @@ class Scheduler:
     def outcome_runs(self) -> Generator[tuple[int, list[Any]], None, None]:
         """Yield `(first index, values)` of consecutive items, as they finish. A `FinalFailure` is always alone."""
         at_once = True
+        self._workers.open()
         try:
             while True:
                 self._dispatch()
@@ -124,13 +121,13 @@ class Scheduler:
                     continue
                 if not self._has_work():
                     break
-                for event in self._backend.wait(self._seconds_to_wait()):
+                for event in self._workers.wait(self._seconds_to_wait()):
                     self._handle(event)
                 self._check_timers()
             # After `end_at` workers may still run items whose results are not wanted: do not wait for them.
-            at_once = self._pool.is_busy
+            at_once = self._workers.is_busy
         finally:
-            self._backend.close(at_once=at_once)
+            self._workers.close(at_once=at_once)
 
     @property
     def num_results_to_hold(self) -> int:
@@ -149,7 +146,7 @@ class Scheduler:
     def _has_work(self) -> bool:
         if len(self._queue) or not self._queue.is_exhausted or self._failures.has_work:
             return True
-        return self._pool.has_items_before(self._queue.end)
+        return self._workers.has_items_before(self._queue.end)
 
     def _dispatch(self) -> None:
         run = self._failures.advance_isolated_run()
@@ -159,34 +156,35 @@ class Scheduler:
         self._failures.release_due_retries()
         self._start_workers()
         # A busy worker gets no second chunk in advance: it might wait there behind a slow item while others are idle.
-        for worker in self._pool:
-            if not worker.chunks:
-                self._feed(worker)
+        while (worker := self._workers.take_idle()) is not None:
+            if not self._feed(worker):
+                self._workers.put_idle(worker)
+                return
 
     def _start_workers(self) -> None:
         """Bring the pool to its target, but start no worker that would have nothing to do."""
-        self._pool.stop_surplus()
-        if len(self._pool) >= self._pool.target:
+        self._workers.stop_surplus()
+        if len(self._workers) >= self._workers.target:
             return
-        self._queue.prefetch(self._pool.target)
-        num_busy = sum(1 for worker in self._pool if worker.chunks)
+        self._queue.prefetch(self._workers.target)
         has_all = self._queue.is_exhausted or self._queue.is_waiting
-        num_useful = num_busy + len(self._queue) if has_all else self._pool.target
+        num_useful = self._workers.num_busy + len(self._queue) if has_all else self._workers.target
         try:
-            for worker in self._pool.start_missing(num_useful):
-                self._observer.report_event("worker_started", worker=worker.handle.name)
+            for worker in self._workers.start_missing(num_useful):
+                event = "worker_started" if worker.is_started else "worker_reused"
+                self._observer.report_event(event, worker=worker.handle.name)
         except OSError as error:  # the limit of processes or of open files
-            if not len(self._pool):
+            if not len(self._workers):
                 raise
-            self._pool_sizer.shrink_to(len(self._pool), f"no more workers can be started ({error})")
+            self._pool_sizer.shrink_to(len(self._workers), f"no more workers can be started ({error})")
 
-    def _feed(self, worker: PooledWorker) -> None:
+    def _feed(self, worker: PooledWorker) -> bool:
+        """Send a worker the next chunk; returns whether there was one."""
         limit = self._policy.max_items_per_worker
-        while worker.can_take_more:
-            num_allowed = None if limit is None else limit - worker.num_items
-            chunk = None if num_allowed == 0 else self._queue.take_next_chunk(num_allowed)
+        while True:
+            chunk = self._queue.take_next_chunk(None if limit is None else limit - worker.num_items)
             if chunk is None or self._send(worker, chunk):
-                return
+                return chunk is not None
 
     def _feed_isolated(self, run: IsolatedRun) -> None:
         worker = run.worker
@@ -202,8 +200,7 @@ class Scheduler:
             error = CapturedError(raised, "unpicklable", about="the argument cannot be pickled")
             self._dissolve(chunk, error, was_run=False)
             return False
-        worker.chunks[chunk.number] = chunk
-        worker.num_items += len(chunk.items)
+        self._workers.begin_chunk(worker, chunk)
         self._chunk_sizer.observe_size(len(chunk.items), num_bytes)
         return True
 
@@ -223,11 +220,11 @@ class Scheduler:
             case backends.Died():
                 self._on_death(event)
             case backends.Ready():
-                self._on_ready(self._pool[event.worker])
+                self._on_ready(self._workers[event.worker])
             case backends.Counts():
-                self._on_counts(self._pool[event.worker], event.counts)
+                self._on_counts(self._workers[event.worker], event.counts)
             case backends.SetupFailed():
-                self._pool[event.worker].setup_error = event.error
+                self._workers[event.worker].setup_error = event.error
             case backends.Undecodable():
                 self._on_undecodable(event)
 
@@ -243,12 +240,12 @@ class Scheduler:
         worker.counts.clear()
 
     def _on_ready(self, worker: PooledWorker) -> None:
-        self._pool.mark_ready(worker)
+        self._workers.mark_ready(worker)
         self._observer.report_event("worker_ready", worker=worker.handle.name)
         self._pool_sizer.measure(worker)
 
     def _on_results(self, event: Results) -> None:
-        worker = self._pool[event.worker]
+        worker = self._workers[event.worker]
         chunk, results = worker.chunks[event.chunk], event.results
         is_done = not (results.errors or self._failures.is_running_probe(worker))
         # The items of a dissolved chunk are in the queue again: a result that still arrives would leave a second time.
@@ -278,7 +275,7 @@ class Scheduler:
             self._failures.handle_exception(index, item, error)
 
     def _on_undecodable(self, event: Undecodable) -> None:
-        worker = self._pool[event.worker]
+        worker = self._workers[event.worker]
         chunk = worker.chunks[event.chunk]
         self._close_counts(worker, is_done=False)
         if not chunk.is_dissolved:
@@ -287,18 +284,17 @@ class Scheduler:
             self._end_chunk(worker, chunk)
 
     def _end_chunk(self, worker: PooledWorker, chunk: Chunk) -> None:
-        del worker.chunks[chunk.number]
         if not chunk.is_dissolved:
             self._queue.put_back(chunk.unfinished_items(), alone=False)
         limit = self._policy.max_items_per_worker
-        if not worker.chunks and (worker.is_retiring or (limit is not None and worker.num_items >= limit)):
-            self._pool.stop_worker(worker)
+        worker.is_retiring |= limit is not None and worker.num_items >= limit
+        self._workers.end_chunk(worker, chunk)
 
     def _on_death(self, event: Died) -> None:
         """Attribute the death to one item, and return all other items of the worker to the queue."""
-        self._report_death(self._pool[event.worker], event)
-        self._close_counts(self._pool[event.worker], is_done=False)
-        worker = self._pool.remove(event)
+        self._report_death(self._workers[event.worker], event)
+        self._close_counts(self._workers[event.worker], is_done=False)
+        worker = self._workers.remove(event)
         self._failures.release_worker(worker)
         items = [entry for entry in worker.unfinished_items() if not self._queue.is_past_end(entry[0])]
         suspect = self._find_suspect(worker, event, items)
@@ -346,19 +342,16 @@ class Scheduler:
         """Seconds until the next timer fires; an event ends the wait earlier."""
         seconds = min(_TICK_SECONDS, self._observer.tick_seconds, self._failures.seconds_to_next_retry())
         if self._policy.timeout is not None:
-            now = monotonic()
-            for worker in self._pool:
-                note = worker.handle.current() if worker.timed_out_item is None else None
-                seconds = min(seconds, self._policy.timeout + (note[0] - now if note else 0.0))
+            seconds = min(seconds, self._workers.seconds_to_check())
         if self._policy.max_growth_bytes is not None:
             seconds = min(seconds, _GROWTH_SECONDS)
         return max(0.0, seconds)
 
     def _check_timers(self) -> None:
-        self._observer.tick(self._pool)
+        self._observer.tick(self._workers)
         if self._policy.timeout is not None:
-            self._pool.kill_overdue(self._policy.timeout)
-        self._pool.kill_lingering()
+            self._workers.kill_overdue(self._policy.timeout)
+        self._workers.kill_lingering()
         self._pool_sizer.check()
 
 

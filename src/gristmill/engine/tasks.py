@@ -6,11 +6,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from gristmill.engine import progress as displays
 from gristmill.engine.failure_report import FinalFailure, add_note
 from gristmill.engine.item_queue import NOT_READY, NotReady
-from gristmill.engine.observer import Observer
-from gristmill.engine.parallel_run import Options, ParallelRun, find_length
 from gristmill.engine.worker.job import Context, Job
 
 if TYPE_CHECKING:
@@ -19,7 +16,10 @@ if TYPE_CHECKING:
     from gristmill.engine.events import EventLog
     from gristmill.engine.failure import Failure
     from gristmill.engine.failures import Probe
+    from gristmill.engine.observer import Observer
+    from gristmill.engine.parallel_run import ParallelRun
     from gristmill.engine.pinning import Pin
+    from gristmill.engine.worker_pool import WorkerPool
 
 __all__ = ["NOT_READY", "Context", "NotReady", "Stopwatch", "Task", "run_tasks"]
 
@@ -57,6 +57,8 @@ def run_tasks(
     monitor: bool = False,
     events: EventLog | None = None,
     stopwatch: Stopwatch | None = None,
+    pool: WorkerPool | None = None,
+    runs_user_code: bool = True,
 ) -> Iterator[tuple[Task, Any]]:
     """Run `function(task, context)` on every task; yield `(task, result)` as tasks finish.
 
@@ -72,6 +74,9 @@ def run_tasks(
     Tasks are taken when workers are free. A task may depend on the results of earlier ones: where it comes too early,
     `tasks` gives `NOT_READY`, and is asked again when more results were yielded.
 
+    Workers are borrowed from `pool`, if it has this backend; `pin` is then the pool's. Unless `runs_user_code`, the job
+    leaves its workers as it found them: they may have run other jobs before, and run others afterwards.
+
     >>> def count_letters(task, context):
     ...     context.count(bytes=len(task.payload))
     ...     return len(task.payload)
@@ -79,6 +84,11 @@ def run_tasks(
     ...     print(task.id, result)
     greeting 5
     """
+    # Workers import this module for its classes, and need no scheduler.
+    from gristmill.engine.observer import Observer  # noqa: PLC0415
+    from gristmill.engine.parallel_run import Options, ParallelRun, find_length  # noqa: PLC0415
+    from gristmill.engine.progress import choose_display  # noqa: PLC0415
+
     options = Options(
         workers=workers,
         backend=backend,
@@ -89,12 +99,11 @@ def run_tasks(
         max_growth_bytes=max_growth_bytes,
     )
     total = find_length(tasks)
-    display = displays.choose_display(progress=progress, monitor=monitor)
+    display = choose_display(progress=progress, monitor=monitor)
     observer = Observer(desc, total, display, events, num_bytes=num_bytes)
     in_flight = _TasksInFlight(tasks)
-    run = ParallelRun(
-        Job(function, setup, takes_context=True), in_flight, options, observer, total=total, on_poison=on_poison
-    )
+    job = Job(function, setup, takes_context=True, runs_user_code=runs_user_code)
+    run = ParallelRun(job, in_flight, options, observer, total=total, on_poison=on_poison, pool=pool)
     return _yield_results(run, in_flight, observer, stopwatch or Stopwatch())
 
 

@@ -1,214 +1,169 @@
-"""The workers of a job: how many there should be, which are ready, busy or leaving, and which must be replaced."""
+"""Workers that outlive jobs: the pool owns them, and lends them to one scheduler after another.
+
+A worker that is given back drops its job and waits as a spare; the next job is sent to it as a message, so that what it
+has imported and compiled is not loaded again. What it did before must not show in results: a job that runs code of the
+user gets workers that have had no other job, and they are not used again (`Job.runs_user_code`).
+
+A pool that keeps no workers serves one job, and ends them with it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from math import inf
+import heapq
+from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gristmill.core.errors import SetupError
-from gristmill.engine.failure_report import add_note
+from gristmill.engine.backend import Died, WorkerSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Sequence
+    from typing import Self
 
-    from gristmill.engine.backend import Backend, Died, WorkerHandle, WorkerSpec
-    from gristmill.engine.memory import MemoryWatch
+    from gristmill.engine.backend import Backend, Event, WorkerHandle
     from gristmill.engine.worker.binding import Place
-    from gristmill.engine.worker.captured_error import CapturedError
-    from gristmill.engine.worker.chunk import Chunk
+    from gristmill.engine.worker.job import Job
 
-_MAX_SETUP_DEATHS = 3
-_LEAVE_SECONDS = 2.0
-_AWAY_SECONDS = 2.0
-"""A pause between two checks after which the caller must have done something else."""
-
-
-@dataclass(slots=True, eq=False)
-class PooledWorker:
-    """A worker with everything that the scheduler knows about it."""
-
-    handle: WorkerHandle
-    slot: int
-    """The lowest number that was free at its start; selects the place of a pinned worker."""
-    last_heard: float
-    """The last time when bytes arrived from the worker, or when it was not in the middle of sending."""
-    chunks: dict[int, Chunk] = field(default_factory=dict)
-    """Chunks that were sent to the worker and have not ended, by number."""
-    is_ready: bool = False
-    is_leaving: bool = False
-    leave_by: float = inf
-    bytes_last_heard: int = -1
-    is_isolated: bool = False
-    """Whether it was started to run one suspect item with no other worker alive."""
-    is_retiring: bool = False
-    """Whether it stops when its chunks are done: it has grown too large, or the pool has shrunk."""
-    num_items: int = 0
-    counts: dict[str, int] = field(default_factory=dict)
-    """Counters of the current item so far; subtracted again if the item fails."""
-    timed_out_item: int | None = None
-    bytes_after_setup: int = 0
-    killed_at_bytes: int | None = None
-    """The size at which it was killed for growing too large."""
-    setup_error: CapturedError | None = None
-
-    @property
-    def can_take_more(self) -> bool:
-        """Whether it may be sent another chunk."""
-        return self.is_ready and not (self.is_leaving or self.is_retiring or self.timed_out_item is not None)
-
-    def unfinished_items(self) -> list[tuple[int, Any]]:
-        """Return the items that were sent to it and have no outcome yet."""
-        return [entry for chunk in self.chunks.values() if not chunk.is_dissolved for entry in chunk.unfinished_items()]
+LEAVE_SECONDS = 2.0
+"""How long a worker may take to exit after it was stopped: a thread of the user's function may keep it alive."""
 
 
 class WorkerPool:
-    """Starts and stops workers: up to `target`, never more than there is work for, and never without end."""
+    """The workers of one backend, which is opened for the first worker. Closing the pool ends all of them."""
 
-    def __init__(self, backend: Backend, spec: WorkerSpec, target: int, places: Sequence[Place] | None) -> None:
-        self._backend = backend
-        self._spec = spec
+    def __init__(
+        self,
+        backend: str,
+        open_backend: Callable[[], Backend],
+        *,
+        places: Sequence[Place] = (),
+        keeps_workers: bool = False,
+    ) -> None:
+        """Make a pool without workers; `places` are for pinned ones, one each in turn."""
+        self.backend = backend
+        """The name of the backend."""
+        self._open_backend = open_backend
         self._places = places
-        self.target = target
-        self._workers: dict[WorkerHandle, PooledWorker] = {}
-        self._was_ready = False
-        self._setup_failures = 0
-        self._last_check = monotonic()
-        self._setup_error: BaseException | None = None
-        self._waits_for_first = False
-        """Whether a set-up failed before any succeeded: no worker is started unless one under way gets ready."""
+        self._keeps_workers = keeps_workers
+        self._opened: Backend | None = None
+        self._slots: dict[WorkerHandle, int] = {}
+        """All workers that have not ended, each with the lowest number that was free at its start."""
+        self._free_slots: list[int] = []
+        self._spares: dict[WorkerHandle, bool] = {}
+        """Workers that wait for a job, and whether they have had none before."""
+        self._leaving: dict[WorkerHandle, float] = {}
+        """Workers that were told to exit after their job had ended, and the time at which they are killed."""
+        self._is_lent = False
 
-    def __len__(self) -> int:
-        return len(self._workers)
+    def __enter__(self) -> Self:
+        return self
 
-    def __iter__(self) -> Iterator[PooledWorker]:
-        return iter(self._workers.values())
-
-    def __getitem__(self, handle: WorkerHandle) -> PooledWorker:
-        return self._workers[handle]
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        self.close(at_once=error is not None)
 
     @property
-    def is_busy(self) -> bool:
-        """Whether a worker has a chunk."""
-        return any(worker.chunks for worker in self)
+    def num_unused(self) -> int:
+        """The number of workers that are alive but not lent."""
+        return len(self._spares) + len(self._leaving)
 
-    def has_items_before(self, end: float) -> bool:
-        """Whether a worker has an item with a number below `end`."""
-        if end == inf:
-            return self.is_busy
-        return any(index < end for worker in self for index, _ in worker.unfinished_items())
+    def start_ahead(self, num_workers: int, job: Job) -> None:
+        """Start workers before there is work for them; `job` imports what they will need."""
+        spec = WorkerSpec(job, returns_unstarted=False)
+        with suppress(OSError):  # the limit of processes or of open files: the first job reports it
+            for _ in range(num_workers - len(self._slots)):
+                handle = self._start()
+                handle.assign(spec)
+                self._spares[handle] = True
 
-    def start_missing(self, num_workers: int) -> list[PooledWorker]:
-        """Start workers until `num_workers` stay, but at most `target`; return the new ones."""
-        if self._waits_for_first:
-            return []
-        num_staying = sum(1 for worker in self if not worker.is_leaving)
-        return [self.start() for _ in range(min(self.target, num_workers) - num_staying)]
+    def lend(self) -> WorkerPool:
+        """Begin a job; returns the pool that it uses. A job inside of another one gets a pool of its own."""
+        if self._is_lent:
+            return WorkerPool(self.backend, self._open_backend, places=self._places).lend()
+        self._is_lent = True
+        if self._spares:
+            self.wait(0.0)  # some may have died since the last job
+        return self
 
-    def start(self, *, isolated: bool = False) -> PooledWorker:
-        """Start one more worker."""
+    def take_worker(self, spec: WorkerSpec, *, is_new: bool = False) -> tuple[WorkerHandle, bool]:
+        """Take a spare worker, or start one if there is none or it must be new. Returns it and whether it is new."""
+        if is_new:
+            handle = None
+        elif spec.job.runs_user_code:
+            handle = next((spare for spare, is_unused in self._spares.items() if is_unused), None)
+            if handle is None and self._spares:
+                self._stop_spare()  # it makes room for the new one
+        else:
+            handle = next(reversed(self._spares), None)
+        is_started = handle is None
+        if handle is None:
+            handle = self._start()
+        else:
+            del self._spares[handle]
+        handle.assign(spec)
+        return handle, is_started
+
+    def give_back(self, handle: WorkerHandle, spec: WorkerSpec) -> None:
+        """Take an idle worker back from a job that has ended."""
+        if not self._keeps_workers:
+            return  # `end_job` ends it
+        if spec.job.runs_user_code:
+            self.dismiss(handle)
+        else:
+            handle.assign(None)
+            self._spares[handle] = False
+
+    def dismiss(self, handle: WorkerHandle) -> None:
+        """Let a worker exit. Its end is no longer reported."""
+        handle.stop()
+        self._leaving[handle] = monotonic() + LEAVE_SECONDS
+
+    def keep_spares(self, num_workers: int) -> None:
+        """Let all spare workers exit but some."""
+        while len(self._spares) > num_workers:
+            self._stop_spare()
+
+    def wait(self, timeout: float | None) -> list[Event]:
+        """Wait for events as the backend does; return those of lent workers."""
+        now = monotonic()
+        for handle, deadline in self._leaving.items():
+            if now > deadline:
+                handle.kill()
+        events = []
+        for event in self._open().wait(timeout):
+            if event.worker not in self._spares and event.worker not in self._leaving:
+                events.append(event)
+            if isinstance(event, Died):
+                heapq.heappush(self._free_slots, self._slots.pop(event.worker))
+                self._spares.pop(event.worker, None)
+                self._leaving.pop(event.worker, None)
+        return events
+
+    def end_job(self, *, at_once: bool) -> None:
+        """End a job whose workers have been given back or killed."""
+        self._is_lent = False
+        if not self._keeps_workers:
+            self.close(at_once=at_once)
+
+    def close(self, *, at_once: bool) -> None:
+        """End all workers: at once, or after a moment in which idle ones can exit by themselves."""
+        if self._opened is not None:
+            self._opened.close(at_once=at_once)
+            self._opened = None
+
+    def _open(self) -> Backend:
+        if self._opened is None:
+            self._opened = self._open_backend()
+        return self._opened
+
+    def _start(self) -> WorkerHandle:
         # The lowest free number, not a running one: a replaced worker gets the place of the one that died.
-        slot = min(set(range(len(self) + 1)) - {worker.slot for worker in self})
-        place = self._places[slot % len(self._places)] if self._places else None
-        handle = self._backend.start(self._spec, place)
-        worker = self._workers[handle] = PooledWorker(handle, slot, last_heard=monotonic(), is_isolated=isolated)
-        return worker
+        slot = self._free_slots[0] if self._free_slots else len(self._slots)
+        handle = self._open().start(self._places[slot % len(self._places)] if self._places else None)
+        if self._free_slots:
+            heapq.heappop(self._free_slots)
+        self._slots[handle] = slot
+        return handle
 
-    def stop_worker(self, worker: PooledWorker) -> None:
-        """Let an idle worker exit. A worker that is still in its set-up is killed, since nothing would be lost."""
-        if not worker.is_leaving:
-            worker.is_leaving = True
-            worker.leave_by = monotonic() + _LEAVE_SECONDS
-            if worker.is_ready:
-                worker.handle.stop()
-            else:
-                worker.handle.kill()
-
-    def stop_surplus(self) -> None:
-        """After `target` fell: retire the newest workers. They finish what they were sent."""
-        staying = [worker for worker in self if not (worker.is_leaving or worker.is_retiring)]
-        for worker in staying[self.target :]:
-            worker.is_retiring = True
-            if not worker.chunks:
-                self.stop_worker(worker)
-
-    def kill_overdue(self, timeout: float) -> None:
-        """Kill workers whose item exceeds its timeout, or that fell silent while sending its result.
-
-        A worker that sends its result has stopped its clock (`Recorder.stop_clock`), because the parent may be slow to
-        read. Its time then counts from the last byte that arrived.
-        """
-        now = monotonic()
-        # While the caller did something else, nothing was read from the sockets, so silence proves nothing.
-        was_away, self._last_check = now - self._last_check > _AWAY_SECONDS, now
-        for worker in self:
-            note = worker.handle.current()
-            is_sending = note is not None and note[0] == inf
-            if not is_sending or was_away or worker.bytes_last_heard != worker.handle.num_bytes_received():
-                worker.last_heard, worker.bytes_last_heard = now, worker.handle.num_bytes_received()
-            if note is not None and worker.timed_out_item is None:
-                started = note[0] if note[0] < inf else worker.last_heard
-                if now - started > timeout:
-                    worker.timed_out_item = note[1]
-                    worker.handle.kill()
-
-    def kill_oversized(self, max_growth_bytes: int, memory: MemoryWatch) -> None:
-        """Kill workers that have grown by more than `max_growth_bytes` since their set-up."""
-        for worker in self:
-            if worker.is_ready and worker.handle.pid is not None and worker.killed_at_bytes is None:
-                size = memory.size_of(worker.handle.pid)
-                if size > worker.bytes_after_setup + max_growth_bytes:
-                    worker.killed_at_bytes = size
-                    worker.handle.kill()
-
-    def kill_lingering(self) -> None:
-        """Kill workers that were stopped and have not exited: a thread of the user's function may keep one alive."""
-        now = monotonic()
-        for worker in self:
-            if now > worker.leave_by:
-                worker.handle.kill()
-
-    def mark_ready(self, worker: PooledWorker) -> None:
-        """Note that a set-up succeeded; further workers may be started."""
-        worker.is_ready = True
-        self._was_ready = True
-        self._waits_for_first = False
-        self._setup_failures = 0
-
-    def remove(self, event: Died) -> PooledWorker:
-        """Remove a dead worker from the pool and return it.
-
-        Raises the set-up's error when no worker can get ready. Two cases end the attempts:
-
-        * No set-up ever succeeded, and one raised or three died: the cause is the set-up itself.
-        * Others got ready, but three in a row failed: the job continues with one worker fewer, down to none.
-        """
-        worker = self._workers.pop(event.worker)
-        if not worker.is_ready and not worker.is_leaving:
-            self._setup_failures += 1
-            self._setup_error = _make_setup_error(worker, event)
-            if self._was_ready and self._setup_failures >= _MAX_SETUP_DEATHS:
-                self.target -= 1
-                self._setup_failures = 0
-            elif not self._was_ready and (worker.setup_error or self._setup_failures >= _MAX_SETUP_DEATHS):
-                self._waits_for_first = True
-        has_given_up = self.target < 1 or self._waits_for_first
-        # Set-ups still under way may succeed, so the error is raised only after the last of them has ended.
-        if has_given_up and self._setup_error is not None and all(other.is_leaving for other in self):
-            raise self._setup_error
-        return worker
-
-
-def _make_setup_error(worker: PooledWorker, event: Died) -> BaseException:
-    if worker.setup_error is not None:
-        error = worker.setup_error.to_exception()
-        add_note(error, "gristmill: raised while a worker was being set up, before any item was run")
-        if worker.setup_error.raised is None:
-            add_note(error, f"in the worker:\n{worker.setup_error.traceback.rstrip()}")
-        return error
-    hint = 'check what setup and the imports of the function do; backend="serial" runs them in this process'
-    error = SetupError(f"the worker {event.cause} while it was being set up", help=hint, signal=event.signal)
-    if event.crash_text:
-        error.add_note(f"in the worker:\n{event.crash_text.rstrip()}")
-    return error
+    def _stop_spare(self) -> None:
+        handle, _ = self._spares.popitem()
+        self.dismiss(handle)

@@ -21,7 +21,7 @@ from gristmill.engine.worker.captured_error import CapturedError
 from gristmill.engine.worker.recorder import Recorder, create_recording
 
 if TYPE_CHECKING:
-    from gristmill.engine.backend import Event
+    from gristmill.engine.backend import Event, WorkerSpec
     from gristmill.engine.worker.binding import Place
     from gristmill.engine.worker.chunk import Chunk
     from gristmill.engine.worker.recorder import Note
@@ -56,7 +56,8 @@ _SOCKET_BYTES = 1 << 20
 class WorkerProcess:
     """A child process and the parent's ends of everything that connects to it. A `WorkerHandle` for the scheduler."""
 
-    def __init__(self, job: bytes, place: Place | None, *, returns_unstarted: bool) -> None:
+    def __init__(self, place: Place | None, unsent: set[WorkerProcess]) -> None:
+        """Start a process. It is in `unsent` while it has been sent more than its socket takes."""
         # `theirs` are the child's ends, closed here as soon as the child has inherited them: otherwise this process
         # would hold them open and never see the end of the socket. `ours` are closed by `reap`.
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
@@ -92,8 +93,19 @@ class WorkerProcess:
         self.name = f"process {self.pid}"
         self._receiver = wire.Receiver(self._socket.fileno())
         self._sender = wire.Sender(self._socket.fileno())
-        path = [str(entry) for entry in sys.path]
-        self._sender.push(wire.pack(wire.JOB, (path, sys.argv, place, returns_unstarted, job)))
+        self._place = place
+        self._unsent = unsent
+        self._num_loading = 0
+        """How many jobs it was given and has not set up yet. Only the last of them counts."""
+
+    def assign(self, spec: WorkerSpec | None) -> None:
+        if spec is None:
+            self._sender.push(wire.pack(wire.FORGET))
+        else:
+            path = [str(entry) for entry in sys.path]
+            payload = path, sys.argv, self._place, spec.returns_unstarted, spec.pickled_job
+            self._sender.push(wire.pack(wire.JOB, payload))
+            self._num_loading += 1
         self.flush()
 
     def fileno(self) -> int:
@@ -107,12 +119,16 @@ class WorkerProcess:
         self.flush()
         return sum(len(segment) for segment in segments)
 
-    def flush(self) -> bool:
-        """Write as much as the socket takes; return whether nothing is left to write."""
+    def flush(self) -> None:
+        """Write as much as the socket takes."""
         try:
-            return self._sender.flush()
+            has_sent_all = self._sender.flush()
         except (BrokenPipeError, ConnectionResetError):
-            return True  # it is dead or dying, which `receive` will notice
+            has_sent_all = True  # it is dead or dying, which `receive` will notice
+        if has_sent_all:
+            self._unsent.discard(self)
+        else:
+            self._unsent.add(self)
 
     def current(self) -> Note | None:
         started, item, position = self._recorder.read()
@@ -137,6 +153,10 @@ class WorkerProcess:
         events: list[Event] = []
         try:
             while (frame := self._receiver.receive()) is not None:
+                if frame.kind in (wire.READY, wire.SETUP_FAILED):
+                    self._num_loading -= 1
+                    if self._num_loading:  # of a job that has ended before
+                        continue
                 events.append(self._decode_event(frame))
         except (EOFError, ConnectionResetError):
             return events, True

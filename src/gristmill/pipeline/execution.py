@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from gristmill.core.step import GlobalStep, LocalStep
+    from gristmill.engine.worker_pool import WorkerPool
     from gristmill.pipeline.barriers.base import BarrierOutcome
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.pipeline.planning.source_plan import SourcePlan
@@ -75,7 +76,7 @@ class _SourceProgress:
 class Execution:
     """One execution of a plan in a locked output folder."""
 
-    def __init__(self, plan: Plan, options: RunOptions, held: HeldOutput) -> None:
+    def __init__(self, plan: Plan, options: RunOptions, held: HeldOutput, pool: WorkerPool | None = None) -> None:
         self._plan = plan
         self._options = options
         self._held = held
@@ -90,7 +91,7 @@ class Execution:
             record_plugins(plan.output, plan.plugins, run_id)
         self._receipts = open_receipts(plan.output / work_folder.RECEIPTS, run_id, held.check)
         self._finished_receipts = open_receipts(plan.output / work_folder.UNIT_RECEIPTS, run_id, held.check)
-        self._runner = StageRunner(plan, options, self._receipts, self._finished_receipts)
+        self._runner = StageRunner(plan, options, self._receipts, self._finished_receipts, pool)
         self._deduplicated: list[Deduplicated] = []
         self._decontaminated: list[Decontaminated] = []
 
@@ -195,6 +196,18 @@ class Execution:
             stages,
             recipe.keep_dropped,
             self._options.watch,
+            needed_content=self._find_needed_content(sources),
+        )
+
+    def _find_needed_content(self, sources: Sequence[_SourceProgress]) -> frozenset[str]:
+        """Find the tokenizers and models that the next stage of these sources or a later one loads."""
+        first_stages = {source.plan.name: source.stage_number for source in sources}
+        return frozenset(
+            content
+            for source in self._plan.sources
+            for stage in source.stages[first_stages.get(source.name, 0) :]
+            for step in stage.all_steps
+            for content in step.loaded_content
         )
 
     def _choose_output(self, source: _SourceProgress) -> UnitOutput:

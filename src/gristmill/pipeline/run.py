@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from gristmill.core.errors import NotUpToDateError, UsageError
 from gristmill.core.quantities import format_count
+from gristmill.engine.parallel_run import choose_num_workers, make_pool
 from gristmill.engine.pinning import parse_pin
 from gristmill.engine.progress import Activity
 from gristmill.pipeline import work_folder
@@ -25,6 +26,9 @@ from gristmill.pipeline.publishing.empty_datasets import list_empty_warnings
 from gristmill.pipeline.publishing.locked_output import lock_output
 from gristmill.pipeline.stages.compile_ahead import compile_ahead
 from gristmill.pipeline.stages.options import RunOptions
+from gristmill.pipeline.stages.unit_task_run import make_first_job
+from gristmill.shards.manifest import MANIFEST
+from gristmill.steps.read import CELL_BYTES
 from gristmill.text.tokenizers import clear_engine_cache
 
 if TYPE_CHECKING:
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
 
     from gristmill.core.books import Account
     from gristmill.core.recipe import Recipe
+    from gristmill.engine.worker_pool import WorkerPool
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.shards.dataset import Dataset
     from gristmill.shards.manifest import Manifest
@@ -101,24 +106,44 @@ def run_recipe(
         debug=options.watch is not None,
         allowed_endpoints=options.allow_endpoints,
     )
-    with Activity(shows=options.progress is not False) as activity:
-        plan = plan_recipe(tell=activity.show)
-    if show_plan is not None:
-        show_plan(plan)
-    if work_folder.is_read_only(plan.output) and plan.output.exists():
-        return RunResult(_find_read_only(plan, options), plan.output, was_up_to_date=True)
-    try:
-        with lock_output(plan.output, take_over=options.take_over) as held:
-            if not has_python_records(recipe):
-                return _run_locked(plan, options, held)
-            # The first plan sees only a sample of the records, so that mistakes show before a generator is used up.
-            with spool_python_records(recipe, plan.output, held.run_id, keep=options.keep_work) as spooled:
-                return _run_locked(plan_recipe(spooled=spooled), options, held)
-    finally:
-        clear_engine_cache()  # a tokenizer that this process has used takes up to 200 MiB
+    with make_pool("processes", pin=options.pin, keeps_workers=True) as pool:
+        # The workers start in the environment of this moment. A generator of records may change it.
+        reads_python = has_python_records(recipe)
+        start_workers = partial(_start_workers, pool, options)
+        with Activity(shows=options.progress is not False) as activity:
+            if reads_python:
+                plan = plan_recipe(tell=activity.show)
+            else:
+                plan = plan_recipe(tell=activity.show, pool=pool, on_placement=start_workers)
+        if show_plan is not None:
+            show_plan(plan)
+        if work_folder.is_read_only(plan.output) and plan.output.exists():
+            return RunResult(_find_read_only(plan, options), plan.output, was_up_to_date=True)
+        try:
+            with lock_output(plan.output, take_over=options.take_over) as held:
+                if not reads_python:
+                    return _run_locked(plan, options, held, pool)
+                # The first plan sees only a sample of the records, so that mistakes show before a generator is used up.
+                with spool_python_records(recipe, plan.output, held.run_id, keep=options.keep_work) as spooled:
+                    plan = plan_recipe(spooled=spooled, pool=pool, on_placement=start_workers)
+                    return _run_locked(plan, options, held, pool)
+        finally:
+            clear_engine_cache()  # a tokenizer that this process has used takes up to 200 MiB
 
 
-def _run_locked(plan: Plan, options: RunOptions, held: HeldOutput) -> RunResult:
+def _start_workers(
+    pool: WorkerPool, options: RunOptions, placement: Placement, output: Location, num_bytes: int
+) -> None:
+    """Start workers while the plan is made, unless the run stays in this process or is probably up to date."""
+    if placement.backend != pool.backend:
+        return
+    if not (options.update or options.overwrite) and (output / MANIFEST).exists():
+        return
+    num_workers = choose_num_workers(options.workers, placement.backend)
+    pool.start_ahead(min(num_workers, max(1, num_bytes // CELL_BYTES)), make_first_job())
+
+
+def _run_locked(plan: Plan, options: RunOptions, held: HeldOutput, pool: WorkerPool) -> RunResult:
     manifest = _find_finished(plan, options)
     if manifest is not None:
         return RunResult(manifest, plan.output, was_up_to_date=True, warnings=list_empty_warnings(plan, manifest))
@@ -130,7 +155,7 @@ def _run_locked(plan: Plan, options: RunOptions, held: HeldOutput) -> RunResult:
         options.events.close()
     # What raises in the caller's own process may be a signal handler of the caller: no second try must swallow that.
     retries = 0 if placement.is_small_job else options.retries
-    execution = Execution(plan, replace(options, backend=placement.backend, retries=retries), held)
+    execution = Execution(plan, replace(options, backend=placement.backend, retries=retries), held, pool)
     with work_folder.mark_in_process(plan.output) if placement.is_small_job else nullcontext():
         manifest = execution.run()
     work_folder.remove_in_process_marker(plan.output)

@@ -80,6 +80,10 @@ class Language(LocalStep, tag="language", frozen=True, kw_only=True):
                 )
         return self
 
+    @property
+    def loaded_content(self) -> tuple[str, ...]:
+        return (hash_model(find_model()),)
+
     def columns_added(self) -> tuple[str, ...]:
         return (LANGUAGE, SCORE)
 

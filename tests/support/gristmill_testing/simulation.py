@@ -13,6 +13,7 @@ from gristmill.engine.observer import Observer
 from gristmill.engine.scheduler import Scheduler
 from gristmill.engine.worker.captured_error import CapturedError
 from gristmill.engine.worker.chunk import ChunkResults
+from gristmill.engine.worker_pool import WorkerPool
 
 MAX_WAITS = 20_000
 """A job of a few dozen items that waits more often than this does not end."""
@@ -32,7 +33,7 @@ class Clock:
     @contextlib.contextmanager
     def installed(self):
         with contextlib.ExitStack() as stack:
-            for module in ("failures", "worker_pool", "scheduler", "item_queue", "observer"):
+            for module in ("failures", "job_workers", "worker_pool", "item_queue", "observer"):
                 stack.enter_context(mock.patch(f"gristmill.engine.{module}.monotonic", self))
             yield self
 
@@ -46,11 +47,16 @@ class SimulatedWorker:
         self.position = 0
         self.note = None
         self.is_ready = False
+        self.spec = None
         self.is_told_to_stop = False
         self.killed_by = None
 
     def __repr__(self):
         return self.name
+
+    def assign(self, spec):
+        self.spec = spec
+        self.is_ready = False
 
     def send(self, chunk):
         for index in chunk.indexes:
@@ -90,13 +96,15 @@ class SimulatedBackend:
         self.num_waits_for_nothing = 0
         self.most_workers = 0
         self.concurrency = {}
+        self.users = set()
+        """The workers that have run an item."""
         self.closed = None
 
     def plan(self, index):
         entries = self._plans.get(index, ["ok"])
         return entries[min(self.runs.get(index, 0), len(entries) - 1)]
 
-    def start(self, spec, place):
+    def start(self, place):
         self.num_starts += 1
         if self.num_starts > 2000:
             raise Hang("workers are started without end")
@@ -104,7 +112,6 @@ class SimulatedBackend:
         self.workers.append(worker)
         staying = [worker for worker in self.workers if not (worker.is_told_to_stop or worker.killed_by)]
         self.most_workers = max(self.most_workers, len(staying))
-        self._spec = spec
         return worker
 
     def wait(self, timeout):
@@ -135,7 +142,11 @@ class SimulatedBackend:
         self.workers.clear()
 
     def _has_something_to_do(self, worker):
-        if worker.killed_by or not worker.is_ready:
+        if worker.killed_by:
+            return True
+        if worker.spec is None:
+            return worker.is_told_to_stop
+        if not worker.is_ready:
             return True
         if worker.chunks:
             return worker.note is None or self.plan(worker.note[1]) != "hang"
@@ -148,7 +159,7 @@ class SimulatedBackend:
                 running = worker.chunks[0].indexes[worker.position]
                 self._count_run(running)
             return [self._death(worker, "was killed by SIGKILL", "SIGKILL", running)]
-        if not worker.is_ready:
+        if not worker.is_ready and worker.spec is not None:
             return self._set_up(worker)
         if worker.chunks:
             return self._work(worker)
@@ -169,6 +180,7 @@ class SimulatedBackend:
         return Died(worker, cause, signal, item, position=-1)
 
     def _work(self, worker):
+        self.users.add(worker)
         chunk = worker.chunks[0]
         deadly = [index for index in chunk.indexes if self.plan(index) == "die on arrival"]
         if deadly and worker.position == 0:
@@ -203,7 +215,7 @@ class SimulatedBackend:
             else:
                 results.values.append(("result", item))
             worker.position += 1
-        returns_unstarted = self._spec.returns_unstarted and self._returns_unstarted and self._rng.random() < 0.2
+        returns_unstarted = worker.spec.returns_unstarted and self._returns_unstarted and self._rng.random() < 0.2
         last = worker.position == len(chunk.indexes) or returns_unstarted
         events.append(self._results(worker, chunk, results, last=last))
         if last:
@@ -268,6 +280,10 @@ class Events:
         return [event for event in self.written if event["event"] == name]
 
 
+def make_pool(backend, **options):
+    return WorkerPool("simulated", lambda: backend, **options)
+
+
 def simulate(rng, plans, job, policy, *, items=None, memory=None, on_poison=None, **backend_options):
     """Run a whole job. Gives the outcomes as a list of `(index, value)`, the backend and the events."""
     clock, events = Clock(), Events()
@@ -276,7 +292,7 @@ def simulate(rng, plans, job, policy, *, items=None, memory=None, on_poison=None
         backend = SimulatedBackend(rng, clock, plans, **backend_options)
         observer = Observer("simulated", len(plans), None, events)
         scheduler = Scheduler(
-            backend, job, items, policy, observer, memory=memory, total=len(plans), on_poison=on_poison
+            make_pool(backend), job, items, policy, observer, memory=memory, total=len(plans), on_poison=on_poison
         )
         outcomes = list(scheduler.outcomes())
     return outcomes, backend, events

@@ -11,14 +11,11 @@ import selectors
 import time
 from typing import TYPE_CHECKING
 
-from gristmill.core.errors import UnpicklableError
-from gristmill.engine.worker import pickling
 from gristmill.engine.worker_process import LEAVE_SECONDS, WorkerProcess
 
 if TYPE_CHECKING:
-    from gristmill.engine.backend import Died, Event, WorkerSpec
+    from gristmill.engine.backend import Died, Event
     from gristmill.engine.worker.binding import Place
-    from gristmill.engine.worker.job import Job
 
 _POLL_SECONDS = 0.5  # where the system has no process descriptors
 
@@ -30,20 +27,16 @@ class ProcessBackend:
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
-        self._interests: dict[WorkerProcess, int] = {}
-        """The events that the selector watches for at the socket of each worker."""
-        self._pickled_jobs: dict[Job, bytes] = {}
+        self._workers: dict[WorkerProcess, None] = {}
+        self._unsent: set[WorkerProcess] = set()
+        """Workers with data that their sockets did not take yet."""
+        self._watched_for_room: set[WorkerProcess] = set()
+        """Workers whose sockets the selector also watches for room to write."""
 
-    def start(self, spec: WorkerSpec, place: Place | None) -> WorkerProcess:
-        """Start a process and send it the job, which is pickled once for all workers."""
-        if spec.job not in self._pickled_jobs:
-            try:
-                self._pickled_jobs[spec.job] = pickling.function_to_bytes(spec.job)
-            except Exception as error:
-                hint = "create what it captures (locks, connections, open files) inside the worker, in setup"
-                raise UnpicklableError(f"the function cannot be sent to workers: {error}", help=hint) from error
-        worker = WorkerProcess(self._pickled_jobs[spec.job], place, returns_unstarted=spec.returns_unstarted)
-        self._interests[worker] = selectors.EVENT_READ
+    def start(self, place: Place | None) -> WorkerProcess:
+        """Start a process, which waits for a job."""
+        worker = WorkerProcess(place, self._unsent)
+        self._workers[worker] = None
         self._selector.register(worker, selectors.EVENT_READ, worker)
         if worker.descriptor is not None:
             self._selector.register(worker.descriptor, selectors.EVENT_READ, worker)
@@ -51,11 +44,12 @@ class ProcessBackend:
 
     def wait(self, timeout: float | None) -> list[Event]:
         """Wait for messages and deaths. Sockets with unsent data are watched for room to write, too."""
-        for worker, interest in self._interests.items():
-            new_interest = selectors.EVENT_READ if worker.flush() else selectors.EVENT_READ | selectors.EVENT_WRITE
-            if new_interest != interest:
-                self._selector.modify(worker, new_interest, worker)
-                self._interests[worker] = new_interest
+        for worker in list(self._unsent):
+            worker.flush()
+        for worker in self._unsent ^ self._watched_for_room:
+            room = selectors.EVENT_WRITE if worker in self._unsent else 0
+            self._selector.modify(worker, selectors.EVENT_READ | room, worker)
+        self._watched_for_room = set(self._unsent)
         events: list[Event] = []
         dead: dict[WorkerProcess, None] = {}  # a set in order of arrival
         for key, _ in self._selector.select(timeout if hasattr(os, "pidfd_open") else _POLL_SECONDS):
@@ -65,7 +59,7 @@ class ProcessBackend:
             if is_closed or key.fileobj == worker.descriptor:
                 dead[worker] = None
         if not hasattr(os, "pidfd_open"):
-            dead.update((worker, None) for worker in self._interests if worker.process.poll() is not None)
+            dead.update((worker, None) for worker in self._workers if worker.process.poll() is not None)
         for worker in dead:
             events += worker.receive()[0]
             events.append(self._remove(worker))
@@ -75,16 +69,18 @@ class ProcessBackend:
         self._selector.unregister(worker)
         if worker.descriptor is not None:
             self._selector.unregister(worker.descriptor)
-        del self._interests[worker]
+        del self._workers[worker]
+        self._unsent.discard(worker)
+        self._watched_for_room.discard(worker)
         return worker.reap()
 
     def close(self, *, at_once: bool) -> None:
         """Kill all workers, or stop them and kill those that have not exited after two seconds."""
-        for worker in self._interests:
+        for worker in self._workers:
             worker.kill() if at_once else worker.stop()
         deadline = time.monotonic() + LEAVE_SECONDS
-        while self._interests and not at_once and (seconds_left := deadline - time.monotonic()) > 0:
+        while self._workers and not at_once and (seconds_left := deadline - time.monotonic()) > 0:
             self.wait(seconds_left)
-        for worker in list(self._interests):
+        for worker in list(self._workers):
             self._remove(worker)
         self._selector.close()

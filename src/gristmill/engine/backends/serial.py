@@ -22,17 +22,24 @@ class SerialWorker:
     name = "caller"
     pid = None
 
-    def __init__(self, spec: WorkerSpec, events: list[Event]) -> None:
-        self._spec = spec
+    def __init__(self, events: list[Event]) -> None:
         self._events = events
         self._waiting: list[Chunk] = []
         self._context = Context(lambda counts: self._events.append(Counts(self, counts)))
+        self._spec: WorkerSpec | None = None
+        self._extra_arguments: tuple[object, ...] = ()
+
+    def assign(self, spec: WorkerSpec | None) -> None:
+        self._spec = spec
+        if spec is None:
+            self._extra_arguments, self._context.state = (), None
+            return
         try:
             self._extra_arguments = spec.job.run_setup(self._context)
         except Exception as error:
-            events += [SetupFailed(self, CapturedError(error)), Died(self, "could not be set up")]
+            self._events += [SetupFailed(self, CapturedError(error)), Died(self, "could not be set up")]
         else:
-            events.append(Ready(self))
+            self._events.append(Ready(self))
 
     def send(self, chunk: Chunk) -> int:
         self._waiting.append(chunk)
@@ -40,7 +47,7 @@ class SerialWorker:
 
     def run_one_chunk(self) -> None:
         """Run the first chunk that waits, if there is one."""
-        if not self._waiting:
+        if not self._waiting or self._spec is None:
             return
         chunk = self._waiting.pop(0)
 
@@ -72,8 +79,8 @@ class SerialBackend:
         self._events: list[Event] = []
         self._workers: list[SerialWorker] = []
 
-    def start(self, spec: WorkerSpec, place: Place | None) -> SerialWorker:  # noqa: ARG002  (the caller is not pinned)
-        worker = SerialWorker(spec, self._events)
+    def start(self, place: Place | None) -> SerialWorker:  # noqa: ARG002  (the caller is not pinned)
+        worker = SerialWorker(self._events)
         self._workers.append(worker)
         return worker
 

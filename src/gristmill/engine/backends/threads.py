@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gristmill.engine.backend import Counts, Died, Ready, Results, SetupFailed
@@ -18,16 +19,23 @@ if TYPE_CHECKING:
     from gristmill.engine.worker.chunk import Chunk, ChunkResults
 
 
+@dataclass(frozen=True, slots=True)
+class _Assignment:
+    """A change of the job; None: to no job."""
+
+    spec: WorkerSpec | None
+
+
 class ThreadWorker:
     """One thread that runs chunks from its own queue."""
 
     pid = None
 
-    def __init__(self, name: str, spec: WorkerSpec, events: queue.SimpleQueue[Event]) -> None:
+    def __init__(self, name: str, events: queue.SimpleQueue[Event]) -> None:
         self.name = name
-        self._spec = spec
         self._events = events
-        self._chunks: queue.SimpleQueue[Chunk | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[Chunk | _Assignment | None] = queue.SimpleQueue()
+        """Chunks and jobs, in order; None to stop."""
         self._cancelled = threading.Event()
         # A daemon: an interrupted job must not wait for a function that never returns.
         self.thread = threading.Thread(target=self._serve, name=f"gristmill {name}", daemon=True)
@@ -37,34 +45,44 @@ class ThreadWorker:
         nesting.enter_worker_thread()
         try:
             context = Context(lambda counts: self._events.put(Counts(self, counts)))
-            try:
-                extra_arguments = self._spec.job.run_setup(context)
-            except BaseException as error:
-                self._events.put(SetupFailed(self, CapturedError(error)))
-                return
-            self._events.put(Ready(self))
-            while (chunk := self._chunks.get()) is not None and not self._cancelled.is_set():
-                self._run(chunk, extra_arguments, context)
+            spec: WorkerSpec | None = None
+            extra_arguments: tuple[object, ...] = ()
+            while (order := self._orders.get()) is not None and not self._cancelled.is_set():
+                if not isinstance(order, _Assignment):
+                    if spec is not None:
+                        self._run(order, spec, extra_arguments, context)
+                    continue
+                spec, extra_arguments, context.state = order.spec, (), None
+                if spec is not None:
+                    try:
+                        extra_arguments = spec.job.run_setup(context)
+                    except BaseException as error:
+                        self._events.put(SetupFailed(self, CapturedError(error)))
+                        return
+                    self._events.put(Ready(self))
         finally:
             nesting.leave_worker_thread()
             self._events.put(Died(self, "stopped"))
 
-    def _run(self, chunk: Chunk, extra_arguments: tuple[object, ...], context: Context) -> None:
+    def _run(self, chunk: Chunk, spec: WorkerSpec, extra_arguments: tuple[object, ...], context: Context) -> None:
         def emit(results: ChunkResults, *, last: bool) -> None:
             context.flush()
             self._events.put(Results(self, chunk.number, results, last, num_bytes=0))
 
         chunks.run_chunk(
-            self._spec.job.function,
+            spec.job.function,
             extra_arguments,
             chunk,
             emit,
-            returns_unstarted=self._spec.returns_unstarted,
+            returns_unstarted=spec.returns_unstarted,
             is_cancelled=self._cancelled.is_set,
         )
 
+    def assign(self, spec: WorkerSpec | None) -> None:
+        self._orders.put(_Assignment(spec))
+
     def send(self, chunk: Chunk) -> int:
-        self._chunks.put(chunk)
+        self._orders.put(chunk)
         return 0
 
     def current(self) -> None:
@@ -74,12 +92,12 @@ class ThreadWorker:
         return 0
 
     def stop(self) -> None:
-        self._chunks.put(None)
+        self._orders.put(None)
 
     def kill(self) -> None:
         """Let the thread start no further item. A running item cannot be ended."""
         self._cancelled.set()
-        self._chunks.put(None)
+        self._orders.put(None)
 
 
 class ThreadBackend:
@@ -91,8 +109,8 @@ class ThreadBackend:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._workers: list[ThreadWorker] = []
 
-    def start(self, spec: WorkerSpec, place: Place | None) -> ThreadWorker:  # noqa: ARG002  (threads are not pinned)
-        worker = ThreadWorker(f"thread {len(self._workers)}", spec, self._events)
+    def start(self, place: Place | None) -> ThreadWorker:  # noqa: ARG002  (threads are not pinned)
+        worker = ThreadWorker(f"thread {len(self._workers)}", self._events)
         self._workers.append(worker)
         return worker
 

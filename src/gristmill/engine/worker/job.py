@@ -17,14 +17,21 @@ _COUNTS_SECONDS = 0.25
 class Job:
     """A function and its set-up. Sent to each worker once."""
 
-    __slots__ = ("function", "setup", "takes_context")
+    __slots__ = ("function", "runs_user_code", "setup", "takes_context")
 
     def __init__(
-        self, function: Callable[..., Any], setup: Callable[[], Any] | None = None, *, takes_context: bool = False
+        self,
+        function: Callable[..., Any],
+        setup: Callable[[], Any] | None = None,
+        *,
+        takes_context: bool = False,
+        runs_user_code: bool = True,
     ) -> None:
         self.function = function
         self.setup = setup
         self.takes_context = takes_context
+        self.runs_user_code = runs_user_code
+        """Whether it may change the state of its process: its workers run nothing before it and nothing after it."""
 
     def run_setup(self, context: Context) -> tuple[Any, ...]:
         """Run the set-up and return the arguments that follow the item in each call."""

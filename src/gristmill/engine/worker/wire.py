@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gristmill.engine.worker.pickling import Buffer
 
 # Parent to worker.
-JOB, CHUNK, STOP = 1, 2, 3
+JOB, CHUNK, STOP, FORGET = 1, 2, 3, 4
 # Worker to parent.
 READY, SETUP_FAILED, RESULTS, COUNTS, UNDECODABLE = 11, 12, 13, 14, 15
 

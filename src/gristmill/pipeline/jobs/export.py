@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gristmill.core.errors import UsageError
 from gristmill.core.names import check_choice
+from gristmill.engine.parallel_run import make_pool
 from gristmill.engine.tasks import Task, run_tasks
 from gristmill.exports.formats import export_formats, find_export_format
 from gristmill.exports.layout import ExportSplit, ShardSlot, Targets
@@ -100,27 +101,41 @@ def export(
     export_format.check_dataset(manifest, folder)
     columns = _choose_columns(export_format, manifest, columns)
     slots = _select_shards(manifest, folder, split, source)
-    run = partial(run_tasks, workers=workers, backend=backend, retries=0, progress=progress)
-    if export_format.counts_tokens:
-        vocab_size = vocab_size or (manifest.tokenizer.vocab_size if manifest.tokenizer is not None else None)
-        slots, max_id = _measure_shards(slots, run, with_max=vocab_size is None)
-        vocab_size = vocab_size or max_id + 1
-    samples_schema = export_format.needs_typed_columns and manifest.format in JSON_SHARD_FORMATS
-    splits = [
-        ExportSplit(
-            name=name,
-            slots=split_slots,
-            manifest=manifest,
-            schema=sample_schema(split_slots, manifest.format) if samples_schema else manifest.schema.to_arrow(),
-            vocab_size=vocab_size or 0,
-            columns=columns,
+    is_built_in = type(export_format).__module__.startswith("gristmill.")
+    with make_pool("processes", keeps_workers=True) as pool:
+        run = partial(
+            run_tasks,
+            workers=workers,
+            backend=backend,
+            retries=0,
+            progress=progress,
+            pool=pool,
+            runs_user_code=not is_built_in,
         )
-        for name, split_slots in slots.items()
-    ]
-    if not splits:
-        raise UsageError(f"there is nothing to export in {folder}", help="run `gristmill inspect` to see what it holds")
-    layouts = {split.name: export_format.make_layout(split) for split in splits}
-    files, num_nan = _write_files(layouts, slots, prefix, run, suffix=export_format.folder_suffix, overwrite=overwrite)
+        if export_format.counts_tokens:
+            vocab_size = vocab_size or (manifest.tokenizer.vocab_size if manifest.tokenizer is not None else None)
+            slots, max_id = _measure_shards(slots, run, with_max=vocab_size is None)
+            vocab_size = vocab_size or max_id + 1
+        samples_schema = export_format.needs_typed_columns and manifest.format in JSON_SHARD_FORMATS
+        splits = [
+            ExportSplit(
+                name=name,
+                slots=split_slots,
+                manifest=manifest,
+                schema=sample_schema(split_slots, manifest.format) if samples_schema else manifest.schema.to_arrow(),
+                vocab_size=vocab_size or 0,
+                columns=columns,
+            )
+            for name, split_slots in slots.items()
+        ]
+        if not splits:
+            raise UsageError(
+                f"there is nothing to export in {folder}", help="run `gristmill inspect` to see what it holds"
+            )
+        layouts = {split.name: export_format.make_layout(split) for split in splits}
+        files, num_nan = _write_files(
+            layouts, slots, prefix, run, suffix=export_format.folder_suffix, overwrite=overwrite
+        )
     usage = [layout.usage(prefix) for layout in layouts.values()]
     notes = [] if export_format.shuffles_documents or source is not None else _describe_order(manifest, list(layouts))
     return ExportResult(files, {split.name: split.num_rows for split in splits}, usage, notes, num_nan)

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from gristmill.core.recipe import Recipe
     from gristmill.core.step import Step
     from gristmill.engine.pinning import Pin
+    from gristmill.engine.worker_pool import WorkerPool
     from gristmill.pipeline.planning.source_plan import SourcePlan
     from gristmill.pipeline.planning.units import UnitCut
     from gristmill.shards.tokenizer_snapshot import TokenizerSnapshot
@@ -163,6 +164,8 @@ def make_plan(
     tell: Callable[[str], object] = str,
     debug: bool = False,
     allowed_endpoints: Collection[str] = (),
+    pool: WorkerPool | None = None,
+    on_placement: Callable[[Placement, Location, int], object] | None = None,
 ) -> Plan:
     """Check a recipe against its files, and raise `UsageError` for whatever would fail later.
 
@@ -179,6 +182,9 @@ def make_plan(
         tell: Called with what is being done.
         debug: Do not call the user's functions again once they have raised.
         allowed_endpoints: Hosts that `storage_options` may name though the connection is not encrypted.
+        pool: The pool from which the plan takes the workers for its trials.
+        on_placement: Called with the place of the run, its output and the bytes of its input as soon as the files are
+            listed, so that workers can start while the plan is made.
     """
     choose_stores(recipe, allowed_endpoints)
     check_output_store(recipe.output, backend)
@@ -208,6 +214,8 @@ def make_plan(
         [(draft.read, draft.files) for draft in drafts],
         output,
     )
+    if on_placement is not None:
+        on_placement(placement, output, sum(file.num_bytes for draft in drafts for file in draft.files))
     if all(draft.writes_documents for draft in drafts):
         branches = unite_sources([draft.branch for draft in drafts], write)
         drafts = [replace(draft, branch=branch) for draft, branch in zip(drafts, branches, strict=True)]
@@ -219,6 +227,7 @@ def make_plan(
             # A sample of records from Python is in this process, where no worker finds it.
             apart=apart and not (spooled is None and draft.branch.name in reads),
             timeout=timeout,
+            pool=pool,
             tell=tell,
             debug=debug,
         )

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gristmill.core.records import QuarantinedRecord, SourceFile
     from gristmill.core.step import LocalStep
     from gristmill.engine.tasks import Context
+    from gristmill.engine.worker_pool import WorkerPool
     from gristmill.steps.read import Read
 
 OutcomeAndNotes = tuple["SampleOutcome", list[str]]
@@ -75,15 +76,20 @@ class SampleOutcome:
     """Mean size of each column of a record, as it is read and then after each step."""
 
 
-def try_sample(sample: SampleTrial, *, apart: bool, timeout: float | None = None) -> OutcomeAndNotes:
+def try_sample(
+    sample: SampleTrial, *, apart: bool, timeout: float | None = None, pool: WorkerPool | None = None
+) -> OutcomeAndNotes:
     """Adapt the steps to a sample, and collect notes for the user.
 
-    With `apart` the user's own code runs in a worker process. Untrusted templates always do.
+    With `apart` the user's own code runs in a worker process, from `pool` if there is one. Untrusted templates always
+    do.
     """
     result: OutcomeAndNotes
     if sample.template_names:
         sample = replace(sample, batch=sample.read_first_records())
-        result = run_with_limits(run_sample, sample, sample.template_names, steps=sample.steps, timeout=timeout)
+        result = run_with_limits(
+            run_sample, sample, sample.template_names, steps=sample.steps, timeout=timeout, pool=pool
+        )
         return result
     if not (apart and runs_user_code(sample.steps)):
         return run_sample(sample)
@@ -91,7 +97,7 @@ def try_sample(sample: SampleTrial, *, apart: bool, timeout: float | None = None
     seconds = timeout or _MAX_SECONDS
     try:
         [(_, result)] = run_tasks(
-            _run_sample_task, tasks, workers=1, timeout=seconds, retries=0, desc="sample", progress=False
+            _run_sample_task, tasks, workers=1, timeout=seconds, retries=0, desc="sample", progress=False, pool=pool
         )
     except (WorkerDiedError, OutOfMemoryError) as error:
         note = f"a sample record ends its worker: the run will find it and quarantine it ({error.message})"

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from gristmill.core.recipe import Recipe
     from gristmill.core.records import SourceFile
     from gristmill.core.step import Step
+    from gristmill.engine.worker_pool import WorkerPool
     from gristmill.pipeline.planning.inputs import Inputs
     from gristmill.steps.read import Read
     from gristmill.steps.write import Write
@@ -174,6 +175,7 @@ def plan_source(
     *,
     apart: bool,
     timeout: float | None,
+    pool: WorkerPool | None,
     tell: Callable[[str], object],
     debug: bool,
 ) -> SourcePlan:
@@ -197,7 +199,7 @@ def plan_source(
             stops=debug,
         )
         tell(f"planning: trying the steps on records of {branch.name}")
-        outcome, sample_notes = try_remembered_sample(trial, draft.files_hash, apart=apart, timeout=timeout)
+        outcome, sample_notes = try_remembered_sample(trial, draft.files_hash, apart=apart, timeout=timeout, pool=pool)
         stages = replace_steps(stages, outcome.steps)
         notes = [*draft.notes, *sample_notes]
         if tokenizer is not None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from gristmill.core.step import LocalStep
     from gristmill.engine.tasks import Context
+    from gristmill.engine.worker_pool import WorkerPool
 
 TRIAL_SECONDS = 30.0
 
@@ -32,6 +33,7 @@ def run_with_limits(
     *,
     steps: Iterable[LocalStep] = (),
     timeout: float | None = None,
+    pool: WorkerPool | None = None,
 ) -> Any:
     """Call `function(argument)` in a worker, and return its result.
 
@@ -41,6 +43,7 @@ def run_with_limits(
         template: The name of the template, for messages.
         steps: The steps that the function will load.
         timeout: Seconds for the call; None: `TRIAL_SECONDS`.
+        pool: The pool that the worker is taken from; None: it is started for this call.
 
     Raises:
         UsageError: The template took more time or memory than it may, or ended the worker.
@@ -57,6 +60,7 @@ def run_with_limits(
             max_growth_bytes=MAX_GROWTH_BYTES,
             desc="trial",
             progress=False,
+            pool=pool,
         )
     except UsageError as error:  # raised again without the engine's notes on tasks: it is about the recipe
         raise UsageError(error.message, help=error.help, **error.context) from None

@@ -17,11 +17,10 @@ from gristmill.core.quantities import format_count
 from gristmill.engine.parallel_run import IN_PROCESS_BACKENDS, choose_num_workers
 from gristmill.engine.tasks import Stopwatch, run_tasks
 from gristmill.pipeline.planning.units import UnitCut
-from gristmill.pipeline.stages.join import JoinTask, run_join
 from gristmill.pipeline.stages.poison import find_poison
-from gristmill.pipeline.stages.slice_run import run_slice
 from gristmill.pipeline.stages.slice_task import SliceResult
 from gristmill.pipeline.stages.stage_context import set_up_worker
+from gristmill.pipeline.stages.unit_task_run import run_unit_task
 from gristmill.pipeline.stages.unit_tasks import CutChooser, UnitTasks
 from gristmill.pipeline.stages.unpack import UnpackResult
 from gristmill.pipeline.work_folder import work_path
@@ -34,7 +33,8 @@ if TYPE_CHECKING:
 
     import msgspec
 
-    from gristmill.engine.tasks import Context, NotReady, Task
+    from gristmill.engine.tasks import NotReady, Task
+    from gristmill.engine.worker_pool import WorkerPool
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.pipeline.stages.options import RunOptions
     from gristmill.pipeline.stages.receipts import Receipts
@@ -50,9 +50,12 @@ _log = logging.getLogger("gristmill")
 class StageRunner:
     """Runs tasks, and keeps the receipts of one output folder."""
 
-    def __init__(self, plan: Plan, options: RunOptions, receipts: Receipts, finished: Receipts) -> None:
+    def __init__(
+        self, plan: Plan, options: RunOptions, receipts: Receipts, finished: Receipts, pool: WorkerPool | None = None
+    ) -> None:
         self._plan = plan
         self._options = options
+        self._pool = pool
         self._receipts = receipts
         self._finished = finished
         """Receipts of the dataset that is being updated, whose files are reused where they are still valid."""
@@ -152,12 +155,15 @@ class StageRunner:
         *,
         num_bytes: int = 0,
     ) -> Iterator[tuple[Task, Any]]:
+        runs_steps = function is run_unit_task
+        is_built_in = function.__module__.startswith("gristmill.")
+        context = stage if runs_steps or not is_built_in else stage.without_steps()
         return run_tasks(
             function,
             tasks,
             workers=options.workers,
             backend=options.backend,
-            setup=partial(set_up_worker, stage, loads=function is run_unit_task),
+            setup=partial(set_up_worker, context, loads=runs_steps),
             timeout=options.timeout,
             retries=options.retries,
             pin=options.pin,
@@ -168,6 +174,8 @@ class StageRunner:
             monitor=options.monitor,
             stopwatch=self.stopwatch,
             events=options.events,
+            pool=self._pool,
+            runs_user_code=bool(self._plan.plugins) or not is_built_in or context.runs_user_code,
         )
 
     def find_receipt(self, name: str, kind: type[T]) -> T | None:
@@ -205,11 +213,6 @@ class _StageReceipts:
     def check_files(self, name: str, result: SliceResult) -> None:
         if not has_its_files(self._runner.files, result):
             raise _make_lost_files_error(f"{work_path(name)}*")
-
-
-def run_unit_task(task: Task, context: Context) -> SliceResult | None:
-    """Run a task of a unit: a `SliceTask` or a `JoinTask`; `context.state` is the `LoadedContext`."""
-    return run_join(task, context) if isinstance(task.payload, JoinTask) else run_slice(task, context)
 
 
 class StageResults:

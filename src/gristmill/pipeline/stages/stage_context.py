@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
 
 from gristmill.core.recipe import runs_user_code
 from gristmill.core.step import link_counting_kernels
 from gristmill.engine.worker import nesting
+from gristmill.runtime.loaded_content import forget_content
 from gristmill.runtime.pandas_free import block_pandas_import
 from gristmill.storage.stores.options import choose_options, list_chosen_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    import pyarrow as pa
+    from typing import Self
 
     from gristmill.core.records import QuarantinedRecord, StepResult
     from gristmill.core.step import LocalStep, StepKernel
@@ -63,6 +65,16 @@ class StageContext:
     watch: StepWatch | None
     storage: Mapping[str, StorageOptions] = field(default_factory=list_chosen_options)
     """How the buckets of the recipe are reached."""
+    needed_content: frozenset[str] = frozenset()
+    """What workers keep loaded when this stage begins: the content that its steps or those of later stages load."""
+
+    @property
+    def runs_user_code(self) -> bool:
+        return any(runs_user_code(source.steps) for source in self.sources.values())
+
+    def without_steps(self) -> Self:
+        """Return the context for tasks that run no steps: their workers then need not import code of the user."""
+        return replace(self, sources={name: replace(source, steps=()) for name, source in self.sources.items()})
 
     @property
     def runs_untrusted_templates(self) -> bool:
@@ -95,6 +107,8 @@ def set_up_worker(stage: StageContext, *, loads: bool) -> StageContext | LoadedC
         choose_options(bucket, options)
     if nesting.is_worker_process():
         logging.getLogger("gristmill.kernels").setLevel(logging.ERROR)  # the parent has logged all of it
-    if nesting.is_worker_process() and not any(runs_user_code(source.steps) for source in stage.sources.values()):
+        forget_content(needed=stage.needed_content)
+        pa.default_memory_pool().release_unused()  # of the stage before
+    if nesting.is_worker_process() and not stage.runs_user_code:
         block_pandas_import()
     return stage.load() if loads else stage

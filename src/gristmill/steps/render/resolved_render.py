@@ -81,6 +81,10 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
         return () if self.keeps_chat else tuple(sorted(CHAT_FIELDS))
 
     @property
+    def loaded_content(self) -> tuple[str, ...]:
+        return () if self.files is None else (self.files.content,)
+
+    @property
     def untrusted_template(self) -> str:
         return "" if self.template.is_built_in else self.template.name
 

@@ -63,6 +63,10 @@ class ResolvedTokenize(LocalStep, tag="tokenize", frozen=True, kw_only=True):
             msgspec.structs.force_setattr(self, name, value)
 
     @property
+    def loaded_content(self) -> tuple[str, ...]:
+        return (self.content,)
+
+    @property
     def specials_as_text(self) -> bool:
         return self.special_tokens_in_text != AS_TOKEN
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gristmill.text.language_id.model_file import find_model, load_model
+from gristmill.runtime.loaded_content import load_once
+from gristmill.text.language_id.model_file import find_model, hash_model, load_model
 from gristmill.text.language_id.tree import choose_labels
 from gristmill.text.language_id.word_sums import add_texts
 
@@ -118,10 +118,10 @@ def choose_pieces(offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArra
     return begins, ends, owners
 
 
-@cache
 def load_identifier() -> LanguageIdentifier:
     """Load the installed model; 50 ms at the first call."""
-    return LanguageIdentifier(find_model())
+    path = find_model()
+    return load_once("language model", hash_model(path), None, lambda: LanguageIdentifier(path), max_kept=1)
 
 
 def _allocate_lines(num_rows: int, num_columns: int) -> NDArray[np.int32]:

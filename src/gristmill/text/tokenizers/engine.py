@@ -7,18 +7,17 @@ tokens begin and end a document.
 
 from __future__ import annotations
 
-from functools import cached_property, lru_cache
+from functools import cached_property
 from importlib import import_module
 from threading import get_ident
 from typing import TYPE_CHECKING, ClassVar
 
-import msgspec
 import pyarrow as pa
 
 from gristmill.core.names import check_choice
+from gristmill.runtime.loaded_content import forget_content, load_once
 from gristmill.storage.installed_versions import find_version
 from gristmill.text.tokenizers.facts import TokenizerFacts, read_facts
-from gristmill.text.tokenizers.files import TokenizerFiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,12 +25,16 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from gristmill.text.tokenizers.files import TokenizerFiles
+
 REFERENCE = "tokenizers"
 FAST = "fastokens"
 ENGINES = {
     REFERENCE: ("gristmill.text.tokenizers.reference", "ReferenceEngine"),
     FAST: ("gristmill.text.tokenizers.fast", "FastEngine"),
 }
+_KIND = "tokenizer"
+_MAX_KEPT = 2
 
 
 class Engine:
@@ -101,22 +104,21 @@ def load_engine(files: TokenizerFiles, engine: str = REFERENCE, *, specials_as_t
         UsageError: The files are no tokenizer, or not one that this engine can run.
     """
     check_choice("engine", engine, ENGINES)
+
+    def load() -> Engine:
+        module, name = ENGINES[engine]
+        loaded: Engine = getattr(import_module(module), name)(files, specials_as_text=specials_as_text)
+        return loaded
+
     # A tokenizer of 150,000 tokens takes a second to load, and a plan needs it several times. Threads do not share one:
     # they would wait for each other.
-    return _load_cached(msgspec.json.encode(files), engine, specials_as_text, get_ident())
-
-
-@lru_cache(maxsize=2)
-def _load_cached(encoded_files: bytes, engine: str, specials_as_text: bool, _thread: int) -> Engine:  # noqa: FBT001
-    module, name = ENGINES[engine]
-    files = msgspec.json.decode(encoded_files, type=TokenizerFiles)
-    loaded: Engine = getattr(import_module(module), name)(files, specials_as_text=specials_as_text)
-    return loaded
+    form = engine, specials_as_text, get_ident()
+    return load_once(_KIND, files.content, form, load, max_kept=_MAX_KEPT)
 
 
 def clear_engine_cache() -> None:
     """Free the memory of cached engines."""
-    _load_cached.cache_clear()
+    forget_content([_KIND], needed=())
 
 
 def engine_version(engine: str) -> str:

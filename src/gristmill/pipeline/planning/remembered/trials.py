@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gristmill.core.step import LocalStep
+    from gristmill.engine.worker_pool import WorkerPool
     from gristmill.pipeline.planning.sample import OutcomeAndNotes, SampleTrial
 
 _KIND = "trial"
@@ -34,7 +35,12 @@ class _StoredTrial(msgspec.Struct):
 
 
 def try_remembered_sample(
-    sample: SampleTrial, files_hash: str | None, *, apart: bool, timeout: float | None
+    sample: SampleTrial,
+    files_hash: str | None,
+    *,
+    apart: bool,
+    timeout: float | None,
+    pool: WorkerPool | None = None,
 ) -> OutcomeAndNotes:
     """Like `try_sample`, but recall a trial of the same steps on the same files. `files_hash` is from `hash_files`."""
     key = _describe_trial(sample, files_hash) if files_hash is not None else None
@@ -42,7 +48,7 @@ def try_remembered_sample(
         result = _unpack(stored, sample.steps)
         if result is not None:
             return result
-    result = outcome, notes = try_sample(sample, apart=apart, timeout=timeout)
+    result = outcome, notes = try_sample(sample, apart=apart, timeout=timeout, pool=pool)
     if key is not None and outcome.column_bytes:  # else no record went through the steps
         stored = _pack(outcome, notes, sample.steps)
         if stored is not None and _unpack(stored, sample.steps) == result:
