@@ -148,7 +148,8 @@ def extend_sandbox(sandbox: Any) -> Any:
                 raise GiveUp("==")
             if any(texts) or left is right:
                 return left is right  # a text equals nothing but a text
-            if type(left) is not type(right) or len(left) != len(right):
+            kinds = [dict if type(side) is OrderlessDict else type(side) for side in (left, right)]
+            if kinds[0] is not kinds[1] or len(left) != len(right):
                 return False  # both are plain or containers, and one of them is a container
             raise GiveUp("==")
 
