@@ -13,17 +13,13 @@ from gristmill.text.chats.tracing.template_tracer import TRACE_HELP
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gristmill.text.chats import ExampleMaker, FilledRecord, RenderedRecord
+    from gristmill.text.chats import ExampleMaker, RecordPlan, RenderedRecord
 
 _SHOWN_CHARS = 200
 
 
 def compare_filled(
-    maker: ExampleMaker,
-    chat: tuple[tuple[str, ...], list[str]],
-    filled: FilledRecord,
-    *,
-    may_hold_literals: bool,
+    maker: ExampleMaker, chat: tuple[tuple[str, ...], list[str]], plan: RecordPlan, pieces: list[bytes]
 ) -> None:
     """Compare the example that a plan has filled in with the one that is made with Jinja.
 
@@ -32,10 +28,10 @@ def compare_filled(
     """
     record = {"messages": [{"role": role, "content": content} for role, content in zip(*chat, strict=True)]}
     with maker.without_tracing():
-        rendered = _describe(lambda: maker.make(record, may_hold_literals=may_hold_literals))
-    *trained, last_answer = filled.places
-    example = (b"".join(filled.pieces), trained, list[int](), last_answer)
-    if rendered != ([example], list[str](), filled.plan.counts):
+        rendered = _describe(lambda: maker.make(record))
+    *trained, last_answer = plan.find_places(pieces)
+    example = (b"".join(pieces), trained, list[int](), last_answer)
+    if rendered != ([example], list[str](), plan.counts):
         _raise_difference(repr(record), repr(rendered), repr(example))
 
 

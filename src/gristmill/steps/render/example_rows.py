@@ -15,11 +15,11 @@ from gristmill.core.records import LITERALS, NUM_TOKENS, ORIGIN, ORIGIN_TYPE, TE
 from gristmill.text.chats import NotAChat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
-    from gristmill.text.chats import Example, FilledRecord, RenderedRecord
+    from gristmill.text.chats import Example, RecordPlan, RenderedRecord
 
 PROMPT = "prompt"
 """The column with the text before the last answer."""
@@ -33,37 +33,42 @@ class ExampleRows:
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
         self._sources: list[int] = []
-        self._parts: list[int] = []
+        """For each example the row of its record."""
         self._pieces: list[bytes] = []
-        self._sizes: list[int] = []
+        self._num_pieces: list[int] = []
+        self._filled: dict[RecordPlan, list[int]] = {}
+        """The examples that each plan has filled in: their places are computed at the end, for all at once."""
+        self._made: list[int] = []
+        """The other examples: their places are known."""
+        self._parts: list[int] = []
+        self._prompts: list[int] = []
         self._places: dict[str, list[int]] = {TRAINED: [], LITERALS: []}
         self._num_places: dict[str, list[int]] = {TRAINED: [], LITERALS: []}
-        self._prompts: list[int] = []
 
     def add(self, row: int, rendered: RenderedRecord) -> None:
         """Add the examples of a record. Raises `NotAChat` if a text cannot be written in UTF-8; then none is added."""
         encoded = [encode_example(example) for example in rendered.examples]
         for part, (text, trained, literals, answer) in enumerate(encoded):
+            self._made.append(len(self._sources))
             self._sources.append(row)
             self._parts.append(part)
             self._pieces.append(text)
-            self._sizes.append(len(text))
+            self._num_pieces.append(1)
             for name, places in ((TRAINED, trained), (LITERALS, literals)):
                 self._places[name] += places
                 self._num_places[name].append(len(places))
             self._prompts.append(answer)
 
-    def add_filled(self, row: int, filled: FilledRecord) -> None:
+    def add_filled(self, row: int, plan: RecordPlan, pieces: list[bytes]) -> None:
         """Add the one example of a record that a plan has filled in."""
+        self._filled.setdefault(plan, []).append(len(self._sources))
         self._sources.append(row)
-        self._parts.append(0)
-        self._pieces += filled.pieces
-        self._sizes.append(filled.num_bytes)
-        *trained, answer = filled.places
-        self._places[TRAINED] += trained
-        self._num_places[TRAINED].append(len(trained))
-        self._num_places[LITERALS].append(0)
-        self._prompts.append(answer)
+        self._pieces += pieces
+        self._num_pieces.append(len(pieces))
+
+    def count_filled(self) -> Iterator[tuple[RecordPlan, int]]:
+        """Count the records that each plan has filled in."""
+        return ((plan, len(examples)) for plan, examples in self._filled.items())
 
     def to_batch(
         self, batch: pa.RecordBatch, count_tokens: Callable[[pa.Array], NDArray[np.int64]] | None = None
@@ -71,14 +76,18 @@ class ExampleRows:
         """Make the batch of the examples; `batch` has the records that they came from."""
         rows = pa.array(self._sources, pa.int64())
         data = b"".join(self._pieces)
-        ends = _sum_up(self._sizes)
-        borders = ends[:-1] + np.array(self._prompts, dtype=np.int64)  # between a prompt and its completion
+        piece_starts = _sum_up(map(len, self._pieces), len(self._pieces))
+        first_pieces = _sum_up(self._num_pieces, len(self._sources))
+        ends = piece_starts[first_pieces]
+        places, prompts = self._compute_places(piece_starts, first_pieces)
+        borders = ends[:-1] + prompts  # between a prompt and its completion
         columns: dict[str, pa.Array] = {}
         for name in self._schema.names:
-            if name in self._places:
-                places = pa.array(np.array(self._places[name], dtype=np.int64))
-                offsets = pa.array(_sum_up(self._num_places[name]).astype(np.int32))
-                columns[name] = pa.ListArray.from_arrays(offsets, places, type=self._schema.field(name).type)
+            if name in places:
+                offsets, values = places[name]
+                columns[name] = pa.ListArray.from_arrays(
+                    pa.array(offsets.astype(np.int32)), pa.array(values), type=self._schema.field(name).type
+                )
             elif name == TEXT:
                 columns[name] = _make_texts(ends, data)
             elif name == NUM_TOKENS and count_tokens is not None:
@@ -93,11 +102,46 @@ class ExampleRows:
                 columns[name] = batch.column(name).take(rows)
         return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
 
+    def _compute_places(
+        self, piece_starts: NDArray[np.int64], first_pieces: NDArray[np.int64]
+    ) -> tuple[dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]], NDArray[np.int64]]:
+        """Compute for each column of places its offsets and values; and where the last answer of each example begins.
+
+        A plan says that a place is, for example, 7 bytes behind the start of piece 2 of its examples.
+        """
+        num_examples = len(self._sources)
+        prompts = np.zeros(num_examples, dtype=np.int64)
+        prompts[self._made] = self._prompts
+        places: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        for name, made in self._places.items():
+            num_places = np.zeros(num_examples, dtype=np.int64)
+            num_places[self._made] = self._num_places[name]
+            if name == TRAINED:
+                for plan, example_list in self._filled.items():
+                    num_places[example_list] = len(plan.offsets_of_places) - 1
+            offsets = _sum_up(num_places, num_examples)
+            values = np.zeros(offsets[-1], dtype=np.int64)
+            is_made = np.zeros(num_examples, dtype=bool)
+            is_made[self._made] = True
+            values[np.repeat(is_made, num_places)] = made
+            places[name] = offsets, values
+        offsets, values = places[TRAINED]
+        for plan, example_list in self._filled.items():
+            examples = np.array(example_list, dtype=np.int64)
+            firsts = first_pieces[examples]
+            by_piece = piece_starts[firsts[:, None] + np.array(plan.pieces_of_places)]
+            in_bytes = by_piece - piece_starts[firsts][:, None] + np.array(plan.offsets_of_places)
+            values[offsets[examples][:, None] + np.arange(in_bytes.shape[1] - 1)] = in_bytes[:, :-1]
+            prompts[examples] = in_bytes[:, -1]
+        return places, prompts
+
     def _make_origins(self, origins: pa.StructArray) -> pa.StructArray:
         """Return the origins of examples: several examples of one record are its parts."""
         if not any(self._parts):
             return origins
-        parts = pc.add(origins.field("part"), pa.array(self._parts, pa.uint32()))
+        parts_of_records = np.zeros(len(self._sources), dtype=np.uint32)
+        parts_of_records[self._made] = self._parts
+        parts = pc.add(origins.field("part"), pa.array(parts_of_records))
         fields = [origins.field("file"), origins.field("position"), parts]
         return pa.StructArray.from_arrays(fields, fields=list(ORIGIN_TYPE))
 
@@ -132,8 +176,11 @@ def encode_example(example: Example) -> tuple[bytes, list[int], list[int], int]:
     )
 
 
-def _sum_up(sizes: Sequence[int]) -> NDArray[np.int64]:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(sizes, dtype=np.int64))])
+def _sum_up(sizes: Iterable[int] | NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """Sum up sizes to offsets, from 0 on."""
+    offsets = np.zeros(count + 1, dtype=np.int64)
+    np.cumsum(np.fromiter(sizes, np.int64, count), out=offsets[1:])
+    return offsets
 
 
 def _make_texts(offsets: NDArray[np.int64], data: bytes) -> pa.LargeStringArray:
@@ -145,4 +192,4 @@ def _make_texts(offsets: NDArray[np.int64], data: bytes) -> pa.LargeStringArray:
 
 def _cut_texts(data: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> pa.LargeStringArray:
     pieces = [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
-    return _make_texts(_sum_up([len(piece) for piece in pieces]), b"".join(pieces))
+    return _make_texts(_sum_up(map(len, pieces), len(pieces)), b"".join(pieces))

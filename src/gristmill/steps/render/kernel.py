@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import nullcontext
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.errors import ParityError
 from gristmill.core.records import ORIGIN, RECORD, TEXT_TYPE, QuarantinedRecord, StepResult
@@ -32,9 +31,10 @@ from gristmill.text.tokenizers import SpecialLiterals
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
-    from gristmill.text.chats import ExampleMaker, RecordPlan
+    from gristmill.text.chats import ExampleMaker
     from gristmill.text.chats.template_limits import TemplateLimits
 
 
@@ -59,10 +59,10 @@ class RenderKernel:
         self._count_tokens = count_tokens
         self._decoder = PlainChatDecoder(maker.options)
         self._plans = RecordPlans(maker) if maker.usual_finder.template.tracer is not None else None
-        self._literals = SpecialLiterals(special_tokens)
         # A JSON line may hold a token without its letters: by escapes, or in content parts that are joined later.
         is_escaped = any(character < " " or character in '\\"' for token in special_tokens for character in token)
-        self._hiding = ("\\", '"type"') if is_escaped else ("\\u", "\\/", '"type"')
+        hiding = ("\\", '"type"') if is_escaped else ("\\u", "\\/", '"type"')
+        self._suspicious = SpecialLiterals((*special_tokens, *hiding))
 
     def begin_cell(self) -> None:
         """Do nothing: no record depends on an earlier one."""
@@ -73,7 +73,7 @@ class RenderKernel:
 
     def _apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
         schema = self._output_schema(batch.schema)
-        suspects = self._may_hold_literals(batch).tolist()
+        suspects = _SuspectRows(batch, self._suspicious)
         compared = self._choose_compared(batch, seed).tolist()
         has_lines = RECORD in batch.schema.names
         is_decoded = not has_lines or has_text_beside(batch.schema)
@@ -82,9 +82,8 @@ class RenderKernel:
         quarantined: list[QuarantinedRecord] = []
         dropped: Counter[str] = Counter()
         counters: Counter[str] = Counter()
-        num_filled: Counter[RecordPlan] = Counter()
         created = 0
-        for row, (record, is_suspect, is_compared) in enumerate(zip(records, suspects, compared, strict=True)):
+        for row, (record, is_compared) in enumerate(zip(records, compared, strict=True)):
             if self._limits is not None:
                 self._limits.restart()
             try:
@@ -98,20 +97,20 @@ class RenderKernel:
                         record = _without_nulls(record)  # noqa: PLW2901
                     chat = self._decoder.read(record) if self._plans is not None else None
                 if chat is not None and self._plans is not None:
-                    filled = self._plans.fill(*chat, may_hold_literals=is_suspect)
+                    filled = self._plans.fill(*chat)
                     if filled is not None:
-                        if is_compared or filled.plan.num_compared < NUM_COMPARED:
-                            filled.plan.num_compared += 1
-                            compare_filled(self.maker, chat, filled, may_hold_literals=is_suspect)
-                        rows.add_filled(row, filled)
-                        num_filled[filled.plan] += 1
+                        plan, pieces = filled
+                        if is_compared or plan.num_compared < NUM_COMPARED:
+                            plan.num_compared += 1
+                            compare_filled(self.maker, chat, plan, pieces)
+                        rows.add_filled(row, plan, pieces)
                         continue
                 if type(record) is bytes:
                     record = decode_record(record)  # noqa: PLW2901
                 if is_compared:
-                    rendered = make_both_ways(self.maker, record, may_hold_literals=is_suspect)
+                    rendered = make_both_ways(self.maker, record, may_hold_literals=suspects.has(row))
                 else:
-                    rendered = self.maker.make(record, may_hold_literals=is_suspect)
+                    rendered = self.maker.make(record, may_hold_literals=suspects.has(row))
                 rows.add(row, rendered)
             except NotAChat as problem:
                 quarantined.append(quarantine_row(batch, row, problem.reason, problem.message))
@@ -128,7 +127,7 @@ class RenderKernel:
             dropped.update(rendered.dropped)
             for name, count in rendered.counts:
                 counters[name] += count
-        for plan, num_records in num_filled.items():
+        for plan, num_records in rows.count_filled():
             for name, count in plan.counts:
                 counters[name] += count * num_records
         texts = rows.to_batch(batch, self._count_tokens)
@@ -141,14 +140,22 @@ class RenderKernel:
         hashes = hash_origins(seed, "render/parity", batch.column(ORIGIN))
         return hashes < np.uint64(hash_bound(COMPARED_SHARE))
 
-    def _may_hold_literals(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
-        """For each row whether a special token may be written in it: visible in the raw line, or hidden by escapes."""
-        if RECORD not in batch.schema.names:
-            return np.ones(batch.num_rows, dtype=bool)
-        lines = batch.column(RECORD).cast(TEXT_TYPE)
-        is_suspect: NDArray[np.bool_] = self._literals.count(lines) > 0
-        for sign in self._hiding:
-            is_suspect |= pc.match_substring(lines, sign).to_numpy(zero_copy_only=False).astype(bool)
+
+class _SuspectRows:
+    """The records that may hold a special token, visible in the raw line or hidden by escapes. Found when asked for."""
+
+    def __init__(self, batch: pa.RecordBatch, suspicious: SpecialLiterals) -> None:
+        self._batch = batch
+        self._suspicious = suspicious
+
+    def has(self, row: int) -> bool:
+        return self._is_suspect is None or bool(self._is_suspect[row])
+
+    @cached_property
+    def _is_suspect(self) -> NDArray[np.bool_] | None:
+        if RECORD not in self._batch.schema.names:
+            return None
+        is_suspect: NDArray[np.bool_] = self._suspicious.count(self._batch.column(RECORD).cast(TEXT_TYPE)) > 0
         return is_suspect
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gristmill.text.chats.check_template import TemplateProblem, TemplateReport
     from gristmill.text.chats.example_maker import ExampleMaker
     from gristmill.text.chats.find_template import FoundTemplate, find_unknown_tokens
-    from gristmill.text.chats.record_plan import FilledRecord, RecordPlan, RecordPlans
+    from gristmill.text.chats.record_plan import RecordPlan, RecordPlans
     from gristmill.text.chats.rendered_record import Example, RenderedRecord
     from gristmill.text.chats.shapes import (
         MESSAGES,
@@ -39,7 +39,6 @@ __all__ = [
     "Conversation",
     "Example",
     "ExampleMaker",
-    "FilledRecord",
     "FoundTemplate",
     "LastNotAssistant",
     "NotAChat",
@@ -68,7 +67,6 @@ _HOMES = {
     "Conversation": "gristmill.text.chats.shapes",
     "Example": "gristmill.text.chats.rendered_record",
     "ExampleMaker": "gristmill.text.chats.example_maker",
-    "FilledRecord": "gristmill.text.chats.record_plan",
     "FoundTemplate": "gristmill.text.chats.find_template",
     "LastNotAssistant": "gristmill.text.chats.chat_options",
     "NotAChat": "gristmill.text.chats.shapes",

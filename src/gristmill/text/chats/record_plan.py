@@ -10,7 +10,8 @@ of a record say. All three come from one real record, made into an example in th
     counts    found_by_sentinels: 1                       the same for every such record
 
 Contents that could change this (blank ones, answers that begin like reasoning or with what a prompt holds) take the
-usual way. About 3 µs for a short chat, and 0.3 µs for each further message.
+usual way. About 2 µs for a short chat, and 0.3 µs for each further message. Places are computed for all records of a
+batch at once (`steps/render/example_rows.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from itertools import accumulate
-from operator import add, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gristmill.text.chats.chat_options import SPLIT_ALWAYS, TRAIN_ALL
@@ -26,7 +26,7 @@ from gristmill.text.chats.shapes import ASSISTANT, ROLES, NotAChat
 from gristmill.text.chats.tracing.template_tracer import MAX_MESSAGES, MAX_PLANS_PER_OUTLINE, MIN_OCCURRENCES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from gristmill.text.chats.answers.skeletons import Skeleton
     from gristmill.text.chats.chat_options import ChatOptions
@@ -34,20 +34,11 @@ if TYPE_CHECKING:
     from gristmill.text.chats.rendered_record import Example, RenderedRecord
     from gristmill.text.chats.tracing.text_plan import TextPlan
 
-_MAY_REASON = re.compile(r"\s*[<\[]").match
+_MAY_REASON = re.compile(r"\s*[<\[][\w:]{1,40}[>\]]").match
+"""A tag that answers with reasoning begin with (`find_reasoning`)."""
+_SPACES_AND_BRACKETS = frozenset((*"<[", *filter(str.isspace, map(chr, range(0x3001)))))
 _MAX_ROLES = 4096
 _MAX_FAILURES = 3
-
-
-class FilledRecord(NamedTuple):
-    """The example of one record."""
-
-    plan: RecordPlan
-    pieces: list[bytes]
-    """The text, in pieces."""
-    num_bytes: int
-    places: list[int]
-    """Where trained ranges begin and end, in bytes; then where the last answer begins."""
 
 
 class RecordPlan:
@@ -62,13 +53,15 @@ class RecordPlan:
         self._strips = any(stripped)
         self._stripped = stripped
         self._refused_starts = example.refused_starts
-        self._get_starts: Callable[[list[int]], tuple[int, ...]] = itemgetter(*example.pieces, -1)
-        self._offsets = (*example.offsets, 0)
+        self.pieces_of_places = example.pieces
+        """For each place where a trained range begins or ends, and then for the start of the last answer, the index of
+        the piece from whose start it is counted."""
+        self.offsets_of_places = example.offsets
         self.counts = example.counts
         self.num_compared = 0
 
-    def fill(self, contents: list[str]) -> FilledRecord | None:
-        """Fill in the contents of a record; None if it does not meet the guards."""
+    def fill(self, contents: list[str]) -> list[bytes] | None:
+        """Return the example of a record in pieces; None if the record does not meet the guards."""
         if self._are_guards_met is not None and self._are_guards_met(contents) is None:
             return None
         if self._strips:
@@ -84,9 +77,13 @@ class RecordPlan:
             pieces[1::2] = map(str.encode, contents)
         except UnicodeEncodeError:  # a lone surrogate: reported in the usual way
             return None
+        return pieces
+
+    def find_places(self, pieces: Sequence[bytes]) -> list[int]:
+        """Find where trained ranges begin and end in an example, in bytes; then where the last answer begins."""
         starts = list(accumulate(map(len, pieces), initial=0))
-        *places, num_bytes = map(add, self._get_starts(starts), self._offsets)
-        return FilledRecord(self, pieces, num_bytes, places)
+        places = zip(self.pieces_of_places, self.offsets_of_places, strict=True)
+        return [starts[piece] + offset for piece, offset in places]
 
 
 class RecordPlans:
@@ -103,33 +100,36 @@ class RecordPlans:
             options.append_eos or options.split_turns == SPLIT_ALWAYS or maker.usual_finder.template.tracer is None
         )
 
-    def fill(self, roles: tuple[str, ...], contents: list[str], *, may_hold_literals: bool) -> FilledRecord | None:
-        """Make the example of a chat that has only roles and contents; None if it takes the usual way."""
+    def fill(self, roles: tuple[str, ...], contents: list[str]) -> tuple[RecordPlan, list[bytes]] | None:
+        """Make the example of a chat that has only roles and contents, in pieces; None if it takes the usual way."""
         known = self._by_roles.get(roles)
         if known is None:
             known = self._add_roles(roles)
         if known is None or not all(contents) or any(map(str.isspace, contents)):
             return None
-        if may_hold_literals and self._maker.literals.occur_in(contents):
-            return None
         for message in known.answers:
-            if _MAY_REASON(contents[message]):
+            text = contents[message]
+            if text[0] in _SPACES_AND_BRACKETS and _MAY_REASON(text):
                 return None
+        if self._maker.literals.occur_in(contents):
+            return None
         for index, plan in enumerate(known.plans):
-            filled = plan.fill(contents)
-            if filled is not None:
+            pieces = plan.fill(contents)
+            if pieces is not None:
                 if index:
                     known.plans.insert(0, known.plans.pop(index))
-                return filled if self._fits(filled) else None
+                return (plan, pieces) if self._fits(pieces) else None
         new_plan = self._make_plan(known, roles, contents)
-        filled = new_plan.fill(contents) if new_plan is not None else None
-        return filled if filled is not None and self._fits(filled) else None
+        pieces = new_plan.fill(contents) if new_plan is not None else None
+        if new_plan is None or pieces is None or not self._fits(pieces):
+            return None
+        return new_plan, pieces
 
-    def _fits(self, filled: FilledRecord) -> bool:
+    def _fits(self, pieces: list[bytes]) -> bool:
         max_tokens, count_tokens = self._maker.options.max_tokens, self._maker.count_tokens
-        if max_tokens is None or count_tokens is None or filled.num_bytes < max_tokens:
+        if max_tokens is None or count_tokens is None or sum(map(len, pieces)) < max_tokens:
             return True
-        return count_tokens(b"".join(filled.pieces).decode()) <= max_tokens
+        return count_tokens(b"".join(pieces).decode()) <= max_tokens
 
     def _add_roles(self, roles: tuple[str, ...]) -> _KnownRoles | None:
         """Begin to make plans for these roles, once they or similar ones have occurred often enough."""

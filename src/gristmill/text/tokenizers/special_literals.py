@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from gristmill.core.texts import Texts
 
-_MAX_BEGINNINGS = 4
+MAX_BEGINNINGS = 4
 """How many beginnings are looked for in strings. With more, all strings are passed to Arrow."""
 
 
@@ -39,7 +39,7 @@ class SpecialLiterals:
         # The longest first: of two that begin at the same position, tokenizers choose the longer one.
         longest_first = sorted((token for token in tokens if token), key=lambda token: (-len(token), token))
         self._pattern = "|".join(_escape_token(token) for token in longest_first)
-        self._beginnings = _find_beginnings(longest_first)
+        self._beginnings = find_beginnings(longest_first)
 
     def count(self, texts: pa.Array) -> NDArray[np.int64]:
         """Count the tokens in each text."""
@@ -64,7 +64,7 @@ class SpecialLiterals:
     def _find_suspects(self, strings: list[str]) -> tuple[list[int], list[str]]:
         """Return the strings that hold the beginning of a token, and their numbers."""
         beginnings = self._beginnings
-        if len(beginnings) > _MAX_BEGINNINGS:
+        if len(beginnings) > MAX_BEGINNINGS:
             return list(range(len(strings))), strings
         rows: set[int] = set()
         for beginning in beginnings:
@@ -75,7 +75,7 @@ class SpecialLiterals:
         return in_order, [strings[row] for row in in_order]
 
 
-def _find_beginnings(tokens: Sequence[str]) -> list[str]:
+def find_beginnings(tokens: Sequence[str]) -> list[str]:
     """Find what tokens with the same first character begin with, in common."""
     by_first = groupby(sorted(tokens), key=lambda token: token[0])
     return [os.path.commonprefix(list(alike)) for _, alike in by_first]  # noqa: RUF071  (characters are what is meant)
