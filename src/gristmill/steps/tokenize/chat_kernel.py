@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,8 @@ import pyarrow.compute as pc
 from gristmill.core.records import INPUT_IDS, LITERALS, LOSS_MASK, ORIGIN, SPLIT, TEXT, TRAINED, StepResult
 from gristmill.core.texts import Texts
 from gristmill.steps.tokenize.kernel import AS_TOKEN, REJECT, EncodingKernel
+from gristmill.steps.tokenize.mask_kernels import find_composable_texts, find_trained_rows, mask_tokens
+from gristmill.text.buffers import get_text_buffers
 from gristmill.text.tokenizers import (
     REFERENCE,
     PlainTextEngine,
@@ -218,8 +220,8 @@ class TokenizeChatsKernel(EncodingKernel):
                 is_kept = lengths <= self._max_tokens
                 dropped["too_long"] = int(np.count_nonzero(~is_kept))
         # After the cut: a chat whose answers were all cut off would cost a row and train nothing.
-        sums = np.concatenate([[0], np.cumsum(mask)])
-        is_trained = sums[offsets[1:]] > sums[offsets[:-1]]
+        is_trained = np.zeros(len(lengths), dtype=bool)
+        find_trained_rows(mask, _as_read_only(offsets), is_trained)
         if not is_trained[is_kept].all():
             dropped["no_trained_tokens"] = int(np.count_nonzero(is_kept & ~is_trained))
             is_kept &= is_trained
@@ -250,31 +252,34 @@ def _mask_by_lengths(
     trained: pa.ListArray,
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return which ids are trained, and the rows for which the lengths of their tokens cannot tell."""
-    if lengths is None:
-        return np.zeros(len(ids), dtype=bool), np.ones(len(sizes), dtype=bool)
-    ends = np.cumsum(lengths.of(ids, offsets))
-    starts = np.concatenate([[0], ends])
-    bases = starts[offsets]  # where each text would begin if all were written one after the other
-    is_unplaced = np.diff(bases) != sizes
-    ranges = trained.flatten().to_numpy().reshape(-1, 2)
-    rows = np.repeat(np.arange(len(sizes)), np.diff(trained.offsets.to_numpy()) // 2)
-    ranges = ranges + bases[rows][:, None]
-    first = np.searchsorted(starts[:-1], ranges[:, 0], side="left")
-    stop = np.searchsorted(starts[:-1], ranges[:, 1], side="left")
-    # +1 where a trained range begins and -1 where it ends: a token is trained where the running sum is above 0.
-    changes = np.zeros(len(ids) + 1, dtype=np.int64)
-    np.add.at(changes, first, 1)
-    np.add.at(changes, stop, -1)
-    return np.cumsum(changes)[:-1] > 0, is_unplaced
+    mask, is_unplaced = np.zeros(len(ids), dtype=bool), np.ones(len(sizes), dtype=bool)
+    if lengths is not None:
+        place_offsets = trained.offsets.to_numpy().astype(np.int64)
+        mask_tokens(
+            *(_as_read_only(ids), _as_read_only(offsets), lengths.by_id, lengths.is_added),
+            *(lengths.marks_text, lengths.marks_behind_added, _as_read_only(sizes)),
+            *(_as_read_only(trained.flatten().to_numpy()), place_offsets - place_offsets[0], mask, is_unplaced),
+        )
+    return mask, is_unplaced
+
+
+def _as_read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a view of an array that may or may not be written to: kernels would be compiled for both kinds."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def _is_changed_by(unicode_form: str, texts: pa.LargeStringArray) -> NDArray[np.bool_]:
     """For each text whether it is not in this normal form of Unicode."""
-    if pc.all(pc.string_is_ascii(texts)).as_py():
-        return np.zeros(len(texts), dtype=bool)
-    is_changed: NDArray[np.bool_] = pc.not_equal(pc.utf8_normalize(texts, unicode_form), texts).to_numpy(
-        zero_copy_only=False
-    )
+    is_changed: NDArray[np.bool_] = pc.invert(pc.string_is_ascii(texts)).to_numpy(zero_copy_only=False)
+    if unicode_form == "NFC" and is_changed.any():
+        find_composable_texts(*get_text_buffers(texts), is_changed)
+    suspects = np.flatnonzero(is_changed)
+    if len(suspects):
+        chosen = texts.take(pa.array(suspects))
+        normal = pc.utf8_normalize(chosen, unicode_form)
+        is_changed[suspects] = pc.not_equal(normal, chosen).to_numpy(zero_copy_only=False)
     return is_changed
 
 

@@ -65,6 +65,16 @@ class ByteLengths:
     unicode_form: str | None
     """The normal form that texts are brought to. In a text that is not in it already, lengths may change."""
 
+    @property
+    def marks_text(self) -> bool:
+        """Whether a text begins with a mark that stands for nothing, unless an added token begins it."""
+        return self.prefixed != _NONE
+
+    @property
+    def marks_behind_added(self) -> bool:
+        """Whether the text behind an added token begins with such a mark."""
+        return self.prefixed == _EVERY
+
     def of(self, ids: NDArray[np.uint32], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
         """Find the length of each id; `offsets` tell where texts begin and end in `ids`."""
         lengths = self.by_id[ids].astype(np.int64)
