@@ -130,6 +130,19 @@ def is_byte_level(tokens: Iterable[str]) -> bool:
     return all(alphabet.issuperset(token) for token in tokens)
 
 
+def has_token_for_each_byte(tokens: Iterable[str]) -> bool:
+    """Tell whether a vocabulary has all of `<0x00>` to `<0xFF>`, so that no text is unknown."""
+    return sum(_BYTE.fullmatch(token) is not None for token in tokens) == _NUM_BYTES
+
+
+def list_normalizers(normalizer: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """List the normalisers of a sequence, or the only one."""
+    if normalizer is None:
+        return []
+    normalizers: list[dict[str, Any]] = normalizer["normalizers"] if normalizer["type"] == "Sequence" else [normalizer]
+    return normalizers
+
+
 def _measure_spelled_length(token: str) -> int:
     """Find the length of a token of a tokenizer like SentencePiece.
 
@@ -141,8 +154,7 @@ def _measure_spelled_length(token: str) -> int:
 
 def _find_prefixed_pieces(tokenizer: _TokenizerPipeline) -> str | None:
     """Find where a tokenizer like SentencePiece adds a mark; None for other ones, and without a token per byte."""
-    num_bytes = sum(_BYTE.fullmatch(token) is not None for token in tokenizer.model.vocab)
-    if not tokenizer.model.byte_fallback or num_bytes != _NUM_BYTES:
+    if not tokenizer.model.byte_fallback or not has_token_for_each_byte(tokenizer.model.vocab):
         return None
     normalizer, pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
     replaces = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE_MARK}

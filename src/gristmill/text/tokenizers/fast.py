@@ -13,6 +13,7 @@ import numpy as np
 from gristmill.core.errors import UsageError
 from gristmill.text.tokenizers.engine import FAST, REFERENCE, Engine, engine_version, load_engine
 from gristmill.text.tokenizers.gaps import fill_gaps
+from gristmill.text.tokenizers.word_cache import WordCache, find_word_rules
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +32,8 @@ class FastEngine(Engine):
         super().__init__(files, specials_as_text=specials_as_text)
         self.version = engine_version(FAST)
         self._tokenizer = self._load()
+        rules = find_word_rules(files.read(), specials_as_text=specials_as_text)
+        self._words = WordCache(rules, self._encode_whole) if rules is not None else None
 
     def _load(self) -> Any:
         import fastokens  # noqa: PLC0415
@@ -59,6 +62,18 @@ class FastEngine(Engine):
         return text
 
     def _encode(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        if self._words is None:
+            return self._encode_whole(texts)
+        try:
+            return self._words.encode(texts)
+        except BaseException as error:  # the cache may hold words without their ids
+            self._words.clear()
+            if not isinstance(error, UnicodeEncodeError):
+                raise
+        return self._encode_whole(texts)
+
+    def _encode_whole(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """Encode texts without the cache of words."""
         try:
             ids, offsets = self._tokenizer.encode_batch_flat(texts, split_special_tokens=self._specials_as_text)
         except BaseException as error:
@@ -76,6 +91,6 @@ class FastEngine(Engine):
             reference = load_engine(self._files, REFERENCE, specials_as_text=self._specials_as_text)
             return reference.encode(texts)
         middle = len(texts) // 2
-        ids, offsets = self._encode(texts[:middle])
-        more_ids, more_offsets = self._encode(texts[middle:])
+        ids, offsets = self._encode_whole(texts[:middle])
+        more_ids, more_offsets = self._encode_whole(texts[middle:])
         return np.concatenate([ids, more_ids]), np.concatenate([offsets, more_offsets[1:] + offsets[-1]])
