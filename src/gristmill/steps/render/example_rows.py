@@ -113,7 +113,7 @@ class ExampleRows:
         prompts = np.zeros(num_examples, dtype=np.int64)
         prompts[self._made] = self._prompts
         places: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
-        for name, made in self._places.items():
+        for name, known_places in self._places.items():
             num_places = np.zeros(num_examples, dtype=np.int64)
             num_places[self._made] = self._num_places[name]
             if name == TRAINED:
@@ -123,7 +123,7 @@ class ExampleRows:
             values = np.zeros(offsets[-1], dtype=np.int64)
             is_made = np.zeros(num_examples, dtype=bool)
             is_made[self._made] = True
-            values[np.repeat(is_made, num_places)] = made
+            values[np.repeat(is_made, num_places)] = known_places
             places[name] = offsets, values
         offsets, values = places[TRAINED]
         for plan, example_list in self._filled.items():

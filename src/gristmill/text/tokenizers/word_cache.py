@@ -41,7 +41,7 @@ _MAX_SYMBOLS = 256
 _NEVER_IN_TEXT = b"\xff"
 
 
-class _AddedToken(msgspec.Struct):
+class _MatchedToken(msgspec.Struct):
     id: int
     content: str
     special: bool = False
@@ -51,7 +51,7 @@ class _AddedToken(msgspec.Struct):
     normalized: bool = True
 
 
-class _Model(msgspec.Struct):
+class _MergeModel(msgspec.Struct):
     vocab: Any
     merges: list[Any] = []
     type: str | None = None
@@ -62,16 +62,16 @@ class _Model(msgspec.Struct):
     ignore_merges: bool = False
 
 
-class _Tokenizer(msgspec.Struct):
-    model: _Model
-    added_tokens: list[_AddedToken] | None = None
+class _WordTokenizer(msgspec.Struct):
+    model: _MergeModel
+    added_tokens: list[_MatchedToken] | None = None
     normalizer: dict[str, Any] | None = None
     pre_tokenizer: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class WordRules:
-    """How the texts of a tokenizer are cut into words, and how these are encoded."""
+    """The rules by which texts of a tokenizer are cut into words, and words are encoded."""
 
     prepends: bool
     """Whether each piece of text gets a mark before it."""
@@ -88,7 +88,7 @@ class WordRules:
 
 def find_word_rules(data: bytes, *, specials_as_text: bool) -> WordRules | None:
     """Find how the texts of a tokenizer can be cut into words; None if that could change their ids."""
-    tokenizer = msgspec.json.decode(data, type=_Tokenizer)
+    tokenizer = msgspec.json.decode(data, type=_WordTokenizer)
     model = tokenizer.model
     normalizers = list_normalizers(tokenizer.normalizer)
     pre_tokenizer = tokenizer.pre_tokenizer
@@ -142,7 +142,7 @@ def _tabulate_characters(vocab: dict[str, int]) -> NDArray[np.int64]:
     return char_ids
 
 
-def _tabulate_merges(model: _Model) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _tabulate_merges(model: _MergeModel) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     pairs = [merge.split(" ", 1) if isinstance(merge, str) else merge for merge in model.merges]
     vocab = model.vocab
     lefts = np.array([vocab[left] for left, _ in pairs], dtype=np.int64)
@@ -180,7 +180,7 @@ class WordCache:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all words."""
+        """Forget all words and their ids."""
         self._slots[:] = -1
         self._counts[:] = 0
 
