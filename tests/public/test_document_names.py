@@ -31,6 +31,9 @@ USERS_FILES = {"functions.py", "script.py", "train.py", "example.py"}
 FOREIGN_FILES = {"merge_datasets.py", "preprocess_data.py", "random.py"}
 
 FOREIGN_CLASSES = {
+    *("C4QualityFilter", "FineWebQualityFilter", "GopherQualityFilter", "GopherRepetitionFilter", "JsonlReader"),
+    *("LambdaFilter", "LanguageFilter", "LocalPipelineExecutor", "NGramsDecontFilter", "PIIFormatter", "ParquetReader"),
+    *("URLFilter", "WarcReader"),
     *("AutoTokenizer", "BatchSampler", "DataCollatorForSeq2Seq", "DataLoader", "DatasetDict", "DistributedSampler"),
     *("DataCollatorWithFlattening", "DataFrame", "DocumentTokenizer", "IterableDataset", "ProcessPoolExecutor"),
     *(
