@@ -1,5 +1,8 @@
 """Texts as strings or as a column: the same answers from both."""
 
+import gc
+import weakref
+
 import numpy as np
 import pyarrow as pa
 from hypothesis import given
@@ -26,3 +29,16 @@ def test_a_column_is_kept_as_it_came():
     column = pa.array(["a"], pa.large_string())
     assert Texts(column).column is column
     assert Texts(["a"]).column is None
+
+
+def test_texts_are_freed_without_a_collection_of_garbage():
+    texts = Texts(["a", "ü"])
+    chosen = texts.filter(np.array([True, False]))
+    references = [weakref.ref(texts), weakref.ref(chosen)]
+    assert chosen.sizes.tolist() == [1]
+    gc.disable()
+    try:
+        del texts, chosen
+        assert [reference() for reference in references] == [None, None]
+    finally:
+        gc.enable()

@@ -31,7 +31,7 @@ class Texts:
     def __init__(self, texts: Sequence[str] | pa.Array) -> None:
         self._column = texts if isinstance(texts, pa.Array) else None
         self._strings = None if isinstance(texts, pa.Array) else list(texts)
-        self._measure = self._measure_strings
+        self._chosen_from: tuple[Texts, NDArray[np.bool_]] | None = None
 
     def __len__(self) -> int:
         return len(self.strings if self._column is None else self._column)
@@ -58,7 +58,10 @@ class Texts:
         if self._column is not None:
             sizes: NDArray[np.int64] = pc.binary_length(self._column).to_numpy(zero_copy_only=False).astype(np.int64)
             return sizes
-        return self._measure()
+        if self._chosen_from is not None:  # all texts are measured once
+            texts, is_kept = self._chosen_from
+            return texts.sizes[is_kept]
+        return np.array([len(text) if text.isascii() else len(text.encode()) for text in self.strings], np.int64)
 
     @property
     def num_bytes(self) -> int:
@@ -69,8 +72,5 @@ class Texts:
         if self._column is not None:
             return Texts(self._column.filter(pa.array(is_kept)))
         texts = Texts(list(compress(self.strings, is_kept.tolist())))
-        texts._measure = lambda: self.sizes[is_kept]  # all texts are measured once
+        texts._chosen_from = self, is_kept
         return texts
-
-    def _measure_strings(self) -> NDArray[np.int64]:
-        return np.array([len(text) if text.isascii() else len(text.encode()) for text in self.strings], np.int64)

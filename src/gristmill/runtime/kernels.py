@@ -36,18 +36,11 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from gristmill.core.cache_folders import choose_cache_folder
-from gristmill.runtime.machine_code import (
-    NativeFunction,
-    StoredCode,
-    can_load,
-    describe_arguments,
-    describe_processor,
-    describe_types,
-    extract_code,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from gristmill.runtime.machine_code import NativeFunction, StoredCode
 
 _log = logging.getLogger("gristmill.kernels")
 
@@ -80,6 +73,8 @@ class Kernel(Generic[P, R]):
 
     def _find_native(self, args: tuple[Any, ...]) -> NativeFunction | None:
         """Return the function compiled for such arguments, if it can be called without numba."""
+        from gristmill.runtime.machine_code import NativeFunction, describe_arguments  # noqa: PLC0415  (no kernel: no code)
+
         types = describe_arguments(args)
         if types is None:
             return None
@@ -166,6 +161,8 @@ def _find_numba_version() -> str:
 def _can_load_native() -> bool:
     """Whether compiled kernels may be called without numba: not if its own settings could have shaped their code."""
     settings = {name for name in os.environ if name.startswith("NUMBA_")}  # noqa: TID251  (numba's own settings)
+    from gristmill.runtime.machine_code import can_load  # noqa: PLC0415
+
     return can_load() and settings <= {"NUMBA_CACHE_DIR", "NUMBA_NUM_THREADS"}
 
 
@@ -193,6 +190,8 @@ class _CodeFiles:
 
     def load_native(self, types: tuple[str, ...]) -> StoredCode | None:
         """Load the function compiled for these types in the form that needs no numba, or return None."""
+        from gristmill.runtime.machine_code import StoredCode  # noqa: PLC0415
+
         code = _read_code(self._native_file(types)) if self.cache_path is not None else None
         return None if code is None else StoredCode.decode(code)
 
@@ -217,6 +216,8 @@ class _CodeFiles:
         """Save the machine code for the next process."""
         from numba.core.serialize import dumps  # noqa: PLC0415
 
+        from gristmill.runtime.machine_code import describe_types, extract_code  # noqa: PLC0415
+
         if self.cache_path is None or compiled.lifted or compiled.library.has_dynamic_globals:
             return
         types = describe_types(signature)
@@ -229,6 +230,8 @@ class _CodeFiles:
             self.cache_path = None
 
     def _native_file(self, types: tuple[str, ...]) -> Path:
+        from gristmill.runtime.machine_code import describe_processor  # noqa: PLC0415
+
         return self._path((_find_numba_version(), describe_processor(), types), "code")
 
     def _file(self, signature: object, codegen: Any) -> Path:
