@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarks.contests import chats, dedup, documents, pack, quality, recipe, stages, start, stream, tokenize
+from benchmarks.contests import chats, dedup, documents, pack, quality, recipe, samples, stages, start, stream, tokenize
 
 if TYPE_CHECKING:
     from benchmarks.harness.contest import Contest, Setting
@@ -25,5 +25,6 @@ def list_contests(setting: Setting) -> dict[str, list[Contest]]:
         "dedup": dedup.CONTESTS,
         "pack": pack.CONTESTS,
         "stream": stream.CONTESTS,
+        "samples": samples.CONTESTS,
         "stages": stages.CONTESTS,
     }
