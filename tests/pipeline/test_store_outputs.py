@@ -19,6 +19,7 @@ from gristmill.pipeline.publishing.clean import clean
 from gristmill.storage.leases.holder import describe_process
 from gristmill.storage.local_copies import choose_copies_folder
 from gristmill.storage.locations import StorePath, list_files_below, parse_location
+from gristmill.storage.stores import options
 
 WORDS = [f"word{number}" for number in range(300)]
 
@@ -98,7 +99,7 @@ def assert_complete(output, manifest):
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "webdataset", "packed", "mixed"])
 def test_the_same_dataset_as_on_a_local_disk(corpus, output, tmp_path, kind):
-    options = {"keep_dropped": "samples"}
+    more = {"keep_dropped": "samples"}
     if kind in ("packed", "mixed"):
         small_tokenizers.trained(tmp_path / "tokenizer")
         last = [steps.Tokenize(tokenizer=str(tmp_path / "tokenizer")), steps.Pack(row_length=64)]
@@ -106,14 +107,14 @@ def test_the_same_dataset_as_on_a_local_disk(corpus, output, tmp_path, kind):
             last.insert(0, steps.Mix(weights={"web": 0.7, "books": 0.3}, size=300, by="documents"))
     else:
         last = [steps.Write(format=kind)]
-    local = run(make_recipe(corpus, tmp_path / "local", *last, **options)).manifest
-    stored = run(make_recipe(corpus, output, *last, **options)).manifest
+    local = run(make_recipe(corpus, tmp_path / "local", *last, **more)).manifest
+    stored = run(make_recipe(corpus, output, *last, **more)).manifest
     assert stored.dataset_hash == local.dataset_hash
     assert shard_hashes(stored) == shard_hashes(local)
     assert stored.books == local.books
     assert [file.xxh3 for file in stored.stored_files()] == [file.xxh3 for file in local.stored_files()]
     assert_complete(output, stored)
-    assert run(make_recipe(corpus, output, *last, **options)).was_up_to_date
+    assert run(make_recipe(corpus, output, *last, **more)).was_up_to_date
 
 
 def test_update_and_overwrite(corpus, output, tmp_path):
@@ -289,3 +290,16 @@ def test_a_damaged_shard_is_found(corpus, s3):
     s3.delete(f"out/{shard.path}")
     problems = gm.open_dataset(StorePath(f"{s3.url}/out")).verify().problems
     assert (shard.path, "missing") in [(problem.path, problem.kind) for problem in problems]
+
+
+def test_inputs_that_a_manifest_names_are_opened_without_credentials(corpus, s3, tmp_path, capsys):
+    s3.put("in/a.jsonl", (corpus / "books.jsonl").read_bytes())
+    out = str(tmp_path / "out")
+    run(Recipe(sources={"web": steps.Read(read=f"{s3.url}/in/*.jsonl")}, steps=[], output=out))
+    options._options.clear()  # as in another process
+    with pytest.raises(SystemExit) as ended:
+        main(["trace", out, "3"])
+    assert ended.value.code == 1
+    assert "(without credentials): access is denied" in capsys.readouterr().err
+    main_result(["trace", out, "3", "--bucket", s3.url])
+    assert "a.jsonl" in capsys.readouterr().out

@@ -14,6 +14,7 @@ from gristmill.core.errors import UsageError
 from gristmill.pipeline.inspecting.duplicate_lookup import RemovedDocument, read_removed_document
 from gristmill.pipeline.inspecting.trace import TracedOrigin, trace, trace_input
 from gristmill.shards.dataset import open_dataset
+from gristmill.storage.stores.options import name_bucket
 
 
 @click.command(epilog="Example: gristmill trace out 17", context_settings={"ignore_unknown_options": True})
@@ -21,14 +22,25 @@ from gristmill.shards.dataset import open_dataset
 @click.argument("number", metavar="NUMBER|ORIGIN")
 @click.option("--split", help="Number the records of this split only.")
 @click.option("--removed", is_flag=True, help="Number the documents that deduplicate removed instead.")
+@click.option(
+    "--bucket",
+    "buckets",
+    multiple=True,
+    metavar="URL",
+    help="Read inputs in this bucket with your credentials: --bucket s3://corpus. May be repeated.",
+)
 @json_option
-def command(out: str, number: str, split: str | None, *, removed: bool, as_json: bool) -> None:
+def command(
+    out: str, number: str, split: str | None, buckets: tuple[str, ...], *, removed: bool, as_json: bool
+) -> None:
     """Trace record NUMBER of the dataset in OUT back to its input file, and read it there again.
 
     Records are numbered from 0 in the order of the dataset; -1 is the last one. ORIGIN is SOURCE:FILE@POSITION, as in
     the files in dropped/: the record at that position of the input is read. With --removed, NUMBER is a row of
     dropped/duplicates.parquet: the removed document is shown beside the one kept in its place.
     """
+    for bucket in buckets:
+        name_bucket(bucket)
     dataset = open_dataset(out)
     if not re.fullmatch(r"-?\d+", number):
         if removed or split is not None:

@@ -26,6 +26,7 @@ from gristmill.shards.manifest import Manifest, Shard, StoredFile, file_key, loa
 from gristmill.shards.token_rows import LENGTHS, ORIGINS
 from gristmill.shards.verify import Verification, verify
 from gristmill.storage.locations import parse_location
+from gristmill.storage.stores.options import name_bucket
 from gristmill.text.tokenizers import find_tokenizer, load_engine
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def open_dataset(path: str | Location) -> Dataset:
     Shards of a store are copied to the user's cache folder when they are first used.
     """
     folder = parse_location(path)
+    name_bucket(str(folder))
     return Dataset(folder, load_manifest(folder))
 
 

@@ -51,6 +51,12 @@ class FaultyProxy:
             head += piece
         headers, _, body = head.partition(b"\r\n\r\n")
         first, *others = headers.split(b"\r\n")
+        sizes = [int(line.split(b":")[1]) for line in others if line.lower().startswith(b"content-length:")]
+        while sizes and len(body) < sizes[0]:
+            piece = client.recv(1 << 20)
+            if not piece:
+                return
+            body += piece
         with self._lock:
             number = len(self.requests)
             self.requests.append(first.decode())

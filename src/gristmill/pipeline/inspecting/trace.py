@@ -20,6 +20,7 @@ from gristmill.pipeline.planning.used_plugins import name_missing_packages
 from gristmill.shards.dataset import Origin
 from gristmill.steps.read import CELL_BYTES, Read, file_format, open_reader, plan_schema
 from gristmill.storage.files import read_version
+from gristmill.storage.stores.options import distrust_url
 from gristmill.text.tokenizers import find_tokenizer, load_engine
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ def _make_engine_loader(dataset: Dataset) -> Callable[[], Engine]:
 
 def _trace_origin(manifest: Manifest, origin: Origin, engine: Callable[[], Engine]) -> TracedOrigin:
     file = _find_input_file(manifest, origin)
+    distrust_url(file.path)
     state = _check_state(file)
     with name_missing_packages(lambda: manifest.plugins):
         read = _rebuild_read(manifest, origin.source)
@@ -110,6 +112,7 @@ def read_original_text(manifest: Manifest, file: InputFile, position: int, read:
 
     `read` says how to read a file that belongs to no source.
     """
+    distrust_url(file.path)
     if _check_state(file) != "unchanged":
         return None
     with name_missing_packages(lambda: manifest.plugins):

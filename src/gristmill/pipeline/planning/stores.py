@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gristmill.core.errors import UsageError
 from gristmill.core.recipe import recipe_to_data
 from gristmill.engine.parallel_run import IN_PROCESS_BACKENDS
-from gristmill.storage.stores.options import check_endpoint, choose_options, parse_options
+from gristmill.storage.stores.options import check_endpoint, choose_options, name_bucket, parse_options
 from gristmill.storage.urls import OBJECT_STORES, find_protocol, refuse_secrets
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ def choose_stores(recipe: Recipe, allowed_endpoints: Collection[str]) -> None:
     urls = [text for text in _list_texts(recipe_to_data(recipe)) if find_protocol(text) is not None]
     for url in urls:
         refuse_secrets(url)
+        name_bucket(url)
     if recipe.storage_options is None:
         return
     options = parse_options(recipe.storage_options)

@@ -14,7 +14,7 @@ import msgspec
 
 from gristmill.core.errors import UsageError
 from gristmill.core.names import check_choice
-from gristmill.storage.urls import find_bucket, redact
+from gristmill.storage.urls import OBJECT_STORES, find_bucket, find_protocol, redact
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -31,6 +31,7 @@ class StorageOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     anonymous: bool = False
 
 
+_DISTRUSTED = StorageOptions(anonymous=True)
 _options: dict[str, StorageOptions] = {}
 """By bucket."""
 
@@ -74,6 +75,18 @@ def check_endpoint(options: StorageOptions, allowed: Collection[str] = ()) -> No
 def choose_options(url: str, options: StorageOptions) -> None:
     """Choose the options for the bucket of a URL, in this process."""
     _options[find_bucket(url)] = options
+
+
+def name_bucket(url: str) -> None:
+    """Note that the user has named a bucket, on the command line or in a recipe: it may be read with credentials."""
+    if find_protocol(url) in OBJECT_STORES and _options.get(find_bucket(url)) in (None, _DISTRUSTED):
+        _options[find_bucket(url)] = StorageOptions()
+
+
+def distrust_url(url: str) -> None:
+    """Read a URL that a file of others names without credentials, unless the user has named its bucket, too."""
+    if find_protocol(url) in OBJECT_STORES:
+        _options.setdefault(find_bucket(url), _DISTRUSTED)
 
 
 def find_options(url: str) -> StorageOptions:
