@@ -72,6 +72,7 @@ CASES = {
     "chats": Case("chats", exports=(*_exports("parquet", "jsonl", "numpy"), *_exports("parquet", columns="stored"))),
     "chats_kept": Case("chats_kept"),
     "chats_unpacked": Case("chats_unpacked", exports=_exports("jsonl", "parquet", columns="axolotl")),
+    "curation": Case("curation"),
     "deduplicate_exact": Case("deduplicate_exact", exports=_exports("jsonl")),
     "deduplicate_near": Case("deduplicate_near", exports=_exports("webdataset")),
     "functions": Case("functions", exports=_exports("parquet")),

@@ -12,8 +12,12 @@ import tarfile
 import zlib
 
 import datasets
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
+
+from gristmill_testing.web_archives import http_page, warc_record
 
 _SENTENCES = (
     "the mill stands by river and grinds corn of valley that nobody remembers building but everybody knows have way to "
@@ -57,7 +61,33 @@ def write_inputs(folder):
     _write_copies(folder)
     _write_chats(folder)
     _write_large(folder)
+    _write_crawl(folder)
     write_tokenizer(folder / "tokenizer")
+
+
+def _write_crawl(folder):
+    """An archive of pages, some of which hold a question of a benchmark, and a model that scores them."""
+    draws = Draws(21)
+    questions = [draws.sentence(18) for _ in range(4)]
+    _write(folder / "questions.jsonl", _lines({"question": question, "answer": "7"} for question in questions))
+    records = [warc_record("warcinfo", b"software: test\r\n", content_type="application/warc-fields")]
+    for number in range(30):
+        path = "blocked" if number % 11 == 5 else "page"
+        paragraphs = [
+            draws.text(3),
+            f"Write to miller{number}@example.com or 8.8.4.{number} &amp; wait.\u0007",
+            draws.text(2),
+        ]
+        if number % 6 == 1:
+            paragraphs.insert(1, questions[number % 4].upper())
+        body = "".join(f"<p>{paragraph}</p>" for paragraph in paragraphs)
+        page = f"<html><body><nav>Menu</nav><main>{body}</main></body></html>".encode()
+        url = f"https://site{number % 7}.example.com/{path}/{number}"
+        records.append(warc_record("response", http_page(page), url=url))
+    _write(folder / "crawl.warc", b"".join(records))
+    weights = np.array([draws.below(4001) - 2000 for _ in range(1 << 10)], "<f4").tobytes()
+    header = {"bits": 10, "bias": 0.25, "num_good": 1, "num_bad": 1, "xxh3": xxhash.xxh3_64_hexdigest(weights)}
+    _write(folder / "quality.model", b"gristmill linear model 1\n" + json.dumps(header).encode() + b"\n" + weights)
 
 
 def _lines(records):
