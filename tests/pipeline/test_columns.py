@@ -74,7 +74,9 @@ def test_all_columns_from_every_format_to_every_format(mill, tmp_path, source, t
         run(mill, {"web": Read(read=str(path), text="txt")}, [Write(format=to)])
         found = written_records(mill.output, to, has_keys=True)
         assert [record.pop("__key__") for record in found] == [f"{n:04d}" for n in range(20)]
-        assert [{"text": record["text"], **record["json"]} for record in found] == without_nulls(RECORDS)
+        # A tar that is written as a tar keeps its members; other formats have a column for each.
+        members = [record if to == "webdataset" else {"text": record["text"], **record["json"]} for record in found]
+        assert members == without_nulls(RECORDS)
     else:
         run(mill, {"web": path}, [Write(format=to)])
         assert written_records(mill.output, to) == without_nulls(RECORDS)

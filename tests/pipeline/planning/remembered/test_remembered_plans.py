@@ -77,7 +77,7 @@ def assert_same_plan(recipe, folder, looked):
     assert looked == before
 
 
-READS_OUTPUT_OF = {"sources": "functions", "packed": "tokens"}
+READS_OUTPUT_OF = {"sources": "functions", "packed": "tokens", "pictures_again": "pictures"}
 VALUES = (
     lambda rng: rng.randrange(-5, 10 ** rng.randrange(1, 20)),
     lambda rng: rng.random(),
