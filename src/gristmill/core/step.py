@@ -147,6 +147,10 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Hashes of the tokenizers and models that it loads: workers keep them until no later stage has them here."""
         return ()
 
+    def expected_bytes(self, slice_bytes: int) -> int:  # noqa: ARG002
+        """Estimate the memory that it takes in a worker beside one cell, in a task of this size. For display only."""
+        return 0
+
     @property
     def fingerprint_versions(self) -> object:
         """The versions of the step and of the code that it depends on: part of every fingerprint."""

@@ -232,8 +232,7 @@ def choose_num_workers(workers: int | Literal["auto"], backend: str = "processes
         return 1
     if workers != "auto":
         return workers
-    num_cpus = len(resources.find_usable_cpus())
-    num_workers = resources.choose_num_workers(num_cpus, resources.count_physical_cores(), resources.read_cpu_quota())
+    num_workers, _ = resources.count_usable_workers()
     if backend not in IN_PROCESS_BACKENDS:
         return max(1, min(num_workers, resources.read_memory_available() // _BARE_WORKER_BYTES))
     return num_workers

@@ -60,6 +60,13 @@ def choose_num_workers(cpus: int, cores: int, quota: float) -> int:
     return max(1, min(cpus, cores, math.ceil(quota) if math.isfinite(quota) else cpus))
 
 
+def count_usable_workers() -> tuple[int, str]:
+    """Count the workers that this machine keeps busy, and say what limits them: its `cores`, or the `quota`."""
+    cpus, cores, quota = len(find_usable_cpus()), count_physical_cores(), read_cpu_quota()
+    num_workers = choose_num_workers(cpus, cores, quota)
+    return num_workers, "quota" if num_workers < min(cpus, cores) else "cores"
+
+
 def read_memory_limit(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
     """Read how many bytes this process and its children may use together."""
     return min(_read_machine_memory()[0], *(limit for limit, _ in _read_memory_groups(proc, cgroups)), _UNLIMITED_BYTES)

@@ -36,6 +36,8 @@ UNDETERMINED = "und"
 
 _REASONS = ("no_letters", "other_language", "min_score")
 _DIGITS = 4
+_MODEL_BYTES = 145 << 20
+"""The model with its vectors unpacked, and the words that are kept."""
 _FIELDS = (pa.field(LANGUAGE, pa.string()), pa.field(SCORE, pa.float64()))
 
 
@@ -83,6 +85,9 @@ class Language(LocalStep, tag="language", frozen=True, kw_only=True):
     @property
     def loaded_content(self) -> tuple[str, ...]:
         return (hash_model(find_model()),)
+
+    def expected_bytes(self, slice_bytes: int) -> int:  # noqa: ARG002
+        return _MODEL_BYTES
 
     def columns_added(self) -> tuple[str, ...]:
         return (LANGUAGE, SCORE)

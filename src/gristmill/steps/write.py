@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 _NAME_FIELD = re.compile(r"\{(split|source|number(:0?\d{0,2}[dx]?)?)\}")
 _NAME_HELP = 'write it as in "web-{number:06d}"; {split} and {source} are allowed, too'
 
+_ROW_GROUP_BYTES = 112 << 20
+"""What a row group of Parquet takes while it is encoded."""
+
 
 class Write(Step, tag="write", frozen=True, kw_only=True):
     """Write documents as they are now. It is the last step of a recipe that makes no tokens.
@@ -47,6 +50,9 @@ class Write(Step, tag="write", frozen=True, kw_only=True):
     """For webdataset, of samples: whether to write the files that Megatron Energon needs, `.nv-meta` and indexes."""
     shard_name: str = "shard-{number:05d}"
     """The pattern of the shards' names, without their suffix. `{split}` and `{source}` are allowed, too."""
+
+    def expected_bytes(self, slice_bytes: int) -> int:  # noqa: ARG002
+        return _ROW_GROUP_BYTES if self.format == "parquet" else 0
 
     def __post_init__(self) -> None:
         check_choice("format", self.format, FORMATS)

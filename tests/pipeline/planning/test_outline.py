@@ -2,6 +2,7 @@ import gzip
 
 from gristmill.core.quantities import format_bytes
 from gristmill.core.recipe import Recipe
+from gristmill.pipeline.planning.expected_memory import ExpectedMemory
 from gristmill.pipeline.planning.outline import Outline
 from gristmill.pipeline.planning.plan import make_plan
 from gristmill.pipeline.planning.source_plan import UNPACK_BYTES
@@ -11,6 +12,7 @@ from gristmill.steps.read import Read
 from gristmill.steps.shuffle import Shuffle
 from gristmill.steps.write import Write
 
+MEMORY = ExpectedMemory(num_workers=2, limited_by="cores", worker_bytes=100 << 20, parent_bytes=50 << 20)
 LINE = '{"text": "a document of some words"}\n'
 
 
@@ -33,6 +35,22 @@ def test_a_large_file_has_several_units_and_smaller_slices_more_tasks(tmp_path):
     assert 8 <= cut.num_tasks <= 10
 
 
+def test_the_memory_of_workers_and_what_limits_them(tmp_path):
+    (tmp_path / "a.jsonl").write_text(LINE * ((20 << 20) // len(LINE)))
+    outline = _outline(tmp_path, Write(format="jsonl"))
+    memory = outline.memory
+    assert memory.total_bytes == memory.num_workers * memory.worker_bytes + memory.parent_bytes
+    assert f"limited by {memory.limited_by}" in str(outline)
+    assert _outline(tmp_path, Write(format="parquet")).memory.worker_bytes > memory.worker_bytes
+
+
+def test_a_small_job_needs_only_the_memory_of_this_process(tmp_path):
+    (tmp_path / "a.jsonl").write_text(LINE)
+    outline = _outline(tmp_path, Write(format="jsonl"))
+    assert (outline.memory.num_workers, outline.memory.worker_bytes) == (0, 0)
+    assert "all in this process" in str(outline)
+
+
 def test_every_copy_on_disk_is_counted(tmp_path):
     (tmp_path / "a.jsonl").write_text(LINE * 1000)
     plain = _outline(tmp_path, Write(format="jsonl")).needed_bytes
@@ -52,8 +70,8 @@ def test_a_large_compressed_file_is_unpacked_first(tmp_path, monkeypatch):
 
 
 def test_a_disk_that_is_too_small_is_pointed_out():
-    small = Outline(output="out", format="jsonl", sources=[], needed_bytes=10**9, free_bytes=10**6)
-    large = Outline(output="out", format="jsonl", sources=[], needed_bytes=10**6, free_bytes=10**9)
+    small = Outline(output="out", format="jsonl", sources=[], needed_bytes=10**9, free_bytes=10**6, memory=MEMORY)
+    large = Outline(output="out", format="jsonl", sources=[], needed_bytes=10**6, free_bytes=10**9, memory=MEMORY)
     assert not small.fits
     assert "MAY NOT FIT" in str(small)
     assert large.fits

@@ -14,6 +14,8 @@ from gristmill.core.quantities import format_bytes, format_count
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from gristmill.pipeline.planning.expected_memory import ExpectedMemory
+
 _UNPACKED_FACTORS = {"compressed": 4.0, "parquet": 3.0}
 """For display only. Where units end is decided by constants of `units`, which shape bytes."""
 _WRITTEN_FACTORS = {"compressed": 0.4, "parquet": 0.5, "webdataset": 1.3}
@@ -75,6 +77,7 @@ class Outline:
     free_bytes: int
     placement: str = "in worker processes"
     """Where the run takes place, and why."""
+    memory: ExpectedMemory
     notes: tuple[str, ...] = ()
 
     @property
@@ -92,7 +95,8 @@ class Outline:
     def _format_output_lines(self) -> list[str]:
         space = f"up to {format_bytes(self.needed_bytes)} needed while it runs, {format_bytes(self.free_bytes)} free"
         notes = [f"├── note: {note}" for note in self.notes]
-        lines = [f"output: {self.format} in {self.output}", *notes, f"├── runs {self.placement}", f"└── disk: {space}"]
+        lines = [f"output: {self.format} in {self.output}", *notes, f"├── runs {self.placement}"]
+        lines += [f"├── {self.memory}", f"└── disk: {space}"]
         if not self.fits:
             lines[-1] += ": THIS MAY NOT FIT"
         return lines

@@ -18,14 +18,15 @@ from gristmill.pipeline.planning.compatibility import (
     has_joining_step,
     make_order_note,
 )
+from gristmill.pipeline.planning.expected_memory import ExpectedMemory, expect_memory
 from gristmill.pipeline.planning.notebook import render_text
-from gristmill.pipeline.planning.outline import Outline
+from gristmill.pipeline.planning.outline import Outline, SourceOutline
 from gristmill.pipeline.planning.placement.in_process import Placement, PlacementRequest, choose_placement
 from gristmill.pipeline.planning.python_records import sample_python_records
 from gristmill.pipeline.planning.source_draft import StepResolver, draft_source, plan_source
 from gristmill.pipeline.planning.stores import check_output_store, choose_stores
 from gristmill.pipeline.planning.unite_sources import unite_sources
-from gristmill.pipeline.planning.units import can_cut_cells, choose_cut
+from gristmill.pipeline.planning.units import UNIT_BYTES, can_cut_cells, choose_cut
 from gristmill.pipeline.planning.used_plugins import describe_packages, find_used_plugins
 from gristmill.pipeline.work_folder import check_writable
 from gristmill.shards.formats.shard_format import open_encoder
@@ -38,7 +39,7 @@ from gristmill.storage.plan_cache import use_plan_cache
 from gristmill.text.tokenizers import clear_engine_cache
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -132,7 +133,25 @@ class Plan:
             + sum(source.needed_bytes(self.write.format, compressed=compressed) for source in sources),
             free_bytes=count_free_bytes(self.output),
             placement=str(self.placement),
+            memory=self._expect_memory(sources),
             notes=() if self.joins_sources or len(names) == 1 else (make_order_note(names),),
+        )
+
+    def _expect_memory(self, sources: Sequence[SourceOutline]) -> ExpectedMemory:
+        num_tasks = sum(source.num_tasks for source in sources)
+        num_bytes = sum(source.unpacked_bytes for source in sources)
+        slice_bytes = self.recipe.slice_bytes
+        # With "auto" the first slices are the largest: as large as a unit, if every worker gets one.
+        largest_bytes = num_bytes // choose_num_workers("auto") if slice_bytes == "auto" else slice_bytes
+        return expect_memory(
+            (
+                [*stage.all_steps, *(self.output_steps if stage.global_step is None else ())]
+                for source in self.sources
+                for stage in source.stages
+            ),
+            slice_bytes=min(UNIT_BYTES, largest_bytes),
+            num_tasks=num_tasks,
+            in_process=self.placement.backend in IN_PROCESS_BACKENDS,
         )
 
     def _make_cut_chooser(self, source: SourcePlan, num_workers: int, bytes_after: int) -> Callable[[int], UnitCut]:

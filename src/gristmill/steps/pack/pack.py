@@ -48,6 +48,9 @@ class Pack(Step, tag="pack", frozen=True, kw_only=True):
     min_utilisation: float | None = None
     """The share of all places in rows that must hold tokens; None: no limit."""
 
+    def expected_bytes(self, slice_bytes: int) -> int:
+        return 2 * slice_bytes  # the ids of a slice, and the rows that they become
+
     def __post_init__(self) -> None:
         if not 2 <= self.row_length <= _MAX_ROW_LENGTH:
             raise UsageError(

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from gristmill.core.records import StepResult
     from gristmill.core.step import StepKernel
 
+_ENGINES_BYTES = 32 << 20
+_TOKEN_BYTES = 1170
+"""What a token of the vocabulary takes in both engines, with its merges."""
+
 
 class ResolvedTokenize(LocalStep, tag="tokenize", frozen=True, kw_only=True):
     """The step `tokenize` with its tokenizer found and its engine chosen."""
@@ -65,6 +69,9 @@ class ResolvedTokenize(LocalStep, tag="tokenize", frozen=True, kw_only=True):
     @property
     def loaded_content(self) -> tuple[str, ...]:
         return (self.content,)
+
+    def expected_bytes(self, slice_bytes: int) -> int:  # noqa: ARG002
+        return _ENGINES_BYTES + _TOKEN_BYTES * self.vocab_size
 
     @property
     def specials_as_text(self) -> bool:
