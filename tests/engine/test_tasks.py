@@ -10,7 +10,7 @@ from gristmill_testing.watching import count_and_sign, wait_for_file
 
 import gristmill as gm
 from gristmill.engine import progress
-from gristmill.engine.tasks import Task, run_tasks
+from gristmill.engine.tasks import NOT_READY, Task, run_tasks
 
 pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(300)]
 
@@ -398,3 +398,27 @@ def test_slow_tasks_run_side_by_side(folder):
 
     results = [result for _, result in run_tasks(function, tasks(*range(8)), workers=2, retries=0)]
     assert sorted(results) == list(range(8))
+
+
+def test_a_task_that_waited_for_a_result_starts_as_soon_as_the_caller_has_it(monkeypatch):
+    """The input is asked again at once, not at the next tick: nothing else would end the wait."""
+
+    def fail(seconds):
+        raise AssertionError(f"slept {seconds} s while a task was ready")
+
+    monkeypatch.setattr("gristmill.engine.backends.serial.time.sleep", fail)
+    results = []
+
+    def linked_tasks():
+        yield Task("first", 1)
+        while not results:
+            yield NOT_READY
+        yield Task("second", results[0] + 1)
+        while len(results) < 2:
+            yield NOT_READY
+
+    for _, result in run_tasks(
+        lambda task, context: task.payload * 10, linked_tasks(), backend="serial", progress=False
+    ):
+        results.append(result)
+    assert results == [10, 110]

@@ -114,7 +114,7 @@ class Scheduler:
         try:
             while True:
                 self._dispatch()
-                was_waiting = self._queue.is_waiting and self._finished
+                was_waiting = self._queue.is_waiting and len(self._finished) > 0  # asked before they are handed out
                 while self._finished:
                     yield self._finished.popleft()
                 if was_waiting:  # for results that the caller has now seen
