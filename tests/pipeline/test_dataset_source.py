@@ -152,9 +152,9 @@ def test_an_unfinished_run_is_no_source(first, mill):
 
 def test_a_dataset_of_another_kind_is_refused(first, mill):
     folder = first(FORMATS["jsonl"])
-    manifest = msgspec.structs.replace(load_manifest(folder), kind="samples")
+    manifest = msgspec.structs.replace(load_manifest(folder), kind="videos")
     (folder / "manifest.json").write_bytes(b"".join(dump_manifest(manifest.seal())))
-    with pytest.raises(UsageError, match="samples"):
+    with pytest.raises(UsageError, match="videos"):
         mill.run(mill.recipe({"old": Read(read=str(folder))}, []))
 
 

@@ -196,6 +196,7 @@ def _choose_split(path: str, manifest: Manifest, split: str | None) -> str:
 def _check_can_stream(path: str, manifest: Manifest) -> None:
     """Refuse a dataset whose records cannot be read by number, or hold neither tokens nor bytes."""
     if manifest.holds_rows and manifest.format == "arrow":
+        manifest.shard_schema()  # raises for columns that rows of tokens cannot have
         return
     schema = manifest.schema.to_arrow()
     if not list_byte_columns(schema):
