@@ -35,17 +35,12 @@ class QualityModel(LocalStep, tag="quality_model", frozen=True, kw_only=True):
 
     needs: ClassVar[tuple[str, ...]] = (TEXT,)
     preserves_text: ClassVar[bool] = True
-    not_fingerprinted: ClassVar[tuple[str, ...]] = ("model", "path")
 
     model: str
     """The file of the model."""
     min_score: float | None = None
     buckets: list[float] = msgspec.field(default_factory=list)
     column: str = "quality"
-    path: str = ""
-    """The absolute path of the model, found by the plan."""
-    content: str = ""
-    """A hash of the model, found by the plan."""
 
     def __post_init__(self) -> None:
         if self.min_score is not None and not is_share(self.min_score):
@@ -59,7 +54,9 @@ class QualityModel(LocalStep, tag="quality_model", frozen=True, kw_only=True):
         path = Path(folder, self.model).absolute()
         content = _read_model(path)
         parse_model(content, str(path))
-        return msgspec.structs.replace(self, path=str(path), content=xxhash.xxh3_128_hexdigest(content))
+        return ResolvedQualityModel(
+            **msgspec.structs.asdict(self), path=str(path), content=xxhash.xxh3_128_hexdigest(content)
+        )
 
     @property
     def _fields(self) -> list[pa.Field]:
@@ -73,7 +70,7 @@ class QualityModel(LocalStep, tag="quality_model", frozen=True, kw_only=True):
         return with_fields(schema, self._fields)
 
     def load(self) -> QualityModelKernel:
-        return QualityModelKernel(self)
+        return QualityModelKernel(self, _read_model(Path(self.model)))
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
         return self.load().apply(batch, seed)
@@ -92,15 +89,31 @@ class QualityModel(LocalStep, tag="quality_model", frozen=True, kw_only=True):
         ]
 
 
+class ResolvedQualityModel(QualityModel, tag="quality_model", frozen=True, kw_only=True):
+    """The step `quality_model` with its model found."""
+
+    not_fingerprinted: ClassVar[tuple[str, ...]] = ("model", "path")
+
+    path: str
+    content: str
+    """A hash of the model."""
+
+    def resolve(self, folder: str) -> QualityModel:  # noqa: ARG002
+        return self
+
+    def load(self) -> QualityModelKernel:
+        content = _read_model(Path(self.path))
+        if xxhash.xxh3_128_hexdigest(content) != self.content:
+            raise UsageError(f"{self.path} has changed since the run was planned", help="run the same command again")
+        return QualityModelKernel(self, content)
+
+
 class QualityModelKernel:
     """The step with its model in memory."""
 
-    def __init__(self, step: QualityModel) -> None:
+    def __init__(self, step: QualityModel, content: bytes) -> None:
         self._step = step
-        content = _read_model(Path(step.path or step.model))
-        if step.content and xxhash.xxh3_128_hexdigest(content) != step.content:
-            raise UsageError(f"{step.path} has changed since the run was planned", help="run the same command again")
-        self._model = parse_model(content, step.path or step.model)
+        self._model = parse_model(content, step.model)
 
     def begin_cell(self) -> None:
         """Do nothing: no batch depends on an earlier one."""
