@@ -138,8 +138,11 @@ def test_tars(tmp_path_factory, sample_bytes, to, rows):
     output, _ = run(tmp_path_factory, Read(read=str(folder / "in.tar"), text="txt"), to)
     found = written_records(output, to, loads=loaded, has_keys=True)
     expected = [without_nulls(record) for record in records]
-    assert [{"text": record["text"], **record["json"]} for record in found] == expected
-    assert [record["__key__"] for record in found] == [f"{number:04d}" for number in range(len(rows))]
+    assert [record.pop("__key__") for record in found] == [f"{number:04d}" for number in range(len(rows))]
+    # A tar that is written as a tar keeps its members; other formats have a column for each.
+    assert [
+        record if to == "webdataset" else {"text": record["text"], **record["json"]} for record in found
+    ] == expected
 
 
 TYPES = {

@@ -14,7 +14,7 @@ from gristmill.pipeline.inspecting.trace import trace
 from gristmill.pipeline.jobs.tokenizer_jobs import train_tokenizer
 from gristmill.pipeline.planning.plan import make_plan
 from gristmill.pipeline.run import run_recipe
-from gristmill.pipeline.stages import runner, slice_reader
+from gristmill.pipeline.stages import slice_reader, unit_task_run
 from gristmill.pipeline.stages.options import RunOptions
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps import Filter, Length, Limit, Pack, Read, Rename, Sample, Shuffle, Split, Tokenize, Write
@@ -167,15 +167,15 @@ def test_a_run_that_was_stopped_goes_on(mill, world, monkeypatch):
     recipe = mill.recipe({"web": Read(read=str(world / "large"))}, [CONCAT], slice_bytes=1)
     expected = mill.fresh_files(recipe)
     shutil.rmtree(mill.output)
-    whole = runner.run_join
+    whole = unit_task_run.run_join
 
     def stops(task, context):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runner, "run_join", stops)
+    monkeypatch.setattr(unit_task_run, "run_join", stops)
     with pytest.raises(KeyboardInterrupt):
         mill.run(recipe)
-    monkeypatch.setattr(runner, "run_join", whole)
+    monkeypatch.setattr(unit_task_run, "run_join", whole)
     monkeypatch.setattr(slice_reader, "open_reader", None)  # all that had to be read is done
     mill.run(recipe)
     assert mill.files(work=False) == expected

@@ -72,7 +72,7 @@ class SeaweedServer:
         arguments += [f"-{name}.grpc={port}" for name, port in zip(_PORTS, ports[len(_PORTS) :], strict=False)]
         arguments += [f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3", f"-s3.config={config}"]
         arguments += ["-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false"]
-        arguments += ["-master.volumeSizeLimitMB=64", "-volume.max=200"]
+        arguments += ["-master.volumeSizeLimitMB=64", "-volume.max=20000"]
         self.port = ports[_PORTS.index("s3.port")]
         self.endpoint = f"http://127.0.0.1:{self.port}"
         with Path(folder, "log").open("wb") as log:

@@ -18,7 +18,6 @@ from gristmill.pipeline.planning.compatibility import (
     has_joining_step,
     make_order_note,
 )
-from gristmill.pipeline.planning.expected_memory import ExpectedMemory, expect_memory
 from gristmill.pipeline.planning.notebook import render_text
 from gristmill.pipeline.planning.outline import Outline, SourceOutline
 from gristmill.pipeline.planning.placement.in_process import Placement, PlacementRequest, choose_placement
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from gristmill.core.step import Step
     from gristmill.engine.pinning import Pin
     from gristmill.engine.worker_pool import WorkerPool
+    from gristmill.pipeline.planning.expected_memory import ExpectedMemory
     from gristmill.pipeline.planning.source_plan import SourcePlan
     from gristmill.pipeline.planning.units import UnitCut
     from gristmill.shards.tokenizer_snapshot import TokenizerSnapshot
@@ -138,6 +138,8 @@ class Plan:
         )
 
     def _expect_memory(self, sources: Sequence[SourceOutline]) -> ExpectedMemory:
+        from gristmill.pipeline.planning.expected_memory import expect_memory  # noqa: PLC0415  (runs print no outline)
+
         num_tasks = sum(source.num_tasks for source in sources)
         num_bytes = sum(source.unpacked_bytes for source in sources)
         slice_bytes = self.recipe.slice_bytes

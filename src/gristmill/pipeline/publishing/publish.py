@@ -19,7 +19,6 @@ from gristmill.core.recipe import recipe_to_data
 from gristmill.core.records import TEXT
 from gristmill.core.splits import TRAIN
 from gristmill.pipeline.publishing.empty_datasets import refuse_empty
-from gristmill.pipeline.publishing.energon import write_energon_files
 from gristmill.pipeline.publishing.file_placer import FilePlacer
 from gristmill.pipeline.publishing.journal import find_manifest, replace_dataset
 from gristmill.pipeline.publishing.side_files import (
@@ -114,6 +113,8 @@ def publish(
     reusable = [finished[source.name] for source in plan.sources if len(source.stages) == 1]
     receipts = placer.encode_receipts(pair for source in reusable for pair in source.unit_results())
     if plan.write.energon:
+        from gristmill.pipeline.publishing.energon import write_energon_files  # noqa: PLC0415  (few datasets)
+
         write_energon_files(plan.output, manifest, placer.moves, run_id)
     replace_dataset(plan.output, manifest, placer.moves, receipts, held)
     return manifest
