@@ -10,9 +10,8 @@ import pytest
 
 from gristmill.core.errors import SourceChangedError
 from gristmill.pipeline.planning import source_draft, source_plan, units
-from gristmill.pipeline.stages import unpack
 from gristmill.shards.dataset import open_dataset
-from gristmill.steps import Deduplicate, Read, Shuffle, Write
+from gristmill.steps import Deduplicate, Read, Shuffle, Write, read
 from gristmill.steps.read import open_reader
 from gristmill.steps.read.tar_files import webdataset
 
@@ -44,7 +43,7 @@ def make_tar(path, *, damage=0):
 def small_cells(monkeypatch):
     """Some hundred units of a megabyte: cells are cut in the parent or in threads, so all see these sizes."""
     index_cells = webdataset.index_cells
-    monkeypatch.setattr(unpack, "index_cells", lambda path, most: index_cells(path, most, cell_bytes=4000))
+    monkeypatch.setattr("gristmill.steps.read.index_cells", lambda path, most: index_cells(path, most, cell_bytes=4000))
     for module in (units, source_draft, source_plan):
         monkeypatch.setattr(module, "UNIT_BYTES", 64_000)
     monkeypatch.setattr(source_plan, "UNPACK_BYTES", 1000)
@@ -117,13 +116,13 @@ def test_a_tar_that_changes_is_indexed_again(mill, tmp_path):
 
 def test_a_tar_that_changes_between_index_and_reading_is_noticed(mill, tmp_path, monkeypatch):
     path = make_tar(tmp_path / "x.tar")
-    index_cells = unpack.index_cells
+    index_cells = read.index_cells
 
     def change_after(*arguments):
         found = index_cells(*arguments)
         os.utime(path, ns=(1, 1))
         return found
 
-    monkeypatch.setattr(unpack, "index_cells", change_after)
+    monkeypatch.setattr(read, "index_cells", change_after)
     with pytest.raises(SourceChangedError):
         mill.run(mill.recipe(source(path), [JSONL]))
