@@ -23,6 +23,7 @@ NOT_BELOW_A_FOLDER = {
     "InputFile.relative": "for people and for the hash of an input's name; nothing is opened by it",
     "DuplicateCluster.path": "for people: where the input was",
     "_SplitFiles.path": "patterns of a Hub card that choose among files of a listing; nothing is opened by them",
+    "SideFile.path": "planned in memory, never stored",
     "SourceFile.path": "planned in memory, never stored",
     "SourceFile.relative": "planned in memory, never stored",
     "Span.file": "planned in memory, never stored",

@@ -32,7 +32,7 @@ class BenchmarkItem:
 
     name: str
     """The benchmark's name and the item's id: `gsm8k/17`."""
-    texts: Mapping[str, str]
+    texts: dict[str, str]
     """The question, and the answer if there is one."""
     choices: str = ""
     """The choices in their order: they make a short question longer."""
