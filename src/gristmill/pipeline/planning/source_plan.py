@@ -149,7 +149,7 @@ class SourcePlan:
         bytes_after = sum(unit.num_bytes for unit in units)
         for unit in units:
             bytes_after -= unit.num_bytes
-            num_tasks += len(cut_into_slices(unit, choose_unit_cut(bytes_after), self.cell_sizes))
+            num_tasks += len(cut_into_slices(unit, choose_unit_cut(bytes_after), self._estimate_cell_sizes))
         return num_tasks
 
     def _estimate_stored_columns(self, unpacked: int) -> list[dict[str, int]]:
@@ -171,6 +171,13 @@ class SourcePlan:
         return [
             Span(file, number * CELLS_PER_UNIT, (number + 1) * CELLS_PER_UNIT, UNIT_BYTES) for number in range(count)
         ]
+
+    def _estimate_cell_sizes(self, file: SourceFile) -> Sequence[int] | None:
+        """Estimate the cells of the pieces that a file will become; find those of a file that is read as it is."""
+        pieces = self._estimate_pieces(file)
+        return (
+            self.cell_sizes(file) if pieces is None else [UNIT_BYTES // CELLS_PER_UNIT] * (len(pieces) * CELLS_PER_UNIT)
+        )
 
 
 def _describe_columns(schema: pa.Schema) -> dict[str, str]:
