@@ -27,7 +27,7 @@ _WORKERS_SHARE = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedMemory:
-    """How many workers a run will have, what limits their number, and how much memory all will need."""
+    """The number of workers of a run, what limits it, and the memory that all of them will need."""
 
     num_workers: int
     limited_by: str
