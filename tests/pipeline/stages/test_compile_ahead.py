@@ -42,6 +42,9 @@ def test_it_is_said_once_for_each_step_and_machine(run, project):
     steps = [line.partition("once: ")[2].split()[0] for line in run()]
     assert steps == ["deduplicate", "pack"]
     # Records from files, from barriers and from the trial are of one type: no worker compiles the longest once more.
-    assert len(list((project / "home").rglob("sign_texts-*"))) == 1
+    # It is in one file for numba, and in one without it where that can be loaded.
+    suffixes = [path.suffix for path in (project / "home").rglob("sign_texts-*")]
+    assert ".bin" in suffixes
+    assert len(suffixes) == len(set(suffixes))
     assert run() == []
     assert len(run(NUMBA_CACHE_DIR=str(project / "other"))) == 2
