@@ -6,6 +6,7 @@ import io
 import os
 from typing import BinaryIO, cast
 
+from gristmill.core.errors import SourceChangedError
 from gristmill.storage import local_files
 from gristmill.storage.urls import find_protocol, local_path
 
@@ -36,3 +37,17 @@ def read_version(path: str) -> tuple[int, str]:
     store, key = open_store(path)
     stored = store.head(key)
     return stored.num_bytes, stored.version
+
+
+def check_unchanged(path: str, num_bytes: int, version: str) -> None:
+    """Raise `SourceChangedError` if an input file is not the one of the plan."""
+    try:
+        current: tuple[int, str] | None = read_version(path)
+    except FileNotFoundError:
+        current = None
+    if current != (num_bytes, version):
+        now = "missing" if current is None else f"{current[0]} bytes"
+        raise SourceChangedError(
+            f"{path} has changed since the run was planned ({num_bytes} bytes then, {now} now)",
+            help="run the same command again: it makes a new plan, and keeps what has not changed",
+        )

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from gristmill.core.errors import SourceChangedError
 from gristmill.pipeline.planning.units import Span, cluster_small_files
 from gristmill.pipeline.stages.slice_task import BYTES_PER_ROW
 from gristmill.steps.read import CELL_BYTES, CellBatch, TextsReader, open_reader, read_small_files
 from gristmill.steps.records.record_functions import quarantine_row
-from gristmill.storage.files import read_version
+from gristmill.storage.files import check_unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -86,7 +85,7 @@ class SliceReader:
     def _read_span(self, span: Span) -> Iterator[CellBatch]:
         self._enter_file(span)
         if span.piece is None or span.piece.path == span.file.path:  # pieces in the work folder are our own files
-            _check_unchanged(span)
+            check_unchanged(span.file.path, span.file.num_bytes, span.file.version)
         reader = open_reader(self._source.read, span.file, self._source.schema, piece=span.piece)
         num_cells = span.num_bytes / CELL_BYTES if span.stop is None else span.stop - span.first
         read = reader.read_texts if self._keeps_strings and isinstance(reader, TextsReader) else reader.read_cells
@@ -109,7 +108,7 @@ class SliceReader:
         for span in cluster:
             self._context.at(self.cell_number)  # each file has the whole timeout, not a thousand of them together
             self._enter_file(span)
-            _check_unchanged(span)
+            check_unchanged(span.file.path, span.file.num_bytes, span.file.version)
             yield span.file
             self._advance(span.num_bytes)
 
@@ -150,13 +149,3 @@ class SliceReader:
             is_kept = np.ones(cell.batch.num_rows, dtype=bool)
             is_kept[list(reasons)] = False
             cell.batch = cell.batch.filter(pa.array(is_kept))
-
-
-def _check_unchanged(span: Span) -> None:
-    file = span.file
-    size, version = read_version(file.path)
-    if (size, version) != (file.num_bytes, file.version):
-        raise SourceChangedError(
-            f"{file.path} has changed since the run was planned ({file.num_bytes} bytes then, {size} now)",
-            help="run the same command again: it makes a new plan, and keeps what has not changed",
-        )

@@ -18,7 +18,7 @@ from gristmill.core.errors import UsageError
 from gristmill.core.media import LABEL
 from gristmill.core.records import KEY, TEXT, QuarantinedRecord
 from gristmill.steps.read.sample_files.folder import TABLE, find_class, make_key
-from gristmill.storage.files import open_input
+from gristmill.storage.files import check_unchanged, open_input
 
 if TYPE_CHECKING:
     from gristmill.core.records import SideFile, SourceFile
@@ -36,8 +36,7 @@ def describe_file(file: SourceFile, *, has_label: bool) -> dict[str, Any] | Quar
         if side.extension == TABLE:
             described |= _find_row(side, file.path)
             continue
-        with open_input(side.path) as stream:
-            content = stream.read()
+        content = _read_unchanged(side.path, side.num_bytes, side.version)
         try:
             text = content.decode()
             described[side.extension] = _parse_json(content) if side.extension == "json" else text
@@ -64,7 +63,7 @@ def _parse_json(content: bytes) -> msgspec.Raw:
 
 
 def _find_row(table: SideFile, path: str) -> dict[str, msgspec.Raw]:
-    rows = _load_table(table.path, table.version)
+    rows = _load_table(table.path, table.num_bytes, table.version)
     folder = posixpath.dirname(table.path)
     line = rows.get(path[len(folder) + 1 :] if folder else path)
     if line is None:
@@ -74,11 +73,17 @@ def _find_row(table: SideFile, path: str) -> dict[str, msgspec.Raw]:
     return row
 
 
-@lru_cache(maxsize=16)
-def _load_table(path: str, version: str) -> dict[str, bytes]:  # noqa: ARG001  (part of the key)
-    """Load a table: each row as a JSON object, by the name of its file."""
+def _read_unchanged(path: str, num_bytes: int, version: str) -> bytes:
+    """Read a file that describes others; raises `SourceChangedError` if it is not the one of the plan."""
+    check_unchanged(path, num_bytes, version)
     with open_input(path) as stream:
-        content = stream.read()
+        return stream.read()
+
+
+@lru_cache(maxsize=16)
+def _load_table(path: str, num_bytes: int, version: str) -> dict[str, bytes]:
+    """Load a table: each row as a JSON object, by the name of its file."""
+    content = _read_unchanged(path, num_bytes, version)
     rows: dict[str, bytes] = {}
     for number, line in enumerate(_split_rows(path, content), 1):
         if not line.strip():
