@@ -114,29 +114,28 @@ def is_animated(image: Any) -> bool:
         return False  # decoding says what is wrong with it
 
 
-def load_exif(image: Any) -> Any | None:
-    """Parse the EXIF block of an opened image, without decoding it; None if it has none, or a broken one.
+def load_exif(image: Any) -> tuple[Any | None, bool]:
+    """Parse the EXIF block of an opened image, without decoding it: what it has, or None, and whether it is broken.
 
     Pillow's own `getexif` decodes a PNG, and what is wrong with its pixels would be lost here.
     """
+    block = image.info.get("exif")
+    is_tiff = image.format == "TIFF"
+    if not is_tiff and not isinstance(block, bytes):
+        return None, False
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            if image.format == "TIFF":
-                return image.getexif()
-            block = image.info.get("exif")
-            if not isinstance(block, bytes):
-                return None
-            exif = load_pillow().Image.Exif()
-            exif.load(block)
-            return exif if len(exif) else None
+        with warnings.catch_warnings(record=True) as damage:  # Pillow warns, and keeps the tags before the damage
+            warnings.simplefilter("always")
+            exif = image.getexif() if is_tiff else load_pillow().Image.Exif()
+            if not is_tiff:
+                exif.load(block)
+            return exif if len(exif) else None, bool(damage)
     except Exception:
-        return None
+        return None, True
 
 
-def read_orientation(image: Any) -> int:
-    """Read how an image is to be turned, 1 to 8; without an EXIF block it is 1, upright."""
-    exif = load_exif(image)
+def find_orientation(exif: Any | None) -> int:
+    """Find how an image is to be turned, 1 to 8; without an EXIF block it is 1, upright."""
     value = exif.get(ORIENTATION, 1) if exif is not None else 1
     return value if value in range(1, 9) else 1
 
@@ -180,7 +179,7 @@ def decode_image(content: bytes | memoryview, mode: str | None = "RGB") -> Any:
     (3, 2)
     """
     image = open_image(content)
-    orientation = read_orientation(image)
+    orientation = find_orientation(load_exif(image)[0])
     decode_pixels(image)
     image = turn_upright(image, orientation)
     return image if mode is None else to_mode(image, mode)

@@ -20,6 +20,7 @@ from PIL import Image
 from gristmill.core.errors import UsageError
 from gristmill.core.media import find_image_extension, make_member_field
 from gristmill.core.records import ORIGIN, make_origins
+from gristmill.images.codec import decode_image
 from gristmill.steps import Images
 
 
@@ -79,6 +80,15 @@ def test_without_resize_and_reencode_no_byte_is_touched():
     contents = [photo(1), turned_photo(2, 6), photo(3, "PNG"), photo(4, "WEBP"), broken_exif(), noted_png()]
     result = apply(Images(min_width=2, keep_metadata=False), *contents)
     assert result.batch.column("image").to_pylist() == contents
+
+
+@pytest.mark.parametrize("options", [{}, {"reencode": "jpeg"}, {"reencode": "jpeg", "keep_metadata": True}])
+def test_a_broken_exif_block_is_counted_and_the_image_stays(options):
+    result = apply(Images(**options), broken_exif(), turned_photo(2, 6))
+    assert (result.batch.num_rows, result.counters["broken_exif"]) == (2, 1)
+    assert decode_image(result.batch.column("image")[0].as_py()).size == (48, 40)
+    has_exif = "exif" in reopened(result.batch.column("image")[1].as_py()).info
+    assert has_exif == (options.get("keep_metadata") or not options)
 
 
 def test_limits_drop_with_their_own_names():

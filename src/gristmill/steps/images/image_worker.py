@@ -14,11 +14,11 @@ from gristmill.images.codec import (
     ImageError,
     decode_pixels,
     encode_image,
+    find_orientation,
     is_animated,
     load_exif,
     load_pillow,
     open_image,
-    read_orientation,
     to_mode,
     turn_upright,
 )
@@ -90,12 +90,17 @@ class ImageWorker:
         image = open_image(content)
         if step.animated == "quarantine" and is_animated(image):
             raise ImageError("animated", "the image has several frames; animated: first_frame keeps the first one")
-        orientation = read_orientation(image)
+        exif, is_broken = load_exif(image)
+        orientation = find_orientation(exif)
         width, height = image.size[::-1] if orientation in _TURNED else image.size
         self._check_limits(width, height)
         size = self._choose_size(width, height)
         new_format = step.reencode or _SAME_FORMATS.get(image.format, "png")
-        exif = _read_exif(image) if step.keep_metadata and step.changes_bytes else b""
+        metadata: bytes | None = b""
+        if step.keep_metadata and step.changes_bytes:
+            metadata = _encode_exif(exif)
+        if is_broken or metadata is None:
+            self._counters["broken_exif"] += 1
         if size != (width, height) and image.format == "JPEG":
             wanted = size[::-1] if orientation in _TURNED else size
             image.draft(None, (wanted[0] * _DRAFT_FACTOR, wanted[1] * _DRAFT_FACTOR))
@@ -103,7 +108,7 @@ class ImageWorker:
         if not step.changes_bytes:
             return content
         try:
-            return self._encode(image, orientation, size, new_format, exif)
+            return self._encode(image, orientation, size, new_format, metadata or b"")
         except (OSError, ValueError) as error:
             raise ImageError("cannot_encode", f"{type(error).__name__}: {error}") from None
 
@@ -145,9 +150,8 @@ class ImageWorker:
         return max(1, round(width * scale)), max(1, round(height * scale))
 
 
-def _read_exif(image: Any) -> bytes:
-    """Read the EXIF block of an image, with its orientation set to upright; empty if there is none, or a broken one."""
-    exif = load_exif(image)
+def _encode_exif(exif: Any | None) -> bytes | None:
+    """Encode an EXIF block for an image that was turned upright; empty if there is none, None if it is too broken."""
     if exif is None:
         return b""
     if ORIENTATION in exif:
@@ -155,4 +159,4 @@ def _read_exif(image: Any) -> bytes:
     try:
         return bytes(exif.tobytes())
     except Exception:
-        return b""
+        return None
