@@ -1,7 +1,7 @@
 """Export to Parquet, JSON Lines and WebDataset: one file for each shard.
 
-Documents are written as the `write` step writes them, with all their columns. Token rows keep all columns in Parquet;
-JSON Lines and WebDataset have no good place for origins, so those are left out.
+Documents and samples are written as the `write` step writes them, with all their columns. Token rows keep all columns
+in Parquet; JSON Lines and WebDataset have no good place for origins, so those are left out.
 
 | token rows | a row is |
 |---|---|
@@ -29,15 +29,18 @@ import pyarrow.parquet as pq
 from gristmill.core.errors import UsageError
 from gristmill.core.json_text import JSON_TYPE, NAN_AS_NULL, count_not_finite, is_json
 from gristmill.core.json_values import encode_json
+from gristmill.core.media import list_byte_columns, list_image_columns
 from gristmill.core.records import ORIGIN, ORIGIN_TYPE, OTHER_FIELDS, RECORD, RECORD_TYPE, TEXT
 from gristmill.exports.layout import ExportFormat, PlannedFile
 from gristmill.exports.tokens import check_shard_batches, read_shard_batches
 from gristmill.exports.training import STORED, TRAINING, make_training_rows, training_schema
-from gristmill.shards.arrow_stream import ORIGINS_SCHEMA, read_mapped_batches
+from gristmill.shards.arrow_stream import ORIGINS_SCHEMA, SAMPLE_BYTES, SAMPLES_SCHEMA, read_mapped_batches
 from gristmill.shards.damage import make_damage_error
+from gristmill.shards.formats.image_structs import to_parquet_schema, unwrap_image_columns
 from gristmill.shards.formats.jsonl import read_line_chunks
 from gristmill.shards.formats.shard_format import ShardFormat, open_shard, write_shard
-from gristmill.shards.formats.tar import BLOCK, encode_member
+from gristmill.shards.formats.tar import BLOCK, TarShard, encode_member
+from gristmill.shards.formats.tar_members import MemberLayout, build_sample_columns
 from gristmill.shards.record_columns import RecordColumns
 from gristmill.shards.token_rows import CHATS, ORIGINS
 
@@ -51,6 +54,8 @@ if TYPE_CHECKING:
 
 _PIECE_BYTES = 1 << 20
 """This much of a batch becomes Python objects at a time."""
+_PARQUET_ROWS = 1024
+_PARQUET_IMAGES = 64
 
 
 class TableFormat(ExportFormat):
@@ -61,7 +66,13 @@ class TableFormat(ExportFormat):
     """The default columns for chats: what trainers expect."""
 
     def check_dataset(self, manifest: Manifest, folder: Location) -> None:
-        """Accept every dataset: tables hold any columns."""
+        """Accept every dataset, since tables hold any columns, except bytes that are texts in JSON."""
+        has_bytes = not manifest.holds_rows and list_byte_columns(manifest.schema.to_arrow())
+        if has_bytes and manifest.format == "jsonl" and self.name != "jsonl":
+            raise UsageError(
+                f"{folder} holds {', '.join(has_bytes)} as base64 in JSON lines, which {self.name} would not decode",
+                help=f"run its recipe with `write: {{format: {self.name}}}` into another folder",
+            )
 
     def default_columns(self, manifest: Manifest) -> str:
         return self.chat_columns if manifest.kind == CHATS else STORED
@@ -75,7 +86,13 @@ class TableFormat(ExportFormat):
             split.manifest.format,
             is_tokens=split.manifest.holds_rows,
             columns=split.columns,
+            members=find_members(split.manifest),
         )
+
+
+def find_members(manifest: Manifest) -> MemberLayout | None:
+    """Find the members of a dataset of samples in tars; None: its records are in another form."""
+    return MemberLayout.find(manifest.schema.to_arrow()) if manifest.format == "webdataset" else None
 
 
 class WebdatasetTables(TableFormat):
@@ -111,6 +128,8 @@ class TablesLayout:
     is_tokens: bool
     columns: str = STORED
     """The columns of token rows, a choice of `exports.training.COLUMNS`."""
+    members: MemberLayout | None = None
+    """The members of samples in the dataset's tars."""
 
     @property
     def files(self) -> Sequence[PlannedFile]:
@@ -126,7 +145,7 @@ class TablesLayout:
             if self.is_tokens:
                 self._write_tokens(slot, file)
             else:
-                documents = _read_documents(slot, self.stored_format, self._batch_schema)
+                documents = self._read_records(slot)
                 batches = check_shard_batches(documents, slot.path, slot.rows)
                 if self.format.keeps_record:
                     batches = _count_nan(batches, counts)
@@ -134,6 +153,11 @@ class TablesLayout:
             file.flush()
             os.fsync(file.fileno())
         return counts[NAN_AS_NULL]
+
+    def _read_records(self, slot: ShardSlot) -> Iterator[pa.RecordBatch]:
+        if self.members is not None:
+            return _read_samples(slot, self.schema, self.members)
+        return _read_documents(slot, self.stored_format, self._batch_schema)
 
     def usage(self, prefix: str) -> str:
         last = f"00000..{self.num_files - 1:05d}"
@@ -148,9 +172,7 @@ class TablesLayout:
     @property
     def _batch_schema(self) -> pa.Schema:
         """The columns of documents on their way: those that are written, or, from JSON to JSON, the whole record."""
-        if self.stored_format in {"arrow", "parquet"}:
-            return self.schema
-        if not self.format.keeps_record:
+        if self.stored_format in {"arrow", "parquet"} or self.members is not None or not self.format.keeps_record:
             return self.schema
         text = [field for field in self.schema if field.name == TEXT]
         return pa.schema([pa.field(ORIGIN, ORIGIN_TYPE), *text, pa.field(RECORD, RECORD_TYPE)])
@@ -201,9 +223,36 @@ def _read_documents(slot: ShardSlot, stored_format: str, schema: pa.Schema) -> I
 
 def _read_parquet(slot: ShardSlot) -> Iterator[pa.RecordBatch]:
     with pq.ParquetFile(slot.path, buffer_size=1 << 20) as file:
-        if slot.schema is not None and not file.schema_arrow.equals(slot.schema):
+        if slot.schema is None:
+            yield from file.iter_batches(_PARQUET_ROWS)
+            return
+        if not file.schema_arrow.equals(to_parquet_schema(slot.schema)):
             raise make_damage_error(slot.path, "has columns other than those in the manifest")
-        yield from file.iter_batches(1024)
+        num_rows = _PARQUET_ROWS if not list_image_columns(slot.schema) else _PARQUET_IMAGES
+        for batch in file.iter_batches(num_rows):
+            yield unwrap_image_columns(batch, slot.schema)
+
+
+def _read_samples(slot: ShardSlot, schema: pa.Schema, members: MemberLayout) -> Iterator[pa.RecordBatch]:
+    """Read the samples of a tar, in pieces of the batches of the side file that holds their origins."""
+    records = TarShard(Path(slot.path), members).rows()
+    for side in read_mapped_batches(Path(str(slot.origins)), SAMPLES_SCHEMA):
+        for piece in _cut_by_bytes(side):
+            samples = list(itertools.islice(records, piece.num_rows))
+            if len(samples) < piece.num_rows:
+                raise make_damage_error(slot.path, "holds fewer records than there are origins")
+            columns = {ORIGIN: piece.column(ORIGIN), **build_sample_columns(schema, samples)}
+            yield pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+    if next(records, None) is not None:
+        raise make_damage_error(slot.path, "holds more records than there are origins")
+
+
+def _cut_by_bytes(side: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cut the origins of samples where the samples have about as many bytes as a piece."""
+    ends = np.cumsum(side.column(SAMPLE_BYTES).to_numpy())
+    starts = np.flatnonzero(np.diff(ends // _PIECE_BYTES, prepend=-1))
+    for start, stop in itertools.pairwise((*starts.tolist(), side.num_rows)):
+        yield side.slice(start, stop - start)
 
 
 def _count_nan(batches: Iterable[pa.RecordBatch], counts: Counter[str]) -> Iterator[pa.RecordBatch]:

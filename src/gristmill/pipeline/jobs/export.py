@@ -19,6 +19,7 @@ from gristmill.engine.parallel_run import make_pool
 from gristmill.engine.tasks import Task, run_tasks
 from gristmill.exports.formats import export_formats, find_export_format
 from gristmill.exports.layout import ExportSplit, ShardSlot, Targets
+from gristmill.exports.tables import find_members
 from gristmill.exports.tokens import measure_shard
 from gristmill.exports.training import AXOLOTL, COLUMNS, STORED
 from gristmill.pipeline.jobs.export_schema import JSON_SHARD_FORMATS, sample_schema
@@ -116,7 +117,8 @@ def export(
             vocab_size = vocab_size or (manifest.tokenizer.vocab_size if manifest.tokenizer is not None else None)
             slots, max_id = _measure_shards(slots, run, with_max=vocab_size is None)
             vocab_size = vocab_size or max_id + 1
-        samples_schema = export_format.needs_typed_columns and manifest.format in JSON_SHARD_FORMATS
+        is_json = manifest.format in JSON_SHARD_FORMATS and find_members(manifest) is None
+        samples_schema = export_format.needs_typed_columns and is_json
         splits = [
             ExportSplit(
                 name=name,

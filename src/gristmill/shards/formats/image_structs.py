@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gristmill.core.media import find_image_extension, list_image_columns
 from gristmill.core.records import KEY
@@ -56,6 +57,15 @@ def unwrap_images(record: ShardRecord, images: Sequence[str]) -> ShardRecord:
     for name in images:
         record[name] = None if record[name] is None else record[name]["bytes"]
     return record
+
+
+def unwrap_image_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Replace the structs of a batch by the bytes in them: its columns are then those of `schema`."""
+    arrays = batch.columns
+    for name in list_image_columns(schema):
+        index = schema.get_field_index(name)
+        arrays[index] = pc.struct_field(arrays[index], "bytes").cast(schema.field(index).type)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _read_head(content: pa.LargeBinaryScalar) -> bytes:

@@ -14,8 +14,8 @@ import msgspec
 import pyarrow as pa
 
 from gristmill.core.errors import UsageError
-from gristmill.core.json_text import is_json, to_json_values
-from gristmill.core.media import ANY_IMAGE, IMAGE_EXTENSIONS, find_image_extension, find_member, is_bytes
+from gristmill.core.json_text import is_json, to_json_text, to_json_values
+from gristmill.core.media import ANY_IMAGE, IMAGE, IMAGE_EXTENSIONS, find_image_extension, find_member, is_bytes
 from gristmill.core.records import KEY, ORIGIN, TEXT
 from gristmill.shards.formats.jsonl import decode_record
 
@@ -62,9 +62,10 @@ class MemberLayout:
             )
         for column in schema:
             if is_bytes(column.type) and column.name not in members:
-                members[column.name] = column.name.lower()
+                members[column.name] = ANY_IMAGE if column.name == IMAGE else column.name.lower()
         images = [name for name, member in members.items() if member == ANY_IMAGE]
-        if len(images) > 1:  # their formats may be the same, so their names tell them apart
+        has_others = any(member in _IMAGES for member in members.values())
+        if has_others or len(images) > 1:  # their formats may be the same, so their names tell them apart
             members |= {name: f"{name}.{ANY_IMAGE}" for name in images}
         _refuse_equal_members(members)
         rest = tuple(name for name in schema.names if name not in (ORIGIN, KEY, TEXT, *members))
@@ -139,6 +140,17 @@ class MemberLayout:
         prefix, others = member.removesuffix(ANY_IMAGE), set(self.members.values())
         names = (name for name in contents if name.startswith(prefix) and name not in others)
         return next((name for name in names if name.removeprefix(prefix) in _IMAGES), "")
+
+
+def build_sample_columns(schema: pa.Schema, records: Sequence[dict[str, Any]]) -> dict[str, pa.Array]:
+    """Build the columns of decoded samples; a column that a sample lacks is null. Origins are not among them."""
+    arrays = {}
+    for column in schema:
+        if column.name != ORIGIN:
+            # Values of JSON members may be structs of msgspec; bytes stay as they are.
+            values = msgspec.to_builtins([record.get(column.name) for record in records], builtin_types=(bytes,))
+            arrays[column.name] = to_json_text(values) if is_json(column) else pa.array(values, column.type)
+    return arrays
 
 
 def _is_text(column: pa.Field) -> bool:

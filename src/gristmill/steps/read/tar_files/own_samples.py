@@ -5,13 +5,12 @@ from __future__ import annotations
 import posixpath
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pyarrow as pa
 
 from gristmill.core.errors import UsageError
-from gristmill.core.json_text import is_json, to_json_text
 from gristmill.core.records import CARRIES_ALL, KEY, ORIGIN, OTHER_FIELDS, TEXT
 from gristmill.shards.formats.base import READ_ERRORS
+from gristmill.shards.formats.tar_members import build_sample_columns
 from gristmill.shards.manifest import MANIFEST, parse_manifest
 from gristmill.storage.files import open_input
 from gristmill.storage.tar_scan import is_origin_key
@@ -62,19 +61,13 @@ class OwnSampleColumns:
 
     def arrays(self, samples: Sequence[TarSample]) -> dict[str, pa.Array]:
         """Return the columns of some samples."""
-        records = [self._decode(sample) for sample in samples]
-        arrays = {}
-        for field in self._schema:
-            if field.name == ORIGIN:
-                continue
-            values = [record.get(field.name) for record in records]
-            arrays[field.name] = to_json_text(values) if is_json(field) else pa.array(values, field.type)
+        arrays = build_sample_columns(self._schema, [self._decode(sample) for sample in samples])
         if OTHER_FIELDS not in arrays:
-            arrays[OTHER_FIELDS] = pa.nulls(len(records))
+            arrays[OTHER_FIELDS] = pa.nulls(len(samples))
         return arrays
 
     def _decode(self, sample: TarSample) -> dict[str, Any]:
         record = self._layout.decode(sample.members)
         if KEY not in record and not is_origin_key(sample.key):
             record[KEY] = sample.key
-        return msgspec.to_builtins(record, builtin_types=(bytes,))  # type: ignore[no-any-return]
+        return record
