@@ -15,7 +15,10 @@ from webdataset import autodecode, tariterators
 
 import gristmill as gm
 from gristmill import steps
-from gristmill.core.errors import NotUpToDateError, UsageError
+from gristmill.core.errors import NotUpToDateError, SourceChangedError, UsageError
+from gristmill.core.recipe import Source
+from gristmill.pipeline import execution
+from gristmill.steps.read.sample_files import descriptions
 
 
 @pytest.fixture(scope="module")
@@ -310,6 +313,46 @@ def test_a_changed_caption_is_noticed(folder, tmp_path):
     (root / "a.txt").write_text("afterwards")
     with pytest.raises(NotUpToDateError):
         run(tmp_path / "out", read)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "metadata.jsonl"])
+@pytest.mark.parametrize("change", ["removed", "changed"])
+def test_a_description_that_changes_during_the_run_stops_it(tmp_path, monkeypatch, name, change):
+    root = tmp_path / "in"
+    root.mkdir()
+    (root / "a.jpg").write_bytes(photo(1))
+    (root / name).write_text('{"file_name": "a.jpg", "n": 1}\n')
+    run_execution = execution.Execution.run
+
+    def change_first(self):
+        (root / name).unlink() if change == "removed" else (root / name).write_text('{"file_name": "a.jpg", "n": 12}')
+        descriptions._load_table.cache_clear()  # a worker of its own has read no table yet
+        return run_execution(self)
+
+    monkeypatch.setattr(execution.Execution, "run", change_first)
+    with pytest.raises(SourceChangedError, match=name):
+        run(tmp_path / "out", steps.Read(read=str(root)))
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_a_mix_of_a_folder_and_tars(folder, tar, tmp_path):
+    """Images of a folder and of a tar are two columns, which never take each other's place; or one by `rename`."""
+    path, _ = tar
+    sources = {"a": steps.Read(read=str(folder)), "b": steps.Read(read=str(path))}
+    renamed = {**sources, "b": Source(sources["b"], [steps.Rename(columns={"jpg": "image"})])}
+    for name, mixed in (("two", sources), ("one", renamed)):
+        records = {}
+        for form in ("webdataset", "arrow"):
+            mix = steps.Mix(weights={"a": 0.5, "b": 0.5}, size=12, by="documents")
+            recipe = gm.Recipe(
+                sources=mixed, steps=[mix, steps.Write(format=form)], output=str(tmp_path / f"{name}-{form}")
+            )
+            records[form] = list(gm.run(recipe, backend="serial", progress=False).dataset())
+        assert [record["source"] for record in records["arrow"]].count("a") == 6
+        for in_tar, in_arrow in zip(records["webdataset"], records["arrow"], strict=True):
+            assert {**in_arrow, **in_tar} == in_arrow, "a tar gives back the columns that were written"
+            assert ("jpg" in in_tar) == (name == "two")
+            assert (in_tar["image"] is None) == (name == "two" and in_tar["source"] == "b")
 
 
 @pytest.mark.parametrize("form", ["pil", "numpy"])
