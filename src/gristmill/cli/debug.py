@@ -3,6 +3,7 @@
 import pdb  # noqa: T100
 import sys
 import traceback
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -11,14 +12,15 @@ import click
 
 import gristmill
 from gristmill.cli.tables import print_lines
-from gristmill.core.recipe import Recipe
 from gristmill.pipeline.debug import FunctionFailedError, run_in_debug_mode
+from gristmill.recipe.load import load_recipe
 
 
-def run_debug(recipe: Recipe, *, limit: int | None, use_pdb: bool) -> None:
+def run_debug(recipe: str, overrides: Sequence[str], *, limit: int | None, use_pdb: bool) -> None:
     """Run in debug mode. An exception of a user's function ends the command with exit code 1."""
+    loaded = load_recipe(recipe, overrides)
     try:
-        result = run_in_debug_mode(recipe, partial(print_lines, breaks_words=True), limit=limit)
+        result = run_in_debug_mode(loaded, partial(print_lines, breaks_words=True), limit=limit)
     except FunctionFailedError as failed:
         frames = _list_user_frames(failed.error.__traceback__)
         if frames is None:

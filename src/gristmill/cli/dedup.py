@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from gristmill.cli.options import Choice, json_option
-from gristmill.cli.run import describe_result, print_accounts, print_outcome
+from gristmill.cli.run_recipe import describe_result, print_accounts, print_outcome
 from gristmill.core.errors import UsageError
 from gristmill.core.recipe import Recipe
 from gristmill.pipeline.run import run_recipe

@@ -1,12 +1,14 @@
-"""`gristmill run`: run a recipe and print the books."""
+"""`gristmill run`: the command and its options.
 
-import json
-from functools import partial
+Workers are started before the run itself is imported (`run_recipe`): their imports take as long as its own.
+"""
+
+import os
 from time import monotonic
 
 import click
-import msgspec
 
+from gristmill.cli.early_workers import start_workers_early
 from gristmill.cli.options import (
     Choice,
     backend_option,
@@ -16,26 +18,9 @@ from gristmill.cli.options import (
     recipe_argument,
     take_over_option,
 )
-from gristmill.cli.printing import again
-from gristmill.cli.tables import (
-    print_books,
-    print_contamination,
-    print_duplicates,
-    print_lines,
-    print_tokens,
-    print_wrapped,
-)
 from gristmill.core.errors import UsageError
-from gristmill.core.quantities import format_bytes, format_count
-from gristmill.core.recipe import runs_user_code
 from gristmill.engine.events import EventLog
 from gristmill.engine.pinning import PINS, Pin
-from gristmill.pipeline.planning.plan import Plan
-from gristmill.pipeline.run import RunResult, run_recipe
-from gristmill.pipeline.stages.options import RunOptions
-from gristmill.recipe.load import load_recipe
-from gristmill.runtime.pandas_free import block_pandas_import
-from gristmill.shards.manifest import Manifest
 
 
 @click.command(epilog="Example: gristmill run recipe.yaml --workers 4 --limit 1000")
@@ -102,117 +87,32 @@ def command(
         raise UsageError(
             f"--debug prints records, which {'--quiet' if quiet else '--json'} forbids", help="use only one of them"
         )
+    # This process does no algebra: BLAS would start a thread for each core, which takes 50 ms.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if debug or use_pdb:
         from gristmill.cli.debug import run_debug  # noqa: PLC0415  (imports a debugger)
 
-        run_debug(load_recipe(recipe, overrides), limit=limit, use_pdb=use_pdb)
+        run_debug(recipe, overrides, limit=limit, use_pdb=use_pdb)
         return
     started = monotonic()
-    options = RunOptions(
-        workers=workers or "auto",
-        backend=backend,
-        timeout=timeout,
-        allow_endpoints=allow_endpoints,
-        pin=pin,
-        update=update,
-        overwrite=overwrite,
-        keep_work=keep_work,
-        take_over=take_over,
-        progress=False if quiet else None,
-        monitor=monitor,
-        events=EventLog(events) if events else None,
-    )
-    loaded = load_recipe(recipe, overrides)
-    if not runs_user_code(step for _, step in loaded.all_steps()):
-        block_pandas_import()
-    try:
-        result = run_recipe(loaded, options, limit=limit, show_plan=partial(_show_plan, quiet=quiet, verbose=verbose))
-    except (KeyboardInterrupt, SystemExit):  # SIGTERM is a SystemExit: see cli.main
-        click.echo("stopped; finished work is kept", err=True)
-        click.echo(f"  help: to resume, run the same command: {again('run', recipe, overrides, limit)}", err=True)
-        raise
-    if as_json:
-        click.echo(json.dumps(describe_result(result, monotonic() - started), indent=2))
-    else:
-        if not quiet:
-            print_accounts(result, details=verbose)
-        print_outcome(result, monotonic() - started)
+    with start_workers_early(recipe, overrides, workers=workers, backend=backend, pin=pin) as pool:
+        # Imported while the workers start.
+        from gristmill.cli.run_recipe import Output, run_and_print  # noqa: PLC0415
+        from gristmill.pipeline.stages.options import RunOptions  # noqa: PLC0415
 
-
-def _show_plan(plan: Plan, *, quiet: bool, verbose: bool) -> None:
-    _warn_of_space(plan)
-    if verbose:
-        print_lines(str(plan), err=True)
-    elif not quiet:
-        for note in dict.fromkeys(note for source in plan.sources for note in source.notes):
-            print_lines(f"note: {note}", err=True)
-
-
-def _warn_of_space(plan: Plan) -> None:
-    outline = plan.outline()
-    if not outline.fits:
-        needed, free = format_bytes(outline.needed_bytes), format_bytes(outline.free_bytes)
-        print_lines(f"warning: this run may need up to {needed} of disk space, but only {free} are free", err=True)
-
-
-def _count_rows(manifest: Manifest) -> dict[str, int]:
-    rows = dict.fromkeys(manifest.splits, 0)
-    for split, _, shard in manifest.shards():
-        rows[split] += shard.rows
-    return rows
-
-
-def describe_result(result: RunResult, seconds: float) -> dict[str, object]:
-    """Return the result of a run as plain values, for `--json`."""
-    manifest = result.manifest
-    return {
-        "output": str(result.output),
-        "up_to_date": result.was_up_to_date,
-        "seconds": round(seconds, 3),
-        "dataset_hash": manifest.dataset_hash,
-        "environment_dependent": manifest.environment_dependent,
-        "rows": _count_rows(manifest),
-        "num_shards": sum(1 for _ in manifest.shards()),
-        "num_bytes": sum(shard.bytes for _, _, shard in manifest.shards()),
-        "books": msgspec.to_builtins(result.books),
-        "warnings": list(result.warnings),
-        "deduplicated": [msgspec.to_builtins(step) for step in manifest.deduplicated],
-        "decontaminated": [msgspec.to_builtins(step) for step in manifest.decontaminated],
-        "quarantine": {
-            "counts": manifest.quarantine.counts,
-            "files": [file.path for file in manifest.quarantine.files],
-        },
-    }
-
-
-def print_accounts(result: RunResult, *, details: bool = False) -> None:
-    """Print what happened to every record."""
-    manifest = result.manifest
-    print_books(result.books, details=details, more=f"gristmill inspect {result.output} --details")
-    print_tokens(manifest)
-    print_duplicates(manifest)
-    print_contamination(manifest)
-    for source, counts in manifest.quarantine.counts.items():
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in counts.items())
-        print_wrapped(f"quarantined from {source}: {reasons}")
-    for file in manifest.quarantine.files:
-        print_wrapped(f"  see {result.output / file.path}, or: gristmill inspect {result.output} --quarantine")
-
-
-def print_outcome(result: RunResult, seconds: float) -> None:
-    """Print the warnings and the size of the dataset."""
-    manifest = result.manifest
-    for warning in result.warnings:
-        print_wrapped(f"warning: {warning}")
-    if manifest.environment_dependent:
-        print_wrapped(
-            "note: some records were quarantined because of limits of this machine; another run may keep them"
+        options = RunOptions(
+            workers=workers or "auto",
+            backend=backend,
+            timeout=timeout,
+            allow_endpoints=allow_endpoints,
+            pin=pin,
+            update=update,
+            overwrite=overwrite,
+            keep_work=keep_work,
+            take_over=take_over,
+            progress=False if quiet else None,
+            monitor=monitor,
+            events=EventLog(events) if events else None,
         )
-    rows_by_split = ", ".join(f"{split} {rows:,}" for split, rows in _count_rows(manifest).items())
-    num_shards = sum(1 for _ in manifest.shards())
-    num_bytes = format_bytes(sum(shard.bytes for _, _, shard in manifest.shards()))
-    outcome = "up to date: nothing to do" if result.was_up_to_date else f"done in {seconds:.1f} s; the books balance"
-    print_wrapped(f"{outcome}: {rows_by_split}; {format_count(num_shards, 'shard')}, {num_bytes}, in {result.output}")
-    if not any(_count_rows(manifest).values()):
-        print_wrapped("the dataset is empty: the table shows which step removed the records")
-    click.echo(f"next: gristmill inspect {result.output}")
+        output = Output(started, quiet=quiet, verbose=verbose, as_json=as_json)
+        run_and_print(recipe, overrides, options, output, limit=limit, pool=pool)

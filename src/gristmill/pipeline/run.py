@@ -15,6 +15,7 @@ from gristmill.core.quantities import format_count
 from gristmill.engine.parallel_run import choose_num_workers, make_pool
 from gristmill.engine.pinning import parse_pin
 from gristmill.engine.progress import Activity
+from gristmill.engine.worker.job import make_import_job
 from gristmill.pipeline import work_folder
 from gristmill.pipeline.execution import Execution
 from gristmill.pipeline.planning.notebook import render_result
@@ -24,9 +25,9 @@ from gristmill.pipeline.planning.python_records import has_python_records, spool
 from gristmill.pipeline.publishing import journal
 from gristmill.pipeline.publishing.empty_datasets import list_empty_warnings
 from gristmill.pipeline.publishing.locked_output import lock_output
+from gristmill.pipeline.stages import WORKER_MODULE
 from gristmill.pipeline.stages.compile_ahead import compile_ahead
 from gristmill.pipeline.stages.options import RunOptions
-from gristmill.pipeline.stages.unit_task_run import make_first_job
 from gristmill.shards.manifest import MANIFEST
 from gristmill.steps.read import CELL_BYTES
 from gristmill.text.tokenizers import clear_engine_cache
@@ -89,10 +90,12 @@ def run_recipe(
     *,
     limit: int | None = None,
     show_plan: Callable[[Plan], object] | None = None,
+    started_pool: WorkerPool | None = None,
 ) -> RunResult:
     """Plan and run a recipe. The same call resumes a run that was stopped.
 
-    `show_plan` is called with the plan, before any work is done.
+    `show_plan` is called with the plan, before any work is done. `started_pool` may have workers already; it is
+    closed at the end.
     """
     options = options or RunOptions()
     plan_recipe = partial(
@@ -106,7 +109,7 @@ def run_recipe(
         debug=options.watch is not None,
         allowed_endpoints=options.allow_endpoints,
     )
-    with make_pool("processes", pin=options.pin, keeps_workers=True) as pool:
+    with started_pool or make_pool("processes", pin=options.pin, keeps_workers=True) as pool:
         # The workers start in the environment of this moment. A generator of records may change it.
         reads_python = has_python_records(recipe)
         start_workers = partial(_start_workers, pool, options)
@@ -140,7 +143,7 @@ def _start_workers(
     if not (options.update or options.overwrite) and (output / MANIFEST).exists():
         return
     num_workers = choose_num_workers(options.workers, placement.backend)
-    pool.start_ahead(min(num_workers, max(1, num_bytes // CELL_BYTES)), make_first_job())
+    pool.start_ahead(min(num_workers, max(1, num_bytes // CELL_BYTES)), make_import_job(WORKER_MODULE))
 
 
 def _run_locked(plan: Plan, options: RunOptions, held: HeldOutput, pool: WorkerPool) -> RunResult:

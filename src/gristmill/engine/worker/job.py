@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from importlib import import_module
 from time import monotonic
 
 TYPE_CHECKING = False  # a worker does without the typing module
@@ -39,6 +41,11 @@ class Job:
         if self.takes_context:
             return (context,)
         return (context.state,) if self.setup is not None else ()
+
+
+def make_import_job(module: str) -> Job:
+    """Make the job of workers that are started before there is work for them: to import what they will need."""
+    return Job(import_module, partial(import_module, module), runs_user_code=False)
 
 
 class Context:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gristmill.engine.worker.job import Job
 from gristmill.pipeline.stages.join import JoinTask, run_join
 from gristmill.pipeline.stages.slice_run import run_slice
 
@@ -16,8 +15,3 @@ if TYPE_CHECKING:
 def run_unit_task(task: Task, context: Context) -> SliceResult | None:
     """Run a task of a unit: a `SliceTask` or a `JoinTask`; `context.state` is the `LoadedContext`."""
     return run_join(task, context) if isinstance(task.payload, JoinTask) else run_slice(task, context)
-
-
-def make_first_job() -> Job:
-    """Make the job of workers that are started while the plan is made: to import what all stages need."""
-    return Job(run_unit_task, takes_context=True, runs_user_code=False)

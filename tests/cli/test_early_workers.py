@@ -1,0 +1,63 @@
+"""Workers that start before a run is imported: only if the recipe names enough local input, and never in doubt."""
+
+import subprocess
+import sys
+
+import pytest
+
+from gristmill.cli.early_workers import BYTES_A_WORKER, start_workers_early
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "data").mkdir()
+    for name in ("a.jsonl", "b.jsonl"):
+        with (tmp_path / "data" / name).open("wb") as file:
+            file.truncate(BYTES_A_WORKER)  # sparse: nobody reads it
+    return tmp_path
+
+
+def count_started(folder, recipe, *, workers=2, backend="auto", overrides=()):
+    path = folder / "recipe.yaml"
+    path.write_text(recipe)
+    with start_workers_early(str(path), overrides, workers=workers, backend=backend, pin="none") as pool:
+        return pool.num_unused
+
+
+@pytest.mark.parametrize("read", ["data/*.jsonl", "[data/a.jsonl, data/b.jsonl]", '"data/{a,b}.jsonl"', '"**/*.jsonl"'])
+def test_a_worker_is_started_for_each_part_of_the_input(folder, read):
+    assert count_started(folder, f"output: out\nsources: {{web: {{read: {read}}}}}") == 2
+
+
+def test_no_more_workers_are_started_than_asked_for_or_needed(folder):
+    recipe = "output: out\nsources: {web: {read: data/*.jsonl}}"
+    assert count_started(folder, recipe, workers=1) == 1
+    assert count_started(folder, recipe, workers=7) == 2
+    assert count_started(folder, recipe, overrides=["sources.web.read=data/a.jsonl"]) == 1
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        "output: out\nsources: {web: {read: missing.jsonl}}",
+        "output: out\nsources: {web: {read: s3://bucket/a.jsonl}}",
+        "output: out\nsources: {web: [data/a.jsonl]}",
+        "output: data\nsources: {web: {read: data/*.jsonl}}",
+        "sources: {web: {read: data/*.jsonl}}",
+        'output: out\nsources: {web: {read: "{0..99999999}"}}',
+        "output: [",
+        "3",
+        "",
+    ],
+)
+def test_in_doubt_no_worker_is_started(folder, recipe):
+    assert count_started(folder, recipe) == 0
+
+
+def test_a_run_in_this_process_starts_none(folder):
+    assert count_started(folder, "output: out\nsources: {web: {read: data/*.jsonl}}", backend="serial") == 0
+
+
+def test_the_first_look_imports_nothing_that_a_run_needs():
+    code = "import gristmill.cli.run, sys; print(*(name for name in ('numpy', 'pyarrow') if name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout.strip() == ""
