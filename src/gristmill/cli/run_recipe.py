@@ -31,7 +31,7 @@ from gristmill.shards.manifest import Manifest
 
 @dataclass(frozen=True)
 class Output:
-    """How much a run prints, and in which form."""
+    """The form in which a run is printed, and how much of it."""
 
     started: float
     """When the command began."""
