@@ -181,6 +181,7 @@ SIGNATURES = {
         "slice_bytes": "auto",
         "identity": "mtime",
         "keep_dropped": None,
+        "keep_scores": "file",
         "storage_options": None,
         "allow_empty": False,
         "folder": None,

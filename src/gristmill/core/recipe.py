@@ -47,6 +47,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     """How a changed input file is recognized: by size and modification time, or by its content."""
     keep_dropped: Literal["samples", "all"] | None = None
     """Write dropped records to `dropped/`: 20 for each source, step and reason, or all."""
+    keep_scores: Literal["file"] | None = "file"
+    """Whether what filters by scores measure in every document, kept or dropped, goes to `scores/`. None: no."""
     storage_options: Mapping[str, Any] | None = None
     """How the stores of this recipe are reached: `endpoint`, `region`, `profile`, `anonymous`. Never a secret."""
     allow_empty: bool = False
@@ -118,6 +120,7 @@ def recipe_to_data(recipe: Recipe) -> dict[str, Any]:
         ("identity", "mtime"),
         ("mixture", None),
         ("keep_dropped", None),
+        ("keep_scores", "file"),
         ("storage_options", None),
         ("allow_empty", False),
     ):

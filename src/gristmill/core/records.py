@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gristmill.core.scores import RowScores
     from gristmill.core.texts import Texts
 
 ORIGIN = "origin"
@@ -118,6 +119,8 @@ class StepResult:
     """What was counted in the text of each row of `batch`: a filter right behind this step need not count it again."""
     texts: Texts | None = None
     """The texts of `batch`, if they are beside it and not in it."""
+    scores: RowScores | None = None
+    """What the step has measured in each input row, if it describes any scores."""
 
 
 def find_first_failures(failed: Mapping[str, NDArray[np.bool_]]) -> NDArray[np.uint8]:

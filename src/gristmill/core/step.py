@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gristmill.core.records import SourceFile
+    from gristmill.core.scores import StepScores
     from gristmill.core.texts import Texts
 
 
@@ -289,6 +290,13 @@ class LocalStep(Step, frozen=True, kw_only=True):
     def sample_notes(self, sample: pa.RecordBatch) -> list[str]:  # noqa: ARG002
         """Return messages for the user before the run that depend on the sample records that reach the step."""
         return []
+
+    def describe_scores(self) -> StepScores | None:
+        """Describe what it measures in every record and hands out as `StepResult.scores`; None if it measures nothing.
+
+        Asked of resolved steps. It loads no model.
+        """
+        return None
 
     def explain(self, record: pa.RecordBatch) -> list[Finding]:  # noqa: ARG002
         """Return what the step measures in one record and decides about it, for `gristmill explain`."""

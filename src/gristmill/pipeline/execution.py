@@ -41,10 +41,12 @@ if TYPE_CHECKING:
     from gristmill.pipeline.planning.split_stages import Stage
     from gristmill.pipeline.publishing.mixed_lane import MixedLane
     from gristmill.pipeline.stages.options import RunOptions
+    from gristmill.pipeline.stages.outputs.score_writer import StageScores
     from gristmill.pipeline.stages.outputs.unit_output import UnitOutput
     from gristmill.pipeline.stages.slice_task import SliceResult
     from gristmill.pipeline.stages.unit_tasks import StageUnit
     from gristmill.shards.manifest import Decontaminated, Deduplicated, Manifest, StoredFile
+    from gristmill.shards.score_file import ScoreLayout
     from gristmill.storage.leases.output_lock import HeldOutput
 
 _log = logging.getLogger("gristmill")
@@ -65,6 +67,7 @@ class _SourceProgress:
     books: list[Account] = field(default_factory=list)
     quarantine: list[StoredFile] = field(default_factory=list)
     dropped: list[StoredFile] = field(default_factory=list)
+    scores: list[StageScores] = field(default_factory=list)
     results: Iterable[SliceResult] = ()
     """Results of the units, in order."""
 
@@ -184,6 +187,7 @@ class Execution:
                 (*source.prepended_steps, *source.stage.steps),
                 self._choose_output(source),
                 source.entry_account,
+                self._describe_scores(source),
             )
             for source in sources
         }
@@ -198,6 +202,23 @@ class Execution:
             self._options.watch,
             needed_content=self._find_needed_content(sources),
         )
+
+    def _open_scores(self, source: _SourceProgress) -> StageScores | None:
+        """Open the collection of what the filters of the next stage measure; None if it has none."""
+        layout = self._describe_scores(source)
+        if layout is None:
+            return None
+        from gristmill.pipeline.stages.outputs.score_writer import StageScores  # noqa: PLC0415  (few recipes need it)
+
+        source.scores.append(StageScores(layout))
+        return source.scores[-1]
+
+    def _describe_scores(self, source: _SourceProgress) -> ScoreLayout | None:
+        if self._plan.recipe.keep_scores is None or not _filters_by_scores(source.plan):
+            return None
+        from gristmill.pipeline.stages.outputs.score_writer import describe_stage  # noqa: PLC0415  (few recipes need it)
+
+        return describe_stage(source.plan.name, source.stage_number, [stage.steps for stage in source.plan.stages])
 
     def _find_needed_content(self, sources: Sequence[_SourceProgress]) -> frozenset[str]:
         """Find the tokenizers and models that the next stage of these sources or a later one loads."""
@@ -220,9 +241,12 @@ class Execution:
         """Collect the books and files that a stage's units have left."""
         source.results = StageResults(self._runner, source.units)
         source.books += add_books(result.books for result in source.results) or self._make_empty_books(source)
+        scores = self._open_scores(source)
         for result in source.results:
             source.quarantine += result.quarantine
             source.dropped += result.dropped
+            if scores is not None:
+                scores.add(result.scores, result.score_histograms)
 
     def _pass_barriers(self, sources: Sequence[_SourceProgress], context: StageContext) -> None:
         """Pass each global step's barrier once, with all sources that come to an equal step."""
@@ -290,6 +314,11 @@ class Execution:
         return [*(Account(step=name) for name in names), *self._choose_output(source).make_empty_accounts()]
 
 
+def _filters_by_scores(source: SourcePlan) -> bool:
+    described = (step.describe_scores() for stage in source.stages for step in stage.steps)
+    return any(scores is not None and scores.is_score_filter for scores in described)
+
+
 def _check_barriers(plan: Plan) -> None:
     """Raise `UsageError` for a global step without a barrier, before any work is done."""
     for source in plan.sources:
@@ -299,7 +328,7 @@ def _check_barriers(plan: Plan) -> None:
 
 
 def _finish(source: _SourceProgress) -> FinishedSource:
-    return FinishedSource(source.books, source.units, source.results, source.quarantine, source.dropped)
+    return FinishedSource(source.books, source.units, source.results, source.quarantine, source.dropped, source.scores)
 
 
 def _is_needed(unit: StageUnit, num_left: Mapping[str, float]) -> bool:

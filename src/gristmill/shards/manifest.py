@@ -126,6 +126,17 @@ class Quarantine(msgspec.Struct, frozen=True, kw_only=True):
     """Files of JSON lines, one line for each record."""
 
 
+class ScoreFile(StoredFile, frozen=True, kw_only=True):
+    """The scores that the filters of one stage measured in the documents of one source (`shards/score_file.py`)."""
+
+    source: str
+    stage: int
+    """The number of the stage, from 1."""
+    rows: Count
+    histograms: dict[str, list[tuple[int, Count]]] = {}
+    """For each score the number of documents in each bin of `BIN_EDGES` that has some."""
+
+
 class DuplicateCluster(msgspec.Struct, frozen=True, kw_only=True):
     """A document that was kept for all its duplicates."""
 
@@ -226,6 +237,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     quarantine: Quarantine = Quarantine()
     dropped: list[StoredFile] = []
     """Records that steps have dropped, where the recipe keeps them: JSON lines, one file for each step and reason."""
+    scores: list[ScoreFile] = []
+    """What filters have measured in all documents that reached them; not part of `dataset_hash`."""
     recipe: dict[str, object] = {}
     versions: dict[str, str] = {}
     """Versions of the libraries that decided the dataset; for packages with plugins also a hash of their files."""
@@ -310,6 +323,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         yield from self.quarantine.files
         yield from (step.file for step in self.deduplicated)
         yield from self.dropped
+        yield from self.scores
         if self.tokenizer is not None:
             yield from self.tokenizer.files
 

@@ -33,6 +33,7 @@ def make_report(manifest: Manifest) -> dict[str, Any]:
             for source in sorted(manifest.books)
         },
         **_describe_decontamination(manifest),
+        **_describe_scores(manifest),
         "dropped_files": [file.path for file in manifest.dropped],
     }
 
@@ -50,6 +51,26 @@ def _describe_account(account: Account) -> dict[str, Any]:
         if counts:
             entry[name] = dict(sorted(counts.items()))
     return entry
+
+
+def _describe_scores(manifest: Manifest) -> dict[str, Any]:
+    """Describe the files of scores, with a histogram for each column."""
+    if not manifest.scores:
+        return {}
+    from gristmill.shards.score_file import describe_histograms  # noqa: PLC0415  (few recipes have filters by scores)
+
+    return {
+        "scores": [
+            {
+                "source": file.source,
+                "stage": file.stage,
+                "file": file.path,
+                "documents": file.rows,
+                "histograms": describe_histograms(file),
+            }
+            for file in manifest.scores
+        ]
+    }
 
 
 def _describe_decontamination(manifest: Manifest) -> dict[str, Any]:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from gristmill.storage.locations import Location
 
 
-_SIDE_FOLDERS = {"dropped", "quarantine"}
+_SIDE_FOLDERS = {"dropped", "quarantine", "scores"}
 
 
 @dataclass(frozen=True, slots=True)

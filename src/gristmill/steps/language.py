@@ -20,6 +20,7 @@ from gristmill.core.records import (
     count_failures,
     find_first_failures,
 )
+from gristmill.core.scores import MeasuredScore, RowScores, StepScores, ThresholdRule
 from gristmill.core.step import Finding, LocalStep
 from gristmill.steps.records.put_columns import put_columns, with_fields
 from gristmill.text.buffers import get_text_buffers
@@ -35,6 +36,7 @@ UNDETERMINED = "und"
 """The language of a document without letters."""
 
 _REASONS = ("no_letters", "other_language", "min_score")
+_SCORE_DEFINITION = "How likely the language is, by the model."
 _DIGITS = 4
 _MODEL_BYTES = 145 << 20
 """The model with its vectors unpacked, and the words that are kept."""
@@ -124,6 +126,7 @@ class Language(LocalStep, tag="language", frozen=True, kw_only=True):
             reasons=_REASONS,
             failed=failed,
             rule_values=rule_values if dropped else {},
+            scores=RowScores({SCORE: scores}, languages=languages),
         )
 
     @property
@@ -140,6 +143,16 @@ class Language(LocalStep, tag="language", frozen=True, kw_only=True):
             "other_language": ~is_wanted & has_letters if self.languages else none,
             "min_score": none if self.min_score is None else (scores < self.min_score) & has_letters,
         }
+
+    def describe_scores(self) -> StepScores:
+        rule = ThresholdRule(name="min_score", score=SCORE, reason="min_score", thresholds=[self.min_score])
+        return StepScores(
+            step=self.name,
+            scores=[MeasuredScore(name=SCORE, definition=_SCORE_DEFINITION)],
+            rules=[] if self.min_score is None else [rule],
+            reasons=list(_REASONS),
+            is_score_filter=False,
+        )
 
     def explain(self, record: pa.RecordBatch) -> list[Finding]:
         languages, scores = self.load().identify(record.column(TEXT))
@@ -158,7 +171,7 @@ class Language(LocalStep, tag="language", frozen=True, kw_only=True):
             Finding(
                 name=SCORE,
                 value=score,
-                definition="How likely it is, by the model.",
+                definition=_SCORE_DEFINITION,
                 rule=None if self.min_score is None else "min_score",
                 threshold=self.min_score,
                 passed=self.min_score is None or score >= self.min_score,

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from gristmill.core.errors import UsageError
 from gristmill.core.records import TEXT, RuleValues
+from gristmill.core.scores import MeasuredScore, RowScores, StepScores, ThresholdRule
 from gristmill.core.step import FilterStep, Finding, keep_rows
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from gristmill.core.texts import Texts
 
 _TOO_SHORT, _TOO_LONG = "too_short", "too_long"
+_CHARACTERS, _DEFINITION = "characters", "Unicode code points."
 
 
 class Length(FilterStep, tag="length", frozen=True, kw_only=True):
@@ -56,6 +58,20 @@ class Length(FilterStep, tag="length", frozen=True, kw_only=True):
         applied.texts = texts if applied.codes is None else texts.filter(applied.codes == 0)
         return applied
 
+    def describe_scores(self) -> StepScores:
+        rules = [("min_chars", _TOO_SHORT, self.min_chars), ("max_chars", _TOO_LONG, self.max_chars)]
+        return StepScores(
+            step=self.name,
+            scores=[MeasuredScore(name=_CHARACTERS, definition=_DEFINITION, is_whole=True)],
+            rules=[
+                ThresholdRule(name=name, score=_CHARACTERS, reason=reason, thresholds=[threshold])
+                for name, reason, threshold in rules
+                if threshold is not None
+            ],
+            reasons=[_TOO_SHORT, _TOO_LONG],
+            is_score_filter=False,
+        )
+
     def explain(self, record: pa.RecordBatch) -> list[Finding]:
         num_chars = int(_measure_lengths(record)[0])
         rules = [(_TOO_SHORT, self.min_chars, num_chars >= self.min_chars)]
@@ -63,9 +79,9 @@ class Length(FilterStep, tag="length", frozen=True, kw_only=True):
             rules.append((_TOO_LONG, self.max_chars, num_chars <= self.max_chars))
         return [
             Finding(
-                name="characters",
+                name=_CHARACTERS,
                 value=num_chars,
-                definition="Unicode code points.",
+                definition=_DEFINITION,
                 rule=rule,
                 threshold=threshold,
                 passed=passed,
@@ -78,6 +94,7 @@ class Length(FilterStep, tag="length", frozen=True, kw_only=True):
         if self.max_chars is not None:
             codes[lengths > self.max_chars] = 2
         applied = keep_rows(batch, codes, (_TOO_SHORT, _TOO_LONG))
+        applied.scores = RowScores({_CHARACTERS: lengths})
         if applied.dropped:
             applied.rule_values = {
                 _TOO_SHORT: RuleValues(lengths, self.min_chars),

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from gristmill.core.errors import UsageError
 from gristmill.core.numbers import is_share
 from gristmill.core.records import TEXT, RuleValues, StepResult, count_dropped
+from gristmill.core.scores import MeasuredScore, RowScores, StepScores, ThresholdRule
 from gristmill.core.step import Finding, LocalStep
 from gristmill.steps.cleaning.word_lists import read_list
 from gristmill.steps.quality.languages import (
@@ -36,6 +37,7 @@ _GAP = r"[^\p{L}\p{M}\p{N}]+"
 _BORDER = "\0"
 """The mark before and after every word of a text with word borders. Two neighbouring words have two of them between."""
 _REASON = "max_density"
+_DEFINITION = "Words and phrases of the list / words (letters in scripts without spaces)."
 
 
 class Toxicity(LocalStep, tag="toxicity", frozen=True, kw_only=True):
@@ -109,13 +111,22 @@ class Toxicity(LocalStep, tag="toxicity", frozen=True, kw_only=True):
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
         return self.load().apply(batch, seed)
 
+    def describe_scores(self) -> StepScores:
+        rule = ThresholdRule(name=_REASON, score=self.name, reason=_REASON, thresholds=[self.max_density])
+        return StepScores(
+            step=self.name,
+            scores=[MeasuredScore(name=self.name, definition=_DEFINITION)],
+            rules=[] if self.max_density is None else [rule],
+            reasons=[_REASON],
+        )
+
     def explain(self, record: pa.RecordBatch) -> list[Finding]:
         density = self.load().measure_densities(record)[0].item()
         return [
             Finding(
                 name=self.name,
                 value=density,
-                definition="Words and phrases of the list / words (letters in scripts without spaces).",
+                definition=_DEFINITION,
                 rule=None if self.max_density is None else _REASON,
                 threshold=self.max_density,
                 passed=self.max_density is None or density <= self.max_density,
@@ -149,6 +160,7 @@ class ToxicityKernel:
             codes=codes,
             reasons=(_REASON,),
             rule_values={_REASON: RuleValues(densities, limit)} if dropped else {},
+            scores=RowScores({self._step.name: densities}),
         )
 
     def measure_densities(self, batch: pa.RecordBatch) -> NDArray[np.float64]:

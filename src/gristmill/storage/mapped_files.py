@@ -33,3 +33,8 @@ def read_array(path: Location, kind: np.dtype[Any] | type, start: int = 0, count
     store, key = path.open_store()
     stop = None if count < 0 else start + count * np.dtype(kind).itemsize
     return np.frombuffer(store.read(key, start, stop), dtype=kind)
+
+
+def read_bytes(path: Location, start: int, count: int) -> bytes:
+    """Read a range of a file."""
+    return read_array(path, np.uint8, start, count).tobytes()

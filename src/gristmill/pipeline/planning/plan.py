@@ -108,7 +108,9 @@ class Plan:
             sources.append([source.name, source.read_parameters, files, source.described_steps])
         write = fingerprint.describe_steps(self.output_steps)
         recipe = self.recipe
-        return fingerprint.of(recipe.seed, sources, write, self.versions, recipe.mixture, recipe.keep_dropped)
+        return fingerprint.of(
+            recipe.seed, sources, write, self.versions, recipe.mixture, recipe.keep_dropped, recipe.keep_scores
+        )
 
     def outline(self) -> Outline:
         """Outline what the run will do, in numbers."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.pipeline.stages.outputs.split_files import SplitFile
-    from gristmill.pipeline.stages.slice_task import SliceResult
+    from gristmill.pipeline.stages.slice_task import ScoreBlocks, SliceResult
     from gristmill.pipeline.stages.unit_tasks import StageUnit
     from gristmill.shards.manifest import Manifest
 
@@ -48,6 +48,8 @@ class FilePlacer:
         """For each folder, the numbers that were not tried yet."""
         self.moves: list[tuple[str, str]] = []
         """Paths in the work folder, and their places in the dataset."""
+        self._score_ranges: dict[tuple[str, int], ScoreBlocks] = {}
+        """For each file of blocks, and the start of the blocks in it, where they are in the dataset."""
 
     def place_shard(self, file: SplitFile, source: str, fingerprint: str | None) -> Shard:
         """Place a shard with its origins; `fingerprint` names the unit that made it."""
@@ -77,6 +79,17 @@ class FilePlacer:
         """Place the table of removed duplicates."""
         return self._place_side_file("dropped/duplicates", ".parquet", file)
 
+    def place_scores(
+        self, source: str, stage: int, file: StoredFile, ranges: Iterable[tuple[ScoreBlocks, int]]
+    ) -> StoredFile:
+        """Place a score file; `ranges` are the blocks that it was made of, and where they are in it."""
+        path = self._place_side_file(f"scores/{source}/stage-{stage}", ".arrow", file).path
+        placed = StoredFile(path=path, bytes=file.bytes, xxh3=file.xxh3)
+        for blocks, start in ranges:
+            moved = msgspec.structs.replace(blocks, file=placed, start=start)
+            self._score_ranges[blocks.file.path, blocks.start] = moved
+        return placed
+
     def place_tokenizer(self, files: Mapping[str, StoredFile]) -> list[StoredFile]:
         """Place the files of a tokenizer, by their names, in one folder: the one they are in already, or a new one."""
         first = f"tokenizer{self._mark}"
@@ -94,7 +107,8 @@ class FilePlacer:
         targets = dict(self.moves)
         for unit, result in unit_results:
             files = [_replace_paths(file, targets) for file in result.split_files]
-            yield encode_receipt(unit.fingerprint, msgspec.structs.replace(result, split_files=files))
+            scores = [self._score_ranges[blocks.file.path, blocks.start] for blocks in result.scores]
+            yield encode_receipt(unit.fingerprint, msgspec.structs.replace(result, split_files=files, scores=scores))
 
     def _place_side_file(self, stem: str, suffix: str, file: StoredFile) -> StoredFile:
         """Place a file that is no shard. An equal one of the old dataset stays where it is."""

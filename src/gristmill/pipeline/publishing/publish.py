@@ -24,6 +24,7 @@ from gristmill.pipeline.publishing.journal import find_manifest, replace_dataset
 from gristmill.pipeline.publishing.side_files import (
     publish_dropped,
     publish_quarantine,
+    publish_scores,
     publish_tokenizer,
     write_empty_shard,
 )
@@ -40,9 +41,10 @@ if TYPE_CHECKING:
     from gristmill.core.books import Account
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.pipeline.publishing.mixed_lane import MixedLane
+    from gristmill.pipeline.stages.outputs.score_writer import StageScores
     from gristmill.pipeline.stages.slice_task import SliceResult
     from gristmill.pipeline.stages.unit_tasks import StageUnit
-    from gristmill.shards.manifest import Decontaminated, MixedShare, Shard, StoredFile, TokenizerIdentity
+    from gristmill.shards.manifest import Decontaminated, MixedShare, ScoreFile, Shard, StoredFile, TokenizerIdentity
     from gristmill.storage.leases.output_lock import HeldOutput
 
 _NOT_FINGERPRINTED = ("slice_bytes", "max_quarantine", "storage_options", "allow_empty")
@@ -60,6 +62,8 @@ class FinishedSource:
     """The quarantine files of all tasks."""
     dropped: list[StoredFile]
     """The files of dropped records of all tasks."""
+    scores: list[StageScores]
+    """What its filters have measured, stage by stage."""
 
     def unit_results(self) -> Iterator[tuple[StageUnit, SliceResult]]:
         """Iterate over the units with their results."""
@@ -105,6 +109,7 @@ def publish(
         mixed={TRAIN: lane.shares} if lane is not None and lane.shares else {},
         quarantine_files=publish_quarantine(plan, quarantine, placer, run_id),
         dropped=publish_dropped(plan, dropped, placer, run_id),
+        scores=publish_scores(plan.output, [source.scores for source in finished.values()], placer, run_id),
         tokenizer=None if plan.tokenizer is None else publish_tokenizer(plan.tokenizer, plan.output, placer, run_id),
         deduplicated=[msgspec.structs.replace(step, file=placer.place_duplicates(step.file)) for step in deduplicated],
         decontaminated=list(decontaminated),
@@ -146,6 +151,7 @@ def _make_manifest(
     mixed: dict[str, dict[str, MixedShare]],
     quarantine_files: list[StoredFile],
     dropped: list[StoredFile],
+    scores: list[ScoreFile],
     tokenizer: TokenizerIdentity | None,
     deduplicated: list[Deduplicated],
     decontaminated: list[Decontaminated],
@@ -172,6 +178,7 @@ def _make_manifest(
             counts={name: counts for name, counts in reasons.items() if counts}, files=quarantine_files
         ),
         dropped=dropped,
+        scores=scores,
         recipe=_describe_recipe(plan),
         versions=plan.versions,
         plugins=plan.plugins,

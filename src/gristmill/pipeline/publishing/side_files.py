@@ -1,4 +1,4 @@
-"""Files of a dataset besides its shards: quarantined and dropped records, the tokenizer, an empty shard.
+"""Files of a dataset besides its shards: quarantined and dropped records, scores, the tokenizer, an empty shard.
 
 Each is written to the work folder first, and gets its place with everything else (`file_placer`, `journal`).
 """
@@ -18,16 +18,17 @@ from gristmill.pipeline.work_folder import work_path
 from gristmill.shards.arrow_stream import origins_footer, origins_header
 from gristmill.shards.formats.base import has_sample_sizes
 from gristmill.shards.formats.shard_format import open_encoder, write_shard
-from gristmill.shards.manifest import StoredFile, TokenizerIdentity
+from gristmill.shards.manifest import ScoreFile, StoredFile, TokenizerIdentity
 from gristmill.storage.commit import PendingFile, write_file
 from gristmill.storage.files import open_input
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.pipeline.planning.source_plan import SourcePlan
     from gristmill.pipeline.publishing.file_placer import FilePlacer
+    from gristmill.pipeline.stages.outputs.score_writer import StageScores
     from gristmill.shards.tokenizer_snapshot import TokenizerSnapshot
     from gristmill.storage.locations import Location
 
@@ -67,6 +68,40 @@ def publish_dropped(
         pieces += [(file, input_paths) for file in task_files[source.name]]
     joined = join_dropped(plan.output, pieces, plan.recipe.keep_dropped or SAMPLES, run_id)
     return [placer.place_lines("dropped", name, file) for name, file in sorted(joined.items())]
+
+
+def publish_scores(
+    root: Location, scores: Iterable[Sequence[StageScores]], placer: FilePlacer, run_id: str
+) -> list[ScoreFile]:
+    """Join the scores of all tasks into one file for each source and stage that has some."""
+    return [_publish_stage_scores(root, stage, placer, run_id) for stages in scores for stage in stages if stage.blocks]
+
+
+def _publish_stage_scores(root: Location, scores: StageScores, placer: FilePlacer, run_id: str) -> ScoreFile:
+    layout = scores.layout
+    from gristmill.shards.score_file import ScoreEncoder  # noqa: PLC0415  (few recipes have filters by scores)
+
+    encoder = ScoreEncoder(layout)
+    path = work_path(f"scores-{layout.source}-{layout.stage}-{run_id}.arrow")
+    starts = []
+    with PendingFile(root / path, run_id) as joined:
+        joined.write(encoder.header())
+        for blocks in scores.blocks:
+            starts.append(joined.num_bytes)
+            joined.write(blocks.read(root))
+        joined.write(encoder.footer())
+        joined.commit()
+    file = StoredFile(path=path, bytes=joined.num_bytes, xxh3=joined.checksum)
+    placed = placer.place_scores(layout.source, layout.stage, file, zip(scores.blocks, starts, strict=True))
+    return ScoreFile(
+        path=placed.path,
+        bytes=placed.bytes,
+        xxh3=placed.xxh3,
+        source=layout.source,
+        stage=layout.stage,
+        rows=sum(blocks.rows for blocks in scores.blocks),
+        histograms=scores.histograms,
+    )
 
 
 def publish_tokenizer(

@@ -58,6 +58,7 @@ class InputUnits:
             fingerprint.describe_steps(self._plan.output_steps) if source.stages[0].global_step is None else None,
             self._plan.versions,
             self._plan.recipe.keep_dropped,
+            self._plan.recipe.keep_scores,
         )
         for unit in make_units(source.files, source.cell_sizes, lambda file: self._find_pieces(source, file)):
             yield StageUnit(source, fingerprint.of(common, [span.identity() for span in unit.spans]), unit.spans)

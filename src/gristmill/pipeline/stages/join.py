@@ -18,7 +18,7 @@ from gristmill.core.books import add_books
 from gristmill.pipeline.stages.outputs.sinks import SinkResult
 from gristmill.pipeline.stages.outputs.split_files import open_stem
 from gristmill.pipeline.stages.quarantine import join_runs
-from gristmill.pipeline.stages.slice_task import SliceResult
+from gristmill.pipeline.stages.slice_task import ScoreBlocks, SliceResult
 from gristmill.pipeline.stages.stage_context import LoadedContext
 from gristmill.pipeline.stages.stored import StoredInput
 from gristmill.shards.manifest import StoredFile
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gristmill.engine.tasks import Context, Task
     from gristmill.pipeline.stages.outputs.split_files import OutputStem
     from gristmill.pipeline.stages.stage_context import StageContext
+    from gristmill.shards.score_file import ScoreLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,17 @@ def merge_results(results: Sequence[SliceResult], sink_result: SinkResult) -> Sl
         books=[*add_books(result.books for result in results), *sink_result.accounts],
         quarantine=[file for result in results for file in result.quarantine],
         dropped=[file for result in results for file in result.dropped],
+        scores=[blocks for result in results for blocks in result.scores],
+        score_histograms=_add_histograms(results),
     )
+
+
+def _add_histograms(results: Sequence[SliceResult]) -> dict[str, list[tuple[int, int]]]:
+    if not any(result.score_histograms for result in results):
+        return {}
+    from gristmill.shards.score_file import add_histograms  # noqa: PLC0415  (few recipes have filters by scores)
+
+    return add_histograms(result.score_histograms for result in results)
 
 
 def merge_unjoined(results: Sequence[SliceResult]) -> SliceResult:
@@ -104,7 +115,19 @@ def _join_parts(
             sink.add(pa.concat_batches(batches))
         sink_result = sink.commit()
     quarantine = _join_quarantine(parts, len(books), stem)
-    return msgspec.structs.replace(merge_results(parts, sink_result), quarantine=quarantine)
+    scores = _join_scores(parts, stage.sources[source].score_layout, stem)
+    return msgspec.structs.replace(merge_results(parts, sink_result), quarantine=quarantine, scores=scores)
+
+
+def _join_scores(parts: Sequence[SliceResult], layout: ScoreLayout | None, stem: OutputStem) -> list[ScoreBlocks]:
+    """Make one block of the scores of a cell's parts."""
+    if layout is None:
+        return []
+    from gristmill.pipeline.stages.outputs.score_writer import ScoreWriter  # noqa: PLC0415  (few recipes need it)
+
+    writer = ScoreWriter(layout, ())
+    writer.join_cell(stem.root, [blocks for part in parts for blocks in part.scores])
+    return writer.write(stem)
 
 
 def _join_quarantine(parts: Sequence[SliceResult], num_accounts: int, stem: OutputStem) -> list[StoredFile]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from gristmill.core.texts import Texts
     from gristmill.engine.tasks import Context, Task
+    from gristmill.pipeline.stages.outputs.score_writer import ScoreWriter
     from gristmill.pipeline.stages.outputs.sinks import Sink
     from gristmill.pipeline.stages.outputs.split_files import OutputStem
     from gristmill.pipeline.stages.slice_task import SliceTask, TrialRows
@@ -69,6 +70,11 @@ class _SliceRun:
             self._dropped = DroppedRecordWriter(
                 task.source, stage.keep_dropped, stage.seed, self._reader.paths, partial(self._open_file, "dropped")
             )
+        self._scores: ScoreWriter | None = None
+        if self._source.score_layout is not None:
+            from gristmill.pipeline.stages.outputs.score_writer import ScoreWriter  # noqa: PLC0415  (few recipes need it)
+
+            self._scores = ScoreWriter(self._source.score_layout, self._source.steps)
 
     def run(self) -> SliceResult:
         stem = self._stem
@@ -78,6 +84,8 @@ class _SliceRun:
             for cell in self._reader.read_cells():
                 self._begin_cell()
                 sink.add(self._apply_steps_in_pieces(self._enter_cell(cell), cell.texts))
+                if self._scores is not None:
+                    self._scores.end_cell()
             sink_result = sink.commit()
             self._reader.finish()
             if self._dropped is not None:
@@ -87,6 +95,7 @@ class _SliceRun:
             if isinstance(self._quarantine, PartQuarantineWriter):
                 part_quarantine = self._quarantine.finish(self._commit_file)
             dropped = self._commit_files(self._dropped.file if self._dropped is not None else None)
+            scores = self._scores.write(self._stem) if self._scores is not None else []
         # After some barriers the first step accounts for what comes in, and the entry account has no name.
         accounts = [account for account in (self._entry_account, *self._accounts) if account.step]
         return SliceResult(
@@ -97,6 +106,8 @@ class _SliceRun:
             quarantine=quarantine,
             part_quarantine=part_quarantine,
             dropped=dropped,
+            scores=scores,
+            score_histograms=self._scores.histograms if self._scores is not None else {},
         )
 
     def run_trial(self, trial: TrialRows) -> None:
@@ -180,7 +191,8 @@ class _SliceRun:
 
     def _apply_steps(self, batch: pa.RecordBatch, texts: Texts | None = None) -> pa.RecordBatch:
         counts: Mapping[str, NDArray[np.int64]] = {}
-        for step, kernel, account in zip(self._source.steps, self._kernels, self._accounts, strict=True):
+        steps = zip(self._source.steps, self._kernels, self._accounts, strict=True)
+        for number, (step, kernel, account) in enumerate(steps):
             if texts is not None and isinstance(kernel, TextsKernel):
                 applied = kernel.apply_to_texts(batch, texts, self._stage.seed)
             else:
@@ -195,10 +207,14 @@ class _SliceRun:
             self._quarantine.add(account, applied.quarantined, batch)
             if self._dropped is not None:
                 self._dropped.add(account.step, batch, applied)
+            if self._scores is not None:
+                self._scores.add(number, batch, applied)
             batch, counts, texts = applied.batch, applied.counts, applied.texts
             _add_amounts(account, batch)
             if texts is not None:
                 account.text_bytes += texts.num_bytes
+        if self._scores is not None:
+            self._scores.end_batch()
         return batch
 
     def _open_file(self, kind: str) -> PendingFile:

@@ -12,10 +12,13 @@ from gristmill.pipeline.planning.units import Span
 from gristmill.pipeline.stages.outputs.split_files import SplitFile  # noqa: TC001
 from gristmill.pipeline.stages.quarantine import PartQuarantine  # noqa: TC001
 from gristmill.shards.manifest import StoredFile  # noqa: TC001
+from gristmill.storage.mapped_files import read_bytes
+from gristmill.storage.stored_paths import Count  # noqa: TC001
 
 if TYPE_CHECKING:
     from gristmill.pipeline.planning.units import CellPart
     from gristmill.pipeline.stages.stored import UnitInput
+    from gristmill.storage.locations import Location
 
 BYTES_PER_ROW = 1 << 10
 """A guess at the size of a stored row, for progress only."""
@@ -62,6 +65,18 @@ class SliceTask:
         return sum(map(measure_input, self.inputs))
 
 
+class ScoreBlocks(msgspec.Struct, frozen=True, kw_only=True):
+    """Blocks of one unit or slice: a file of their own, or a range of the dataset's score file."""
+
+    file: StoredFile
+    start: Count = 0
+    num_bytes: Count
+    rows: Count
+
+    def read(self, root: Location) -> bytes:
+        return read_bytes(self.file.below(root), self.start, self.num_bytes)
+
+
 class SliceResult(msgspec.Struct, frozen=True, kw_only=True):
     """The files and books that a slice or a unit has made; they become its receipt."""
 
@@ -75,13 +90,18 @@ class SliceResult(msgspec.Struct, frozen=True, kw_only=True):
     part_quarantine: list[PartQuarantine] = []
     """In place of `quarantine`, where the slice is a part of a cell."""
     dropped: list[StoredFile] = []
+    scores: list[ScoreBlocks] = []
+    """What its filters have measured, as blocks of a score file."""
+    score_histograms: dict[str, list[tuple[int, Count]]] = {}
+    """For each score the bins that are not empty, with the numbers of documents in them."""
 
     def files(self) -> list[StoredFile]:
         """List all its files in the work folder."""
         split_files = (*self.split_files, *self.held_files, *self.leftovers)
         data_files = [file for split_file in split_files for file in split_file.files()]
         part_quarantine = [part.file for part in self.part_quarantine if part.file is not None]
-        return [*data_files, *part_quarantine, *self.quarantine, *self.dropped]
+        score_files = [blocks.file for blocks in self.scores]
+        return [*data_files, *part_quarantine, *self.quarantine, *self.dropped, *score_files]
 
 
 def measure_input(source: UnitInput) -> int:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gristmill.core.records import QuarantinedRecord, StepResult
     from gristmill.core.step import LocalStep, StepKernel
     from gristmill.pipeline.stages.outputs.unit_output import UnitOutput
+    from gristmill.shards.score_file import ScoreLayout
     from gristmill.steps.read import Read
     from gristmill.storage.locations import Location
     from gristmill.storage.stores.options import StorageOptions
@@ -38,6 +39,8 @@ class SourceStage:
     output: UnitOutput
     entry_account: str | None = "read"
     """The name of the account that counts the records coming in: `read`, or the barrier that they have passed."""
+    score_layout: ScoreLayout | None = None
+    """What is kept of that which the steps measure; None: nothing."""
 
 
 class StepWatch(Protocol):
@@ -74,7 +77,9 @@ class StageContext:
 
     def without_steps(self) -> Self:
         """Return the context for tasks that run no steps: their workers then need not import code of the user."""
-        return replace(self, sources={name: replace(source, steps=()) for name, source in self.sources.items()})
+        return replace(
+            self, sources={name: replace(source, steps=(), score_layout=None) for name, source in self.sources.items()}
+        )
 
     @property
     def runs_untrusted_templates(self) -> bool:

@@ -13,6 +13,7 @@ import xxhash
 from gristmill.core.errors import UsageError
 from gristmill.core.numbers import is_share
 from gristmill.core.records import TEXT, RuleValues, StepResult, count_dropped
+from gristmill.core.scores import MeasuredScore, RowScores, StepScores, ThresholdRule
 from gristmill.core.step import Finding, LocalStep
 from gristmill.steps.records.put_columns import put_columns, with_fields
 from gristmill.text.classifiers.linear_model import parse_model
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _REASON = "min_score"
+_DEFINITION = "How likely it is that the document is like the good examples of the model."
 
 
 class QualityModel(LocalStep, tag="quality_model", frozen=True, kw_only=True):
@@ -75,13 +77,22 @@ class QualityModel(LocalStep, tag="quality_model", frozen=True, kw_only=True):
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
         return self.load().apply(batch, seed)
 
+    def describe_scores(self) -> StepScores:
+        rule = ThresholdRule(name=_REASON, score=self.column, reason=_REASON, thresholds=[self.min_score])
+        return StepScores(
+            step=self.name,
+            scores=[MeasuredScore(name=self.column, definition=_DEFINITION)],
+            rules=[] if self.min_score is None else [rule],
+            reasons=[_REASON],
+        )
+
     def explain(self, record: pa.RecordBatch) -> list[Finding]:
         score = float(self.load().score(record)[0])
         return [
             Finding(
                 name=self.column,
                 value=score,
-                definition="How likely it is that the document is like the good examples of the model.",
+                definition=_DEFINITION,
                 rule=None if self.min_score is None else _REASON,
                 threshold=self.min_score,
                 passed=self.min_score is None or score >= self.min_score,
@@ -140,6 +151,7 @@ class QualityModelKernel:
             codes=codes,
             reasons=(_REASON,),
             rule_values={_REASON: RuleValues(scores, limit)} if dropped else {},
+            scores=RowScores({self._step.column: scores}),
         )
 
 

@@ -27,6 +27,7 @@ from gristmill.core.records import (
     count_failures,
     find_first_failures,
 )
+from gristmill.core.scores import MeasuredScore, RowScores, StepScores, ThresholdRule
 from gristmill.core.step import Finding, LocalStep
 from gristmill.steps.quality.languages import (
     assign_tables,
@@ -127,6 +128,9 @@ class ScoreFilter(LocalStep, frozen=True, kw_only=True):
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
         return self.load().apply(batch, seed)
 
+    def describe_scores(self) -> StepScores:
+        return self.load().describe_scores()
+
     def explain(self, record: pa.RecordBatch) -> list[Finding]:
         return self.load().explain(record)
 
@@ -192,6 +196,7 @@ class ScoreFilterKernel:
         codes = find_first_failures(failed)
         dropped = count_dropped(codes, self._reasons)
         rule_values = self._measure_rules(counts, values, table_of) if dropped else {}
+        scores = RowScores(values, table_of if self._step.by_language else None)
         if dropped:
             is_kept = codes == 0
             batch = batch.filter(pa.array(is_kept))
@@ -212,6 +217,31 @@ class ScoreFilterKernel:
             rule_values=rule_values,
             # A quarantined record is no longer in the batch, but still in the counts: they no longer fit.
             counts={} if quarantined else {name: count for name, count in counts.items() if name != STOP_WORDS},
+            scores=scores,
+        )
+
+    def describe_scores(self) -> StepScores:
+        """Describe the scores of the rules that are on, with their thresholds."""
+        return StepScores(
+            step=self._step.name,
+            scores=[
+                MeasuredScore(
+                    name=score.name, definition=score.definition, version=score.version, is_whole=score.by is None
+                )
+                for score in self.scores
+            ],
+            rules=[
+                ThresholdRule(
+                    name=rule.name,
+                    score=rule.score.name,
+                    reason=rule.name,
+                    thresholds=[table[rule.name] for table in self._tables],
+                )
+                for rule in self._rules
+            ],
+            reasons=list(self._reasons),
+            languages=list(self._step.by_language),
+            language_column=self._step.language_column,
         )
 
     def explain(self, record: pa.RecordBatch) -> list[Finding]:
