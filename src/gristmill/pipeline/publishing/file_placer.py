@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from gristmill.pipeline.planning.plan import Plan
-    from gristmill.pipeline.stages.outputs.split_files import SplitFile
-    from gristmill.pipeline.stages.slice_task import ScoreBlocks, SliceResult
+    from gristmill.pipeline.stages.outputs.split_files import ScoreBlocks, SplitFile
+    from gristmill.pipeline.stages.slice_task import SliceResult
     from gristmill.pipeline.stages.unit_tasks import StageUnit
     from gristmill.shards.manifest import Manifest
 

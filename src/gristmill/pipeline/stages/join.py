@@ -18,7 +18,7 @@ from gristmill.core.books import add_books
 from gristmill.pipeline.stages.outputs.sinks import SinkResult
 from gristmill.pipeline.stages.outputs.split_files import open_stem
 from gristmill.pipeline.stages.quarantine import join_runs
-from gristmill.pipeline.stages.slice_task import ScoreBlocks, SliceResult
+from gristmill.pipeline.stages.slice_task import SliceResult
 from gristmill.pipeline.stages.stage_context import LoadedContext
 from gristmill.pipeline.stages.stored import StoredInput
 from gristmill.shards.manifest import StoredFile
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gristmill.engine.tasks import Context, Task
-    from gristmill.pipeline.stages.outputs.split_files import OutputStem
+    from gristmill.pipeline.stages.outputs.split_files import OutputStem, ScoreBlocks
     from gristmill.pipeline.stages.stage_context import StageContext
     from gristmill.shards.score_file import ScoreLayout
 

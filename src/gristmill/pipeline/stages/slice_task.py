@@ -9,16 +9,14 @@ import msgspec
 
 from gristmill.core.books import Account  # noqa: TC001  (msgspec looks at the types of fields)
 from gristmill.pipeline.planning.units import Span
-from gristmill.pipeline.stages.outputs.split_files import SplitFile  # noqa: TC001
+from gristmill.pipeline.stages.outputs.split_files import ScoreBlocks, SplitFile  # noqa: TC001
 from gristmill.pipeline.stages.quarantine import PartQuarantine  # noqa: TC001
 from gristmill.shards.manifest import StoredFile  # noqa: TC001
-from gristmill.storage.mapped_files import read_bytes
 from gristmill.storage.stored_paths import Count  # noqa: TC001
 
 if TYPE_CHECKING:
     from gristmill.pipeline.planning.units import CellPart
     from gristmill.pipeline.stages.stored import UnitInput
-    from gristmill.storage.locations import Location
 
 BYTES_PER_ROW = 1 << 10
 """A guess at the size of a stored row, for progress only."""
@@ -63,18 +61,6 @@ class SliceTask:
     def size(self) -> int:
         """How much there is to do, for progress."""
         return sum(map(measure_input, self.inputs))
-
-
-class ScoreBlocks(msgspec.Struct, frozen=True, kw_only=True):
-    """Blocks of one unit or slice: a file of their own, or a range of the dataset's score file."""
-
-    file: StoredFile
-    start: Count = 0
-    num_bytes: Count
-    rows: Count
-
-    def read(self, root: Location) -> bytes:
-        return read_bytes(self.file.below(root), self.start, self.num_bytes)
 
 
 class SliceResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.records import ORIGIN
-from gristmill.pipeline.stages.slice_task import ScoreBlocks
+from gristmill.pipeline.stages.outputs.split_files import ScoreBlocks
 from gristmill.shards.manifest import StoredFile
 from gristmill.shards.score_file import (
     LANGUAGE,

@@ -24,6 +24,7 @@ from gristmill.shards.token_rows import LENGTHS, is_masked, num_tokens, num_trai
 from gristmill.storage.commit import PendingFile
 from gristmill.storage.leases.output_lock import is_lease_epoch
 from gristmill.storage.locations import StorePath
+from gristmill.storage.mapped_files import read_bytes
 from gristmill.storage.stored_paths import Count, StoredName  # noqa: TC001  (msgspec looks at the types of fields)
 
 if TYPE_CHECKING:
@@ -66,6 +67,18 @@ class Annotator(Protocol):
 
     def open(self, stem: OutputStem) -> AnnotationWriter:
         """Open the writer for one file; its own files begin with `stem`."""
+
+
+class ScoreBlocks(msgspec.Struct, frozen=True, kw_only=True):
+    """Blocks of one unit or slice: a file of their own, or a range of the dataset's score file."""
+
+    file: StoredFile
+    start: Count = 0
+    num_bytes: Count
+    rows: Count
+
+    def read(self, root: Location) -> bytes:
+        return read_bytes(self.file.below(root), self.start, self.num_bytes)
 
 
 class SplitFile(msgspec.Struct, frozen=True, kw_only=True):
