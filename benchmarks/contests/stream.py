@@ -55,6 +55,7 @@ CONTESTS = [
             Ratio("datasets, 0 workers", 3, "inner", on_front_page=True),
             *(Ratio(_peer_name(name, 0), 3, "inner", on_front_page=name == PEERS[2]) for name in PEERS[1:]),
             *(Ratio(_peer_name(name, 2), None, "inner") for name in PEERS),
+            Ratio("datasets, 2 workers", 4, "inner", side=WORKERS),
             Ratio(GATHER, 0.5, "inner"),
             Ratio(NUMBA, 0.5, "inner", side=THREE),
             Ratio(THREAD, None, "inner"),

@@ -18,6 +18,7 @@ from gristmill.stream.collate import Batch
 from gristmill.stream.torch.epochs import check_epoch, count_epoch_steps, count_pass_steps, warn_of_endless
 from gristmill.stream.torch.ranks import Ranks
 from gristmill.stream.torch.tensors import as_tensors
+from gristmill.stream.torch.worker_ring import send_by_ring
 from gristmill.stream.torch.wrappers import refuse_batching, refuse_second_sharding
 
 if TYPE_CHECKING:
@@ -146,6 +147,8 @@ class Pass(Iterator[Batch]):
         self._rank, self._world_size = dataset.rank, dataset.world_size
         self._refusal = refusal
         self._has_begun = False
+        if worker.num_workers:
+            send_by_ring()
 
     def __next__(self) -> Batch:
         dataset = self._dataset

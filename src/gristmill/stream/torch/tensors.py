@@ -23,4 +23,4 @@ def as_tensors(batch: Batch) -> Batch:
 
 def make_pinned_array(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
     """Make an array in pinned memory, from which a GPU copies while the CPU continues."""
-    return torch.empty(shape, dtype=getattr(torch, dtype), pin_memory=True).numpy()
+    return torch.empty(shape, dtype=getattr(torch, np.dtype(dtype).name), pin_memory=True).numpy()
