@@ -17,7 +17,9 @@ from gristmill.pipeline.jobs.export import export
 @dataset_argument
 @click.option("--to", type=Choice(list_format_names()), required=True, help="Format to write.")
 @click.option(
-    "--path", help="Beginning of the files' names, such as bin/corpus; for nanogpt a folder. Default: OUT-FORMAT/OUT."
+    "--path",
+    help="Beginning of the files' names, such as bin/corpus; for llamafactory, nanogpt, mds and litdata a folder. "
+    "Default: OUT-FORMAT/OUT.",
 )
 @click.option("--split", help="Export only this split. Default: all, each in its own files.")
 @click.option("--source", help="Export only this source. Default: all, one after the other.")
@@ -31,6 +33,11 @@ from gristmill.pipeline.jobs.export import export
     type=Choice(COLUMNS),
     help="Columns of tokens in parquet, jsonl and webdataset. Default: training for chats in parquet and jsonl, else "
     "stored.",
+)
+@click.option(
+    "--row-group-rows",
+    type=click.IntRange(min=1),
+    help="Rows in a row group. Default: for parquet as many as 32 MiB hold, for megatron-bridge 500.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace existing files.")
 @click.option(
@@ -46,6 +53,7 @@ def command(
     source: str | None,
     vocab_size: int | None,
     columns: str | None,
+    row_group_rows: int | None,
     workers: int | None,
     backend: str,
     *,
@@ -54,8 +62,9 @@ def command(
 ) -> None:
     """Write the dataset in OUT in another format.
 
-    megatron, nanogpt and llmc take tokens that are not packed, in the order of the documents; numpy takes packed rows;
-    webdataset, parquet and jsonl take any dataset. The files appear together, when all are complete.
+    megatron, olmo-core, nanogpt and llmc take tokens that are not packed, in the order of the documents; numpy, mds and
+    megatron-bridge take packed rows; litdata and llamafactory take both; webdataset, parquet and jsonl take any
+    dataset. The files appear together, when all are complete.
     """
     exported = export(
         out,
@@ -65,6 +74,7 @@ def command(
         source=source,
         vocab_size=vocab_size,
         columns=columns,
+        row_group_rows=row_group_rows,
         overwrite=overwrite,
         workers=workers or "auto",
         backend=backend,
@@ -96,4 +106,4 @@ def _choose_default_path(out: str, to: str) -> Path:
     """Choose a folder beside the dataset and, unless the format takes a folder, the beginning of the files' names."""
     folder = Path(out).absolute()
     exported = Path(out).parent / f"{folder.name}-{to}"
-    return exported if find_export_format(to).folder_suffix else exported / folder.name
+    return exported if find_export_format(to).folder_suffixes else exported / folder.name

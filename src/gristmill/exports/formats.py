@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING
 from gristmill.core.errors import UsageError
 from gristmill.core.names import check_choice
 from gristmill.exports.arrays import ArraysFormat
+from gristmill.exports.chunks import LitdataFormat, MdsFormat
 from gristmill.exports.layout import ExportFormat
+from gristmill.exports.llamafactory import LlamafactoryFormat
 from gristmill.exports.megatron import MegatronFormat
+from gristmill.exports.megatron_bridge import MegatronBridgeFormat
+from gristmill.exports.olmo_core import OlmoCoreFormat
 from gristmill.exports.streams import LlmcFormat, NanogptFormat
 from gristmill.exports.tables import JsonlTables, ParquetTables, WebdatasetTables
 from gristmill.runtime.plugins import EXPORT, find_plugin, list_plugin_names, refuse_shadowed
@@ -24,9 +28,14 @@ _FORMATS: dict[str, ExportFormat] = {
     kind.name: kind
     for kind in (
         MegatronFormat(),
+        MegatronBridgeFormat(),
+        OlmoCoreFormat(),
+        LlamafactoryFormat(),
         NanogptFormat(),
         LlmcFormat(),
         ArraysFormat(),
+        MdsFormat(),
+        LitdataFormat(),
         WebdatasetTables(),
         ParquetTables(),
         JsonlTables(),

@@ -69,6 +69,8 @@ class ExportSplit:
     """The vocabulary size with added tokens; 0 unless the format `counts_tokens`."""
     columns: str = STORED
     """The columns of token rows, a choice of `exports.training.COLUMNS`."""
+    row_group_rows: int | None = None
+    """The rows in a row group, where the format `has_row_groups`; None: the format's default."""
 
     @property
     def num_rows(self) -> int:
@@ -111,10 +113,12 @@ class ExportFormat(ABC):
     """Whether the layout needs a type for each key of records that are stored as JSON."""
     takes_columns: ClassVar[bool] = False
     """Whether the user may choose the columns of token rows."""
+    has_row_groups: ClassVar[bool] = False
+    """Whether the user may choose the number of rows in a row group."""
     shuffles_documents: ClassVar[bool] = False
     """Whether readers of the format shuffle documents, so that their order in the files does not matter."""
-    folder_suffix: ClassVar[str] = ""
-    """The suffix of all files, for a format that is written to a folder. Empty: the path begins the files' names."""
+    folder_suffixes: ClassVar[tuple[str, ...]] = ()
+    """The suffixes of the files, for a format that is written to a folder. Empty: the path begins the files' names."""
 
     @abstractmethod
     def check_dataset(self, manifest: Manifest, folder: Location) -> None:
@@ -123,6 +127,10 @@ class ExportFormat(ABC):
     @abstractmethod
     def make_layout(self, split: ExportSplit) -> Layout:
         """Plan the files of one split."""
+
+    def make_common_files(self, splits: Sequence[ExportSplit]) -> Sequence[PlannedFile]:  # noqa: ARG002
+        """Plan files that belong to no single split, with their whole content as `head`."""
+        return ()
 
     def default_columns(self, manifest: Manifest) -> str:  # noqa: ARG002 (for formats that take columns)
         """Choose the columns of token rows if the user does not."""

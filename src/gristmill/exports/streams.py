@@ -12,13 +12,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
-from gristmill.core.errors import DamagedDatasetError, UsageError
-from gristmill.core.records import INPUT_IDS, LOSS_MASK
+from gristmill.core.errors import DamagedDatasetError
 from gristmill.exports.layout import ExportFormat, PlannedFile
-from gristmill.exports.tokens import read_shard_batches, refuse_large_ids, refuse_untokenized, token_ids
-from gristmill.shards.token_rows import CHATS
+from gristmill.exports.tokens import (
+    read_shard_batches,
+    refuse_large_ids,
+    refuse_masked,
+    refuse_packed,
+    refuse_untokenized,
+    token_ids,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -78,25 +82,15 @@ class TokenStreamFormat(ExportFormat):
 
     def check_dataset(self, manifest: Manifest, folder: Location) -> None:
         refuse_untokenized(manifest, self.name, folder)
-        if manifest.kind == CHATS:
-            raise UsageError(
-                f"{folder} says which tokens are trained ({LOSS_MASK}), and {self.name} cannot store that",
-                help="export to parquet or jsonl, or pack it and export to numpy",
-            )
-        ids = manifest.schema.to_arrow().field(INPUT_IDS).type
-        if pa.types.is_fixed_size_list(ids):
-            raise UsageError(
-                f"{folder} is packed into rows of {ids.list_size} tokens, and {self.name} takes whole documents in "
-                "order",
-                help="run the recipe without `pack` into another folder and export that, or export to numpy",
-            )
+        refuse_masked(manifest, self.name, folder)
+        refuse_packed(manifest, self.name, folder)
 
 
 class NanogptFormat(TokenStreamFormat):
     """nanoGPT's folder of `train.bin` and `val.bin`."""
 
     name = "nanogpt"
-    folder_suffix = ".bin"
+    folder_suffixes = (".bin",)
 
     def make_layout(self, split: ExportSplit) -> NanogptLayout:
         return NanogptLayout(split.name, split.num_tokens, split.vocab_size)

@@ -62,6 +62,8 @@ class TableFormat(ExportFormat):
     """A shard format as an export format: it takes any dataset."""
 
     takes_columns = True
+    shard_format: ClassVar[str] = ""
+    """The format of the files, if it has another name."""
     chat_columns: ClassVar[str] = TRAINING
     """The default columns for chats: what trainers expect."""
 
@@ -80,13 +82,14 @@ class TableFormat(ExportFormat):
     def make_layout(self, split: ExportSplit) -> TablesLayout:
         return TablesLayout(
             split.name,
-            ShardFormat.of(self.name),
+            ShardFormat.of(self.shard_format or self.name),
             len(split.slots),
             split.schema,
             split.manifest.format,
             is_tokens=split.manifest.holds_rows,
             columns=split.columns,
             members=find_members(split.manifest),
+            row_group_rows=split.row_group_rows,
         )
 
 
@@ -107,6 +110,7 @@ class ParquetTables(TableFormat):
 
     name = "parquet"
     needs_typed_columns = True
+    has_row_groups = True
 
 
 class JsonlTables(TableFormat):
@@ -130,6 +134,10 @@ class TablesLayout:
     """The columns of token rows, a choice of `exports.training.COLUMNS`."""
     members: MemberLayout | None = None
     """The members of samples in the dataset's tars."""
+    row_group_rows: int | None = None
+    """The rows in a row group of Parquet; None: as many as 32 MiB hold."""
+    infix: str = ""
+    """What precedes the suffix of the files' names."""
 
     @property
     def files(self) -> Sequence[PlannedFile]:
@@ -149,7 +157,7 @@ class TablesLayout:
                 batches = check_shard_batches(documents, slot.path, slot.rows)
                 if self.format.keeps_record:
                     batches = _count_nan(batches, counts)
-                write_shard(self.format, self._batch_schema, batches, file)
+                write_shard(self.format, self._batch_schema, batches, file, self.row_group_rows)
             file.flush()
             os.fsync(file.fileno())
         return counts[NAN_AS_NULL]
@@ -167,7 +175,7 @@ class TablesLayout:
         return f'datasets.load_dataset("{kind}", data_files="{prefix}_{self.split}-*{self.format.suffix}")'
 
     def _name(self, number: int) -> str:
-        return f"_{self.split}-{number:05d}{self.format.suffix}"
+        return f"_{self.split}-{number:05d}{self.infix}{self.format.suffix}"
 
     @property
     def _batch_schema(self) -> pa.Schema:
@@ -183,7 +191,7 @@ class TablesLayout:
             batches = (make_training_rows(batch, self.columns) for batch in batches)
             schema = training_schema(self.columns)
         if self.format.name == "parquet":
-            write_shard(self.format, schema, batches, file)
+            write_shard(self.format, schema, batches, file, self.row_group_rows)
             return
         columns = [name for name in schema.names if name != ORIGINS]
         pieces = (batch.select(columns) for batch in _cut_batches(batches))

@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from gristmill.core.errors import GristmillError, UsageError
-from gristmill.core.records import INPUT_IDS
+from gristmill.core.records import INPUT_IDS, LOSS_MASK
 from gristmill.shards.arrow_stream import read_mapped_batches
 from gristmill.shards.damage import make_damage_error
 from gristmill.shards.formats.base import READ_ERRORS
-from gristmill.shards.token_rows import check_rows, document_lengths
+from gristmill.shards.token_rows import CHATS, check_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from gristmill.exports.layout import ShardSlot
@@ -53,12 +53,45 @@ def refuse_untokenized(manifest: Manifest, to: str, folder: Location) -> None:
         )
 
 
+def find_row_length(manifest: Manifest) -> int | None:
+    """Find the number of tokens in each packed row; None: rows differ in length."""
+    ids = manifest.schema.to_arrow().field(INPUT_IDS).type
+    return int(ids.list_size) if pa.types.is_fixed_size_list(ids) else None
+
+
+def refuse_unpacked(manifest: Manifest, to: str, folder: Location) -> None:
+    """Refuse tokens in rows that differ in length."""
+    if find_row_length(manifest) is None:
+        raise UsageError(
+            f"{folder} is not packed: its rows differ in length, and {to} takes packed rows",
+            help="add `- pack: {row_length: 2048}` to the recipe",
+        )
+
+
+def refuse_packed(manifest: Manifest, to: str, folder: Location) -> None:
+    """Refuse packed rows, where whole documents in order are needed."""
+    if row_length := find_row_length(manifest):
+        raise UsageError(
+            f"{folder} is packed into rows of {row_length} tokens, and {to} takes whole documents in order",
+            help="run the recipe without `pack` into another folder and export that, or export to numpy",
+        )
+
+
+def refuse_masked(manifest: Manifest, to: str, folder: Location) -> None:
+    """Refuse chats, where only some tokens are trained."""
+    if manifest.kind == CHATS:
+        raise UsageError(
+            f"{folder} says which tokens are trained ({LOSS_MASK}), and {to} cannot store that",
+            help="export to parquet or jsonl, or pack it and export to numpy",
+        )
+
+
 def measure_shard(slot: ShardSlot, *, with_max: bool) -> ShardSize:
-    """Measure a shard of unpacked documents. The tokens themselves are read only for the largest id."""
+    """Measure a shard, padding included. The tokens themselves are read only for the largest id."""
     tokens, max_id = 0, -1
     for batch in read_shard_batches(slot):
-        tokens += int(document_lengths(batch.column(INPUT_IDS)).sum())
         ids = token_ids(batch)
+        tokens += len(ids)
         if with_max and len(ids):
             max_id = max(max_id, int(ids.max()))
     return ShardSize(slot.rows, tokens, max_id)

@@ -7,6 +7,8 @@
 | `position_ids` | from 0 in each document |
 | `seq_lengths` | the lengths of the documents |
 | `attention_mask` | 1, and 0 on padding: axolotl recognizes tokenized data by it, collators of transformers pad it |
+| `loss_mask`, `loss_weights` | 1 where the *next* token is trained, as Megatron-Bridge and Levanter expect it |
+| `seq_start_id` | where the documents of the row begin |
 
 Packed rows for the collators of transformers keep their padding: `default_data_collator` stacks rows of one length and
 pads nothing. In other packed rows there is no attention mask: it would hide where documents end.
@@ -27,19 +29,33 @@ from gristmill.shards.token_rows import LENGTHS, tokens_in_rows
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-STORED, TRAINING, TRANSFORMERS, AXOLOTL = COLUMNS = ("stored", "training", "transformers", "axolotl")
+STORED, TRAINING, TRANSFORMERS, AXOLOTL, LEVANTER = COLUMNS = (
+    "stored",
+    "training",
+    "transformers",
+    "axolotl",
+    "levanter",
+)
 """The choices of columns for token rows: those of the dataset, or some of the above."""
+MEGATRON_BRIDGE = "megatron-bridge"
+LLAMAFACTORY = "llamafactory"
 _NAMES = {
     TRAINING: (INPUT_IDS, "labels", "position_ids", "seq_lengths"),
     TRANSFORMERS: (INPUT_IDS, "attention_mask", "labels"),
     AXOLOTL: (INPUT_IDS, "attention_mask", "labels"),
+    LEVANTER: (INPUT_IDS, "loss_weights"),
+    MEGATRON_BRIDGE: (INPUT_IDS, "loss_mask", "seq_start_id"),
+    LLAMAFACTORY: (INPUT_IDS, "attention_mask", "labels"),
 }
+_TYPES = {"loss_mask": pa.int8(), "loss_weights": pa.float32()}
+_PADDED = (TRANSFORMERS, LLAMAFACTORY)
+"""Packed rows with these columns keep their padding."""
 _IGNORED = -100
 
 
 def training_schema(columns: str) -> pa.Schema:
     """Return the schema that `make_training_rows` gives."""
-    return pa.schema({name: pa.list_(pa.int32()) for name in _NAMES[columns]})
+    return pa.schema({name: pa.list_(_TYPES.get(name, pa.int32())) for name in _NAMES[columns]})
 
 
 def make_training_rows(rows: pa.RecordBatch, columns: str) -> pa.RecordBatch:
@@ -52,8 +68,8 @@ def make_training_rows(rows: pa.RecordBatch, columns: str) -> pa.RecordBatch:
     if LOSS_MASK in rows.schema.names:
         is_label &= _without_padding(rows.column(LOSS_MASK), filled)
     labels = np.where(is_label, ids, np.int32(_IGNORED))
-    attention = np.ones_like(ids)
-    if columns == TRANSFORMERS and pa.types.is_fixed_size_list(rows.column(INPUT_IDS).type):
+    attention = _number_documents(rows) if columns == LLAMAFACTORY else np.ones_like(ids)
+    if columns in _PADDED and pa.types.is_fixed_size_list(rows.column(INPUT_IDS).type):
         row_length = rows.column(INPUT_IDS).type.list_size
         is_filled = (np.arange(row_length) < filled[:, None]).ravel()
         ids = rows.column(INPUT_IDS).flatten().to_numpy().astype(np.int32)
@@ -63,18 +79,41 @@ def make_training_rows(rows: pa.RecordBatch, columns: str) -> pa.RecordBatch:
         filled = np.full(rows.num_rows, row_length)
     ends = pa.array(np.concatenate([[0], np.cumsum(filled)]).astype(np.int32))
     document_ends = rows.column(LENGTHS).offsets.to_numpy()
+    documents = pa.array(document_ends - document_ends[0])
+    trains_next = np.append(is_label[1:], False)  # the first token of the next document is no label
     lists_by_name = {
         INPUT_IDS: (ends, ids),
         "labels": (ends, labels),
         "position_ids": (ends, positions),
         "attention_mask": (ends, attention),
-        "seq_lengths": (pa.array(document_ends - document_ends[0]), sizes),
+        "seq_lengths": (documents, sizes),
+        "seq_start_id": (documents, _find_starts(rows, filled)),
+        "loss_mask": (ends, trains_next),
+        "loss_weights": (ends, trains_next),
     }
+    schema = training_schema(columns)
     lists = [
-        pa.ListArray.from_arrays(offsets, pa.array(values))
-        for offsets, values in map(lists_by_name.__getitem__, _NAMES[columns])
+        pa.ListArray.from_arrays(
+            lists_by_name[field.name][0], pa.array(lists_by_name[field.name][1]).cast(field.type.value_type)
+        )
+        for field in schema
     ]
-    return pa.RecordBatch.from_arrays(lists, schema=training_schema(columns))
+    return pa.RecordBatch.from_arrays(lists, schema=schema)
+
+
+def _find_starts(rows: pa.RecordBatch, filled: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Find where each document begins in its row."""
+    sizes = rows.column(LENGTHS).flatten().to_numpy().astype(np.int64)
+    row_starts = np.cumsum(filled) - filled
+    starts: NDArray[np.int64] = np.cumsum(sizes) - sizes
+    return starts - np.repeat(row_starts, rows.column(LENGTHS).value_lengths().to_numpy())
+
+
+def _number_documents(rows: pa.RecordBatch) -> NDArray[np.int32]:
+    """Return for each token the number of its document in the row, from 1."""
+    counts = rows.column(LENGTHS).value_lengths().to_numpy().astype(np.int64)
+    numbers = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts) + 1
+    return np.repeat(numbers, rows.column(LENGTHS).flatten().to_numpy()).astype(np.int32)
 
 
 def _without_padding(lists: pa.Array, filled: NDArray[np.int64]) -> NDArray[Any]:

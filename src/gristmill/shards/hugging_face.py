@@ -25,14 +25,16 @@ def make_side_files(manifest: Manifest) -> dict[str, bytes]:
         shards_of.setdefault(split, []).append(shard)
     files = {"dataset_dict.json": _json({"splits": list(shards_of)})}
     for split, shards in shards_of.items():
-        files[f"{split}/state.json"] = _json(_state(split, shards, manifest.dataset_hash))
-        files[f"{split}/dataset_info.json"] = _json({"description": "", "citation": "", "homepage": "", "license": ""})
+        names = [shard.path.removeprefix(f"{split}/") for shard in shards]
+        files[f"{split}/state.json"] = make_state(split, names, manifest.dataset_hash)
+        files[f"{split}/dataset_info.json"] = make_info()
     return files
 
 
-def _state(split: str, shards: list[Shard], dataset_hash: str) -> dict[str, object]:
-    return {
-        "_data_files": [{"filename": shard.path.removeprefix(f"{split}/")} for shard in shards],
+def make_state(split: str, names: list[str], dataset_hash: str) -> bytes:
+    """Make `state.json` of a split: its files, by their paths in its folder."""
+    state: dict[str, object] = {
+        "_data_files": [{"filename": name} for name in names],
         "_fingerprint": f"{dataset_hash[:16]}-{split}",
         "_format_columns": None,
         "_format_kwargs": {},
@@ -40,6 +42,12 @@ def _state(split: str, shards: list[Shard], dataset_hash: str) -> dict[str, obje
         "_output_all_columns": False,
         "_split": split,
     }
+    return _json(state)
+
+
+def make_info() -> bytes:
+    """Make `dataset_info.json` of a split."""
+    return _json({"description": "", "citation": "", "homepage": "", "license": ""})
 
 
 def _json(content: object) -> bytes:

@@ -20,7 +20,7 @@ import xxhash
 
 from gristmill.storage.commit import make_folder, sync_folder, write_file
 from gristmill.storage.lock import FolderLock
-from gristmill.storage.stored_paths import StoredName, decode_stored, path_below
+from gristmill.storage.stored_paths import StoredName, StoredPath, decode_stored, path_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class PreallocatedFiles:
     """New files whose names begin with a prefix. Without `commit` nothing remains. The folder is locked meanwhile.
 
-    A prefix that ends with a slash is a folder; its files may have only the `suffix` in common.
+    A prefix that ends with a slash is a folder; its files may be in folders below, and have one of the `suffixes`.
 
     >>> with PreallocatedFiles("bin/corpus") as files:   # doctest: +SKIP
     ...     temporary = files.add("_train.bin", num_bytes=1 << 30)
@@ -41,10 +41,10 @@ class PreallocatedFiles:
     ...     files.commit()
     """
 
-    def __init__(self, prefix: str | os.PathLike[str], *, suffix: str = "") -> None:
+    def __init__(self, prefix: str | os.PathLike[str], *, suffixes: tuple[str, ...] = ()) -> None:
         folder, _, self._stem = os.fspath(prefix).rpartition("/")
         self._folder = Path(folder or ("/" if os.fspath(prefix).startswith("/") else "."))
-        self._suffix = suffix
+        self._suffixes = suffixes
         # Part of the names of temporary files: those of another prefix may be in use by another process.
         self._run_id = f"files-{xxhash.xxh3_64_hexdigest(self._stem.encode())}"
         self._journal = self._folder / f".gristmill-{self._run_id}.json"
@@ -76,7 +76,7 @@ class PreallocatedFiles:
     def add(self, name: str, num_bytes: int | None = None, head: Buffer = b"") -> str:
         """Create a file that begins with `head`, of this size if it is known; return the temporary path to fill."""
         path = self.path(name)
-        temporary = path.with_name(f".gristmill-{self._run_id}-{secrets.token_hex(8)}.tmp")
+        temporary = self._folder / f".gristmill-{self._run_id}-{secrets.token_hex(8)}.tmp"
         self._temporaries[path] = temporary  # before the file exists: an interrupt may come at any moment
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
@@ -95,14 +95,16 @@ class PreallocatedFiles:
         # The content first, then the journal, then the names: at every moment a killed process leaves either no file of
         # the set under its final name, or a journal from which the next process removes those that are there.
         for temporary in self._temporaries.values():
-            _sync(temporary)
-        names = sorted({path.name for path in (*self._temporaries, *replaced)})
+            sync_file(temporary)
+        names = sorted({str(path.relative_to(self._folder)) for path in (*self._temporaries, *replaced)})
         write_file(self._journal, json.dumps(names).encode(), self._run_id)
         for path in replaced:
             path.unlink(missing_ok=True)
         for path, temporary in self._temporaries.items():
+            make_folder(path.parent)
             temporary.replace(path)
-        sync_folder(self._folder)
+        for folder in {self._folder, *(path.parent for path in self._temporaries)}:
+            sync_folder(folder)
         self._journal.unlink()
         paths = list(self._temporaries)
         self._temporaries.clear()
@@ -117,8 +119,9 @@ class PreallocatedFiles:
         for temporary in self._folder.glob(f".gristmill-{self._run_id}-*.tmp"):
             temporary.unlink(missing_ok=True)
         if self._journal.exists():
-            names = decode_stored(self._journal.read_bytes(), list[StoredName], self._journal)
-            ours = [name for name in names if name.startswith(self._stem) and name.endswith(self._suffix)]
+            kind = list[StoredPath] if self._suffixes else list[StoredName]
+            names = decode_stored(self._journal.read_bytes(), kind, self._journal)
+            ours = [name for name in names if name.startswith(self._stem) and name.endswith(self._suffixes or "")]
             for path in [path_below(self._folder, name) for name in ours]:
                 path.unlink(missing_ok=True)
             self._journal.unlink()
@@ -142,7 +145,8 @@ def _allocate(fd: int, num_bytes: int) -> None:
         os.ftruncate(fd, num_bytes)
 
 
-def _sync(path: Path) -> None:
+def sync_file(path: str | os.PathLike[str]) -> None:
+    """Make the content of a file durable."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gristmill.core.errors import UsageError
 from gristmill.core.names import check_choice
+from gristmill.core.numbers import check_whole_number
 from gristmill.engine.parallel_run import make_pool
 from gristmill.engine.tasks import Task, run_tasks
 from gristmill.exports.formats import export_formats, find_export_format
@@ -29,10 +30,10 @@ from gristmill.storage.preallocated import PreallocatedFiles
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from gristmill.engine.tasks import Context
-    from gristmill.exports.layout import ExportFormat, Layout
+    from gristmill.exports.layout import ExportFormat, Layout, PlannedFile
     from gristmill.exports.tokens import ShardSize
     from gristmill.shards.manifest import Manifest
     from gristmill.storage.locations import Location
@@ -64,6 +65,7 @@ def export(
     source: str | None = None,
     vocab_size: int | None = None,
     columns: str | None = None,
+    row_group_rows: int | None = None,
     overwrite: bool = False,
     workers: int | Literal["auto"] = "auto",
     backend: str = "processes",
@@ -71,14 +73,16 @@ def export(
 ) -> ExportResult:
     """Write a finished dataset in another format.
 
-    `megatron`, `nanogpt` and `llmc` take whole documents in order, so a dataset of tokens made without `pack`; `numpy`
-    takes packed rows; `webdataset`, `parquet` and `jsonl` take any dataset. The files appear when all are complete.
+    `megatron`, `olmo-core`, `nanogpt` and `llmc` take whole documents in order, so a dataset of tokens made without
+    `pack`; `megatron-bridge`, `mds` and `numpy` take packed rows; `litdata` and `llamafactory` take both; `webdataset`,
+    `parquet` and `jsonl` take any dataset. The files appear when all are complete.
 
     Args:
         dataset: The output folder of a finished run.
-        to: megatron, nanogpt, llmc, numpy, webdataset, parquet or jsonl.
+        to: megatron, megatron-bridge, olmo-core, llamafactory, nanogpt, llmc, numpy, mds, litdata, webdataset,
+            parquet or jsonl.
         path: The beginning of the files' names: "bin/corpus" gives bin/corpus_train.bin and so on, a set for each
-            split. For nanogpt, the folder of its train.bin and val.bin.
+            split. For nanogpt, llamafactory, mds and litdata, a folder.
         split: Only this split.
         source: Only this source; by default all, one after the other.
         vocab_size: The vocabulary size with added tokens, for megatron, nanogpt and llmc: it decides between narrow and
@@ -86,7 +90,10 @@ def export(
         columns: The columns of tokens in parquet, jsonl or webdataset. "stored": those of the dataset; "training":
             input_ids, labels, position_ids and seq_lengths, without padding; "transformers": input_ids, attention_mask
             and labels, packed rows with their padding, for the collators of transformers; "axolotl": the same columns,
-            for a dataset that is not packed. Default: "training" for chats in parquet and jsonl, else "stored".
+            for a dataset that is not packed; "levanter": input_ids and loss_weights, without padding. Default:
+            "training" for chats in parquet and jsonl, else "stored".
+        row_group_rows: The rows in a row group of parquet (default: 32 MiB) and megatron-bridge (default: 500). Readers
+            that give each rank row groups of its own need several of them.
         overwrite: Replace existing files.
         workers: The number of workers; "auto": as many as this machine allows.
         backend: "processes", "threads" or "serial".
@@ -101,6 +108,7 @@ def export(
     manifest = load_manifest(folder)
     export_format.check_dataset(manifest, folder)
     columns = _choose_columns(export_format, manifest, columns)
+    _check_row_groups(export_format, row_group_rows)
     slots = _select_shards(manifest, folder, split, source)
     is_built_in = type(export_format).__module__.startswith("gristmill.")
     with make_pool("processes", keeps_workers=True) as pool:
@@ -127,6 +135,7 @@ def export(
                 schema=sample_schema(split_slots, manifest.format) if samples_schema else manifest.schema.to_arrow(),
                 vocab_size=vocab_size or 0,
                 columns=columns,
+                row_group_rows=row_group_rows,
             )
             for name, split_slots in slots.items()
         ]
@@ -136,7 +145,13 @@ def export(
             )
         layouts = {split.name: export_format.make_layout(split) for split in splits}
         files, num_nan = _write_files(
-            layouts, slots, prefix, run, suffix=export_format.folder_suffix, overwrite=overwrite
+            layouts,
+            export_format.make_common_files(splits),
+            slots,
+            prefix,
+            run,
+            suffixes=export_format.folder_suffixes,
+            overwrite=overwrite,
         )
     usage = [layout.usage(prefix) for layout in layouts.values()]
     notes = [] if export_format.shuffles_documents or source is not None else _describe_order(manifest, list(layouts))
@@ -173,6 +188,15 @@ def _choose_columns(format: ExportFormat, manifest: Manifest, columns: str | Non
             help="run the recipe without `pack` into another folder and export that",
         )
     return columns
+
+
+def _check_row_groups(format: ExportFormat, row_group_rows: int | None) -> None:
+    if row_group_rows is None:
+        return
+    check_whole_number("row_group_rows", row_group_rows, least=1)
+    if not format.has_row_groups:
+        names = " and ".join(other.name for other in export_formats() if other.has_row_groups)
+        raise UsageError(f"{format.name} has no row groups: row_group_rows is for {names}", help="leave it out")
 
 
 def _select_shards(
@@ -238,10 +262,10 @@ def _check_prefix(path: str | os.PathLike[str], format: ExportFormat) -> str:
         raise UsageError(
             f"exports are written to a local disk, not to {path}", help="export to a local path, then copy the files"
         )
-    if format.folder_suffix:
+    if format.folder_suffixes:
         if prefix.exists() and not prefix.is_dir():
             raise UsageError(
-                f"{path} is a file; {format.name} needs a folder for its {format.folder_suffix} files",
+                f"{path} is a file; {format.name} needs a folder for its files",
                 help="choose another path",
             )
         return f"{prefix}/"
@@ -255,19 +279,20 @@ def _check_prefix(path: str | os.PathLike[str], format: ExportFormat) -> str:
 
 def _write_files(
     layouts: dict[str, Layout],
+    common: Sequence[PlannedFile],
     slots: dict[str, list[ShardSlot]],
     prefix: str,
     run: RunTasks,
     *,
-    suffix: str,
+    suffixes: tuple[str, ...],
     overwrite: bool,
 ) -> tuple[list[Path], int]:
     """Write the files; return them, and how many numbers became null."""
-    planned = [file for layout in layouts.values() for file in layout.files]
+    planned = [*(file for layout in layouts.values() for file in layout.files), *common]
     names = [file.name for file in planned]
     if duplicate := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"two splits would be written to {prefix}{duplicate}", help="export one at a time, with split")
-    with PreallocatedFiles(prefix, suffix=suffix) as files:
+    with PreallocatedFiles(prefix, suffixes=suffixes) as files:
         existing = files.find_existing(names)
         for layout in layouts.values():
             existing += itertools.takewhile(Path.exists, map(files.path, layout.later_names()))
@@ -280,6 +305,8 @@ def _write_files(
             split: [files.add(file.name, file.num_bytes, file.head) for file in layout.files]
             for split, layout in layouts.items()
         }
+        for file in common:
+            files.add(file.name, file.num_bytes, file.head)
         tasks = [Task(slot.path, (split, slot)) for split in layouts for slot in slots[split]]
         num_nan = sum(
             count for _, count in run(_fill_shard, tasks, setup=_make_worker_setup(layouts, paths), desc="exporting")

@@ -51,8 +51,17 @@ class ParquetEncoder:
         return STREAM_END
 
 
-def write_parquet(schema: pa.Schema, codec: str | None, batches: Iterable[pa.RecordBatch], sink: ByteSink) -> None:
-    """Write one file from batches. Where row groups end depends on the batches alone."""
+def write_parquet(
+    schema: pa.Schema,
+    codec: str | None,
+    batches: Iterable[pa.RecordBatch],
+    sink: ByteSink,
+    row_group_rows: int | None = None,
+) -> None:
+    """Write one file from batches.
+
+    Where row groups end depends on the batches alone: after 32 MiB, or after `row_group_rows` rows.
+    """
     import pyarrow.parquet as pq  # noqa: PLC0415  (it also loads the clients of object stores: 60 ms)
 
     with pq.ParquetWriter(
@@ -67,7 +76,11 @@ def write_parquet(schema: pa.Schema, codec: str | None, batches: Iterable[pa.Rec
         store_schema=True,
     ) as writer:
         images = list_image_columns(schema)
-        for table in _cut_row_groups(schema, batches):
+        if row_group_rows is None:
+            tables = _cut_row_groups(schema, batches)
+        else:
+            tables = _cut_after_rows(schema, batches, row_group_rows)
+        for table in tables:
             writer.write_table(wrap_images(table, images) if images else table, row_group_size=table.num_rows)
 
 
@@ -82,6 +95,22 @@ def _cut_row_groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Ite
         if size >= ROW_GROUP_BYTES:
             yield _combine_batches(group)
             size = 0
+    if group:
+        yield _combine_batches(group)
+
+
+def _cut_after_rows(schema: pa.Schema, batches: Iterable[pa.RecordBatch], num_rows: int) -> Iterator[pa.Table]:
+    group: list[pa.RecordBatch] = []
+    missing = num_rows
+    for batch in batches:
+        start = 0
+        while start < batch.num_rows:
+            group.append(canonicalize_batch(batch.slice(start, missing), schema))
+            start += group[-1].num_rows
+            missing -= group[-1].num_rows
+            if not missing:
+                yield _combine_batches(group)
+                missing = num_rows
     if group:
         yield _combine_batches(group)
 

@@ -97,13 +97,19 @@ def open_encoder(format: ShardFormat, schema: pa.Schema) -> Encoder:
     return JsonlEncoder(columns, has_record, format.suffix, cast("Codec | None", format.codec))
 
 
-def write_shard(format: ShardFormat, schema: pa.Schema, batches: Iterable[pa.RecordBatch], sink: ByteSink) -> None:
+def write_shard(
+    format: ShardFormat,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    sink: ByteSink,
+    row_group_rows: int | None = None,
+) -> None:
     """Write a whole shard: the same bytes as header + blocks + footer, in the formats that concatenate."""
     encoder = open_encoder(format, schema)
     if format.name == "parquet":
         from gristmill.shards.formats.parquet import write_parquet  # noqa: PLC0415
 
-        write_parquet(encoder.schema, format.codec, batches, sink)
+        write_parquet(encoder.schema, format.codec, batches, sink, row_group_rows)
         return
     sink.write(encoder.header())
     key: str | None = None
