@@ -136,6 +136,7 @@ SIGNATURES = {
         "source": None,
         "vocab_size": None,
         "columns": None,
+        "row_group_rows": None,
         "overwrite": False,
         "workers": "auto",
         "backend": "processes",
