@@ -69,9 +69,22 @@ COMPRESSIONS = {
 }
 CASES = {
     "across": Case("across", exports=_exports("numpy", "webdataset")),
-    "chats": Case("chats", exports=(*_exports("parquet", "jsonl", "numpy"), *_exports("parquet", columns="stored"))),
+    "chats": Case(
+        "chats",
+        exports=(
+            *_exports("parquet", "jsonl", "numpy", "megatron-bridge", "llamafactory", "mds"),
+            *_exports("parquet", columns="stored"),
+        ),
+    ),
     "chats_kept": Case("chats_kept"),
-    "chats_unpacked": Case("chats_unpacked", exports=_exports("jsonl", "parquet", columns="axolotl")),
+    "chats_unpacked": Case(
+        "chats_unpacked",
+        exports=(
+            *_exports("olmo-core"),
+            *_exports("jsonl", "parquet", columns="axolotl"),
+            *_exports("jsonl", columns="levanter"),
+        ),
+    ),
     "curation": Case("curation"),
     "deduplicate_exact": Case("deduplicate_exact", exports=_exports("jsonl")),
     "deduplicate_near": Case("deduplicate_near", exports=_exports("webdataset")),
@@ -93,7 +106,7 @@ CASES = {
     "tokens": Case(
         "tokens",
         exports=(
-            *_exports("megatron", "nanogpt", "llmc", "webdataset"),
+            *_exports("megatron", "nanogpt", "llmc", "webdataset", "litdata"),
             *_exports("megatron", "nanogpt", "llmc", vocab_size=100_000),
         ),
     ),
