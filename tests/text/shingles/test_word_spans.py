@@ -2,7 +2,7 @@
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.text.buffers import get_text_buffers
@@ -28,3 +28,24 @@ def test_the_same_words_as_the_kernels(text):
     spans = find_word_spans(text).tolist()
     assert [hash_all(text[start:stop])[0] for start, stop in spans] == hash_all(text)
     assert all(len(hash_all(text[start:stop])) == 1 for start, stop in spans)
+
+
+PARTS = st.sampled_from(["a", "Word", "long" * 30, "é", "naïve", "你", "7", "."]) | st.text("ab ,\n", max_size=60)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    parts=st.lists(st.tuples(PARTS, st.sampled_from([" ", ", ", "", "\n"])), max_size=80),
+    room=st.integers(3, 12) | st.integers(60, 400),
+)
+def test_long_texts_are_read_word_by_word_whatever_the_room(parts, room):
+    """Long runs of ASCII are read at two places at once; the words and their order must not show it."""
+    text = "".join(part + gap for part, gap in parts)
+    data, offsets = get_text_buffers(pa.array([text], pa.large_string()))
+    alone = {text[start:stop] for start, stop in find_word_spans(text).tolist()}
+    hashes = {word: hash_all(word)[0] for word in alone}
+    position, hashed, words = 0, [], np.empty(room, np.uint64)
+    while position < offsets[1]:
+        position, count = hash_words(data, position, int(offsets[1]), make_character_table(), words, 0)
+        hashed += words[:count].tolist()
+    assert hashed == [hashes[text[start:stop]] for start, stop in find_word_spans(text).tolist()]

@@ -87,6 +87,7 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
     kernel_calls: ClassVar[str] = "gristmill.steps.deduplicate.call_kernels"
     kernel_modules: ClassVar[tuple[str, ...]] = (
         "gristmill.text.shingles.kernels",
+        "gristmill.text.shingles.set_kernels",
         "gristmill.steps.deduplicate.candidates",
         "gristmill.steps.deduplicate.clusters",
         "gristmill.steps.deduplicate.large_groups",

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 BLOCK = 1024
 """Number of words in a block; a shingle has far fewer."""
+_LANES = 8
+"""Numbers of 32 bits in a vector."""
 _MIX = np.uint32(0x9E3779B1)
 _TEXTS_AT_ONCE = 4096
 """Number of texts whose full signatures are in memory: 1.7 MiB."""
@@ -67,8 +69,9 @@ class MinHash:
 
     @cached_property
     def _factors(self) -> NDArray[np.uint32]:
-        """The factors of the permutations: odd, so that no two shingles become equal."""
-        numbers = np.array([derive_key(number, "minhash") for number in range(self.num_permutations)], dtype=np.uint64)
+        """The factors of the permutations: odd, so that no two shingles become equal. Some more fill a last vector."""
+        count = -(-self.num_permutations // _LANES) * _LANES
+        numbers = np.array([derive_key(number, "minhash") for number in range(count)], dtype=np.uint64)
         return (numbers >> np.uint64(32)).astype(np.uint32) | np.uint32(1)
 
     def sign(self, texts: pa.Array) -> SignedTexts:
@@ -92,7 +95,7 @@ class MinHash:
         self, data: NDArray[np.uint8], offsets: NDArray[np.int64], counts: NDArray[np.int64]
     ) -> NDArray[np.uint32]:
         """Compute the full signatures of some texts, and write their numbers of shingles to `counts`."""
-        signatures = np.full((len(counts), self.num_permutations), 0xFFFFFFFF, dtype=np.uint32)
+        signatures = np.empty((len(counts), self.num_permutations), np.uint32)
         words, shingles = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.uint64)
         short = np.empty(BLOCK + 8, np.uint32)
         sign_texts(
@@ -104,6 +107,7 @@ class MinHash:
             words,
             shingles,
             short,
+            np.empty(len(self._factors), np.uint32),
             signatures,
             counts,
         )

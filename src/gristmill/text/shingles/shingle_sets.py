@@ -12,8 +12,9 @@ import numpy as np
 
 from gristmill.text.buffers import get_text_buffers
 from gristmill.text.shingles.character_table import make_character_table
-from gristmill.text.shingles.kernels import count_common, drop_repeated, shingle_texts
+from gristmill.text.shingles.kernels import shingle_texts
 from gristmill.text.shingles.minhash import BLOCK
+from gristmill.text.shingles.set_kernels import count_common, drop_repeated
 
 if TYPE_CHECKING:
     import pyarrow as pa
