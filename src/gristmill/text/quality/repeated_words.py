@@ -284,13 +284,16 @@ def _count_runs(
 ) -> None:
     """Count runs of 2 to `longest` pieces; `pieces` has the number of each, and `room[2]` how often it occurs."""
     numbers, starts, times, reached, stops = room[0], room[1], room[2], room[3], room[4]
+    places = np.uint64(0)
     for word in range(len(words)):
-        starts[word] = word
-        stops[word] = word + words[word, _PIECE_WORDS]
-        numbers[word] = pieces[word]
-        if times[pieces[word]] == 1:
-            pieces[word] = -1
-    num_kept = _keep_repeated(starts[: len(words)], stops, numbers, times)
+        number = pieces[word]
+        is_repeated = times[np.uint64(number)] > 1
+        starts[places] = word
+        stops[places] = word + words[word, _PIECE_WORDS]
+        numbers[places] = number
+        places += np.uint64(is_repeated)
+        pieces[word] = number if is_repeated else -1
+    num_kept = int(places)
     for length in range(2, longest + 1):
         num_kept = _lengthen(starts[:num_kept], stops, numbers, words, pieces, table, keys, times)
         num_kept = _keep_repeated(starts[:num_kept], stops, numbers, times)
@@ -340,13 +343,19 @@ def count_repeated_words(
         row[:] = 0
         row[0] = len(own)
         row[2] = _number_words(data, offsets[document], own, own_hashes, table, numbers, starts, times)
-        run = 0
+        # In registers: through the arrays each word would wait for the one before it.
+        run = longest_run = characters = 0
+        last = -1
         ends[0] = 0
         for word in range(len(own)):
-            ends[word + 1] = ends[word] + own[word, _CHARACTERS]
-            run = run + 1 if word and numbers[word] == numbers[word - 1] else 1
-            row[3] = max(row[3], run)
-        row[1] = ends[len(own)]
+            characters += own[word, _CHARACTERS]
+            ends[word + 1] = characters
+            number = numbers[word]
+            run = run + 1 if number == last else 1
+            last = number
+            longest_run = max(longest_run, run)
+        row[1] = characters
+        row[3] = longest_run
         if longest > 1:
             if _make_pieces(own, own_hashes):
                 _number_words(data, offsets[document], own, own_hashes, table, numbers, starts, times)
