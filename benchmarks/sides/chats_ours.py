@@ -14,7 +14,9 @@ BATCH = 1000
 
 
 def main():
-    os.environ["FASTOKENS_BPE_THREADS"] = "1"
+    from gristmill.engine.worker_process import ONE_THREAD, STEADY_HEAP
+
+    os.environ |= {**ONE_THREAD, **STEADY_HEAP}  # as in a worker; Arrow and the engine read them when they are loaded
     import msgspec
 
     from gristmill.steps import Pack, Render, Tokenize

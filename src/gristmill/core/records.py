@@ -207,6 +207,15 @@ def make_origins(file: int | pa.Array, positions: pa.Array, parts: pa.Array | No
     return pa.StructArray.from_arrays([files, positions.cast(pa.uint64()), parts], fields=list(ORIGIN_TYPE))
 
 
+def describe_origin(origin: Mapping[str, int]) -> str:
+    """Describe where a record came from, for messages.
+
+    >>> describe_origin({"file": 255, "position": 7, "part": 0})
+    'file 00000000000000ff, position 7, part 0'
+    """
+    return f"file {origin['file']:016x}, position {origin['position']}, part {origin['part']}"
+
+
 def is_for_training(batch: pa.RecordBatch) -> NDArray[np.bool_]:
     """For each record whether it is for training, not held out."""
     if SPLIT not in batch.schema.names:

@@ -9,13 +9,14 @@ import pytest
 from gristmill_testing import chat_templates
 from gristmill_testing.open_chats import OPEN_CHATS, made_chats, published_templates
 from gristmill_testing.rendering import SPECIALS, batch, rendered
-from gristmill_testing.shared_data import LARGE_CHATS, chat_records
+from gristmill_testing.shared_data import LARGE_CHATS, LARGE_TEMPLATES, chat_records, template_source
 from gristmill_testing.small_tokenizers import trained
 
+import gristmill as gm
 from gristmill.core.errors import ParityError
 from gristmill.core.records import ORIGIN, make_origins
 from gristmill.pipeline.planning.fingerprint import describe_steps
-from gristmill.steps import Render
+from gristmill.steps import Read, Render, Write
 from gristmill.steps.render import kernel
 from gristmill.text.chats import record_plan
 
@@ -129,6 +130,19 @@ def test_real_chats_become_the_same_examples(tmp_path, tokenizer, chats):
         assert render_in_batches(lines, 1000, **parameters) == render_in_batches(lines, 7, trace="off", **parameters)
 
 
+@pytest.mark.parametrize("name", LARGE_TEMPLATES)
+def test_real_templates_make_the_same_of_real_chats(tmp_path, tokenizer, monkeypatch, name):
+    monkeypatch.setattr(kernel, "COMPARED_SHARE", 0.02)
+    parameters = {"template": write_template(tmp_path, template_source(name)), "tokenizer": tokenizer}
+    lines = [
+        json.dumps(record, ensure_ascii=False).encode() for chats in LARGE_CHATS for record in chat_records(chats, 12)
+    ]
+    random.Random(0).shuffle(lines)
+    traced = render_in_batches(lines, 60, **parameters)
+    assert traced == render_in_batches(lines, 60, trace="off", **parameters)
+    assert traced[0] or traced[2]
+
+
 def test_most_plain_chats_are_filled_in(monkeypatch):
     calls = []
     make = record_plan.RecordPlan.fill
@@ -150,19 +164,41 @@ def test_columns_become_the_same_examples():
     assert first.counters == second.counters
 
 
-def test_a_difference_to_jinja_ends_the_run(monkeypatch):
-    lines = [json.dumps(record).encode() for record in made_chats("made_questions", 20)]
+def fill_wrongly(monkeypatch, beginning=""):
+    """Let plans write something else for chats that begin so."""
     fill = record_plan.RecordPlan.fill
 
-    def fill_wrongly(plan, contents):
-        return fill(plan, [contents[0] + "!", *contents[1:]])
+    def fill_other(plan, contents):
+        return fill(plan, [contents[0] + "!" * contents[0].startswith(beginning), *contents[1:]])
 
-    monkeypatch.setattr(record_plan.RecordPlan, "fill", fill_wrongly)
+    monkeypatch.setattr(record_plan.RecordPlan, "fill", fill_other)
+
+
+def test_a_difference_to_jinja_ends_the_run(monkeypatch):
+    lines = [json.dumps(record).encode() for record in made_chats("made_questions", 20)]
+    fill_wrongly(monkeypatch)
     with pytest.raises(ParityError, match="where Jinja makes") as caught:
         rendered(batch(*lines), template="chatml")
     assert "trace: off" in caught.value.help
+    assert caught.value.context == {"file": 7, "position": 2, "part": 0}
+    assert "position 2, part 0" in caught.value.message
     assert made_chats("made_questions", 20)[2]["messages"][0]["content"][:20] in caught.value.message
     assert rendered(batch(*lines), template="chatml", trace="off").batch.num_rows == 20
+
+
+def test_a_run_that_ends_with_a_difference_names_the_file(tmp_path, monkeypatch):
+    records = made_chats("made_questions", 120)
+    records[110]["messages"][0]["content"] = "Behind the sample of the plan"
+    (tmp_path / "chats.jsonl").write_text("\n".join(map(json.dumps, records)))
+    fill_wrongly(monkeypatch, "Behind")
+    monkeypatch.setattr(kernel, "COMPARED_SHARE", 0.999_999)
+    recipe = gm.Recipe(
+        sources={"chats": Read(read=str(tmp_path / "chats.jsonl"))},
+        steps=[Render(template="chatml"), Write(format="jsonl")],
+        output=str(tmp_path / "out"),
+    )
+    with pytest.raises(ParityError, match=r"^chats\.jsonl: .*where Jinja makes.* position \d+, part 0"):
+        gm.run(recipe, backend="serial")
 
 
 def test_tracing_is_in_no_fingerprint():

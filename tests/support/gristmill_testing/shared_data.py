@@ -31,6 +31,23 @@ LARGE_CORPORA = (
 CORPORA = (*OPEN_CORPORA, *LARGE_CORPORA)
 LARGE_CHATS = ("gsm8k", "gpteacher", "oasst1_en", "star_tools", "tau_airline_tools", "crosswoz_zh")
 
+LARGE_TEMPLATES = (
+    "GLM-4.6",
+    "HuggingFaceTB-SmolLM3-3B",
+    "Kimi-K2-Instruct",
+    "LFM2-8B-A1B",
+    "Mistral-Small-3.2-24B-Instruct-2506",
+    "NousResearch-Hermes-3-Llama-3.1-8B-tool_use",
+    "Qwen-Qwen2.5-7B-Instruct",
+    "Qwen-Qwen3-0.6B",
+    "deepseek-ai-DeepSeek-V3.1",
+    "google-gemma-2-2b-it",
+    "ibm-granite-granite-3.3-2B-Instruct",
+    "meta-llama-Llama-3.1-8B-Instruct",
+    "microsoft-Phi-3.5-mini-instruct",
+    "openai-gpt-oss-120b",
+)
+
 
 def tokenizer_folder(name):
     if name in MADE_TOKENIZERS:

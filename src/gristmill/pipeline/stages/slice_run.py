@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from gristmill.core.books import Account
+from gristmill.core.errors import ParityError
 from gristmill.core.records import INPUT_IDS, TEXT, count_values
 from gristmill.core.step import TextsKernel, apply_kernel
 from gristmill.pipeline.stages.dropped import DroppedRecordWriter
@@ -193,10 +194,15 @@ class _SliceRun:
         counts: Mapping[str, NDArray[np.int64]] = {}
         steps = zip(self._source.steps, self._kernels, self._accounts, strict=True)
         for number, (step, kernel, account) in enumerate(steps):
-            if texts is not None and isinstance(kernel, TextsKernel):
-                applied = kernel.apply_to_texts(batch, texts, self._stage.seed)
-            else:
-                applied = apply_kernel(kernel, batch, self._stage.seed, counts)
+            try:
+                if texts is not None and isinstance(kernel, TextsKernel):
+                    applied = kernel.apply_to_texts(batch, texts, self._stage.seed)
+                else:
+                    applied = apply_kernel(kernel, batch, self._stage.seed, counts)
+            except ParityError as error:  # a kernel knows the number of a file, not its name
+                file = error.context.get("file")
+                path = self._reader.paths[file] if isinstance(file, int) else self._task.source
+                raise ParityError(f"{path}: {error.message}", help=error.help, **error.context) from None
             if self._stage.watch is not None:
                 self._stage.watch.after_step(self._task.source, step, batch, applied)
             account.records_in += batch.num_rows

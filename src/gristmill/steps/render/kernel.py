@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gristmill.core.errors import ParityError
-from gristmill.core.records import ORIGIN, RECORD, TEXT_TYPE, QuarantinedRecord, StepResult
+from gristmill.core.records import ORIGIN, RECORD, TEXT_TYPE, QuarantinedRecord, StepResult, describe_origin
 from gristmill.core.seeds import hash_bound, hash_origins
 from gristmill.steps.records.columns import has_text_beside
 from gristmill.steps.records.record_functions import (
@@ -118,8 +118,10 @@ class RenderKernel:
             except TemplateTimeout as error:
                 quarantined.append(quarantine_row(batch, row, "timeout", f"the template {error}"))
                 continue
-            except ParityError:
-                raise
+            except ParityError as difference:
+                origin = batch.column(ORIGIN)[row].as_py()
+                message = f"{difference.message}; it is at {describe_origin(origin)}"
+                raise ParityError(message, help=difference.help, **origin) from None
             except Exception as error:  # a template can raise anything: that costs one record, not the run
                 quarantined.append(quarantine_exception(batch, row, error))
                 continue

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.errors import GristmillError, ParityError
-from gristmill.core.records import INPUT_IDS, ORIGIN, SPLIT, TEXT, StepResult
+from gristmill.core.records import INPUT_IDS, ORIGIN, SPLIT, TEXT, StepResult, describe_origin
 from gristmill.core.seeds import hash_bound, hash_origins
 from gristmill.core.texts import Texts
 from gristmill.steps.tokenize.end_tokens import add_end_tokens
@@ -115,13 +115,12 @@ class EncodingKernel:
 
     def _raise_parity_error(self, origin: dict[str, int], text: str) -> None:
         mismatch = compare_engines(self._engine, self._reference, [text])
-        where = f"file {origin['file']:016x}, position {origin['position']}, part {origin['part']}"
         about = (
             str(mismatch) if mismatch else "it did so once, but not again: the engine's ids depend on earlier documents"
         )
         raise ParityError(
             f"{self._engine.name} {self._engine.version} gives other ids than {REFERENCE} {self._reference.version} "
-            f"for the document at {where}: {about}",
+            f"for the document at {describe_origin(origin)}: {about}",
             help="set engine: tokenizers in the recipe, which is slower and always right",
             **origin,
         )
