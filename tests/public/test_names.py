@@ -228,6 +228,7 @@ STREAM = {
     "decode": None,
     "transform": None,
     "on_error": "raise",
+    "images": None,
 }
 
 

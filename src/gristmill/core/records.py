@@ -40,6 +40,9 @@ TRAINED = "trained"
 """The byte ranges of a rendered chat that are trained: from, to, from, to."""
 LITERALS = "literals"
 """The byte ranges of a rendered chat in which an author wrote a special token: from, to, from, to."""
+IMAGES = "images"
+"""The images of a chat, or of all chats in a row, in order: the tar and the member (of a folder, the empty name and the
+path), and how many tokens each has."""
 NUM_TOKENS = "num_tokens"
 """The number of tokens of a rendered chat that is kept as a chat."""
 OTHER_FIELDS = "other_fields"
@@ -56,6 +59,7 @@ CARRIES_ALL = b"carries_all"
 """Metadata of a schema that has all columns of the files; everything else is in `other_fields`."""
 
 ORIGIN_TYPE = pa.struct([("file", pa.uint64()), ("position", pa.uint64()), ("part", pa.uint32())])
+IMAGES_TYPE = pa.list_(pa.struct([("shard", pa.string()), ("member", pa.string()), ("tokens", pa.int32())]))
 TEXT_TYPE = pa.large_string()
 RECORD_TYPE = pa.large_binary()
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import INPUT_IDS, LOSS_MASK, ORIGIN, ORIGIN_TYPE
+from gristmill.core.records import IMAGES, IMAGES_TYPE, INPUT_IDS, LOSS_MASK, ORIGIN, ORIGIN_TYPE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,24 +27,34 @@ KINDS = (TOKENS, CHATS)
 """The kinds of datasets that hold rows: without and with a loss mask."""
 
 
-def rows_schema(id_type: pa.DataType, row_length: int | None, *, masked: bool = False) -> pa.Schema:
+def rows_schema(
+    id_type: pa.DataType, row_length: int | None, *, masked: bool = False, has_images: bool = False
+) -> pa.Schema:
     """Return the schema of rows of one length, or (None) of rows of one document each."""
     size = -1 if row_length is None else row_length
     mask = [(LOSS_MASK, pa.list_(pa.bool_(), size))] if masked else []
     fields = [(INPUT_IDS, pa.list_(id_type, size)), (LENGTHS, pa.list_(pa.int32())), *mask]
-    return pa.schema([*fields, (ORIGINS, pa.list_(ORIGIN_TYPE))])
+    images = [(IMAGES, IMAGES_TYPE)] if has_images else []
+    return pa.schema([*fields, (ORIGINS, pa.list_(ORIGIN_TYPE)), *images])
 
 
 def shard_schema(schema: pa.Schema, row_length: int | None) -> pa.Schema:
     """Return the schema in which records are written: tokenized documents as rows, others unchanged."""
     if INPUT_IDS not in schema.names:
         return schema
-    return rows_schema(find_id_type(schema), row_length, masked=is_masked(schema))
+    return rows_schema(
+        find_id_type(schema), row_length, masked=is_masked(schema), has_images=has_image_references(schema)
+    )
 
 
 def find_id_type(schema: pa.Schema) -> pa.DataType:
     """Return the type of the token ids in documents or rows."""
     return schema.field(INPUT_IDS).type.value_type
+
+
+def has_image_references(schema: pa.Schema) -> bool:
+    """Whether tokenized chats or rows of them refer to images."""
+    return {INPUT_IDS, IMAGES} <= set(schema.names) and schema.field(IMAGES).type == IMAGES_TYPE
 
 
 def is_masked(schema: pa.Schema) -> bool:
@@ -64,7 +74,10 @@ def find_schema_problem(kind: str, schema: pa.Schema) -> str | None:
         return None if has_origin else f"a dataset of {kind} must have a column {ORIGIN} of type {ORIGIN_TYPE}"
     described = ", ".join(f"{field.name} {field.type}" for field in schema)
     problem = f"a dataset of {kind} has other columns than {described}"
-    if set(schema.names) != {INPUT_IDS, LENGTHS, ORIGINS} | ({LOSS_MASK} if kind == CHATS else set()):
+    has_images = kind == CHATS and has_image_references(schema)
+    optional = {LOSS_MASK} if kind == CHATS else set[str]()
+    optional |= {IMAGES} if has_images else set()
+    if set(schema.names) != {INPUT_IDS, LENGTHS, ORIGINS} | optional:
         return problem
     ids = schema.field(INPUT_IDS).type
     is_fixed = pa.types.is_fixed_size_list(ids)
@@ -72,7 +85,9 @@ def find_schema_problem(kind: str, schema: pa.Schema) -> str | None:
         return problem
     if ids.value_type not in (pa.uint16(), pa.uint32()):
         return problem
-    fitting = rows_schema(ids.value_type, ids.list_size if is_fixed else None, masked=kind == CHATS)
+    fitting = rows_schema(
+        ids.value_type, ids.list_size if is_fixed else None, masked=kind == CHATS, has_images=has_images
+    )
     return None if all(schema.field(field.name).type == field.type for field in fitting) else problem
 
 
@@ -89,6 +104,8 @@ def make_document_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
     }
     if LOSS_MASK in schema.names:
         columns[LOSS_MASK] = check_mask(batch, sizes)
+    if IMAGES in schema.names:
+        columns[IMAGES] = batch.column(IMAGES)
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 

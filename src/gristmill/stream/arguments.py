@@ -39,6 +39,8 @@ class StreamArguments(msgspec.Struct, frozen=True, kw_only=True):
     """For samples: `numpy`, `pil`, `bytes` or a function of the bytes; None: not set."""
     transform: Any = None
     on_error: str = "raise"
+    images: Any = None
+    """For chats with images: the folder or the tars of the images; None: batches have references."""
 
     def __post_init__(self) -> None:
         check_choice("weights_in", self.weights_in, ("rows", "tokens"))
@@ -66,6 +68,8 @@ class StreamArguments(msgspec.Struct, frozen=True, kw_only=True):
             "max_epochs": _check_limits(self.max_epochs),
             **checked_ends,
         }
+        if self.images is not None:
+            changes["images"] = _make_absolute(self.images)
         if self.rows_per_epoch is not None:
             changes["rows_per_epoch"] = check_whole_number("rows_per_epoch", self.rows_per_epoch, least=1)
         for name, value in changes.items():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gristmill.core.records import IMAGES
 from gristmill.stream.collate import INPUT_IDS, Batch, collate, find_width
 from gristmill.stream.kernels import A_FILLED, A_SHARD
 from gristmill.stream.read_ahead import ReadAhead
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gristmill.stream.collate import Collate
+    from gristmill.stream.row_images import RowImages
     from gristmill.stream.row_order import RowOrder
     from gristmill.stream.sources import Lane
 
@@ -38,6 +40,7 @@ class RowReader:
         row_length: Tokens in each row; None: rows differ in length.
         num_rows: The end of the stream, after which rows are empty; None: it is endless.
         shuffle: Whether rows are read in no order on disk.
+        open_images: Opens the images of all rows; None: rows have none.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class RowReader:
         row_length: int | None,
         num_rows: int | None,
         shuffle: bool,
+        open_images: Callable[[], RowImages] | None = None,
     ) -> None:
         self._shards = [shard for lane in lanes for shard in lane.shards]
         self._order = order
@@ -60,6 +64,7 @@ class RowReader:
         self._row_length = row_length
         self._num_rows = num_rows
         self._shuffle = shuffle
+        self._open_images = open_images
         self.close_files()
 
     def close_files(self) -> None:
@@ -68,6 +73,7 @@ class RowReader:
         self.table = RowTable(self._shards, at_random=self._shuffle)
         self.read_ahead = ReadAhead()
         self._row_sources = RowSources(self._shards, self._sources)
+        self._images = None if self._open_images is None else self._open_images()
 
     def take(
         self,
@@ -99,6 +105,8 @@ class RowReader:
             whole = table.row_addresses(self._order(np.arange(first_row, next_row)).indices) if is_empty else addresses
             width = find_width(whole, self._collate)
         batch = Batch(collate(addresses, self._collate, width, self._pad_id, new))
+        if self._images is not None:
+            batch[IMAGES] = self._images.take(indices)
         batch.first_row = first_row
         batch.next_row = next_row
         batch.sources = self._row_sources(addresses[:, A_SHARD], indices)

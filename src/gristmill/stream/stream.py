@@ -14,6 +14,7 @@ import numpy as np
 
 from gristmill.core.errors import EndlessStreamError, OutOfRangeError, UsageError
 from gristmill.core.numbers import MAX_COUNT, check_whole_number
+from gristmill.shards.token_rows import has_image_references
 from gristmill.stream.accounting import Accounting
 from gristmill.stream.arguments import MAX_BATCH, StreamArguments, check_ranks
 from gristmill.stream.collate import Collate, choose_pad_id
@@ -26,12 +27,14 @@ from gristmill.stream.sources import arrange_lanes, find_row_length, hash_conten
 from gristmill.stream.state import check_same_stream, make_state, parse_state
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from gristmill.stream.collate import Batch
     from gristmill.stream.mixing import MixtureLike
+    from gristmill.stream.row_images import RowImages
     from gristmill.stream.samples.sample_rows import SampleRows
     from gristmill.stream.sources import StreamData
     from gristmill.stream.state import StreamState
@@ -65,6 +68,8 @@ class Stream:
         decode: For samples, what becomes of images: "numpy" (the default; height, width and 3 channels of 8 bits),
             "pil", "bytes" (as they are stored), or a function of the bytes.
         transform: For samples, a function of each sample, a dict of its columns; it runs where batches are made.
+        images: For chats with images, the folder or the tars that the recipe names: `batch["images"]` then has for each
+            row its images in order, as bytes or as `decode` says. None: it has references.
         on_error: What to do with a sample that cannot be decoded or transformed: "raise", or "replace" it by another
             one, chosen by a hash of seed, row and attempt.
 
@@ -91,6 +96,7 @@ class Stream:
         decode: str | Callable[[bytes], Any] | None = None,
         transform: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
         on_error: str = "raise",
+        images: str | os.PathLike[str] | None = None,
     ) -> None:
         self.arguments = StreamArguments(
             data=data,
@@ -110,6 +116,7 @@ class Stream:
             decode=decode,
             transform=transform,
             on_error=on_error,
+            images=images,
         )
         self._open()
         self.reader.table.check_sizes()
@@ -134,7 +141,8 @@ class Stream:
         self.sources = list_sources(self.lanes)
         self.holds_samples = not self.datasets[0].manifest.holds_rows
         """Whether rows are samples, not tokens."""
-        _check_kind(arguments, holds_samples=self.holds_samples)
+        schema = self.datasets[0].manifest.schema.to_arrow()
+        _check_kind(arguments, holds_samples=self.holds_samples, has_images=has_image_references(schema))
         self.reader: RowReader | SampleRows
         if self.holds_samples:
             from gristmill.stream.samples.sample_rows import SampleRows  # noqa: PLC0415  (few streams are of samples)
@@ -150,6 +158,7 @@ class Stream:
                 row_length=self.row_length,
                 num_rows=self.num_rows,
                 shuffle=arguments.shuffle,
+                open_images=self._open_images if has_image_references(schema) else None,
             )
         self.accounting = Accounting(self.lanes, self.order, self.sources, self.left_out)
         """What was read so far, compared with the plan."""
@@ -157,6 +166,12 @@ class Stream:
         """Where step 0 begins: row 0, or the row of the state that was loaded. Reading does not move it."""
         self.position = Position()
         """Where `batches` and `TorchLoader` continue."""
+
+    def _open_images(self) -> RowImages:
+        from gristmill.stream.row_images import RowImages  # noqa: PLC0415  (few streams have images)
+
+        shards = [shard for lane in self.lanes for shard in lane.shards]
+        return RowImages(shards, self.arguments.images, self.arguments.decode)
 
     @property
     def next_row(self) -> int:
@@ -366,14 +381,22 @@ class Stream:
         return _reopen, (self.arguments, self.dataset_hash, self.first_row, self.position, counts)
 
 
-def _check_kind(arguments: StreamArguments, *, holds_samples: bool) -> None:
+def _check_kind(arguments: StreamArguments, *, holds_samples: bool, has_images: bool) -> None:
     """Refuse arguments that the rows of this stream do not have."""
+    if arguments.images is not None and not has_images:
+        raise UsageError("images is for rows of chats with images, and these have none", help="leave it out")
     if holds_samples:
         if arguments.decode is None:
             msgspec.structs.force_setattr(arguments, "decode", "numpy")
         if arguments.collate is not None or arguments.tokens is not None or arguments.weights_in == "tokens":
             raise UsageError("samples have no tokens: collate, tokens and weights_in are for rows of tokens")
-    elif arguments.decode is not None or arguments.transform is not None or arguments.on_error != "raise":
+    elif has_images and arguments.decode is not None and arguments.images is None:
+        raise UsageError("decode: the rows only refer to images", help="name the images of the recipe: images=…")
+    elif (
+        (arguments.decode is not None and not has_images)
+        or arguments.transform is not None
+        or arguments.on_error != "raise"
+    ):
         raise UsageError("decode, transform and on_error are for samples, and these are rows of tokens")
 
 

@@ -25,6 +25,7 @@ from gristmill.exports.tokens import measure_shard
 from gristmill.exports.training import AXOLOTL, COLUMNS, STORED
 from gristmill.pipeline.jobs.export_schema import JSON_SHARD_FORMATS, sample_schema
 from gristmill.shards.manifest import load_manifest
+from gristmill.shards.token_rows import has_image_references
 from gristmill.storage.locations import parse_location
 from gristmill.storage.preallocated import PreallocatedFiles
 
@@ -108,7 +109,11 @@ def export(
     manifest = load_manifest(folder)
     export_format.check_dataset(manifest, folder)
     columns = _choose_columns(export_format, manifest, columns)
-    _check_row_groups(export_format, row_group_rows)
+    if has_image_references(manifest.schema.to_arrow()) and (to not in ("parquet", "jsonl") or columns != STORED):
+        raise UsageError(
+            f"{folder} refers to images, which {to} would lose" + (f" with columns {columns}" if columns else ""),
+            help="export to parquet or jsonl with columns='stored', or read it with Stream",
+        )
     slots = _select_shards(manifest, folder, split, source)
     is_built_in = type(export_format).__module__.startswith("gristmill.")
     with make_pool("processes", keeps_workers=True) as pool:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from gristmill.core.records import INPUT_IDS, LOSS_MASK, ORIGIN, ORIGIN_TYPE
+from gristmill.core.records import IMAGES, IMAGES_TYPE, INPUT_IDS, LOSS_MASK, ORIGIN, ORIGIN_TYPE
 from gristmill.shards.token_rows import (
     LENGTHS,
     ORIGINS,
     check_mask,
     document_lengths,
+    has_image_references,
     is_masked,
     rows_schema,
 )
@@ -54,6 +55,8 @@ class PackedDocuments:
     """For each document, how many trained tokens a row could hold of it."""
     offsets: NDArray[np.int64]
     origins: pa.StructArray
+    images: pa.ListArray | None = None
+    """The images of each document; None: these are not chats with images."""
 
     @property
     def num_trained_tokens(self) -> int | None:
@@ -75,6 +78,8 @@ class PackedDocuments:
         in_one_row = replace(leftover, row_ends=np.array([len(leftover.lengths)]))
         flat = self._flatten(in_one_row, int(ends[-1]) if len(ends) else 0)
         columns = {name: pa.ListArray.from_arrays(offsets, values) for name, values in flat.items()}
+        if self.images is not None:
+            columns[IMAGES] = self.images.take(pa.array(leftover.documents))
         return pa.RecordBatch.from_pydict({ORIGIN: self.origins.take(pa.array(leftover.documents)), **columns})
 
     def _make_batch(self, packing: Packing) -> pa.RecordBatch:
@@ -86,7 +91,15 @@ class PackedDocuments:
             LENGTHS: pa.ListArray.from_arrays(ends, pa.array(packing.lengths)),
             ORIGINS: pa.ListArray.from_arrays(ends, self.origins.take(pa.array(packing.documents))),
         }
-        schema = rows_schema(pa.from_numpy_dtype(self.ids[0].dtype), row_length, masked=self.mask is not None)
+        if self.images is not None:  # those of the documents in a row, one after the other
+            images = self.images.take(pa.array(packing.documents))
+            columns[IMAGES] = pa.ListArray.from_arrays(images.offsets.take(ends), images.flatten())
+        schema = rows_schema(
+            pa.from_numpy_dtype(self.ids[0].dtype),
+            row_length,
+            masked=self.mask is not None,
+            has_images=self.images is not None,
+        )
         return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
     def _flatten(self, packing: Packing, row_length: int) -> dict[str, pa.Array]:
@@ -122,6 +135,9 @@ def pack_documents(
         trained=trained,
         offsets=offsets,
         origins=pa.chunked_array([batch.column(ORIGIN) for batch in batches], ORIGIN_TYPE).combine_chunks(),
+        images=pa.chunked_array([batch.column(IMAGES) for batch in batches], IMAGES_TYPE).combine_chunks()
+        if has_image_references(batches[0].schema)
+        else None,
     )
 
 

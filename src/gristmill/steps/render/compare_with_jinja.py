@@ -31,7 +31,7 @@ def compare_filled(
         # `RecordPlans.fill` has found no special tokens in the contents.
         rendered = _describe(lambda: maker.make(record, may_hold_literals=False))
     *trained, last_answer = plan.find_places(pieces)
-    example = (b"".join(pieces), trained, list[int](), last_answer)
+    example = (b"".join(pieces), trained, list[int](), last_answer, ())
     if rendered != ([example], list[str](), plan.counts):
         _raise_difference(repr(record), repr(rendered), repr(example))
 
@@ -61,7 +61,8 @@ def _describe(
     """Describe what becomes of a record, so that it can be compared."""
     try:
         rendered = make()
-        return [encode_example(example) for example in rendered.examples], rendered.dropped, rendered.counts
+        examples = [(*encode_example(example), example.images) for example in rendered.examples]
+        return examples, rendered.dropped, rendered.counts
     except NotAChat as problem:
         return problem.reason, problem.message
 

@@ -11,11 +11,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.core.records import LITERALS, NUM_TOKENS, ORIGIN, ORIGIN_TYPE, TEXT, TEXT_TYPE, TRAINED
+from gristmill.core.records import (
+    IMAGES,
+    IMAGES_TYPE,
+    LITERALS,
+    NUM_TOKENS,
+    ORIGIN,
+    ORIGIN_TYPE,
+    TEXT,
+    TEXT_TYPE,
+    TRAINED,
+)
 from gristmill.text.chats import NotAChat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -30,8 +40,14 @@ COMPLETION = "completion"
 class ExampleRows:
     """The rendered examples of a batch, as columns."""
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(
+        self, schema: pa.Schema, refer_to_images: Callable[[Sequence[str]], list[dict[str, Any]]] | None = None
+    ) -> None:
+        """`refer_to_images` returns the references of images by name."""
         self._schema = schema
+        self._refer_to_images = refer_to_images
+        self._images: dict[int, tuple[str, ...]] = {}
+        """For each example with images their names."""
         self._sources: list[int] = []
         """For each example the row of its record."""
         self._pieces: list[bytes] = []
@@ -49,6 +65,8 @@ class ExampleRows:
         """Add the examples of a record. Raises `NotAChat` if a text cannot be written in UTF-8; then none is added."""
         encoded = [encode_example(example) for example in rendered.examples]
         for part, (text, trained, literals, answer) in enumerate(encoded):
+            if rendered.examples[part].images:
+                self._images[len(self._sources)] = rendered.examples[part].images
             self._made.append(len(self._sources))
             self._sources.append(row)
             self._parts.append(part)
@@ -96,6 +114,9 @@ class ExampleRows:
                 columns[name] = _cut_texts(data, ends[:-1], borders)
             elif name == COMPLETION:
                 columns[name] = _cut_texts(data, borders, ends[1:])
+            elif name == IMAGES and self._refer_to_images is not None:
+                names = (self._images.get(example, ()) for example in range(len(self._sources)))
+                columns[name] = pa.array(list(map(self._refer_to_images, names)), IMAGES_TYPE)
             elif name == ORIGIN:
                 columns[name] = self._make_origins(batch.column(ORIGIN).take(rows))
             else:

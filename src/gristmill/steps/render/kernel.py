@@ -52,12 +52,14 @@ class RenderKernel:
         special_tokens: Sequence[str],
         limits: TemplateLimits | None = None,
         count_tokens: Callable[[pa.Array], NDArray[np.int64]] | None = None,
+        refer_to_images: Callable[[Sequence[str]], list[dict[str, Any]]] | None = None,
     ) -> None:
         self.maker = maker
         self._limits = limits
         self._output_schema = output_schema
         self._count_tokens = count_tokens
-        self._decoder = PlainChatDecoder(maker.options)
+        self._refer_to_images = refer_to_images
+        self._decoder = PlainChatDecoder(maker.options, has_images=maker.images is not None)
         self._plans = RecordPlans(maker) if maker.usual_finder.template.tracer is not None else None
         # A JSON line may hold a token without its letters: by escapes, or in content parts that are joined later.
         is_escaped = any(character < " " or character in '\\"' for token in special_tokens for character in token)
@@ -78,7 +80,7 @@ class RenderKernel:
         has_lines = RECORD in batch.schema.names
         is_decoded = not has_lines or has_text_beside(batch.schema)
         records: Sequence[Any] = list(decode_records(batch)) if is_decoded else batch.column(RECORD).to_pylist()
-        rows = ExampleRows(schema)
+        rows = ExampleRows(schema, self._refer_to_images)
         quarantined: list[QuarantinedRecord] = []
         dropped: Counter[str] = Counter()
         counters: Counter[str] = Counter()

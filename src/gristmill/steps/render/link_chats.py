@@ -40,6 +40,10 @@ def link_chat_steps(steps: Sequence[Step], row_length: int | None) -> tuple[Step
         _check_kept_chats(render, steps[render_index + 1 :])
     tokenizes = [(index, step) for index, step in enumerate(steps) if isinstance(step, Tokenize)]
     if not tokenizes:
+        if render.images is not None:
+            raise UsageError(
+                "render: images are kept beside rows of tokens", help="add a tokenize step, or remove images"
+            )
         return tuple(steps)
     tokenize_index, tokenize = tokenizes[0]
     changing = [step.name for step in steps[render_index + 1 : tokenize_index] if not step.preserves_text]
@@ -49,6 +53,11 @@ def link_chat_steps(steps: Sequence[Step], row_length: int | None) -> tuple[Step
             "render: tokenize must follow with nothing between that changes the text, on which the loss mask depends: "
             f"{between}",
             help="put it before render, or leave out tokenize to write the text",
+        )
+    if render.images is not None and tokenize.special_tokens_in_text == "token":
+        raise UsageError(
+            "render: with images, special tokens that somebody wrote cannot be tokens: they would stand for images",
+            help="leave special_tokens_in_text out, or set it to reject",
         )
     max_tokens = render.max_tokens if render.max_tokens is not None else row_length
     linked = list(steps)
@@ -75,9 +84,15 @@ def _check_kept_chats(render: Render, following: Sequence[Step]) -> None:
 
 
 def mark_tokenized_render(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """Tell a resolved `render` that `tokenize` follows, so that it makes what `tokenize` needs."""
-    has_tokens = any(isinstance(step, ResolvedTokenizeChats) for step in steps)
-    return tuple(
-        msgspec.structs.replace(step, is_tokenized=True) if has_tokens and isinstance(step, ResolvedRender) else step
-        for step in steps
-    )
+    """Tell a resolved `render` that `tokenize` follows, so that it makes what `tokenize` needs; and the other way."""
+    if not any(isinstance(step, ResolvedTokenizeChats) for step in steps):
+        return tuple(steps)
+    rules = [step.image_rule for step in steps if isinstance(step, ResolvedRender)]
+    image_token = next((rule.token for rule in rules if rule is not None), None)
+    linked = list(steps)
+    for index, step in enumerate(steps):
+        if isinstance(step, ResolvedRender):
+            linked[index] = msgspec.structs.replace(step, is_tokenized=True)
+        elif isinstance(step, ResolvedTokenizeChats):
+            linked[index] = msgspec.structs.replace(step, image_token=image_token)
+    return tuple(linked)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gristmill.text.chats import MESSAGES, ROLES, NotAChat, parse_conversation
+from gristmill.text.chats.chat_images import IMAGE_KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,8 +30,9 @@ class _PlainMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 class PlainChatDecoder:
     """Decodes lines of JSON that are plain chats."""
 
-    def __init__(self, options: ChatOptions) -> None:
+    def __init__(self, options: ChatOptions, *, has_images: bool = False) -> None:
         self._options = options
+        self._keys_with_meaning = _KEYS_WITH_MEANING.union(IMAGE_KEYS if has_images else ())
         self._reads_messages = options.shape in ("auto", MESSAGES)
         self._decoder: msgspec.json.Decoder[Any] | None = None
         self._num_misses = 0
@@ -50,7 +52,7 @@ class PlainChatDecoder:
 
     def read(self, record: Mapping[str, Any]) -> tuple[tuple[str, ...], list[str]] | None:
         """Read the roles and contents of a decoded record; None if it is not a plain chat."""
-        if record.get("tools") is not None or record.get("chat_template_kwargs"):
+        if any(record.get(key) for key in self._keys_with_meaning) or record.get("tools") is not None:
             return None
         messages = record.get(MESSAGES) if self._reads_messages else None
         if messages is None:
@@ -75,7 +77,7 @@ class PlainChatDecoder:
 
     def _expect_keys(self, record: Mapping[str, Any]) -> None:
         """Expect the keys of this record in those that follow."""
-        if _KEYS_WITH_MEANING.isdisjoint(record):
+        if self._keys_with_meaning.isdisjoint(record):
             others = [key for key in record if key != MESSAGES]
             fields = [(f"field_{number}", Any, msgspec.field(name=key)) for number, key in enumerate(others)]
             chat = msgspec.defstruct(

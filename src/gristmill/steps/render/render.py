@@ -9,9 +9,11 @@ import msgspec
 
 from gristmill.core.errors import UsageError
 from gristmill.core.step import Step, check_choices
+from gristmill.steps.render.chat_image_files import find_images
 from gristmill.steps.render.resolved_render import ResolvedRender
 from gristmill.storage.installed_versions import find_version
 from gristmill.text.chats import (
+    CUT,
     DROP_CHAT,
     RESERVED_VARIABLES,
     SPLIT_NEVER,
@@ -87,6 +89,13 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
     tool_arguments: ToolArguments | None = None
     """Arguments of tool calls that are JSON in a string: pass them `as_given`, or as an `object` for templates that
     write the JSON themselves."""
+    images: str | None = None
+    """A folder of images, or tars of them, that conversations refer to by name. Rows keep the references."""
+    image_tokens: str | int | None = None
+    """How many tokens an image has: the rule of a family (`qwen2_vl`, `qwen2_5_vl`, `llava`, `gemma3`) or a number. By
+    default the family that the processor's files beside the tokenizer name."""
+    image_token: str | None = None
+    """With a number of `image_tokens`: the special token that is repeated, by default `<image>`."""
     trace: Literal["auto", "off"] = "auto"
     """Whether the template is traced: run once for each kind of conversation, not for each record. The texts are the
     same, and some are compared with Jinja's in every run; `off` runs Jinja for each record."""
@@ -105,6 +114,12 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
             raise UsageError(f"max_tokens must be at least 1, not {self.max_tokens}")
         if self.date is not None:
             _parse_date(self.date)
+        if self.images is None and (self.image_tokens is not None or self.image_token is not None):
+            raise UsageError("image_tokens: without images there is nothing to count", help="name them: `images: …`")
+        if self.images is not None and self.too_long == CUT:
+            raise UsageError(
+                "render: chats with images cannot be cut", help="use too_long: drop_turns, windows or drop"
+            )
 
     def resolve(self, folder: str) -> ResolvedRender:
         """Find the template. Only workers compile it: Jinja computes constants while it compiles, perhaps forever."""
@@ -137,6 +152,9 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
             template_variables=self.chat_template_kwargs,
         )
         facts = read_facts(files) if files is not None else None
+        rule, table = None, None
+        if self.images is not None:
+            rule, table = find_images(self.images, self.image_tokens, self.image_token, files, folder)
         return ResolvedRender(
             template=template,
             options=options,
@@ -152,6 +170,9 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
             keeps_chat=self.keep is not None,
             renderer=f"jinja2 {find_version('jinja2')}",
             trace=self.trace != "off",
+            image_rule=rule,
+            image_table=table,
+            image_content=table.content if table is not None else "",
         )
 
     def _load_counting_engine(self, files: TokenizerFiles | None) -> str:

@@ -11,10 +11,25 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import BESIDE_RECORD, LITERALS, NUM_TOKENS, ORIGIN, RECORD, SPLIT, TEXT, TEXT_TYPE, TRAINED
+from gristmill.core.records import (
+    BESIDE_RECORD,
+    IMAGES,
+    IMAGES_TYPE,
+    LITERALS,
+    NUM_TOKENS,
+    ORIGIN,
+    RECORD,
+    SPLIT,
+    TEXT,
+    TEXT_TYPE,
+    TRAINED,
+)
 from gristmill.core.step import LocalStep
+from gristmill.images.image_files import ImageTable  # noqa: TC001  (msgspec looks at the types of fields)
+from gristmill.images.image_tokens import ImageRule  # noqa: TC001
 from gristmill.steps.records.columns import list_value_columns
 from gristmill.steps.records.record_functions import decode_records
+from gristmill.steps.render.chat_image_files import make_chat_images, refer_to_images
 from gristmill.steps.render.example_rows import COMPLETION, PROMPT
 from gristmill.steps.render.kernel import RenderKernel
 from gristmill.text.chats import ChatOptions, ExampleMaker, FoundTemplate, TemplateReport
@@ -23,11 +38,12 @@ from gristmill.text.chats.template_limits import TemplateLimits, TemplateTimeout
 from gristmill.text.tokenizers import REFERENCE, TokenizerFiles, load_engine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from gristmill.core.records import StepResult
+    from gristmill.text.chats.chat_images import ChatImages
 
 PLACES_TYPE = pa.list_(pa.int64())
 CHAT_FIELDS = frozenset(
@@ -49,6 +65,7 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
     not_fingerprinted: ClassVar[tuple[str, ...]] = (
         *("files", "unknown_tokens", "accepts_quoted_arguments", "report"),
         "trace",  # texts are the same with it and without
+        "image_table",  # `image_content` is a hash of it
     )
 
     template: FoundTemplate
@@ -72,6 +89,9 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
     report: TemplateReport | None = None
     trace: bool = True
     """Whether the template is traced."""
+    image_rule: ImageRule | None = None
+    image_table: ImageTable | None = None
+    image_content: str = ""
 
     @property
     def keeps_record_beside(self) -> bool:
@@ -94,6 +114,7 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
         carried = [schema.field(name) for name in (ORIGIN, SPLIT) if name in schema.names]
         if self.is_tokenized:
             added = [(TEXT, TEXT_TYPE), (TRAINED, PLACES_TYPE), (LITERALS, PLACES_TYPE)]
+            added += [(IMAGES, IMAGES_TYPE)] if self.image_rule is not None else []
         else:
             added = [(TEXT, TEXT_TYPE), (PROMPT, TEXT_TYPE), (COMPLETION, TEXT_TYPE)]
             carried += [field for field in list_value_columns(schema) if field.name not in CHAT_FIELDS]
@@ -143,11 +164,22 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
                 special_tokens=self.special_tokens,
                 control_tokens=self.control_tokens,
                 count_tokens=count,
+                images=self._load_images(),
             )
         if self.trace:
             maker.start_tracing(limits.restart if limits is not None else None)
         tokens = [*self.special_tokens, *self.control_tokens]
-        return RenderKernel(maker, self.output_schema, tokens, limits, count_all)
+        return RenderKernel(maker, self.output_schema, tokens, limits, count_all, self._refer_to_images)
+
+    def _load_images(self) -> ChatImages | None:
+        if self.image_rule is None or self.image_table is None:
+            return None
+        return make_chat_images(self.image_rule, self.image_table)
+
+    def _refer_to_images(self, names: Iterable[str]) -> list[dict[str, Any]]:
+        assert self.image_rule is not None
+        assert self.image_table is not None
+        return refer_to_images(names, self.image_rule, self.image_table)
 
     def _make_token_counter(self, name: str = REFERENCE) -> Callable[[str], int] | None:
         if self.files is None:

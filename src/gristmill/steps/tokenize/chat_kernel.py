@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.core.records import INPUT_IDS, LITERALS, LOSS_MASK, ORIGIN, SPLIT, TEXT, TRAINED, StepResult
+from gristmill.core.errors import ParityError
+from gristmill.core.records import IMAGES, INPUT_IDS, LITERALS, LOSS_MASK, ORIGIN, SPLIT, TEXT, TRAINED, StepResult
 from gristmill.core.texts import Texts
 from gristmill.steps.tokenize.kernel import AS_TOKEN, REJECT, EncodingKernel
 from gristmill.steps.tokenize.mask_kernels import find_composable_texts, find_trained_rows, mask_tokens
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 def add_mask_to_schema(schema: pa.Schema, vocab_size: int) -> pa.Schema:
     """Return the schema of tokenized chats: origin and split, the ids, and which of them are trained."""
-    common = [schema.field(name) for name in (ORIGIN, SPLIT) if name in schema.names]
+    common = [schema.field(name) for name in (ORIGIN, SPLIT, IMAGES) if name in schema.names]
     ids = pa.list_(pa.type_for_alias(id_type(vocab_size)))
     return pa.schema([*common, pa.field(INPUT_IDS, ids), pa.field(LOSS_MASK, pa.list_(pa.bool_()))], schema.metadata)
 
@@ -59,11 +60,13 @@ class TokenizeChatsKernel(EncodingKernel):
         vocab_size: int,
         max_tokens: int | None,
         cuts: bool,
+        image_token: str | None = None,
     ) -> None:
         super().__init__(files, engine, AS_TOKEN, vocab_size=vocab_size)
         self._literal_policy = policy
         self._max_tokens = max_tokens
         self._cuts = cuts
+        self._image_id = None if image_token is None else self._engine.facts.added_tokens[image_token]
         self._lengths = read_byte_lengths(files)
         self._specials = compile_special_pattern(files)
         self._unmarked = find_unmarked_controls(self._engine.facts)
@@ -82,6 +85,8 @@ class TokenizeChatsKernel(EncodingKernel):
         self._refuse_unknown(ids)
         num_checked = self._check_parity(batch, texts, ids, offsets, seed)
         ids, offsets, mask, num_by_reference = self._mask_tokens(batch, ids, offsets, sizes)
+        if self._image_id is not None:
+            ids, offsets, mask = _repeat_image_tokens(self._image_id, batch.column(IMAGES), ids, offsets, mask)
         lengths = np.diff(offsets)
         ids, offsets, mask, is_kept = self._fit_to_limit(ids, offsets, mask, dropped)
         counters = {
@@ -237,11 +242,29 @@ class TokenizeChatsKernel(EncodingKernel):
         schema = add_mask_to_schema(batch.schema, self._vocab_size)
         starts = pa.array(offsets.astype(np.int32))
         columns = {
-            **{name: batch.column(name) for name in (ORIGIN, SPLIT) if name in schema.names},
+            **{name: batch.column(name) for name in (ORIGIN, SPLIT, IMAGES) if name in schema.names},
             INPUT_IDS: pa.ListArray.from_arrays(starts, pa.array(ids.astype(self._dtype))),
             LOSS_MASK: pa.ListArray.from_arrays(starts, pa.array(mask)),
         }
         return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+def _repeat_image_tokens(
+    image_id: int, images: pa.ListArray, ids: NDArray[np.uint32], offsets: NDArray[np.int64], mask: NDArray[np.bool_]
+) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.bool_]]:
+    """Repeat the token of each image as often as the image has tokens; none of them is trained."""
+    is_image = ids == image_id
+    ends = np.concatenate([[0], np.cumsum(is_image)])
+    num_written = np.diff(ends[offsets])
+    if not np.array_equal(num_written, np.diff(images.offsets.to_numpy())):
+        row = int(np.argmax(num_written != np.diff(images.offsets.to_numpy())))
+        raise ParityError(
+            f"a chat has {len(images[row])} images and {num_written[row]} image tokens: {images[row].as_py()!r:.200}"
+        )
+    repeats = np.ones(len(ids), dtype=np.int64)
+    repeats[is_image] = images.flatten().field("tokens").to_numpy()
+    starts = np.concatenate([[0], np.cumsum(repeats)])
+    return np.repeat(ids, repeats), starts[offsets], np.repeat(mask & ~is_image, repeats)
 
 
 def _mask_by_lengths(

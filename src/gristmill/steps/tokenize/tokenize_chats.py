@@ -44,6 +44,8 @@ class ResolvedTokenizeChats(ResolvedTokenize, tag="tokenize", frozen=True, kw_on
 
     max_tokens: int | None
     cuts: bool
+    image_token: str | None = None
+    """The token that is repeated for each image, if chats have images."""
 
     @property
     def specials_as_text(self) -> bool:
@@ -60,6 +62,7 @@ class ResolvedTokenizeChats(ResolvedTokenize, tag="tokenize", frozen=True, kw_on
             vocab_size=self.vocab_size,
             max_tokens=self.max_tokens,
             cuts=self.cuts,
+            image_token=self.image_token,
         )
 
     def notes(self) -> list[str]:

@@ -83,7 +83,10 @@ class ChatLiterals:
         marked: Message = self._mark_values(message, pattern)
         if isinstance(content, list):  # a template writes parts one after the other
             marked = dict(marked)
-            marked["content"] = [{**part, "text": f"{_BORDER}{part['text']}{_BORDER}"} for part in marked["content"]]
+            marked["content"] = [
+                {**part, "text": f"{_BORDER}{part['text']}{_BORDER}"} if "text" in part else part
+                for part in marked["content"]
+            ]
         return marked
 
     def _mark_values(self, value: Any, pattern: re.Pattern[str] | None) -> Any:

@@ -56,6 +56,6 @@ def _has_words(message: Mapping[str, Any]) -> bool:
     content = message.get("content")
     if isinstance(content, str) and content and not content.isspace():
         return True
-    texts = [part["text"] for part in content] if isinstance(content, list) else [content or ""]
+    texts = [part.get("text", "") for part in content] if isinstance(content, list) else [content or ""]
     texts.append(message.get("reasoning_content") or "")
     return bool(message.get("tool_calls")) or any(text.strip() for text in texts)

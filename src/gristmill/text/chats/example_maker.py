@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from datetime import date
 
+    from gristmill.text.chats.chat_images import ChatImages
     from gristmill.text.chats.find_template import FoundTemplate
 
 _MAX_SPLIT_CHARS = 256 << 20
@@ -58,14 +59,18 @@ class ExampleMaker:
         special_tokens: Mapping[str, int] | None = None,
         control_tokens: Collection[str] = (),
         count_tokens: Callable[[str], int] | None = None,
+        images: ChatImages | None = None,
     ) -> None:
         self.options = options
-        self._arguments = template, today, special_tokens, control_tokens, count_tokens
+        self._arguments = template, today, special_tokens, control_tokens, count_tokens, images
+        self.images = images
+        # A template that never speaks of images takes contents as texts.
+        self._inlines_images = not any("image" in source for source in template.sources.values())
         tokens = list(special_tokens or ())
         self.literals = ChatLiterals(tokens, control_tokens)
         self._appended = str(template.variables.get("eos_token", "")) if options.append_eos else ""
         self._count_tokens = count_tokens
-        self._fitter = LengthFitter(options, self._render, count_tokens, self._appended)
+        self._fitter = LengthFitter(options, self._render, count_tokens, self._appended, images)
         sources = dict.fromkeys(template.sources.values())
         finders = {
             source: AnswerFinder(
@@ -81,7 +86,7 @@ class ExampleMaker:
 
     def with_options(self, **changed: Any) -> ExampleMaker:
         """Return a maker that differs in these options."""
-        template, today, special_tokens, control_tokens, count_tokens = self._arguments
+        template, today, special_tokens, control_tokens, count_tokens, images = self._arguments
         options = msgspec.structs.replace(self.options, **changed)
         return ExampleMaker(
             template,
@@ -90,6 +95,7 @@ class ExampleMaker:
             special_tokens=special_tokens,
             control_tokens=control_tokens,
             count_tokens=count_tokens,
+            images=images,
         )
 
     def start_tracing(self, restart_clock: Callable[[], None] | None = None) -> None:
@@ -134,7 +140,7 @@ class ExampleMaker:
         for template in self._templates:
             template.begin_record()
         try:
-            conversation = parse_conversation(record, self.options.shape, parse_arguments=self.options.parse_arguments)
+            conversation = self._parse(record)
             conversation = check_conversation(conversation, self.options, rendered)
             self._render_all(conversation, rendered, may_hold_literals=may_hold_literals)
         except DroppedChat as dropped:
@@ -147,9 +153,21 @@ class ExampleMaker:
             raise NotAChat("history_rewritten", str(error)) from None
         return rendered
 
+    def _parse(self, record: Mapping[str, Any]) -> Conversation:
+        return parse_conversation(
+            record,
+            self.options.shape,
+            parse_arguments=self.options.parse_arguments,
+            place_images=self._place_in_messages if self.images is not None else None,
+        )
+
+    def _place_in_messages(self, record: Mapping[str, Any], messages: list[Any]) -> list[Any]:
+        assert self.images is not None
+        return self.images.read(record, messages, inlines=self._inlines_images)
+
     def show_difference(self, record: Mapping[str, Any]) -> tuple[str, str] | None:
         """Show how the prompt for the first differing answer ends, and what the rendering has; None: none differs."""
-        conversation = parse_conversation(record, self.options.shape, parse_arguments=self.options.parse_arguments)
+        conversation = self._parse(record)
         turns = self.choose_finder(conversation).turns
         for message in conversation.answers():
             part = conversation.first(message + 1)
@@ -340,7 +358,27 @@ class ExampleMaker:
             return
         if literals:
             rendered.counts.append(("special_literals", len(literals)))
-        rendered.examples.append(Example(text, spans, literals, answers[-1].start if answers else len(text)))
+        example = Example(text, spans, literals, answers[-1].start if answers else len(text))
+        rendered.examples.append(self._place_images(example, conversation) if self.images is not None else example)
+
+    def _place_images(self, example: Example, conversation: Conversation) -> Example:
+        """Put what stands for images into a text.
+
+        Raises:
+            NotAChat: The template does not write each image once.
+        """
+        assert self.images is not None
+        names = self.images.list_names(conversation)
+        places = self.images.find_places(example.text, example.literals, inlines=self._inlines_images)
+        if len(places) != len(names):
+            raise NotAChat("images_left_out", f"the template writes {len(places)} of {len(names)} images")
+        if not names:
+            return example
+        text, move = self.images.place(example.text, places, inlines=self._inlines_images)
+        trained, literals = (
+            [(move(start), move(end)) for start, end in spans] for spans in (example.trained, example.literals)
+        )
+        return Example(text, trained, literals, move(example.last_answer), tuple(names))
 
     def _append_eos(
         self, conversation: Conversation, text: str, chosen: list[Answer], answers: list[Answer]

@@ -18,6 +18,8 @@ from gristmill.text.chats.shapes import SYSTEM, USER, Conversation, NotAChat
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gristmill.text.chats.chat_images import ChatImages
+
 
 class Window(NamedTuple):
     """A part of a conversation that fits, and its text."""
@@ -37,8 +39,10 @@ class LengthFitter:
         render: Callable[[Conversation], str],
         count_tokens: Callable[[str], int] | None,
         appended: str,
+        images: ChatImages | None = None,
     ) -> None:
         """`appended` is what is written behind each text, and counts as well."""
+        self._images = images
         self._options = options
         self._render = render
         self._count_tokens = count_tokens
@@ -53,7 +57,7 @@ class LengthFitter:
         rest = conversation
         while rest.answers():
             text = self._render(rest)
-            if self._fits(text):
+            if self._fits(text, rest):
                 windows.append(Window(rest, text))
                 break
             starts = _find_exchanges(rest)
@@ -72,7 +76,7 @@ class LengthFitter:
     def fit(self, conversation: Conversation, rendered: RenderedRecord) -> Window:
         """Leave out as few of the oldest exchanges as possible, so that the conversation fits."""
         text = self._render(conversation)
-        if self._options.too_long == CUT or self._fits(text):
+        if self._options.too_long == CUT or self._fits(text, conversation):
             return Window(conversation, text)
         if self._options.too_long == DROP_CHAT:
             raise DroppedChat("too_long")
@@ -83,7 +87,7 @@ class LengthFitter:
         num_dropped = len(conversation.messages) - len(window.conversation.messages)
         rendered.counts.append(("dropped_messages", num_dropped))
         if self._count_tokens is not None:  # without it nothing is too long
-            num_tokens = self._count_tokens(text) - self._count_tokens(window.text)
+            num_tokens = self._count(text, conversation) - self._count(window.text, window.conversation)
             rendered.counts.append(("shortened_tokens", num_tokens))
         return window
 
@@ -95,15 +99,23 @@ class LengthFitter:
             middle = (low + high) // 2
             shorter = conversation.remove_messages(_list_removable(conversation, starts[0], starts[middle]))
             text = self._render(shorter)
-            if self._fits(text):
+            if self._fits(text, shorter):
                 longest, high = Window(shorter, text, starts[middle]), middle
             else:
                 low = middle + 1
         return longest
 
-    def _fits(self, text: str) -> bool:
+    def _count(self, text: str, conversation: Conversation) -> int:
+        assert self._count_tokens is not None
+        if self._images is None:
+            return self._count_tokens(text)
+        return self._count_tokens(self._images.expand(text)) + self._images.count_more_tokens(conversation)
+
+    def _fits(self, text: str, conversation: Conversation) -> bool:
         max_tokens = self._options.max_tokens
         text += self._appended
+        if self._images is not None and self._images.list_names(conversation):
+            return max_tokens is None or self._count_tokens is None or self._count(text, conversation) <= max_tokens
         # No token is shorter than a byte, and no character longer than four: most texts need not be counted.
         if max_tokens is None or len(text) * 4 < max_tokens or self._count_tokens is None:
             return True

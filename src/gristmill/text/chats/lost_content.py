@@ -110,7 +110,7 @@ def count_lost_answers(conversation: Conversation, text: str, answers: Sequence[
 def _list_spoken_texts(message: Message) -> list[str]:
     """List the texts of an answer, without the reasoning in it, which is counted separately."""
     content = message.get("content")
-    texts = [part["text"] for part in content] if isinstance(content, list) else [content or ""]
+    texts = [part.get("text", "") for part in content] if isinstance(content, list) else [content or ""]
     reasoning = find_reasoning(message)
     if reasoning and len(texts) == 1 and reasoning in texts[0]:
         behind = texts[0].partition(reasoning)[2]

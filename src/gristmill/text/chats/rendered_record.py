@@ -31,6 +31,8 @@ class Example:
     """Spans of special tokens that somebody has written: they are encoded as plain text."""
     last_answer: int
     """Where the last answer begins."""
+    images: tuple[str, ...] = ()
+    """The names of the images in it, in order."""
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from gristmill.text.chats.jinja import Message
 
@@ -95,8 +95,16 @@ def detect_shape(record: Mapping[str, Any]) -> str:
     )
 
 
-def parse_conversation(record: Mapping[str, Any], shape: str = AUTO, *, parse_arguments: bool = False) -> Conversation:
+def parse_conversation(
+    record: Mapping[str, Any],
+    shape: str = AUTO,
+    *,
+    parse_arguments: bool = False,
+    place_images: Callable[[Mapping[str, Any], list[Any]], list[Any]] | None = None,
+) -> Conversation:
     r"""Parse the conversation of a record; `parse_arguments` decodes tool arguments that are JSON in a string.
+
+    `place_images` puts the images of a record into its messages (`ChatImages.read`); without it there may be none.
 
     >>> parse_conversation({"instruction": "2 + 2?", "output": "4"}).messages
     [{'role': 'user', 'content': '2 + 2?'}, {'role': 'assistant', 'content': '4'}]
@@ -112,8 +120,11 @@ def parse_conversation(record: Mapping[str, Any], shape: str = AUTO, *, parse_ar
         raise NotAChat("invalid_variables", f"chat_template_kwargs cannot be {variables!r:.80}")
     if not raw:
         raise NotAChat("no_messages", "the conversation is empty")
+    if place_images is not None:
+        raw = place_images(record, raw)
     marks: dict[int, bool] = {}
-    messages = [_parse_message(message, index, marks) for index, message in enumerate(raw)]
+    has_images = place_images is not None
+    messages = [_parse_message(message, index, marks, has_images=has_images) for index, message in enumerate(raw)]
     if parse_arguments:
         for message in messages:
             if message.get("tool_calls"):
@@ -124,7 +135,7 @@ def parse_conversation(record: Mapping[str, Any], shape: str = AUTO, *, parse_ar
 RESERVED_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
 
 
-def _parse_message(raw: Any, index: int, marks: dict[int, bool]) -> Message:
+def _parse_message(raw: Any, index: int, marks: dict[int, bool], *, has_images: bool) -> Message:
     if not isinstance(raw, dict):
         raise NotAChat("invalid_message", f"message {index} is {type(raw).__name__}, not an object")
     role = raw.get("role")
@@ -137,7 +148,7 @@ def _parse_message(raw: Any, index: int, marks: dict[int, bool]) -> Message:
         raise NotAChat("unknown_role", f"message {index} has the role {role!r:.60}; known are {role_names}")
     message = dict(raw)
     message["role"] = role
-    _check_content(message, index)
+    _check_content(message, index, has_images=has_images)
     calls = message.get("tool_calls")
     if calls is not None and not isinstance(calls, list):
         raise NotAChat("invalid_tool_calls", f"message {index}: tool_calls must be a list")
@@ -159,7 +170,12 @@ def _parse_message(raw: Any, index: int, marks: dict[int, bool]) -> Message:
     return message
 
 
-def _check_content(message: Message, index: int) -> None:
+def is_image_part(part: Any) -> bool:
+    """Tell whether a part of a message is an image, in the form that `ChatImages.read` gives it."""
+    return isinstance(part, dict) and part.get("type") == "image" and isinstance(part.get("image"), str)
+
+
+def _check_content(message: Message, index: int, *, has_images: bool) -> None:
     content = message.get("content")
     if content is None:
         if not message.get("tool_calls"):
@@ -169,8 +185,10 @@ def _check_content(message: Message, index: int) -> None:
         return
     parts = content if isinstance(content, list) else [None]
     for part in parts:
-        if not (isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)):
-            raise NotAChat("content_not_text", f"message {index}: content must be text or parts of text")
+        is_text = isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
+        if not is_text and not (has_images and is_image_part(part)):
+            hint = "; for images set `images`" if isinstance(part, dict) and "image" in str(part.get("type")) else ""
+            raise NotAChat("content_not_text", f"message {index}: content must be text or parts of text{hint}")
 
 
 def _check_tool_call(call: Any, index: int) -> None:

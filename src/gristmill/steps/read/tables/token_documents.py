@@ -14,7 +14,15 @@ import pyarrow as pa
 from gristmill.core.errors import UsageError
 from gristmill.core.records import INPUT_IDS, LOSS_MASK, ORIGIN, ORIGIN_TYPE
 from gristmill.shards.damage import make_damage_error
-from gristmill.shards.token_rows import CHATS, LENGTHS, ORIGINS, TOKENS, find_schema_problem, shard_schema
+from gristmill.shards.token_rows import (
+    CHATS,
+    LENGTHS,
+    ORIGINS,
+    TOKENS,
+    find_schema_problem,
+    has_image_references,
+    shard_schema,
+)
 from gristmill.steps.read.batches import build_batch
 from gristmill.steps.read.read import Read
 
@@ -42,6 +50,8 @@ def holds_token_rows(stored_schema: pa.Schema) -> bool:
 
 def documents_schema(stored_schema: pa.Schema, path: str) -> pa.Schema:
     """Return the columns of the documents in a shard of rows."""
+    if has_image_references(stored_schema):
+        raise UsageError(f"{path} holds chats with images, which cannot be read again", help="read the chats")
     kind = CHATS if LOSS_MASK in stored_schema.names else TOKENS
     if find_schema_problem(kind, stored_schema) is not None or not stored_schema.equals(
         shard_schema(stored_schema, None)

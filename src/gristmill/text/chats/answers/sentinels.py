@@ -145,7 +145,8 @@ class MarkedConversation:
         if isinstance(content, str):
             return {**message, "content": self._mark(index, content)}
         if isinstance(content, list):
-            return {**message, "content": [{**part, "text": self._mark(index, part["text"])} for part in content]}
+            parts = [{**part, "text": self._mark(index, part["text"])} if "text" in part else part for part in content]
+            return {**message, "content": parts}
         return message
 
     def _mark(self, owner: int, value: str) -> str:

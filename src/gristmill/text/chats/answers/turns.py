@@ -363,7 +363,7 @@ def _holds_content(conversation: Conversation, region: TextRegion, text: str) ->
     for number in region.answers:
         message = conversation.messages[number]
         content = message.get("content")
-        parts = [part["text"] for part in content] if isinstance(content, list) else [content or ""]
+        parts = [part.get("text", "") for part in content] if isinstance(content, list) else [content or ""]
         for part in (*parts, message.get("reasoning_content") or ""):
             if text.find(part.strip(), region.start, region.end) < 0:
                 return False
