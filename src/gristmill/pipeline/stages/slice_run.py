@@ -201,7 +201,7 @@ class _SliceRun:
                     applied = apply_kernel(kernel, batch, self._stage.seed, counts)
             except ParityError as error:  # a kernel knows the number of a file, not its name
                 file = error.context.get("file")
-                path = self._reader.paths[file] if isinstance(file, int) else self._task.source
+                path = self._reader.paths.get(file, self._task.source) if isinstance(file, int) else self._task.source
                 raise ParityError(f"{path}: {error.message}", help=error.help, **error.context) from None
             if self._stage.watch is not None:
                 self._stage.watch.after_step(self._task.source, step, batch, applied)
