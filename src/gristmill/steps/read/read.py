@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -75,6 +75,9 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
     validation: test_sft}`), or is `all_as_train`; `config` chooses one of several configs of a folder of the Hugging
     Face Hub.
     """
+
+    version: ClassVar[int] = 2
+    """2: the headers of a tar count in the size of its cells."""
 
     read: Any
     """Paths, or in Python records: an iterable of dicts or of texts, a table, or a dataset of `datasets`."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from gristmill.core.records import KEY, TEXT, QuarantinedRecord
 from gristmill.steps.records.json_records import with_new_value
-from gristmill.storage.tar_scan import is_origin_key, split_sample_name
+from gristmill.storage.tar_scan import BLOCK, is_origin_key, split_sample_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -175,7 +175,7 @@ class TarSampleWalk:
                     yield StrayMember(self.cell, QuarantinedRecord(self._file, position, 0, *fault, None, member.size))
                 elif sample is not None and (self._needed is None or extension in self._needed) and self._is_wanted():
                     self._take(member, extension, sample)
-            self._seen_bytes += member.size
+            self._seen_bytes += BLOCK + member.size  # a header counts, or a million empty members were one cell
         if sample is not None:
             has_all = self._needed is not None and self._needed <= {KEY, *sample.members, *sample.too_large}
             if self._stream.damage is None or has_all:
