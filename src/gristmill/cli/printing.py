@@ -69,12 +69,18 @@ def to_one_line(value: object, max_chars: int = 200) -> str:
 
     >>> print(to_one_line("two\nlines"), to_one_line({"a": [1, None]}))
     two\nlines {"a": [1, null]}
+    >>> to_one_line(bytes(5000))
+    '"5,000 bytes"'
     """
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=_describe_value)
     visible_text = text if len(text) <= max_chars else f"{text[:max_chars]}… ({len(text):,} characters)"
     if visible_text.isprintable():
         return visible_text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in visible_text)
+
+
+def _describe_value(value: object) -> str:
+    return f"{len(value):,} bytes" if isinstance(value, bytes) else str(value)
 
 
 def format_short_number(value: float | str | None) -> str:

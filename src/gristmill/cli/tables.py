@@ -13,6 +13,23 @@ from gristmill.shards.manifest import Manifest
 
 _WIDTH_OF_FILES = 200
 """The width of tables that are not printed to a terminal."""
+_COUNTERS = {
+    "blank": "skipped in {source}: {count} blank lines",
+    "empty_files": "skipped in {source}: {count} empty files",
+    "skipped_members": "skipped in {source}: {count} links and devices in tars, which have no content of their own",
+    "nan_as_null": "nan_as_null in {source}: {count} numbers (NaN, infinity) became null: JSON has none",
+    "literal_quotes": (
+        "literal_quotes in {source}: {count} fields begin with a quote that is part of the text, because most such "
+        "quotes in their file are not closed"
+    ),
+    "other_fields": "other_fields in {source}: {count} records have fields or values that fit no column",
+    "members_too_large": (
+        "members_too_large in {source}: {count} members of tars were left out, because they are larger than "
+        "max_record_bytes"
+    ),
+    "broken_exif": "broken_exif in {source}: {count} images have an EXIF block that cannot be read, and are kept",
+}
+"""What is said about counters that a user should see."""
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, num_words: int = 1) -> None:
@@ -38,28 +55,9 @@ def print_books(books: Mapping[str, Sequence[Account]], *, details: bool = False
         print_wrapped(f"all steps and reasons: {more}")
     for name, accounts in books.items():
         counters = sum((account.counters for account in accounts), Counter[str]())
-        if num_blank := counters["blank"]:
-            print_wrapped(f"skipped in {to_one_line(name)}: {num_blank:,} blank lines")
-        if num_empty := counters["empty_files"]:
-            print_wrapped(f"skipped in {to_one_line(name)}: {num_empty:,} empty files")
-        if count := counters["nan_as_null"]:
-            print_wrapped(
-                f"nan_as_null in {to_one_line(name)}: {count:,} numbers (NaN, infinity) became null: JSON has none"
-            )
-        if count := counters["literal_quotes"]:
-            print_wrapped(
-                f"literal_quotes in {to_one_line(name)}: {count:,} fields begin with a quote that is part of the text, "
-                "because most such quotes in their file are not closed"
-            )
-        if count := counters["other_fields"]:
-            print_wrapped(
-                f"other_fields in {to_one_line(name)}: {count:,} records have fields or values that fit no column"
-            )
-        if count := counters["members_too_large"]:
-            print_wrapped(
-                f"members_too_large in {to_one_line(name)}: {count:,} members of tars were left out, because they are "
-                "larger than max_record_bytes"
-            )
+        for counter, sentence in _COUNTERS.items():
+            if count := counters[counter]:
+                print_wrapped(sentence.format(source=to_one_line(name), count=f"{count:,}"))
 
 
 def print_tokens(manifest: Manifest) -> None:
