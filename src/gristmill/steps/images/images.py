@@ -172,7 +172,7 @@ class _Kernel:
                 rows.append(row)
                 for name, content in done.items():
                     images[name][row] = content
-        good_images = batch.take(pa.array(rows, pa.int64()))
+        good_images = batch.take(pa.array(rows, pa.int64())) if len(rows) < batch.num_rows else batch
         if step.changes_bytes:
             good_images = self._put_images(
                 good_images, {name: [images[name][row] for row in rows] for name in columns}, renamed
