@@ -78,6 +78,19 @@ class Shard(StoredFile, frozen=True, kw_only=True):
     """The file of its records' origins, if the format cannot hold them."""
 
 
+class LaneIndex(msgspec.Struct, frozen=True, kw_only=True):
+    """The index of the shards of one split and source (`block_index`)."""
+
+    blocks: StoredFile
+    """Where each block is."""
+    costs: StoredFile | None = None
+    """The attention cost of each row, where rows are tokens."""
+
+    def files(self) -> list[StoredFile]:
+        """List its files."""
+        return [self.blocks, *([self.costs] if self.costs is not None else [])]
+
+
 class MixedShare(msgspec.Struct, frozen=True, kw_only=True):
     """The share of one source in a lane of several sources."""
 
@@ -230,6 +243,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     schema: Schema
     splits: dict[StoredName, dict[StoredName, list[Shard]]]
     """Split -> source -> shards, in the order of the records; or -> `mixed`, where the sources are interleaved."""
+    index: dict[StoredName, dict[StoredName, LaneIndex]] | msgspec.UnsetType = msgspec.UNSET
+    """Split -> source -> where the blocks of its shards are; unset in datasets of before there was an index."""
     mixed: dict[StoredName, dict[StoredName, MixedShare]] = {}
     """Split -> source -> its share of the lane `mixed`. Origins tell which record is from which source."""
     books: dict[str, list[Account]] = {}
@@ -315,11 +330,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return first.parent
 
     def stored_files(self) -> Iterator[StoredFile]:
-        """List every file that the manifest names: shards, origins, quarantined and removed records, the tokenizer."""
+        """List every file that the manifest names: shards, origins, index, removed records, the tokenizer."""
         for _, _, shard in self.shards():
             yield shard
             if shard.origins is not None:
                 yield shard.origins
+        for sources in (self.index or {}).values():
+            for lane in sources.values():
+                yield from lane.files()
         yield from self.quarantine.files
         yield from (step.file for step in self.deduplicated)
         yield from self.dropped

@@ -20,6 +20,7 @@ from gristmill.shards.arrow_stream import ORIGINS_SCHEMA, read_mapped_batches
 from gristmill.shards.formats.base import READ_ERRORS
 from gristmill.shards.formats.shard_format import open_origins, open_shard
 from gristmill.shards.hugging_face import make_side_files
+from gristmill.shards.lane_blocks import read_blocks, read_costs
 from gristmill.shards.manifest import (
     MANIFEST,
     MIXED,
@@ -37,7 +38,7 @@ from gristmill.storage.locations import list_files_below, measure_file, parse_lo
 from gristmill.storage.stored_paths import Count, path_below
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Container, Iterator
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -57,7 +58,7 @@ class Problem:
     """The damaged file, relative to the dataset's folder."""
     kind: str
     """`missing`, `size`, `checksum`, `rows`, `tokens`, `origins`, `unreadable`, `outside`, `unexpected`, `edited`,
-    `kind` or `books`."""
+    `kind`, `index` or `books`."""
     message: str
 
     def __str__(self) -> str:
@@ -109,6 +110,7 @@ def check_manifest(folder: Location, manifest: Manifest) -> list[Problem]:
     other_files = [file for file in manifest.stored_files() if file.path not in shards]
     damage = {file.path: problem for file in other_files if (problem := _find_file_problem(folder, file))}
     problems += damage.values()
+    problems += _find_index_problems(folder, manifest, damage)
     if not damage.keys() & {file.path for file in manifest.quarantine.files}:
         problems += _quarantine_problems(folder, manifest)
     try:
@@ -120,6 +122,25 @@ def check_manifest(folder: Location, manifest: Manifest) -> list[Problem]:
     ]
     problems += _find_unexpected_files(folder, manifest)
     return problems
+
+
+def _find_index_problems(folder: Location, manifest: Manifest, damaged: Container[str]) -> Iterator[Problem]:
+    """Check that the index of blocks, if there is one, agrees with the manifest. Its files are checked before."""
+    index = manifest.index or {}
+    if index and {split: {*sources} for split, sources in index.items()} != {
+        split: {*sources} for split, sources in manifest.splits.items()
+    }:
+        yield Problem(MANIFEST, "index", "its index does not name every split and source")
+        return
+    for split, sources in index.items():
+        for source, lane in sources.items():
+            if any(file.path in damaged for file in lane.files()):
+                continue
+            try:
+                read_blocks(folder, manifest, split, source)
+                read_costs(folder, manifest, split, source)
+            except DamagedDatasetError as error:
+                yield Problem(lane.blocks.path, "index", error.message)
 
 
 def list_known_files(manifest: Manifest) -> NDArray[np.uint64]:

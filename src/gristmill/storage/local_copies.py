@@ -31,6 +31,11 @@ def choose_copies_folder(folder: Path | None) -> None:
     _folder = folder
 
 
+def find_cache_group(name: str) -> Path:
+    """Return a folder among the copies for files that belong together. Any of them may be removed at any time."""
+    return (_folder or Path(choose_cache_folder(str(Path.home()), sys.platform, "files"))) / name
+
+
 def copy_locally(path: Location, num_bytes: int, checksum: str, group: str = "") -> Path:
     """Return a local file with this content: the file itself, or a copy. Copies of one `group` are in one folder.
 
@@ -39,8 +44,7 @@ def copy_locally(path: Location, num_bytes: int, checksum: str, group: str = "")
     """
     if isinstance(path, Path):
         return path
-    folder = _folder or Path(choose_cache_folder(str(Path.home()), sys.platform, "files"))
-    copy = folder / (group or f"{checksum}-{num_bytes}") / path.name
+    copy = find_cache_group(group or f"{checksum}-{num_bytes}") / path.name
     try:
         if copy.stat().st_size == num_bytes:
             with suppress(OSError):
@@ -48,7 +52,7 @@ def copy_locally(path: Location, num_bytes: int, checksum: str, group: str = "")
             return copy
     except FileNotFoundError:
         pass
-    _remove_oldest(folder, num_bytes)
+    _remove_oldest(copy.parents[1], num_bytes)
     _fetch(path, copy, num_bytes, checksum)
     return copy
 

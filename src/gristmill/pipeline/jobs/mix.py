@@ -31,6 +31,7 @@ from gristmill.pipeline.publishing.journal import replace_dataset
 from gristmill.pipeline.publishing.locked_output import lock_output
 from gristmill.pipeline.work_folder import check_output_folder, check_writable, remove_work_folder, work_path
 from gristmill.shards.arrow_stream import read_mapped_batches
+from gristmill.shards.block_index import BlockIndexWriter, scan_blocks
 from gristmill.shards.manifest import MANIFEST, MIXED, Manifest, MixedShare, Schema, Shard
 from gristmill.steps.mix import UNITS
 from gristmill.storage.commit import PendingFile, write_file
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
 
     from gristmill.order.shares import SourceShare
     from gristmill.pipeline.jobs.mix_inputs import MixSource
-    from gristmill.shards.manifest import InputFile
+    from gristmill.shards.block_index import ShardBlocks
+    from gristmill.shards.manifest import InputFile, LaneIndex
     from gristmill.storage.leases.output_lock import HeldOutput
     from gristmill.storage.locations import Location
 
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     """By source: its share, and which rows of the incomplete epoch belong to it."""
 
 _SPLIT = "train"
+_INDEX = "index"
 _COPY_BYTES = 4 << 20
 
 
@@ -126,11 +129,11 @@ def mix(
         run_id = held.run_id
         remove_work_folder(target)  # a mix that was killed before it published may have left shards there
         options = {"by": by, "size": size, "max_epochs": float(max_epochs), "seed": seed, "weights": weights}
-        if interleave:
-            lanes = _write_interleaved(sources, selection, target, run_id)
-        else:
-            lanes = _write_apart(sources, selection, target, run_id)
-        _publish(sources, lanes, target, held, {**options, "interleave": interleave})
+        write_lanes = _write_interleaved if interleave else _write_apart
+        with BlockIndexWriter((target / work_path(_INDEX)).parent, _INDEX, run_id) as writer:
+            lanes = write_lanes(sources, selection, target, run_id, writer)
+            index = writer.commit()
+        _publish(sources, lanes, index, target, held, {**options, "interleave": interleave})
     return [selection[source.name][0] for source in sources]
 
 
@@ -167,14 +170,16 @@ class _WrittenLanes:
         return chain.from_iterable(self.lanes.values())
 
 
-def _write_interleaved(sources: list[MixSource], selection: Selection, target: Location, run_id: str) -> _WrittenLanes:
+def _write_interleaved(
+    sources: list[MixSource], selection: Selection, target: Location, run_id: str, index: BlockIndexWriter
+) -> _WrittenLanes:
     file_ids: set[int] = set()
     rows = []
     for source in sources:
         share, is_selected = selection[source.name]
         rows.append(select_rows(source, share.whole_epochs, is_selected, file_ids))
     lane = InterleavedLane(rows)
-    shards = lane.write(_SPLIT, target, run_id)
+    shards = lane.write(_SPLIT, target, run_id, index)
     shares = {source_rows.source.name: source_rows.measure_share() for source_rows in rows}
     return _WrittenLanes(
         {MIXED: shards},
@@ -185,8 +190,10 @@ def _write_interleaved(sources: list[MixSource], selection: Selection, target: L
     )
 
 
-def _write_apart(sources: list[MixSource], selection: Selection, target: Location, run_id: str) -> _WrittenLanes:
-    lanes = {source.name: _write_source(source, *selection[source.name], target, run_id) for source in sources}
+def _write_apart(
+    sources: list[MixSource], selection: Selection, target: Location, run_id: str, index: BlockIndexWriter
+) -> _WrittenLanes:
+    lanes = {source.name: _write_source(source, *selection[source.name], target, run_id, index) for source in sources}
     return _WrittenLanes(
         lanes,
         {name: sum(shard.rows for shard in shards) for name, shards in lanes.items()},
@@ -200,7 +207,12 @@ def _shard_path(source: str, number: int) -> str:
 
 
 def _write_source(
-    source: MixSource, share: Share, is_selected: NDArray[np.bool_], target: Location, run_id: str
+    source: MixSource,
+    share: Share,
+    is_selected: NDArray[np.bool_],
+    target: Location,
+    run_id: str,
+    index: BlockIndexWriter,
 ) -> list[Shard]:
     written: list[Shard] = []
     for _ in range(share.whole_epochs):
@@ -211,13 +223,16 @@ def _write_source(
                     file.write(piece)
                 file.commit()
             written.append(msgspec.structs.replace(shard, path=path, bytes=file.num_bytes, xxh3=file.checksum))
+            index.add(_SPLIT, source.name, scan_blocks(shard.below(source.folder), shard, shard.rows, "arrow"))
     first = 0
     for shard in source.shards:
         is_row_selected = is_selected[first : first + shard.rows]
         first += shard.rows
         if is_row_selected.any():
             path = _shard_path(source.name, len(written))
-            written.append(_write_selected_rows(source, shard, is_row_selected, target, path, run_id))
+            selected, blocks = _write_selected_rows(source, shard, is_row_selected, target, path, run_id)
+            written.append(selected)
+            index.add(_SPLIT, source.name, blocks)
     return written
 
 
@@ -229,7 +244,7 @@ def _read_pieces(path: Location) -> Iterator[bytes]:
 
 def _write_selected_rows(
     source: MixSource, shard: Shard, is_selected: NDArray[np.bool_], target: Location, path: str, run_id: str
-) -> Shard:
+) -> tuple[Shard, ShardBlocks]:
     """Write the selected rows of a shard, in their order."""
 
     def read_rows() -> Iterator[pa.RecordBatch]:
@@ -242,7 +257,12 @@ def _write_selected_rows(
 
 
 def _publish(
-    sources: list[MixSource], lanes: _WrittenLanes, target: Location, held: HeldOutput, options: dict[str, object]
+    sources: list[MixSource],
+    lanes: _WrittenLanes,
+    index: dict[str, dict[str, LaneIndex]],
+    target: Location,
+    held: HeldOutput,
+    options: dict[str, object],
 ) -> None:
     """Copy the tokenizer, and move all files from the work folder to their places."""
     first = sources[0].manifest
@@ -255,6 +275,7 @@ def _publish(
         format="arrow",
         schema=lanes.schema,
         splits={_SPLIT: lanes.lanes},
+        index=index,
         mixed={_SPLIT: lanes.shares} if lanes.shares else {},
         books={source.name: [_make_account(source, lanes.num_rows[source.name])] for source in sources},
         recipe={"mix": {**options, "inputs": {source.name: str(source.folder) for source in sources}}},
@@ -263,7 +284,8 @@ def _publish(
         tokenizer=tokenizer,
         files=lanes.files,
     ).seal()
-    moves = [(work_path(file.path), file.path) for file in (*lanes.shards(), *tokenizer_files)]
+    index_files = [file for lane in index[_SPLIT].values() for file in lane.files()]
+    moves = [(work_path(file.path), file.path) for file in (*lanes.shards(), *index_files, *tokenizer_files)]
     replace_dataset(target, manifest, moves, (), held)  # no receipts: a mix has nothing that an update could reuse
     remove_work_folder(target)
 

@@ -20,6 +20,7 @@ from gristmill.pipeline.planning.units import UNIT_BYTES
 from gristmill.pipeline.stages.interleave import RowCursor, interleave_rows
 from gristmill.pipeline.work_folder import work_path
 from gristmill.shards.arrow_stream import STREAM_END, read_mapped_batches, stream_block, stream_header
+from gristmill.shards.block_index import ShardBlocks
 from gristmill.shards.canonical import canonicalize_schema
 from gristmill.shards.manifest import MIXED, MixedShare, Shard, file_key
 from gristmill.shards.token_rows import CHATS, LENGTHS, ORIGINS, is_masked, num_tokens, num_trained_tokens
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gristmill.pipeline.jobs.mix_inputs import MixSource
+    from gristmill.shards.block_index import BlockIndexWriter
     from gristmill.shards.manifest import InputFile
     from gristmill.storage.locations import Location
 
@@ -143,7 +145,7 @@ class InterleavedLane:
         num_shards = -(-self._order.num_records // self._shard_rows)
         return [f"{split}/{MIXED}/shard-{number:05d}.arrow" for number in range(num_shards)]
 
-    def write(self, split: str, target: Location, run_id: str) -> list[Shard]:
+    def write(self, split: str, target: Location, run_id: str, index: BlockIndexWriter) -> list[Shard]:
         """Write all shards to the work folder."""
         cursors = [RowCursor(rows.batches()) for rows in self.sources]
         drawn = np.zeros(len(cursors), dtype=np.int64)
@@ -157,20 +159,26 @@ class InterleavedLane:
                 interleave_rows(sources[start : start + self._block_rows], cursors)
                 for start in range(0, len(sources), self._block_rows)
             )
-            shards.append(write_shard(blocks, self.schema, target, path, run_id, tasks=[]))
+            shard, shard_blocks = write_shard(blocks, self.schema, target, path, run_id, tasks=[])
+            index.add(split, MIXED, shard_blocks)
+            shards.append(shard)
         return shards
 
 
 def write_shard(
     batches: Iterator[pa.RecordBatch], schema: pa.Schema, target: Location, path: str, run_id: str, tasks: list[str]
-) -> Shard:
+) -> tuple[Shard, ShardBlocks]:
     """Write a shard to the work folder; `path` is its final path."""
     count: Counter[str] = Counter()
     is_chats = is_masked(schema)
+    header = stream_header(schema)
+    blocks = ShardBlocks(len(header))
     with PendingFile(target / work_path(path), run_id) as file:
-        file.write(stream_header(schema))
+        file.write(header)
         for batch in batches:
-            file.write(stream_block(batch, schema))
+            block = stream_block(batch, schema)
+            file.write(block)
+            blocks.add(block, batch)
             count["rows"] += batch.num_rows
             if LENGTHS in schema.names:
                 count["tokens"] += num_tokens(batch)
@@ -178,7 +186,7 @@ def write_shard(
                 count["trained"] += num_trained_tokens(batch)
         file.write(STREAM_END)
         file.commit()
-    return Shard(
+    shard = Shard(
         path=path,
         bytes=file.num_bytes,
         xxh3=file.checksum,
@@ -187,6 +195,7 @@ def write_shard(
         trained_tokens=count["trained"] if is_chats else msgspec.UNSET,
         tasks=tasks,
     )
+    return shard, blocks
 
 
 def _replace_file_ids(batch: pa.RecordBatch, new_file_ids: dict[int, int]) -> pa.RecordBatch:

@@ -16,7 +16,7 @@ import msgspec
 from gristmill.pipeline.publishing.journal import manifest_paths
 from gristmill.pipeline.stages.receipts import encode_receipt
 from gristmill.pipeline.work_folder import is_work_path
-from gristmill.shards.manifest import Shard, StoredFile
+from gristmill.shards.manifest import LaneIndex, Shard, StoredFile
 from gristmill.shards.token_rows import is_masked
 from gristmill.storage.known_files import KnownFiles
 from gristmill.storage.locations import StorePath
@@ -35,7 +35,7 @@ class FilePlacer:
     """Chooses the names of a dataset's files; `old` is the manifest of the dataset that will be replaced."""
 
     def __init__(self, plan: Plan, old: Manifest | None, run_id: str) -> None:
-        self._root = plan.output
+        self.run_id = run_id
         self._files = KnownFiles(plan.output)
         self._mark = f"-{run_id}-{secrets.token_hex(4)}" if isinstance(plan.output, StorePath) else ""
         """What makes a name on a store that of this run: nothing there is ever overwritten."""
@@ -89,6 +89,12 @@ class FilePlacer:
             moved = msgspec.structs.replace(blocks, file=placed, start=start)
             self._score_ranges[blocks.file.path, blocks.start] = moved
         return placed
+
+    def place_index(self, split: str, source: str, lane: LaneIndex) -> LaneIndex:
+        """Place the index of a split and source."""
+        stem = f"index/{split}/{source}"
+        costs = None if lane.costs is None else self._place_side_file(f"{stem}.costs", ".arrow", lane.costs)
+        return LaneIndex(blocks=self._place_side_file(stem, ".arrow", lane.blocks), costs=costs)
 
     def place_tokenizer(self, files: Mapping[str, StoredFile]) -> list[StoredFile]:
         """Place the files of a tokenizer, by their names, in one folder: the one they are in already, or a new one."""

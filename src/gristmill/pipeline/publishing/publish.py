@@ -30,6 +30,7 @@ from gristmill.pipeline.publishing.side_files import (
 )
 from gristmill.pipeline.stages.quarantine import ENVIRONMENT_REASONS
 from gristmill.pipeline.work_folder import work_path
+from gristmill.shards.block_index import BlockIndexWriter, scan_blocks
 from gristmill.shards.manifest import MIXED, Deduplicated, InputFile, Manifest, Quarantine, Schema, file_key
 from gristmill.shards.token_rows import CHATS, TOKENS, is_masked
 
@@ -42,9 +43,18 @@ if TYPE_CHECKING:
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.pipeline.publishing.mixed_lane import MixedLane
     from gristmill.pipeline.stages.outputs.score_writer import StageScores
+    from gristmill.pipeline.stages.outputs.split_files import SplitFile
     from gristmill.pipeline.stages.slice_task import SliceResult
     from gristmill.pipeline.stages.unit_tasks import StageUnit
-    from gristmill.shards.manifest import Decontaminated, MixedShare, ScoreFile, Shard, StoredFile, TokenizerIdentity
+    from gristmill.shards.manifest import (
+        Decontaminated,
+        LaneIndex,
+        MixedShare,
+        ScoreFile,
+        Shard,
+        StoredFile,
+        TokenizerIdentity,
+    )
     from gristmill.storage.leases.output_lock import HeldOutput
 
 _NOT_FINGERPRINTED = ("slice_bytes", "max_quarantine", "storage_options", "allow_empty")
@@ -99,13 +109,19 @@ def publish(
             raise BooksError(f"source {name}: the books do not balance: {'; '.join(problems)}", help="report this bug")
     run_id = held.run_id
     placer = FilePlacer(plan, find_manifest(plan.output), run_id)
-    splits = _place_shards(plan, finished, lane, placer, run_id)
+    with BlockIndexWriter(plan.output, work_path(f"index-{run_id}"), run_id) as index:
+        splits = _place_shards(plan, finished, lane, placer, index)
+        lanes = index.commit()
     quarantine = {name: source.quarantine for name, source in finished.items()}
     dropped = {name: source.dropped for name, source in finished.items()}
     manifest = _make_manifest(
         plan,
         {name: source.books for name, source in finished.items()},
         splits=splits,
+        index={
+            split: {name: placer.place_index(split, name, lane) for name, lane in lanes[split].items()}
+            for split in splits
+        },
         mixed={TRAIN: lane.shares} if lane is not None and lane.shares else {},
         quarantine_files=publish_quarantine(plan, quarantine, placer, run_id),
         dropped=publish_dropped(plan, dropped, placer, run_id),
@@ -126,20 +142,30 @@ def publish(
 
 
 def _place_shards(
-    plan: Plan, finished: Mapping[str, FinishedSource], lane: MixedLane | None, placer: FilePlacer, run_id: str
+    plan: Plan,
+    finished: Mapping[str, FinishedSource],
+    lane: MixedLane | None,
+    placer: FilePlacer,
+    index: BlockIndexWriter,
 ) -> dict[str, dict[str, list[Shard]]]:
-    """Place the shards of all sources and of the mixed lane: split -> source -> shards, training first."""
+    """Place and index the shards of all sources and of the mixed lane: split -> source -> shards, training first."""
     splits: dict[str, dict[str, list[Shard]]] = {}
+
+    def place(file: SplitFile, name: str, fingerprint: str | None) -> None:
+        blocks = file.blocks()
+        if blocks is None:  # an update reuses a shard of before there was an index
+            blocks = scan_blocks(file.data.below(plan.output), file.data, file.rows, plan.write.format)
+        index.add(file.split, name, blocks)
+        splits.setdefault(file.split, {}).setdefault(name, []).append(placer.place_shard(file, name, fingerprint))
+
     lanes: dict[str, FinishedSource | MixedLane] = {**finished} if lane is None else {**finished, MIXED: lane}
     for name, written in lanes.items():
         for unit, result in zip(written.units, written.results, strict=True):
             for file in result.split_files:
-                shard = placer.place_shard(file, name, unit.fingerprint)
-                splits.setdefault(file.split, {}).setdefault(name, []).append(shard)
+                place(file, name, unit.fingerprint)
     if not any(splits.values()):
         refuse_empty(plan, {name: source.books for name, source in finished.items()})
-        name = plan.sources[0].name
-        splits = {TRAIN: {name: [placer.place_shard(write_empty_shard(plan, run_id), name, None)]}}
+        place(write_empty_shard(plan, placer.run_id), plan.sources[0].name, None)
     return {split: splits[split] for split in sorted(splits, key=lambda split: (split != TRAIN, split))}
 
 
@@ -148,6 +174,7 @@ def _make_manifest(
     books: Mapping[str, Sequence[Account]],
     *,
     splits: dict[str, dict[str, list[Shard]]],
+    index: dict[str, dict[str, LaneIndex]],
     mixed: dict[str, dict[str, MixedShare]],
     quarantine_files: list[StoredFile],
     dropped: list[StoredFile],
@@ -172,6 +199,7 @@ def _make_manifest(
         environment_dependent=any(ENVIRONMENT_REASONS & set(counts) for counts in reasons.values()),
         schema=Schema.of(schema),
         splits=splits,
+        index=index,
         mixed=mixed,
         books={name: [account.copy_sorted() for account in accounts] for name, accounts in books.items()},
         quarantine=Quarantine(

@@ -9,18 +9,22 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pyarrow as pa
 
 from gristmill.pipeline.stages.outputs.split_files import ORIGINS_SUFFIX, SplitFile
 from gristmill.shards.arrow_stream import origins_footer, origins_header
+from gristmill.shards.block_index import decode_costs, encode_costs
 from gristmill.shards.manifest import StoredFile
 from gristmill.storage.commit import PendingFile
 from gristmill.storage.stored_paths import path_below
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from gristmill.pipeline.stages.outputs.split_files import OutputStem
     from gristmill.shards.formats.base import Encoder
@@ -44,6 +48,9 @@ class _Block:
     tokens: int
     trained_tokens: int
     data: _Location
+    checksum: int
+    costs: NDArray[np.uint64]
+    """The attention cost of each row of tokens."""
     origins: _Location | None
 
 
@@ -54,10 +61,12 @@ def join_blocks(
     max_bytes: int,
     write_data: Callable[[Iterator[bytes], PendingFile], None],
     *,
+    header_bytes: int | None,
     has_sizes: bool = False,
 ) -> list[SplitFile]:
     """Join the files of all slices of a unit into shards; `has_sizes`: their side files are indexes of samples.
 
+    Blocks are copied behind a header of `header_bytes`; None: they are encoded again, so that the whole is one block.
     `write_data` writes the blocks of one shard to its file. A shard ends with the block that brings it to `max_bytes`,
     as it does where a single slice writes it (`SplitFileWriter`): otherwise the bytes would depend on the slices.
     """
@@ -76,8 +85,7 @@ def join_blocks(
                     tokens=sum(block.tokens for block in shard_blocks),
                     trained_tokens=sum(block.trained_tokens for block in shard_blocks),
                     data=data,
-                    data_blocks=[],
-                    row_blocks=[],
+                    **_describe_blocks(shard_blocks, data, header_bytes),
                     origins=_write_file(stem, name_file(ORIGINS_SUFFIX), origins, write_origins) if origins else None,
                 )
             )
@@ -98,6 +106,20 @@ def decode_blocks(encoder: Encoder, blocks: Iterable[bytes]) -> Iterator[pa.Reco
         yield from pa.ipc.open_stream(pa.py_buffer(encoder.header() + block + encoder.footer()))
 
 
+def _describe_blocks(blocks: Sequence[_Block], data: StoredFile, header_bytes: int | None) -> dict[str, Any]:
+    """Describe the blocks of a shard, as fields of its `SplitFile`."""
+    rows = [block.rows for block in blocks]
+    if header_bytes is None:
+        return {"data_blocks": [data.bytes], "row_blocks": [sum(rows)], "block_checksums": [int(data.xxh3, 16)]}
+    return {
+        "first_block": header_bytes,
+        "data_blocks": [block.data.size for block in blocks],
+        "row_blocks": rows,
+        "block_checksums": [block.checksum for block in blocks],
+        "row_costs": encode_costs([block.costs for block in blocks]),
+    }
+
+
 def _write_origins(blocks: Iterator[bytes], file: PendingFile, *, has_sizes: bool) -> None:
     file.write(origins_header(has_sizes=has_sizes))
     for block in blocks:
@@ -106,15 +128,25 @@ def _write_origins(blocks: Iterator[bytes], file: PendingFile, *, has_sizes: boo
 
 
 def _locate_blocks(file: SplitFile) -> Iterator[_Block]:
-    start = origins_start = 0
+    start = origins_start = row = 0
+    costs = decode_costs(file.row_costs, file.rows)
     for number, (rows, size) in enumerate(zip(file.row_blocks, file.data_blocks, strict=True)):
         origins = None
         if file.origins is not None:
             origins = _Location(file.origins.path, origins_start, file.origins_blocks[number])
             origins_start += origins.size
         tokens, trained = (counts[number] if counts else 0 for counts in (file.token_blocks, file.trained_blocks))
-        yield _Block(rows, tokens, trained, _Location(file.data.path, start, size), origins)
+        yield _Block(
+            rows=rows,
+            tokens=tokens,
+            trained_tokens=trained,
+            data=_Location(file.data.path, start, size),
+            checksum=file.block_checksums[number],
+            costs=costs[row : row + rows],
+            origins=origins,
+        )
         start += size
+        row += rows
 
 
 def _cut_into_shards(blocks: Sequence[_Block], max_bytes: int) -> Iterator[list[_Block]]:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from gristmill.core.records import INPUT_IDS, SPLIT
 from gristmill.core.splits import TRAIN
 from gristmill.shards.arrow_stream import origins_block, origins_footer, origins_header
+from gristmill.shards.block_index import ShardBlocks, decode_costs, encode_costs
 from gristmill.shards.formats.base import KeyedEncoder, SampleEncoder, has_sample_sizes
 from gristmill.shards.manifest import StoredFile
 from gristmill.shards.token_rows import LENGTHS, is_masked, num_tokens, num_trained_tokens
@@ -98,10 +99,25 @@ class SplitFile(msgspec.Struct, frozen=True, kw_only=True):
     """The tokens of each block; empty where there are no tokens."""
     trained_blocks: list[Count] = []
     """The trained tokens of each block; empty where there are no chats."""
+    first_block: Count = 0
+    """Where the first block begins."""
+    block_checksums: list[int] = []
+    """The xxh3 of each block; empty in streams for a later stage, which need none."""
+    row_costs: bytes = b""
+    """The attention cost of each row of tokens (`encode_costs`)."""
     origins: StoredFile | None = None
     origins_blocks: list[Count] = []
     """The bytes of each block of origins."""
     annotation: Annotation | None = None
+
+    def blocks(self) -> ShardBlocks | None:
+        """Describe its blocks for the index of the dataset; None if they were not noted when it was written."""
+        if self.rows and not self.block_checksums:
+            return None
+        costs = decode_costs(self.row_costs, self.rows)
+        return ShardBlocks(
+            self.first_block, self.data_blocks, self.row_blocks, self.block_checksums, [costs] if len(costs) else []
+        )
 
     def files(self) -> list[StoredFile]:
         """List the file and those beside it."""
@@ -208,6 +224,8 @@ class _OpenSplitFile:
     def __init__(self, writer: SplitFileWriter, split: str, number: int) -> None:
         self._split = split
         self._encoder = encoder = writer.encoder
+        self._blocks = ShardBlocks(len(encoder.header()) if writer.framed else 0)
+        self._is_indexed = writer.is_final or not writer.framed
         self._row_blocks: list[int] = []
         self._token_blocks: list[int] = []
         self._trained_blocks: list[int] = []
@@ -243,11 +261,14 @@ class _OpenSplitFile:
         if isinstance(self._encoder, SampleEncoder) and self._encoder.layout is not None:
             pieces, self._last_key, sizes = self._encoder.sized_block_after(records, self._last_key)
         elif isinstance(self._encoder, KeyedEncoder):
-            block, self._last_key = self._encoder.block_after(records, self._last_key)
-            pieces = [block]
+            keyed_block, self._last_key = self._encoder.block_after(records, self._last_key)
+            pieces = [keyed_block]
         else:
             pieces = [self._encoder.block(records)]
-        self._data.add(b"".join(pieces) if len(pieces) > 1 else pieces[0] if pieces else b"")
+        block = b"".join(pieces) if len(pieces) > 1 else pieces[0] if pieces else b""
+        self._data.add(block)
+        if self._is_indexed:
+            self._blocks.add(block, records)
         if self._origins is not None:
             self._origins.add(origins_block(records, sizes))
         if self._annotation is not None:
@@ -265,6 +286,9 @@ class _OpenSplitFile:
             row_blocks=self._row_blocks,
             token_blocks=self._token_blocks,
             trained_blocks=self._trained_blocks,
+            first_block=self._blocks.offset,
+            block_checksums=self._blocks.checksums,
+            row_costs=encode_costs(self._blocks.costs),
             origins=origins.commit() if origins is not None else None,
             origins_blocks=origins.blocks if origins is not None else [],
             annotation=self._annotation.commit() if self._annotation is not None else None,

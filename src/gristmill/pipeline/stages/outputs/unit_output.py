@@ -144,8 +144,17 @@ class JoinedBlocks(_Shards):
         def write_data(blocks: Iterator[bytes], file: PendingFile) -> None:
             write_framed(encoder, blocks, file)
 
-        has_sizes, max_bytes = has_sample_sizes(encoder), self.write.max_shard_bytes
-        return SinkResult(join_blocks(files, stem, encoder.suffix, max_bytes, write_data, has_sizes=has_sizes))
+        return SinkResult(
+            join_blocks(
+                files,
+                stem,
+                encoder.suffix,
+                self.write.max_shard_bytes,
+                write_data,
+                header_bytes=len(encoder.header()),
+                has_sizes=has_sample_sizes(encoder),
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +174,8 @@ class ReencodedParquet(_Shards):
         def write_data(blocks: Iterator[bytes], file: PendingFile) -> None:
             write_shard(self.write.shard_format, schema, decode_blocks(encoder, blocks), file)
 
-        return SinkResult(join_blocks(files, stem, encoder.suffix, self.write.max_shard_bytes, write_data))
+        max_bytes = self.write.max_shard_bytes
+        return SinkResult(join_blocks(files, stem, encoder.suffix, max_bytes, write_data, header_bytes=None))
 
 
 @dataclass(frozen=True, slots=True)
