@@ -15,6 +15,7 @@ from gristmill.core.python_records import PythonRecords
 from gristmill.core.step import Step, UserCode
 
 AUTO: Literal["auto"] = "auto"
+DEFAULT_UNIT_BYTES = 64 << 20
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -43,6 +44,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     """The share of a source's records that may be quarantined before the run fails."""
     slice_bytes: int | Literal["auto"] = AUTO
     """How much input a task reads; "auto": as much as keeps all workers busy. Never changes the output."""
+    unit_bytes: int = DEFAULT_UNIT_BYTES
+    """How much input becomes one shard, about: a multiple of 64 MiB, for datasets of very many shards."""
     identity: Literal["mtime", "content"] = "mtime"
     """How a changed input file is recognized: by size and modification time, or by its content."""
     keep_dropped: Literal["samples", "all"] | None = None
@@ -63,6 +66,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
             ("sources", sources),
             ("steps", tuple(self.steps)),
             ("output", os.fspath(self.output)),
+            ("unit_bytes", parse_byte_size("unit_bytes", self.unit_bytes)),
             ("slice_bytes", AUTO if self.slice_bytes == AUTO else parse_byte_size("slice_bytes", self.slice_bytes)),
         ):
             msgspec.structs.force_setattr(self, name, value)
@@ -78,6 +82,11 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
             steps.append((f"sources.{name}", source.read))
             steps += [(f"sources.{name}.steps.{index}", step) for index, step in enumerate(source.steps)]
         return steps + [(f"steps.{index}", step) for index, step in enumerate(self.steps)]
+
+    @property
+    def unit_scale(self) -> int:
+        """How many times the usual input of a shard one of this recipe has."""
+        return self.unit_bytes // DEFAULT_UNIT_BYTES
 
     def path(self, relative: str) -> str:
         """Return a path of this recipe as an absolute one; URLs stay as they are."""
@@ -117,6 +126,7 @@ def recipe_to_data(recipe: Recipe) -> dict[str, Any]:
         ("seed", 0),
         ("max_quarantine", 0.01),
         ("slice_bytes", AUTO),
+        ("unit_bytes", DEFAULT_UNIT_BYTES),
         ("identity", "mtime"),
         ("mixture", None),
         ("keep_dropped", None),
@@ -184,6 +194,12 @@ def _check_numbers(recipe: Recipe) -> None:
         )
     if recipe.slice_bytes != AUTO and recipe.slice_bytes < 1:
         raise UsageError(f"slice_bytes must be at least 1, not {recipe.slice_bytes}", key="slice_bytes")
+    if recipe.unit_bytes < 1 or recipe.unit_bytes % DEFAULT_UNIT_BYTES:
+        raise UsageError(
+            f"unit_bytes must be a multiple of 64 MiB, not {recipe.unit_bytes}",
+            help="for smaller shards write: {max_shard_bytes: …}",
+            key="unit_bytes",
+        )
     if recipe.identity not in ("mtime", "content"):
         raise UsageError(f"identity must be mtime or content, not {recipe.identity!r}", key="identity")
 

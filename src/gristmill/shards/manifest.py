@@ -8,6 +8,7 @@ count or account is noticed too. Cost: about 250 bytes for each shard and each i
 from __future__ import annotations
 
 import base64
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, overload
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 3
 """Raised with every change of the manifest's keys; no other version is read."""
 MANIFEST = "manifest.json"
+MAX_LISTED_SHARDS = 10_000
+"""The number of shards up to which the manifest itself lists them."""
 _JSON_FORMATS = ("jsonl", "webdataset")
 FORMATS = ("arrow", "parquet", *_JSON_FORMATS)
 """The formats of shards."""
@@ -242,7 +245,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether records were quarantined as `worker_died`, `timeout` or `out_of_memory`. Another run may keep them."""
     schema: Schema
     splits: dict[StoredName, dict[StoredName, list[Shard]]]
-    """Split -> source -> shards, in the order of the records; or -> `mixed`, where the sources are interleaved."""
+    """Split -> source -> shards, in the order of the records; or -> `mixed`, where the sources are interleaved. In the
+    file it is empty where there is a `shard_list`."""
+    shard_list: StoredFile | msgspec.UnsetType = msgspec.UNSET
+    """The file that lists the shards, where there are very many (`shard_list`)."""
     index: dict[StoredName, dict[StoredName, LaneIndex]] | msgspec.UnsetType = msgspec.UNSET
     """Split -> source -> where the blocks of its shards are; unset in datasets of before there was an index."""
     mixed: dict[StoredName, dict[StoredName, MixedShare]] = {}
@@ -338,6 +344,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         for sources in (self.index or {}).values():
             for lane in sources.values():
                 yield from lane.files()
+        if self.shard_list:
+            yield self.shard_list
         yield from self.quarantine.files
         yield from (step.file for step in self.deduplicated)
         yield from self.dropped
@@ -381,7 +389,8 @@ def dump_manifest(manifest: Manifest) -> Iterator[bytes]:
 
     There may be a hundred thousand input files, so their text is never held as a whole.
     """
-    body = msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(manifest, files={})), indent=2)
+    listed = msgspec.structs.replace(manifest, files={}, splits={} if manifest.shard_list else manifest.splits)
+    body = msgspec.json.format(msgspec.json.encode(listed), indent=2)
     if not manifest.files:
         yield body
         yield b"\n"
@@ -402,18 +411,24 @@ def load_manifest(folder: str | Location) -> Manifest:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise _make_not_a_dataset_error(root) from None
-    return parse_manifest(data, str(path))
+    return parse_manifest(data, path)
 
 
-def parse_manifest(data: bytes, path: str) -> Manifest:
-    """Decode a manifest from the content of its file."""
+def parse_manifest(data: bytes, file: str | Location) -> Manifest:
+    """Decode a manifest from the content of its file. The list of its shards may be in a file beside it."""
+    path = os.fspath(file)
     version = _read_format_version(path, data)
     if version != FORMAT_VERSION:
         remedy = "upgrade Gristmill" if version > FORMAT_VERSION else "build the dataset again, in another folder"
         raise UsageError(
             f"{path} has format version {version}, and this Gristmill reads version {FORMAT_VERSION}: {remedy}"
         )
-    return decode_stored(data, Manifest, path, help="build the dataset again, in another folder")
+    manifest = decode_stored(data, Manifest, path, help="build the dataset again, in another folder")
+    if not manifest.shard_list:
+        return manifest
+    from gristmill.shards.shard_list import read_shard_list  # noqa: PLC0415  (few datasets have so many shards)
+
+    return msgspec.structs.replace(manifest, splits=read_shard_list(manifest.shard_list, parse_location(file).parent))
 
 
 def _read_format_version(path: str, data: bytes) -> int:

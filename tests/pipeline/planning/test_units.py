@@ -82,3 +82,25 @@ def test_a_part_of_a_file_is_no_small_file():
     [file] = _files([100])
     spans = [Span(file, 0, 1, 100), Span(file, 1, None, 100), Span(file, num_bytes=100)]
     assert [len(cluster) for cluster in cluster_small_files([*spans, *spans])] == [1] * 6
+
+
+@given(st.lists(st.integers(0, 5 * UNIT_BYTES), max_size=40), st.integers(1, 4))
+def test_units_of_a_multiple_hold_the_same_in_the_same_order(sizes, scale):
+    def cells(file):
+        return [CELL_BYTES] * -(-file.num_bytes // CELL_BYTES) if file.id % 2 else None
+
+    def pieces(file):
+        whole = range(-(-file.num_bytes // UNIT_BYTES))
+        return [Span(file, 16 * n, 16 * n + 16, UNIT_BYTES) for n in whole] if file.id % 3 == 0 else None
+
+    def content(units):
+        return [
+            (span.file.id, cell) for unit in units for span in unit.spans for cell in range(span.first, span.stop or 1)
+        ]
+
+    usual = list(make_units(_files(sizes), cells, pieces))
+    larger = list(make_units(_files(sizes), cells, pieces, scale))
+    assert [entry[0] for entry in content(usual)] == sorted(entry[0] for entry in content(usual))
+    assert {file for file, _ in content(larger)} == {file for file, _ in content(usual)}
+    for unit in larger:
+        assert sum(span.num_bytes for span in unit.spans[:-1]) < scale * UNIT_BYTES

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _UNPACKED_FACTORS = {"compressed": 4.0, "parquet": 3.0}
 """For display only. Where units end is decided by constants of `units`, which shape bytes."""
+_MANY_SHARDS = 20_000
 _WRITTEN_FACTORS = {"compressed": 0.4, "parquet": 0.5, "webdataset": 1.3}
 
 
@@ -145,3 +146,20 @@ def _indent_branch(lines: Iterator[str] | Sequence[str], *, is_last: bool) -> It
             yield f"{'└── ' if is_last else '├── '}{line}"
         else:
             yield f"{'    ' if is_last else '│   '}{line}"
+
+
+def propose_unit_bytes(num_units: int, unit_bytes: int) -> list[str]:
+    """Propose larger shards where there would be very many; nothing where there are few.
+
+    >>> propose_unit_bytes(19_000, 64 << 20)
+    []
+    >>> propose_unit_bytes(300_000, 64 << 20)
+    ['about 300,000 shards in each split; with unit_bytes: 1024MiB there would be about 18,750']
+    """
+    scale = 1
+    while num_units > scale * _MANY_SHARDS:
+        scale *= 2
+    if scale == 1:
+        return []
+    proposal, fewer = f"{scale * unit_bytes >> 20}MiB", -(-num_units // scale)
+    return [f"about {num_units:,} shards in each split; with unit_bytes: {proposal} there would be about {fewer:,}"]

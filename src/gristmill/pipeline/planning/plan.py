@@ -19,7 +19,7 @@ from gristmill.pipeline.planning.compatibility import (
     make_order_note,
 )
 from gristmill.pipeline.planning.notebook import render_text
-from gristmill.pipeline.planning.outline import Outline, SourceOutline
+from gristmill.pipeline.planning.outline import Outline, SourceOutline, propose_unit_bytes
 from gristmill.pipeline.planning.placement.in_process import Placement, PlacementRequest, choose_placement
 from gristmill.pipeline.planning.python_records import sample_python_records
 from gristmill.pipeline.planning.source_draft import StepResolver, draft_source, plan_source
@@ -108,9 +108,9 @@ class Plan:
             sources.append([source.name, source.read_parameters, files, source.described_steps])
         write = fingerprint.describe_steps(self.output_steps)
         recipe = self.recipe
-        return fingerprint.of(
-            recipe.seed, sources, write, self.versions, recipe.mixture, recipe.keep_dropped, recipe.keep_scores
-        )
+        scale = [recipe.unit_scale] if recipe.unit_scale != 1 else []  # the usual size has no part in older hashes
+        kept = (recipe.keep_dropped, recipe.keep_scores)
+        return fingerprint.of(recipe.seed, sources, write, self.versions, recipe.mixture, *kept, *scale)
 
     def outline(self) -> Outline:
         """Outline what the run will do, in numbers."""
@@ -122,7 +122,8 @@ class Plan:
         sources = []
         for source in self.sources:
             bytes_after -= source.num_bytes
-            sources.append(source.outline(self._make_cut_chooser(source, num_workers, bytes_after), output_steps))
+            choose_unit_cut = self._make_cut_chooser(source, num_workers, bytes_after)
+            sources.append(source.outline(choose_unit_cut, output_steps, self.recipe.unit_scale))
         compressed = self.write.codec is not None
         names = [source.name for source in self.sources]
         # To be interleaved, all records are stored once more.
@@ -136,7 +137,10 @@ class Plan:
             free_bytes=count_free_bytes(self.output),
             placement=str(self.placement),
             memory=self._expect_memory(sources),
-            notes=() if self.joins_sources or len(names) == 1 else (make_order_note(names),),
+            notes=(
+                *(() if self.joins_sources or len(names) == 1 else (make_order_note(names),)),
+                *propose_unit_bytes(sum(source.num_units for source in sources), self.recipe.unit_bytes),
+            ),
         )
 
     def _expect_memory(self, sources: Sequence[SourceOutline]) -> ExpectedMemory:

@@ -116,11 +116,13 @@ class SourcePlan:
         reader = open_reader(self.read, file, self.schema)
         return reader.cell_sizes() if reader.can_cut else None
 
-    def outline(self, choose_unit_cut: Callable[[int], UnitCut], output_steps: Sequence[str]) -> SourceOutline:
+    def outline(
+        self, choose_unit_cut: Callable[[int], UnitCut], output_steps: Sequence[str], unit_scale: int
+    ) -> SourceOutline:
         """Outline what the run will do; `choose_unit_cut` is told the bytes after a unit."""
         sizes = {file.id: self._estimate_unpacked_bytes(file) for file in self.files}
         to_unpack = [file for file in self.files if self.must_unpack(file) and find_codec(file.relative) is not None]
-        units = list(make_units(self.files, self.cell_sizes, self._estimate_pieces))
+        units = list(make_units(self.files, self.cell_sizes, self._estimate_pieces, unit_scale))
         stages = [
             [*(step.name for step in stage.all_steps), *(output_steps if stage.global_step is None else ())]
             for stage in self.stages

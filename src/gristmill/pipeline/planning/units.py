@@ -1,9 +1,10 @@
 """How input files become units, and units become slices.
 
 A **unit** becomes one shard (in each split). The files alone decide where units begin and end: a large file is cut
-every 16 cells (64 MiB), small files are grouped in path order. A group ends at 64 MiB, or from 16 MiB on at a file
-whose path hashes below a bound; an added file therefore changes its own group and few others. In a group, consecutive
-files that fit into one cell together are a **cluster** and are read as one.
+every 16 cells (64 MiB; a recipe may ask for a multiple with `unit_bytes`), small files are grouped in path order. A
+group ends at 64 MiB, or from 16 MiB on at a file whose path hashes below a bound; an added file therefore changes its
+own group and few others. In a group, consecutive files that fit into one cell together are a **cluster** and are read
+as one.
 
 A **slice** is the part of a unit that one task reads. Where units are cut into slices (`UnitCut`) never changes the
 output. Slices end between cells and clusters; where work is slow and there is little of it, also between the records
@@ -13,6 +14,7 @@ of a cell, whose parts become one block again when the unit is joined.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -99,53 +101,62 @@ def make_units(
     files: Iterable[SourceFile],
     cell_sizes: Callable[[SourceFile], Sequence[int] | None],
     unpacked: Callable[[SourceFile], Iterable[Span] | None],
+    scale: int = 1,
 ) -> Iterator[Unit]:
-    """Make the units of files, in path order.
+    """Make the units of files, in path order, `scale` times as large as usual.
 
     `cell_sizes` returns None for a file that cannot be cut. `unpacked` returns the pieces of a file that is unpacked
-    first, each of which is a unit, and None for any other file.
+    first, `scale` of which are a unit, and None for any other file.
     """
     group: list[Span] = []
     group_bytes = 0
     for file in files:
         pieces = unpacked(file)
         if pieces is None:
-            pieces = _cut_large_file(file, cell_sizes)
+            pieces = _cut_large_file(file, cell_sizes, scale)
+            pieces_per_unit = 1
+        else:
+            pieces_per_unit = scale
         if pieces is not None:
             if group:
                 yield Unit(tuple(group))
                 group, group_bytes = [], 0
-            for span in pieces:
-                yield Unit((span,))
+            rest = iter(pieces)
+            while spans := tuple(islice(rest, pieces_per_unit)):
+                yield Unit(spans)
             continue
         num_bytes = file.num_bytes * (COMPRESSED_SIZE_FACTOR if find_codec(file.relative) is not None else 1)
         group.append(Span(file, num_bytes=num_bytes))
         group_bytes += num_bytes + FILE_OPEN_BYTES
-        if _is_group_end(group[-1], group_bytes):
+        if _is_group_end(group[-1], group_bytes, scale):
             yield Unit(tuple(group))
             group, group_bytes = [], 0
     if group:
         yield Unit(tuple(group))
 
 
-def _cut_large_file(file: SourceFile, cell_sizes: Callable[[SourceFile], Sequence[int] | None]) -> list[Span] | None:
+def _cut_large_file(
+    file: SourceFile, cell_sizes: Callable[[SourceFile], Sequence[int] | None], scale: int
+) -> list[Span] | None:
     """Cut a large file into spans of one unit each; None for a file that is read whole."""
-    sizes = cell_sizes(file) if file.num_bytes > UNIT_BYTES else None
-    if sizes is None or len(sizes) <= CELLS_PER_UNIT:
+    num_cells = scale * CELLS_PER_UNIT
+    sizes = cell_sizes(file) if file.num_bytes > scale * UNIT_BYTES else None
+    if sizes is None or len(sizes) <= num_cells:
         return None
     return [
-        Span(file, first, min(first + CELLS_PER_UNIT, len(sizes)), sum(sizes[first : first + CELLS_PER_UNIT]))
-        for first in range(0, len(sizes), CELLS_PER_UNIT)
+        Span(file, first, min(first + num_cells, len(sizes)), sum(sizes[first : first + num_cells]))
+        for first in range(0, len(sizes), num_cells)
     ]
 
 
-def _is_group_end(span: Span, group_bytes: int) -> bool:
-    if group_bytes >= UNIT_BYTES:
+def _is_group_end(span: Span, group_bytes: int, scale: int) -> bool:
+    if group_bytes >= scale * UNIT_BYTES:
         return True
+    min_bytes = scale * MIN_GROUP_BYTES
     # The hash of the path decides, not the files before it, so that borders stay where they are when a file is added.
     # A file of 1 MiB ends a group with a chance of 1/16: beyond the minimum, groups grow by about 16 MiB.
-    chance = min(1.0, (span.num_bytes + FILE_OPEN_BYTES) / MIN_GROUP_BYTES)
-    return group_bytes >= MIN_GROUP_BYTES and xxhash.xxh3_64_intdigest(span.file.relative.encode()) < chance * 2**64
+    chance = min(1.0, (span.num_bytes + FILE_OPEN_BYTES) / min_bytes)
+    return group_bytes >= min_bytes and xxhash.xxh3_64_intdigest(span.file.relative.encode()) < chance * 2**64
 
 
 def cluster_small_files(spans: Iterable[Span]) -> Iterator[tuple[Span, ...]]:
@@ -301,7 +312,8 @@ def _append_piece(spans: list[Span], piece: tuple[Span, ...]) -> None:
     """Append a cell or a cluster to the spans of a slice; a cell that follows the last one extends its span."""
     last = spans[-1] if spans else None
     cell = piece[0]
-    if last is not None and last.file is cell.file and last.stop is not None and last.stop == cell.first:
+    is_next = last is not None and last.file is cell.file and last.stop is not None and last.stop == cell.first
+    if last is not None and is_next and last.piece == cell.piece:
         spans[-1] = Span(last.file, last.first, cell.stop, last.num_bytes + cell.num_bytes, last.piece)
     else:
         spans.extend(piece)

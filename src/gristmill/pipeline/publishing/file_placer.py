@@ -96,6 +96,10 @@ class FilePlacer:
         costs = None if lane.costs is None else self._place_side_file(f"{stem}.costs", ".arrow", lane.costs)
         return LaneIndex(blocks=self._place_side_file(stem, ".arrow", lane.blocks), costs=costs)
 
+    def place_shard_list(self, file: StoredFile) -> StoredFile:
+        """Place the list of all shards."""
+        return self._place_side_file("index/shards", ".arrow", file)
+
     def place_tokenizer(self, files: Mapping[str, StoredFile]) -> list[StoredFile]:
         """Place the files of a tokenizer, by their names, in one folder: the one they are in already, or a new one."""
         first = f"tokenizer{self._mark}"

@@ -144,7 +144,7 @@ def write_mixed_lane(
     sequences = {name: sequence for name, sequence in sequences.items() if sequence.num_rows}
     order = Interleaving([sequence.num_rows for sequence in sequences.values()])
     num_bytes = sum(sum(file.data_blocks) for sequence in sequences.values() for file in sequence.files)
-    unit_rows = -(-order.num_records // max(1, -(-num_bytes // UNIT_BYTES))) or 1
+    unit_rows = -(-order.num_records // max(1, -(-num_bytes // (plan.recipe.unit_scale * UNIT_BYTES)))) or 1
     block_rows = max(1, order.num_records * CELL_BYTES // max(num_bytes, 1))
     whole = fingerprint.of([[unit.fingerprint for unit in units] for units, _ in sources.values()], MIXED)
     source = replace(plan.sources[0], name=MIXED, files=())

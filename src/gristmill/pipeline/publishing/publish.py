@@ -25,6 +25,7 @@ from gristmill.pipeline.publishing.side_files import (
     publish_dropped,
     publish_quarantine,
     publish_scores,
+    publish_shard_list,
     publish_tokenizer,
     write_empty_shard,
 )
@@ -118,6 +119,7 @@ def publish(
         plan,
         {name: source.books for name, source in finished.items()},
         splits=splits,
+        shard_list=publish_shard_list(plan.output, splits, placer),
         index={
             split: {name: placer.place_index(split, name, lane) for name, lane in lanes[split].items()}
             for split in splits
@@ -174,6 +176,7 @@ def _make_manifest(
     books: Mapping[str, Sequence[Account]],
     *,
     splits: dict[str, dict[str, list[Shard]]],
+    shard_list: StoredFile | msgspec.UnsetType,
     index: dict[str, dict[str, LaneIndex]],
     mixed: dict[str, dict[str, MixedShare]],
     quarantine_files: list[StoredFile],
@@ -199,6 +202,7 @@ def _make_manifest(
         environment_dependent=any(ENVIRONMENT_REASONS & set(counts) for counts in reasons.values()),
         schema=Schema.of(schema),
         splits=splits,
+        shard_list=shard_list,
         index=index,
         mixed=mixed,
         books={name: [account.copy_sorted() for account in accounts] for name, accounts in books.items()},

@@ -18,7 +18,7 @@ from gristmill.pipeline.work_folder import work_path
 from gristmill.shards.arrow_stream import origins_footer, origins_header
 from gristmill.shards.formats.base import has_sample_sizes
 from gristmill.shards.formats.shard_format import open_encoder, write_shard
-from gristmill.shards.manifest import ScoreFile, StoredFile, TokenizerIdentity
+from gristmill.shards.manifest import MAX_LISTED_SHARDS, ScoreFile, StoredFile, TokenizerIdentity
 from gristmill.storage.commit import PendingFile, write_file
 from gristmill.storage.files import open_input
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.planning.source_plan import SourcePlan
     from gristmill.pipeline.publishing.file_placer import FilePlacer
     from gristmill.pipeline.stages.outputs.score_writer import StageScores
+    from gristmill.shards.manifest import Shard
     from gristmill.shards.tokenizer_snapshot import TokenizerSnapshot
     from gristmill.storage.locations import Location
 
@@ -121,6 +122,22 @@ def publish_tokenizer(
             )
         files[name] = StoredFile(path=path, bytes=len(content), xxh3=checksum)
     return msgspec.structs.replace(tokenizer.identity, files=placer.place_tokenizer(files))
+
+
+def publish_shard_list(
+    root: Location, splits: Mapping[str, Mapping[str, Sequence[Shard]]], placer: FilePlacer
+) -> StoredFile | msgspec.UnsetType:
+    """Write the list of shards to a file of its own, if the manifest would become too large."""
+    if sum(len(shards) for sources in splits.values() for shards in sources.values()) <= MAX_LISTED_SHARDS:
+        return msgspec.UNSET
+    from gristmill.shards.shard_list import encode_shard_list  # noqa: PLC0415  (few datasets have so many shards)
+
+    path = work_path(f"shards-{placer.run_id}.arrow")
+    with PendingFile(root / path, placer.run_id) as file:
+        for piece in encode_shard_list(splits):
+            file.write(piece)
+        file.commit()
+    return placer.place_shard_list(StoredFile(path=path, bytes=file.num_bytes, xxh3=file.checksum))
 
 
 def write_empty_shard(plan: Plan, run_id: str) -> SplitFile:

@@ -60,7 +60,8 @@ class InputUnits:
             self._plan.recipe.keep_dropped,
             self._plan.recipe.keep_scores,
         )
-        for unit in make_units(source.files, source.cell_sizes, lambda file: self._find_pieces(source, file)):
+        scale = self._plan.recipe.unit_scale
+        for unit in make_units(source.files, source.cell_sizes, lambda file: self._find_pieces(source, file), scale):
             yield StageUnit(source, fingerprint.of(common, [span.identity() for span in unit.spans]), unit.spans)
 
     def _find_pieces(self, source: SourcePlan, file: SourceFile) -> Iterator[Span] | None:
