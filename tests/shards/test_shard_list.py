@@ -23,6 +23,11 @@ def make(folder, *, name="out", format="jsonl", **options):
     return gm.run(recipe, backend="serial", progress=False, update=True).manifest
 
 
+def encode(shards):
+    lines = [{"split": "train", "source": "web", **msgspec.to_builtins(shard)} for shard in shards]
+    return b"".join(map(bytes, encode_shard_list(lines)))
+
+
 @pytest.mark.parametrize("format", ["jsonl", "arrow"])
 def test_a_list_of_its_own_changes_nothing_else(tmp_path, monkeypatch, format):
     inline = make(tmp_path, name="inline", format=format)
@@ -50,7 +55,7 @@ def test_a_damaged_or_hostile_list_is_refused(tmp_path, monkeypatch):
     with pytest.raises(DamagedDatasetError, match=r"index/shards\.arrow"):
         load_manifest(tmp_path / "out")
     shard = msgspec.structs.replace(manifest.splits["train"]["web"][0], path="../secret")
-    path.write_bytes(b"".join(map(bytes, encode_shard_list({"train": {"web": [shard]}}))))
+    path.write_bytes(encode([shard]))
     forged = msgspec.structs.replace(manifest.shard_list, bytes=path.stat().st_size, xxh3=compute_file_checksum(path))
     resealed = msgspec.structs.replace(manifest, shard_list=forged).seal()
     (tmp_path / "out" / MANIFEST).write_bytes(b"".join(dump_manifest(resealed)))
@@ -61,9 +66,8 @@ def test_a_damaged_or_hostile_list_is_refused(tmp_path, monkeypatch):
 def test_an_exchanged_list_breaks_the_seal(tmp_path, monkeypatch):
     monkeypatch.setattr(side_files, "MAX_LISTED_SHARDS", 3)
     manifest = make(tmp_path)
-    fewer = {"train": {"web": manifest.splits["train"]["web"][:1]}}
     path = tmp_path / "out" / "index" / "shards.arrow"
-    path.write_bytes(b"".join(map(bytes, encode_shard_list(fewer))))
+    path.write_bytes(encode(manifest.splits["train"]["web"][:1]))
     forged = msgspec.structs.replace(manifest.shard_list, bytes=path.stat().st_size, xxh3=compute_file_checksum(path))
     changed = msgspec.structs.replace(manifest, shard_list=forged)
     (tmp_path / "out" / MANIFEST).write_bytes(b"".join(dump_manifest(changed)))

@@ -90,7 +90,7 @@ class LaneIndex(msgspec.Struct, frozen=True, kw_only=True):
     """The attention cost of each row, where rows are tokens."""
 
     def files(self) -> list[StoredFile]:
-        """List its files."""
+        """List the files that it consists of."""
         return [self.blocks, *([self.costs] if self.costs is not None else [])]
 
 
@@ -426,9 +426,23 @@ def parse_manifest(data: bytes, file: str | Location) -> Manifest:
     manifest = decode_stored(data, Manifest, path, help="build the dataset again, in another folder")
     if not manifest.shard_list:
         return manifest
+    return msgspec.structs.replace(
+        manifest, splits=_read_listed_shards(manifest.shard_list, parse_location(file).parent)
+    )
+
+
+def _read_listed_shards(file: StoredFile, folder: Location) -> dict[str, dict[str, list[Shard]]]:
+    """Read the shards from the file that lists them, which may come from anywhere."""
     from gristmill.shards.shard_list import read_shard_list  # noqa: PLC0415  (few datasets have so many shards)
 
-    return msgspec.structs.replace(manifest, splits=read_shard_list(manifest.shard_list, parse_location(file).parent))
+    splits: dict[str, dict[str, list[Shard]]] = {}
+    try:
+        for line in read_shard_list(file.copy_below(folder), file.xxh3):
+            split, source = (msgspec.convert(line.pop(name), StoredName) for name in ("split", "source"))
+            splits.setdefault(split, {}).setdefault(source, []).append(msgspec.convert(line, Shard))
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:  # msgspec's error is a ValueError
+        raise DamagedDatasetError(f"{folder}/{file.path} is damaged: {error}", help=_REBUILD) from error
+    return splits
 
 
 def _read_format_version(path: str, data: bytes) -> int:

@@ -6,22 +6,16 @@ manifest covers the shards wherever they are listed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pyarrow as pa
 
 from gristmill.shards.arrow_stream import STREAM_END, read_mapped_batches, stream_block, stream_header
-from gristmill.shards.damage import make_damage_error
-from gristmill.shards.formats.base import READ_ERRORS
-from gristmill.shards.manifest import Shard, StoredFile
 from gristmill.storage.checksums import compute_file_checksum
-from gristmill.storage.stored_paths import StoredName  # noqa: TC001  (msgspec looks at the types of fields)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from gristmill.storage.locations import Location
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
 _BATCH_SHARDS = 1 << 14
 _FILE = [("path", pa.string()), ("bytes", pa.uint64()), ("xxh3", pa.string())]
@@ -39,44 +33,23 @@ _SCHEMA = pa.schema(
 )
 
 
-class _ListedShard(Shard, frozen=True, kw_only=True):
-    """A shard with the split and source that it belongs to."""
-
-    split: StoredName
-    source: StoredName
-
-
-def encode_shard_list(splits: Mapping[str, Mapping[str, Sequence[Shard]]]) -> Iterator[bytes | pa.Buffer]:
-    """Encode the list in pieces."""
+def encode_shard_list(lines: Sequence[dict[str, Any]]) -> Iterator[bytes | pa.Buffer]:
+    """Encode the list in pieces: a line has the fields of a shard, and its `split` and `source`."""
     yield stream_header(_SCHEMA)
-    lines = [
-        {"split": split, "source": source, **msgspec.to_builtins(shard)}
-        for split, sources in splits.items()
-        for source, shards in sources.items()
-        for shard in shards
-    ]
     for first in range(0, len(lines), _BATCH_SHARDS):
-        yield stream_block(pa.RecordBatch.from_pylist(lines[first : first + _BATCH_SHARDS], schema=_SCHEMA), _SCHEMA)
+        batch = pa.RecordBatch.from_pylist(list(lines[first : first + _BATCH_SHARDS]), schema=_SCHEMA)
+        yield stream_block(batch, _SCHEMA)
     yield STREAM_END
 
 
-def read_shard_list(file: StoredFile, folder: Location) -> dict[str, dict[str, list[Shard]]]:
-    """Read the list: split -> source -> shards.
+def read_shard_list(path: Path, checksum: str) -> Iterator[dict[str, Any]]:
+    """Read the lines of the list. Nothing in them is checked: paths may lead anywhere.
 
     Raises:
-        DamagedDatasetError: It is not what was written, or names a path outside of its folder.
+        ValueError: It is not what was written.
     """
-    splits: dict[str, dict[str, list[Shard]]] = {}
-    try:
-        path = file.copy_below(folder)
-        if compute_file_checksum(path) != file.xxh3:
-            raise ValueError("its content has changed")
-        for batch in read_mapped_batches(path, _SCHEMA):
-            for line in batch.to_pylist():
-                present = {name: value for name, value in line.items() if value is not None}
-                listed = msgspec.convert(present, _ListedShard)
-                shard = Shard(**{name: getattr(listed, name) for name in Shard.__struct_fields__})
-                splits.setdefault(listed.split, {}).setdefault(listed.source, []).append(shard)
-    except (*READ_ERRORS, msgspec.ValidationError) as error:
-        raise make_damage_error(file.path, f"cannot be read: {error}", folder) from error
-    return splits
+    if compute_file_checksum(path) != checksum:
+        raise ValueError("its content has changed")
+    for batch in read_mapped_batches(path, _SCHEMA):
+        for line in batch.to_pylist():
+            yield {name: value for name, value in line.items() if value is not None}

@@ -6,6 +6,8 @@ import struct
 import threading
 
 RESET, CUT, BUSY, DENIED, BROKEN, LOST = "reset", "cut", "busy", "denied", "broken", "lost"
+CHANGED = "changed"
+"""One byte of the request's body arrives as another one."""
 _ANSWERS = {BUSY: "503 Slow Down", DENIED: "403 Forbidden", BROKEN: "500 Internal Server Error"}
 
 
@@ -67,6 +69,8 @@ class FaultyProxy:
         if fault in _ANSWERS:
             client.sendall(f"HTTP/1.1 {_ANSWERS[fault]}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
             return
+        if fault == CHANGED and body:
+            body = body[: len(body) // 2] + bytes([body[len(body) // 2] ^ 1]) + body[len(body) // 2 + 1 :]
         kept = [line for line in others if not line.lower().startswith(b"connection:")]
         with socket.create_connection(("127.0.0.1", self._upstream)) as upstream:
             upstream.sendall(b"\r\n".join([first, *kept, b"Connection: close"]) + b"\r\n\r\n" + body)

@@ -16,6 +16,7 @@ from gristmill.core.records import ORIGIN
 from gristmill.engine.tasks import Task, run_tasks
 from gristmill.pipeline.planning.trial import run_with_limits
 from gristmill.steps.read import RECORD_FORMATS, file_format, open_reader
+from gristmill.storage.urls import find_protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,6 +94,8 @@ def try_sample(
         return result
     if not (apart and runs_user_code(sample.steps)):
         return run_sample(sample)
+    if find_protocol(sample.file.path) is not None:  # the worker of a trial does not know how to reach the store
+        sample = replace(sample, batch=sample.read_first_records())
     tasks = [Task(f"sample of {sample.file.path}", sample)]
     seconds = timeout or _MAX_SECONDS
     try:

@@ -130,11 +130,17 @@ def publish_shard_list(
     """Write the list of shards to a file of its own, if the manifest would become too large."""
     if sum(len(shards) for sources in splits.values() for shards in sources.values()) <= MAX_LISTED_SHARDS:
         return msgspec.UNSET
+    lines = [
+        {"split": split, "source": source, **msgspec.to_builtins(shard)}
+        for split, sources in splits.items()
+        for source, shards in sources.items()
+        for shard in shards
+    ]
     from gristmill.shards.shard_list import encode_shard_list  # noqa: PLC0415  (few datasets have so many shards)
 
     path = work_path(f"shards-{placer.run_id}.arrow")
     with PendingFile(root / path, placer.run_id) as file:
-        for piece in encode_shard_list(splits):
+        for piece in encode_shard_list(lines):
             file.write(piece)
         file.commit()
     return placer.place_shard_list(StoredFile(path=path, bytes=file.num_bytes, xxh3=file.checksum))

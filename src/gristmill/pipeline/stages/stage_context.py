@@ -28,6 +28,16 @@ if TYPE_CHECKING:
     from gristmill.storage.stores.options import StorageOptions
 
 
+def _list_storage_options() -> dict[str, StorageOptions]:
+    """List how the stores of this process are reached, so that workers need not look for it."""
+    chosen = list_chosen_options()
+    if not chosen:
+        return {}
+    from gristmill.storage.stores.credentials import look_up_options  # noqa: PLC0415  (most runs use no store)
+
+    return {bucket: look_up_options(bucket, options) for bucket, options in chosen.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class SourceStage:
     """The way of one source's records through one stage."""
@@ -66,7 +76,7 @@ class StageContext:
     """By source."""
     keep_dropped: str | None
     watch: StepWatch | None
-    storage: Mapping[str, StorageOptions] = field(default_factory=list_chosen_options)
+    storage: Mapping[str, StorageOptions] = field(default_factory=_list_storage_options)
     """How the buckets of the recipe are reached."""
     needed_content: frozenset[str] = frozenset()
     """What workers keep loaded when this stage begins: the content that its steps or those of later stages load."""

@@ -6,16 +6,20 @@ pickled, logged or written.
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import UsageError
+from gristmill.storage.stores.options import EnvironmentOptions
+from gristmill.storage.urls import find_protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gristmill.storage.stores.options import StorageOptions
 
+_KEY_VARIABLE = "AWS_ACCESS_KEY_ID"
 _RENEWAL = timedelta(minutes=5)
 """How long temporary credentials are used before botocore is asked again, which renews them in time."""
 
@@ -42,6 +46,22 @@ def choose_settings(protocol: str, options: StorageOptions) -> tuple[dict[str, A
     return settings, {"allow_http": True} if _is_plain(options.endpoint) else {}
 
 
+def look_up_options(bucket: str, options: StorageOptions) -> StorageOptions:
+    """Look up endpoint and region for workers, if the keys are in the environment; else they look for all of it."""
+    if find_protocol(bucket) not in ("s3", "s3a"):
+        return options
+    if options.anonymous or options.profile or isinstance(options, EnvironmentOptions):
+        return options
+    try:
+        session = _open_session(options)
+        credentials = session.get_credentials()
+    except Exception:  # whoever uses the store gets this error, and explains it
+        return options
+    if credentials is None or credentials.method != "env" or _is_virtual(session):
+        return options
+    return EnvironmentOptions(endpoint=_find_endpoint(session, options), region=_find_region(session, options))
+
+
 def open_s3_client(options: StorageOptions) -> Any:
     """Open a client of botocore, for the one request that obstore does not have: listing unfinished uploads."""
     session = _open_session(options)
@@ -55,22 +75,28 @@ def open_s3_client(options: StorageOptions) -> Any:
 
 
 def _choose_s3_settings(options: StorageOptions) -> tuple[dict[str, Any], dict[str, Any]]:
+    settings: dict[str, Any] = {"checksum_algorithm": "SHA256", "conditional_put": "etag"}
+    # On another machine the environment may be another one.
+    if isinstance(options, EnvironmentOptions) and _KEY_VARIABLE in os.environ:  # noqa: TID251  (obstore reads it)
+        settings |= {"region": options.region} | ({"endpoint": options.endpoint} if options.endpoint else {})
+        return settings, {"allow_http": True} if _is_plain(options.endpoint) else {}
     session = _open_session(options)
     endpoint = _find_endpoint(session, options)
-    settings: dict[str, Any] = {
-        "region": _find_region(session, options),
-        "checksum_algorithm": "SHA256",
-        "conditional_put": "etag",
-    }
+    settings["region"] = _find_region(session, options)
     if endpoint:
         settings["endpoint"] = endpoint
-    if (session.get_scoped_config().get("s3") or {}).get("addressing_style") == "virtual":
+    if _is_virtual(session):
         settings["virtual_hosted_style_request"] = True
     if options.anonymous:
         settings["skip_signature"] = True
     else:
         settings["credential_provider"] = _make_provider(session)
     return settings, {"allow_http": True} if _is_plain(endpoint) else {}
+
+
+def _is_virtual(session: Any) -> bool:
+    """Tell whether the bucket is a part of the host's name."""
+    return (session.get_scoped_config().get("s3") or {}).get("addressing_style") == "virtual"
 
 
 def _make_provider(session: Any) -> Callable[[], dict[str, Any]]:

@@ -1,0 +1,91 @@
+"""Uploads in parts: complete or not there at all, and what arrived is what was sent."""
+
+import json
+
+import pytest
+from gristmill_testing.buckets import CREDENTIALS
+from gristmill_testing.faulty_proxy import CHANGED, DENIED, FaultyProxy
+
+import gristmill as gm
+from gristmill.core.errors import GristmillError
+from gristmill.steps import Map, Read
+from gristmill.storage.commit import PendingFile
+from gristmill.storage.locations import StorePath
+from gristmill.storage.stores.base import PIECE_BYTES
+from gristmill.storage.stores.open_store import forget_stores
+
+
+@pytest.fixture
+def proxy(seaweed, s3, monkeypatch):
+    proxy = FaultyProxy(seaweed.port)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+    forget_stores()
+    yield proxy
+    proxy.close()
+
+
+def upload(bucket, data):
+    with PendingFile(StorePath(f"{bucket.url}/large"), "00000001") as file:
+        file.write(data)
+        file.commit()
+
+
+def is_part(line):
+    return line.startswith("PUT") and "partNumber=" in line
+
+
+@pytest.mark.parametrize("fault", [CHANGED, DENIED])
+def test_a_part_that_does_not_arrive_ends_the_upload_and_leaves_nothing(s3, proxy, fault):
+    proxy.fault = lambda line, number: fault if is_part(line) else None
+    with pytest.raises(GristmillError, match="large"):
+        upload(s3, bytes(2 * PIECE_BYTES + 5))
+    assert any(map(is_part, proxy.requests))
+    assert s3.list_keys() == []
+    assert s3.unfinished_uploads() == []
+
+
+def test_an_upload_that_its_writer_gives_up_leaves_nothing(s3, proxy):
+    with PendingFile(StorePath(f"{s3.url}/large"), "00000001") as file:
+        file.write(bytes(2 * PIECE_BYTES + 5))  # no commit follows
+    assert any(map(is_part, proxy.requests))
+    assert s3.list_keys() == []
+    assert s3.unfinished_uploads() == []
+
+
+def test_whole_parts_arrive_unchanged(s3, proxy):
+    data = bytes(range(256)) * ((2 * PIECE_BYTES + 256) // 256)
+    upload(s3, data)
+    assert s3.get("large") == data
+
+
+def note_modules(record):
+    import sys
+
+    record["text"] = " ".join(sorted({"botocore", "obstore"} & sys.modules.keys()))
+    return record
+
+
+def test_workers_with_keys_in_the_environment_do_not_import_botocore(s3, tmp_path):
+    s3.put("in/a.jsonl", "".join(json.dumps({"text": f"text {n}"}) + "\n" for n in range(5)).encode())
+    recipe = gm.Recipe(
+        sources={"a": Read(read=f"{s3.url}/in/*.jsonl")}, steps=[Map(call=note_modules)], output=str(tmp_path / "out")
+    )
+    gm.run(recipe, backend="processes", workers=1, progress=False)
+    assert [record["text"] for record in gm.open_dataset(tmp_path / "out")] == ["obstore"] * 5
+
+
+def test_a_bucket_with_a_profile_is_looked_up_by_the_worker(s3, tmp_path, monkeypatch):
+    config = tmp_path / "config"
+    keys = {name.lower(): value for name, value in CREDENTIALS.items()}
+    config.write_text("[profile other]\n" + "".join(f"{name} = {value}\n" for name, value in keys.items()))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    s3.put("in/a.jsonl", b'{"text": "a"}\n')
+    recipe = gm.Recipe(
+        sources={"a": Read(read=f"{s3.url}/in/*.jsonl")},
+        steps=[Map(call=note_modules)],
+        storage_options={"profile": "other"},
+        output=str(tmp_path / "out"),
+    )
+    gm.run(recipe, backend="processes", workers=1, progress=False)
+    assert [record["text"] for record in gm.open_dataset(tmp_path / "out")] == ["botocore obstore"]
