@@ -18,7 +18,7 @@ from gristmill.pipeline.jobs.export import export
 @click.option("--to", type=Choice(list_format_names()), required=True, help="Format to write.")
 @click.option(
     "--path",
-    help="Beginning of the files' names, such as bin/corpus; for llamafactory, nanogpt, mds and litdata a folder. "
+    help="Beginning of the files' names, such as bin/corpus; for nanogpt a folder; or hf://datasets/OWNER/NAME. "
     "Default: OUT-FORMAT/OUT.",
 )
 @click.option("--split", help="Export only this split. Default: all, each in its own files.")
@@ -35,9 +35,11 @@ from gristmill.pipeline.jobs.export import export
     "stored.",
 )
 @click.option(
-    "--row-group-rows",
-    type=click.IntRange(min=1),
-    help="Rows in a row group. Default: for parquet as many as 32 MiB hold, for megatron-bridge 500.",
+    "--licence",
+    "licences",
+    multiple=True,
+    metavar="SOURCE=LICENCE",
+    help="Licence of a source, for the card on the Hub; may be repeated.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace existing files.")
 @click.option(
@@ -53,7 +55,7 @@ def command(
     source: str | None,
     vocab_size: int | None,
     columns: str | None,
-    row_group_rows: int | None,
+    licences: tuple[str, ...],
     workers: int | None,
     backend: str,
     *,
@@ -74,12 +76,12 @@ def command(
         source=source,
         vocab_size=vocab_size,
         columns=columns,
-        row_group_rows=row_group_rows,
+        licences=_parse_licences(licences),
         overwrite=overwrite,
         workers=workers or "auto",
         backend=backend,
     )
-    sizes = {str(file): file.stat().st_size for file in exported.files}
+    sizes = exported.uploaded or {str(file): file.stat().st_size for file in exported.files}
     if as_json:
         facts = {
             "files": sizes,
@@ -87,6 +89,7 @@ def command(
             "usage": exported.usage,
             "notes": exported.notes,
             "nan_as_null": exported.nan_as_null,
+            "commit": exported.commit,
         }
         click.echo(json.dumps(facts, indent=2))
         return
@@ -94,12 +97,22 @@ def command(
         click.echo(f"{name}  {format_bytes(num_bytes)}")
     rows = ", ".join(f"{split} {count:,}" for split, count in exported.rows.items())
     click.echo(f"done: rows {rows}; {format_count(len(sizes), 'file')}, {format_bytes(sum(sizes.values()))}")
+    if exported.commit:
+        click.echo(f"commit: {exported.commit}")
     if exported.nan_as_null:
         click.echo(f"nan_as_null: {exported.nan_as_null:,} numbers (NaN, infinity) became null: JSON has none")
     for usage in exported.usage:
         click.echo(f"usage: {usage}")
     for note in exported.notes:
         print_lines(f"note: {note}")
+
+
+def _parse_licences(words: tuple[str, ...]) -> dict[str, str]:
+    """Parse `SOURCE=LICENCE`."""
+    for word in words:
+        if not all(word.partition("=")):
+            raise click.UsageError(f"--licence {word}: write SOURCE=LICENCE, such as web=odc-by")
+    return {source: licence for source, _, licence in (word.partition("=") for word in words)}
 
 
 def _choose_default_path(out: str, to: str) -> Path:

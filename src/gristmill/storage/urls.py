@@ -12,6 +12,8 @@ from gristmill.core.errors import UsageError
 
 OBJECT_STORES = {"s3": "S3Store", "s3a": "S3Store", "gs": "GCSStore", "gcs": "GCSStore", "az": "AzureStore"}
 """Protocols of object stores, and obstore's classes for them."""
+HUB = "hf://"
+"""The beginning of what is on the Hugging Face Hub."""
 _LOCAL = frozenset({"file", "local"})
 _SECRETS = re.compile(
     r"(?P<user>://)[^/\s@?#]+@"

@@ -8,7 +8,7 @@ passes through it.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,10 +28,11 @@ from gristmill.shards.manifest import load_manifest
 from gristmill.shards.token_rows import has_image_references
 from gristmill.storage.locations import parse_location
 from gristmill.storage.preallocated import PreallocatedFiles
+from gristmill.storage.urls import HUB
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from gristmill.engine.tasks import Context
     from gristmill.exports.layout import ExportFormat, Layout, PlannedFile
@@ -55,6 +56,10 @@ class ExportResult:
     """Warnings about the order of rows, where sources follow one another."""
     nan_as_null: int = 0
     """How many numbers that JSON cannot hold (NaN, infinity) were written as null."""
+    uploaded: dict[str, int] = field(default_factory=dict)
+    """In place of `files`, where they went to the Hub: the path of each in the repository, and its bytes."""
+    commit: str | None = None
+    """The address of the commit there."""
 
 
 def export(
@@ -66,7 +71,7 @@ def export(
     source: str | None = None,
     vocab_size: int | None = None,
     columns: str | None = None,
-    row_group_rows: int | None = None,
+    licences: Mapping[str, str] | None = None,
     overwrite: bool = False,
     workers: int | Literal["auto"] = "auto",
     backend: str = "processes",
@@ -83,7 +88,8 @@ def export(
         to: megatron, megatron-bridge, olmo-core, llamafactory, nanogpt, llmc, numpy, mds, litdata, webdataset,
             parquet or jsonl.
         path: The beginning of the files' names: "bin/corpus" gives bin/corpus_train.bin and so on, a set for each
-            split. For nanogpt, llamafactory, mds and litdata, a folder.
+            split. For nanogpt, the folder of its train.bin and val.bin. Or `hf://datasets/OWNER/NAME`: the files are
+            added to that repository of the Hugging Face Hub in one commit, with a card; a new one is private.
         split: Only this split.
         source: Only this source; by default all, one after the other.
         vocab_size: The vocabulary size with added tokens, for megatron, nanogpt and llmc: it decides between narrow and
@@ -91,10 +97,8 @@ def export(
         columns: The columns of tokens in parquet, jsonl or webdataset. "stored": those of the dataset; "training":
             input_ids, labels, position_ids and seq_lengths, without padding; "transformers": input_ids, attention_mask
             and labels, packed rows with their padding, for the collators of transformers; "axolotl": the same columns,
-            for a dataset that is not packed; "levanter": input_ids and loss_weights, without padding. Default:
-            "training" for chats in parquet and jsonl, else "stored".
-        row_group_rows: The rows in a row group of parquet (default: 32 MiB) and megatron-bridge (default: 500). Readers
-            that give each rank row groups of its own need several of them.
+            for a dataset that is not packed. Default: "training" for chats in parquet and jsonl, else "stored".
+        licences: The licence of each source, for the card on the Hub.
         overwrite: Replace existing files.
         workers: The number of workers; "auto": as many as this machine allows.
         backend: "processes", "threads" or "serial".
@@ -104,6 +108,22 @@ def export(
         The files, the rows of each split, how to use them, and notes on their order.
     """
     export_format = find_export_format(to)
+    if str(path).startswith(HUB):
+        export_locally = partial(
+            export,
+            dataset,
+            to=to,
+            split=split,
+            source=source,
+            vocab_size=vocab_size,
+            columns=columns,
+            workers=workers,
+            backend=backend,
+            progress=progress,
+        )
+        return _export_to_hub(dataset, str(path), export_locally, dict(licences or {}), overwrite=overwrite)
+    if licences:
+        raise UsageError("licences are for the card of a repository on the Hub", help="leave them out")
     prefix = _check_prefix(path, export_format)
     folder = parse_location(dataset)
     manifest = load_manifest(folder)
@@ -161,6 +181,51 @@ def export(
     usage = [layout.usage(prefix) for layout in layouts.values()]
     notes = [] if export_format.shuffles_documents or source is not None else _describe_order(manifest, list(layouts))
     return ExportResult(files, {split.name: split.num_rows for split in splits}, usage, notes, num_nan)
+
+
+def _export_to_hub(
+    dataset: str | os.PathLike[str],
+    url: str,
+    export_locally: Callable[..., ExportResult],
+    licences: dict[str, str],
+    *,
+    overwrite: bool,
+) -> ExportResult:
+    """Export to a folder of the user's cache, and add all files and a card to a repository in one commit."""
+    from gristmill.exports.dataset_card import CARD, make_card  # noqa: PLC0415  (few exports go to the Hub)
+    from gristmill.storage.hub import parse_hub_target  # noqa: PLC0415
+    from gristmill.storage.staging import open_staging_folder  # noqa: PLC0415
+
+    repository = parse_hub_target(url)
+    manifest = load_manifest(parse_location(dataset))
+    for name in licences:
+        check_choice("a source in licences", name, sorted(manifest.books))
+    name = repository.id.rpartition("/")[2]
+    in_repository, last_commit = repository.list_files()
+    existing = sorted(path for path in in_repository if path == CARD or path.startswith(f"data/{name}_"))
+    if existing and not overwrite:
+        more = f" and {len(existing) - 1} more" if len(existing) > 1 else ""
+        raise UsageError(
+            f"{existing[0]}{more} of {repository.url} would be overwritten",
+            help="choose another repository, or allow it (--overwrite)",
+        )
+    with open_staging_folder("exports") as folder:
+        exported = export_locally(path=folder / "data" / name)
+        files = {file.relative_to(folder).as_posix(): file for file in exported.files}
+        sizes = {path: file.stat().st_size for path, file in files.items()}
+        patterns = {split: _find_split_pattern(split, name, files) for split in exported.rows}
+        card = make_card(name, manifest, exported.rows, patterns, licences)
+        message = f"Add {sum(exported.rows.values()):,} rows, dataset hash {manifest.dataset_hash}"
+        additions: dict[str, Path | bytes] = {**files, CARD: card.encode()}
+        commit = repository.commit(additions, {*existing} - {*additions}, last_commit, message)
+    return replace(exported, files=[], usage=[f'load_dataset("{repository.id}")'], uploaded=sizes, commit=commit)
+
+
+def _find_split_pattern(split: str, name: str, files: Iterable[str]) -> str:
+    """Find a pattern for the files of a split in the repository."""
+    stem = f"data/{name}_{split}"
+    own = [path for path in files if path.startswith(stem)]
+    return own[0] if len(own) == 1 else f"{stem}*"
 
 
 def _describe_order(manifest: Manifest, splits: list[str]) -> list[str]:
