@@ -303,3 +303,20 @@ def test_inputs_that_a_manifest_names_are_opened_without_credentials(corpus, s3,
     assert "(without credentials): access is denied" in capsys.readouterr().err
     main_result(["trace", out, "3", "--bucket", s3.url])
     assert "a.jsonl" in capsys.readouterr().out
+
+
+def test_the_result_says_how_tasks_read_the_store(corpus, s3, tmp_path, capsys):
+    big = json.dumps({"text": "words " * 1000})
+    s3.put("in/big.jsonl", "\n".join([big] * 3000).encode())
+    recipe = Recipe(sources={"web": steps.Read(read=f"{s3.url}/in/*.jsonl")}, output=f"{s3.url}/out")
+    use = run(recipe).store_use
+    assert use.read_bytes >= 3000 * len(big)
+    assert use.mean_read_bytes > 1 << 20
+    assert 0 < use.wait_share <= 1
+    assert run(simple_recipe(corpus, tmp_path / "local")).store_use is None
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"output: {s3.url}/again\nsources: {{web: {{read: '{s3.url}/in/*.jsonl'}}}}\n")
+    with pytest.raises(SystemExit) as stopped:
+        main(["run", str(path), "--backend", "serial"])
+    assert not stopped.value.code
+    assert "tasks waited" in " ".join(capsys.readouterr().out.split())

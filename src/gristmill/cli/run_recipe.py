@@ -100,6 +100,7 @@ def describe_result(result: RunResult, seconds: float) -> dict[str, object]:
         "num_bytes": sum(shard.bytes for _, _, shard in manifest.shards()),
         "books": msgspec.to_builtins(result.books),
         "warnings": list(result.warnings),
+        "store_use": None if result.store_use is None else result.store_use._asdict(),
         "deduplicated": [msgspec.to_builtins(step) for step in manifest.deduplicated],
         "decontaminated": [msgspec.to_builtins(step) for step in manifest.decontaminated],
         "quarantine": {
@@ -132,6 +133,9 @@ def print_outcome(result: RunResult, seconds: float) -> None:
         print_wrapped(
             "note: some records were quarantined because of limits of this machine; another run may keep them"
         )
+    if (use := result.store_use) is not None:
+        reads = f"{format_count(use.reads, 'read')} of {format_bytes(use.mean_read_bytes)} on average"
+        print_wrapped(f"stores: {reads}; tasks waited {use.wait_share:.0%} of their time")
     rows_by_split = ", ".join(f"{split} {rows:,}" for split, rows in _count_rows(manifest).items())
     num_shards = sum(1 for _ in manifest.shards())
     num_bytes = format_bytes(sum(shard.bytes for _, _, shard in manifest.shards()))

@@ -211,7 +211,9 @@ def _format_details(observer: Observer, max_characters: int | None) -> str:
         texts.append(f"{observer.num_failed:,} failed")
     if observer.num_deaths:
         texts.append(f"{observer.num_deaths:,} worker{'s' if observer.num_deaths > 1 else ''} replaced")
-    texts += [f"{amount:,} {name}" for name, amount in sorted(observer.counts.items()) if name != "bytes"]
+    texts += [
+        f"{amount:,} {name}" for name, amount in sorted(observer.counts.items()) if name != "bytes" and ":" not in name
+    ]
     while max_characters is not None and len(texts) > 1 and len(", ".join(texts)) > max_characters:
         texts.pop()
     return ", ".join(texts)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from gristmill.engine.failure_report import FinalFailure, add_note
@@ -34,9 +35,10 @@ class Task:
 
 @dataclass(slots=True)
 class Stopwatch:
-    """The seconds in which workers were ready, summed over jobs."""
+    """The seconds in which workers were ready, and what tasks have counted, summed over jobs."""
 
     seconds: float = 0.0
+    counts: Counter[str] = field(default_factory=Counter)
 
 
 def run_tasks(
@@ -139,3 +141,4 @@ def _yield_results(
                 raise error
             yield task, value
     stopwatch.seconds += observer.seconds_since_ready
+    stopwatch.counts.update(observer.counts)

@@ -28,7 +28,9 @@ from gristmill.pipeline.stages.pack_leftovers import pack_leftovers
 from gristmill.pipeline.stages.receipt_storage import open_receipts
 from gristmill.pipeline.stages.runner import StageResults, StageRunner
 from gristmill.pipeline.stages.stage_context import SourceStage, StageContext
+from gristmill.pipeline.stages.unit_task_run import STORE_COUNT
 from gristmill.storage.commit import remove_temporaries
+from gristmill.storage.wait_clock import StoreUse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -102,6 +104,13 @@ class Execution:
     def work_seconds(self) -> float:
         """Seconds from each stage's first ready worker to the stage's end."""
         return self._runner.stopwatch.seconds
+
+    @property
+    def store_use(self) -> StoreUse | None:
+        """What tasks had of stores; None if they used none."""
+        counts = self._runner.stopwatch.counts
+        use = StoreUse(*(counts[f"{STORE_COUNT}{name}"] for name in StoreUse._fields))
+        return use if any(use) else None
 
     def run(self) -> Manifest:
         """Run all stages and barriers, and publish the dataset."""

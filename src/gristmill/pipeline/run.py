@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from gristmill.shards.manifest import Manifest
     from gristmill.storage.leases.output_lock import HeldOutput
     from gristmill.storage.locations import Location
+    from gristmill.storage.wait_clock import StoreUse
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -57,6 +58,8 @@ class RunResult:
     """Warnings about sources and splits that are empty."""
     work_seconds: float = 0.0
     """Seconds from each stage's first ready worker to its end: without planning, start-up and compilation."""
+    store_use: StoreUse | None = None
+    """How tasks read stores, and how long they waited for them; None if they used none."""
 
     @property
     def books(self) -> dict[str, list[Account]]:
@@ -168,6 +171,7 @@ def _run_locked(plan: Plan, options: RunOptions, held: HeldOutput, pool: WorkerP
         was_up_to_date=False,
         warnings=list_empty_warnings(plan, manifest),
         work_seconds=execution.work_seconds,
+        store_use=execution.store_use,
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from gristmill.storage.urls import find_protocol, local_path
+from gristmill.storage.wait_clock import wait_clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,7 +82,10 @@ class StorePath:
     def read_bytes(self) -> bytes:
         """Read the whole object."""
         store, key = self.open_store()
-        return bytes(store.read(key))
+        with wait_clock.waiting():
+            data = bytes(store.read(key))
+        wait_clock.count_read(len(data))
+        return data
 
     def open(self, mode: str = "rb") -> BinaryIO:  # noqa: ARG002  (as pathlib has it; objects are only read like this)
         """Open the object for reading, buffered as a local file is."""

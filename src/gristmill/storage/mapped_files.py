@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from gristmill.storage.wait_clock import wait_clock
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -32,7 +34,10 @@ def read_array(path: Location, kind: np.dtype[Any] | type, start: int = 0, count
         return np.fromfile(path, dtype=kind, count=count, offset=start)
     store, key = path.open_store()
     stop = None if count < 0 else start + count * np.dtype(kind).itemsize
-    return np.frombuffer(store.read(key, start, stop), dtype=kind)
+    with wait_clock.waiting():
+        data = store.read(key, start, stop)
+    wait_clock.count_read(len(data))
+    return np.frombuffer(data, dtype=kind)
 
 
 def read_bytes(path: Location, start: int, count: int) -> bytes:

@@ -20,7 +20,7 @@ from gristmill.pipeline.planning.units import UnitCut
 from gristmill.pipeline.stages.poison import find_poison
 from gristmill.pipeline.stages.slice_task import SliceResult
 from gristmill.pipeline.stages.stage_context import set_up_worker
-from gristmill.pipeline.stages.unit_task_run import run_unit_task
+from gristmill.pipeline.stages.unit_task_run import run_measured, run_unit_task
 from gristmill.pipeline.stages.unit_tasks import CutChooser, UnitTasks
 from gristmill.pipeline.stages.unpack import UnpackResult
 from gristmill.pipeline.work_folder import work_path
@@ -159,7 +159,7 @@ class StageRunner:
         is_built_in = function.__module__.startswith("gristmill.")
         context = stage if runs_steps or not is_built_in else stage.without_steps()
         return run_tasks(
-            function,
+            partial(run_measured, function),
             tasks,
             workers=options.workers,
             backend=options.backend,

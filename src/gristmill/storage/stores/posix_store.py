@@ -50,11 +50,10 @@ class PosixStore:
                 os.fsync(file.fileno())
             if create:
                 self._link(temporary, path)
-            else:
-                # Not atomic: of two replacements in the same moment the last one stays. The lease keeps them apart.
-                if replaces is not None and self._find_version(key) != replaces:
-                    raise ObjectChangedError(f"{path} was changed by somebody else")
+            elif replaces is None:
                 temporary.replace(path)
+            else:
+                self._exchange(temporary, path, key, replaces)
         finally:
             temporary.unlink(missing_ok=True)
         return self.head(key).version
@@ -92,6 +91,26 @@ class PosixStore:
             # Over NFS the answer may be lost and the request repeated: two names for the file mean that it succeeded.
             if temporary.stat().st_nlink != 2:
                 raise ObjectExistsError(f"{path} exists already") from error
+
+    def _exchange(self, temporary: Path, path: Path, key: str, replaces: str) -> None:
+        """Replace a file that has this version; of several replacements of one version exactly one succeeds.
+
+        There is no such operation on a file system. But a rename needs its temporary file: whoever has renamed removes
+        those of all others, then looks whether one of them was faster. A file that is made later is made before its
+        writer looks at the version, which is another one by then.
+        """
+        is_mine = False
+        try:
+            own_version = _to_object(key, temporary.stat()).version
+            if self._find_version(key) == replaces:
+                temporary.replace(path)
+                for other in path.parent.glob(f".{path.name}-*.tmp"):
+                    other.unlink(missing_ok=True)
+                is_mine = self._find_version(key) == own_version
+        except FileNotFoundError:  # removed by a writer that has won
+            pass
+        if not is_mine:
+            raise ObjectChangedError(f"{path} was changed by somebody else")
 
     def _find_version(self, key: str) -> str | None:
         try:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import io
 from concurrent.futures import Future, ThreadPoolExecutor
-from time import perf_counter
 from typing import TYPE_CHECKING
+
+from gristmill.storage.wait_clock import wait_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,18 +22,6 @@ PIECE_BYTES = 4 * 2**20
 AHEAD = 4
 _FIRST_BYTES = 2**20
 """The least that is fetched at a new position."""
-
-
-class WaitClock:
-    """The seconds that readers of this process have waited for remote bytes, and what they got."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self.num_bytes = 0
-        self.num_requests = 0
-
-
-wait_clock = WaitClock()
 
 
 class RangedStream(io.RawIOBase):
@@ -133,9 +122,7 @@ class RangedStream(io.RawIOBase):
         self._pieces.clear()
 
     def _wait_for(self, fetch: Callable[[], bytes]) -> bytes:
-        started = perf_counter()
-        data = fetch()
-        wait_clock.seconds += perf_counter() - started
-        wait_clock.num_bytes += len(data)
-        wait_clock.num_requests += 1
+        with wait_clock.waiting():
+            data = fetch()
+        wait_clock.count_read(len(data))
         return data

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gristmill.core.errors import RemoteStoreError
 from gristmill.storage.stores.base import PIECE_BYTES
+from gristmill.storage.wait_clock import wait_clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,23 +52,28 @@ class Upload:
                 self._thread.start()
             piece = bytes(memoryview(self._data)[:PIECE_BYTES])
             del self._data[:PIECE_BYTES]
-            self._hand_over(piece)
+            with wait_clock.waiting():
+                self._hand_over(piece)
 
     def sync(self) -> None:
         """Do nothing: `commit` returns when the store has everything."""
 
     def commit(self, *, sync: bool) -> None:  # noqa: ARG002  (as for local files)
         """Complete the upload: the object becomes visible."""
+        with wait_clock.waiting():
+            self._complete()
+        self._is_open = False
+
+    def _complete(self) -> None:
         if self._thread is None:
             self._store.put(self._key, self._data)
-        else:
-            if self._data:
-                self._hand_over(bytes(self._data))
-            self._hand_over(None)
-            self._thread.join()
-            self._raise_error()
-            self._check_size()
-        self._is_open = False
+            return
+        if self._data:
+            self._hand_over(bytes(self._data))
+        self._hand_over(None)
+        self._thread.join()
+        self._raise_error()
+        self._check_size()
 
     def discard(self) -> None:
         """Abort the upload, unless it was committed."""
