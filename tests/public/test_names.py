@@ -67,6 +67,7 @@ STEPS = [
 
 ERRORS = {
     "BooksError": RuntimeError,
+    "ClusterError": RuntimeError,
     "CorruptStreamError": ValueError,
     "DamagedDatasetError": RuntimeError,
     "RemoteStoreError": RuntimeError,
@@ -88,6 +89,7 @@ ERRORS = {
     "SampleError": ValueError,
     "SetupError": RuntimeError,
     "SourceChangedError": RuntimeError,
+    "StalledError": RuntimeError,
     "StoppedError": RuntimeError,
     "TooManyBadError": RuntimeError,
     "TooManyDuplicatesError": RuntimeError,

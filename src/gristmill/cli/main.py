@@ -25,6 +25,7 @@ COMMANDS = {
     "plan": ("gristmill.cli.plan", "Check a recipe and show what a run would do."),
     "run": ("gristmill.cli.run", "Run a recipe, or resume an interrupted run."),
     "dedup": ("gristmill.cli.dedup", "Remove duplicates from documents."),
+    "status": ("gristmill.cli.status", "Show what a run is doing, from any machine that sees its output."),
     "inspect": ("gristmill.cli.inspect", "Show what a dataset holds."),
     "verify": ("gristmill.cli.verify", "Check every file of a dataset against its manifest."),
     "trace": ("gristmill.cli.trace", "Follow a record back to its input file."),

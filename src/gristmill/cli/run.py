@@ -47,6 +47,16 @@ from gristmill.engine.pinning import PINS, Pin
 @click.option("--debug", is_flag=True, help="Run in this process on a few records, and show them after each step.")
 @click.option("--pdb", "use_pdb", is_flag=True, help="With --debug: open a debugger where a function raises.")
 @click.option("--events", type=click.Path(dir_okay=False), help="Write a log of events to this file, as JSON lines.")
+@click.option("--ray-address", metavar="ADDRESS", help="With --backend ray: the cluster, such as auto or HOST:6379.")
+@click.option(
+    "--stall-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=900.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Without progress for this long, say which tasks are running where.",
+)
+@click.option("--stop-on-stall", is_flag=True, help="Stop without progress for --stall-timeout.")
 @take_over_option
 @endpoint_option
 @json_option
@@ -59,6 +69,8 @@ def command(
     pin: Pin,
     timeout: float | None,
     events: str | None,
+    ray_address: str | None,
+    stall_timeout: float,
     allow_endpoints: tuple[str, ...],
     *,
     update: bool,
@@ -66,6 +78,7 @@ def command(
     keep_work: bool,
     take_over: bool,
     monitor: bool,
+    stop_on_stall: bool,
     quiet: bool,
     verbose: bool,
     debug: bool,
@@ -105,6 +118,9 @@ def command(
             backend=backend,
             timeout=timeout,
             allow_endpoints=allow_endpoints,
+            ray_address=ray_address,
+            stall_timeout=stall_timeout,
+            stop_on_stall=stop_on_stall,
             pin=pin,
             update=update,
             overwrite=overwrite,

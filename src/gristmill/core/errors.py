@@ -7,6 +7,7 @@
     │   └── OutOfRangeError   (IndexError)    a row or a step does not exist
     ├── SampleError           (ValueError)    a sample of a stream cannot be decoded or transformed
     ├── SetupError            (RuntimeError)  no worker could be set up
+    ├── ClusterError          (RuntimeError)  a cluster cannot run the job: environment, storage or resources
     ├── WorkerDiedError       (RuntimeError)  an item ended every process that ran it
     ├── OutOfMemoryError      (MemoryError)   an item needs more memory than there is
     ├── ItemTimeoutError      (TimeoutError)  an item took longer than its timeout
@@ -21,6 +22,7 @@
     └── StoppedError          (RuntimeError)  a run was stopped on purpose; finished work is kept
         ├── SourceChangedError                an input file has changed since the run was planned
         ├── LeaseLostError                    another run has taken over the output
+        ├── StalledError                      no task made progress for too long
         ├── TooManyBadError                   one record after another cannot be used
         ├── QuarantineError                   more records were quarantined than the recipe allows
         ├── EmptyDatasetError                 no record is left
@@ -76,6 +78,12 @@ class SampleError(GristmillError, ValueError):
 
 class SetupError(GristmillError, RuntimeError):
     """No worker could be set up: its start, its imports or the `setup` function failed each time."""
+
+
+class ClusterError(GristmillError, RuntimeError):
+    """A cluster cannot run the job: a node has another environment or other files, or there is no room for a worker."""
+
+    is_final = True
 
 
 class WorkerDiedError(GristmillError, RuntimeError):
@@ -143,6 +151,10 @@ class SourceChangedError(StoppedError):
 
 class LeaseLostError(StoppedError):
     """Another run has taken over the output. This one ends, and deletes nothing."""
+
+
+class StalledError(StoppedError):
+    """No task made progress for longer than the run allows."""
 
 
 class TooManyBadError(StoppedError):

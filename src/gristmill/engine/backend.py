@@ -32,6 +32,8 @@ class WorkerSpec:
     job: Job
     returns_unstarted: bool
     """Whether a chunk that takes too long returns its unstarted items."""
+    has_timeout: bool = False
+    """Whether somebody will ask what its workers are doing."""
 
     @cached_property
     def pickled_job(self) -> bytes:
@@ -52,6 +54,10 @@ class WorkerHandle(Protocol):
     @property
     def pid(self) -> int | None:
         """The process whose memory is measured; None where the worker has no process of its own."""
+
+    @property
+    def node(self) -> str | None:
+        """The machine that it runs on; None: this one, or not known yet."""
 
     def assign(self, spec: WorkerSpec | None) -> None:
         """Give an idle worker a job in place of the one it has. `Ready`, or `SetupFailed` and `Died`, follow.
@@ -132,6 +138,10 @@ class Died:
     position: int = -1
     """The position inside the item, if the function reported one."""
     crash_text: str = ""
+    is_blameless: bool = False
+    """Whether no item can be the cause: its machine was lost."""
+    out_of_memory: bool = False
+    """Whether the worker was killed for lack of memory, where the backend knows that."""
 
 
 Event = Ready | SetupFailed | Results | Undecodable | Counts | Died
@@ -143,8 +153,11 @@ class Backend(Protocol):
     can_kill: bool
     """Whether workers can be ended from outside. Only then can timeouts be kept and deaths survived."""
 
-    def start(self, place: Place | None) -> WorkerHandle:
-        """Start a worker without a job, bound to a place if there is one."""
+    is_local: bool
+    """Whether workers share the memory of this machine, so that it limits their number."""
+
+    def start(self, place: Place | None, *, avoid_node: str | None = None) -> WorkerHandle:
+        """Start a worker without a job, bound to a place if there is one; if possible on another node than one."""
 
     def wait(self, timeout: float | None) -> list[Event]:
         """Return the events since the last call; wait up to `timeout` seconds if there are none."""

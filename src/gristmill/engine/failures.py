@@ -65,6 +65,8 @@ class IsolatedRun:
     probe: Probe | None = None
     suspected_failure: FinalFailure | None = None
     """The failure that the probe investigates."""
+    last_node: str | None = None
+    """The node of the last death: the next run takes place on another one."""
 
 
 class FailureHandler:
@@ -140,7 +142,7 @@ class FailureHandler:
         if run is not None and run.worker is None and not self._workers.is_busy:
             self._workers.stop_all()
             if self._workers.is_alone:
-                run.worker = self._workers.start(isolated=True)
+                run.worker = self._workers.start(isolated=True, avoid_node=run.last_node)
                 self._observer.report_event("isolated_run", item=run.index, worker=run.worker.handle.name)
         return run
 
@@ -188,6 +190,7 @@ class FailureHandler:
         if run is not None and worker.is_isolated:
             # No other worker was alive, so this death counts against the item, whatever the machine did before.
             run.worker = None
+            run.last_node = worker.handle.node
             run.deaths += 1
             if run.deaths == MAX_DEATHS or run.probe is not None:
                 report = failure_report.report_deaths(index, item, event, history.attempts, out_of_memory=out_of_memory)
@@ -197,7 +200,7 @@ class FailureHandler:
         if history.deaths < MAX_DEATHS:
             self._queue.put_back([(index, item)], alone=True)
         elif self._on_poison is None:
-            self._suspects.append(IsolatedRun(index, item))
+            self._suspects.append(IsolatedRun(index, item, last_node=worker.handle.node))
         else:
             report = failure_report.report_deaths(index, item, event, history.attempts, out_of_memory=out_of_memory)
             self._start_probe(index, item, report, event.position)

@@ -5,6 +5,7 @@ They are borrowed from a pool. What happens on every turn of the scheduler costs
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
@@ -49,6 +50,7 @@ class PooledWorker:
     """Whether it was started to run one suspect item with no other worker alive."""
     is_retiring: bool = False
     """Whether it stops when its chunks are done: it has grown too large, or the pool has shrunk."""
+    busy_since: float = 0.0
     num_items: int = 0
     counts: dict[str, int] = field(default_factory=dict)
     """Counters of the current item so far; subtracted again if the item fails."""
@@ -132,6 +134,10 @@ class JobWorkers:
         """Whether no worker is left, of this job or in its pool."""
         return not self._workers and not self._pool.num_unused
 
+    def list_longest_running(self, max_workers: int) -> list[PooledWorker]:
+        """List the workers that have been busy with one chunk for longest."""
+        return heapq.nsmallest(max_workers, self._busy, key=lambda worker: worker.busy_since)
+
     def has_items_before(self, end: float) -> bool:
         """Whether a worker has an item with a number below `end`."""
         if end == inf:
@@ -145,9 +151,9 @@ class JobWorkers:
         num_staying = len(self._workers) - len(self._leaving)
         return [self.start() for _ in range(min(self.target, num_workers) - num_staying)]
 
-    def start(self, *, isolated: bool = False) -> PooledWorker:
-        """Borrow one more worker; an isolated one is a new process."""
-        handle, is_started = self._pool.take_worker(self._spec, is_new=isolated)
+    def start(self, *, isolated: bool = False, avoid_node: str | None = None) -> PooledWorker:
+        """Borrow one more worker; an isolated one is a new process, if possible on another node than one."""
+        handle, is_started = self._pool.take_worker(self._spec, is_new=isolated, avoid_node=avoid_node)
         worker = PooledWorker(handle, is_started, last_heard=monotonic(), is_isolated=isolated)
         self._workers[handle] = worker
         return worker
@@ -167,6 +173,7 @@ class JobWorkers:
     def begin_chunk(self, worker: PooledWorker, chunk: Chunk) -> None:
         """Note that a chunk was sent to a worker."""
         worker.chunks[chunk.number] = chunk
+        worker.busy_since = monotonic()
         worker.num_items += len(chunk.items)
         self._busy.add(worker)
         self._idle.pop(worker, None)
@@ -283,7 +290,7 @@ class JobWorkers:
         self._idle.pop(worker, None)
         self._busy.discard(worker)
         self._leaving.discard(worker)
-        if not worker.is_ready and not worker.is_leaving:
+        if not (worker.is_ready or worker.is_leaving or event.is_blameless):
             self._setup_failures += 1
             self._setup_error = _make_setup_error(worker, event)
             if self._was_ready and self._setup_failures >= _MAX_SETUP_DEATHS:

@@ -30,11 +30,27 @@ class Display(Protocol):
         """Show the end of the job."""
 
 
+class RunWatch(Protocol):
+    """Looks at a running job from time to time. What it raises ends the job."""
+
+    seconds_between: float
+
+    def look(self, observer: Observer, workers: JobWorkers) -> None:
+        """Look at the job as it is now. Called every `seconds_between` seconds."""
+
+
 class Observer:
     """Keeps the counts of a job and reports its events to the display, the log and the user."""
 
     def __init__(
-        self, desc: str, total: int | None, display: Display | None, events: EventLog | None, *, num_bytes: int = 0
+        self,
+        desc: str,
+        total: int | None,
+        display: Display | None,
+        events: EventLog | None,
+        *,
+        num_bytes: int = 0,
+        watch: RunWatch | None = None,
     ) -> None:
         self.desc = desc.encode(errors="backslashreplace").decode()  # file names need not be printable
         self.total = total
@@ -48,6 +64,8 @@ class Observer:
         self._first_ready: float | None = None
         self._display = display
         self._events = events
+        self._watch = watch
+        self._last_look = self._started
 
     def __enter__(self) -> None:
         self._started = self._last_shown = monotonic()
@@ -130,7 +148,10 @@ class Observer:
             self._events.write(event, **fields)
 
     def tick(self, workers: JobWorkers) -> None:
-        """Update the display if its time has come."""
+        """Update the display and look after the job, if the time for it has come."""
+        if self._watch is not None and monotonic() - self._last_look >= self._watch.seconds_between:
+            self._last_look = monotonic()
+            self._watch.look(self, workers)
         if self._display is not None and monotonic() - self._last_shown >= self._display.seconds_between:
             self._last_shown = monotonic()
             try:

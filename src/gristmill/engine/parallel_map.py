@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gristmill.engine.pinning import Pin
 
 OnError = Literal["raise", "return", "skip"]
-BackendName = Literal["serial", "threads", "processes", "auto"]
+BackendName = Literal["serial", "threads", "processes", "ray", "auto"]
 
 _log = logging.getLogger("gristmill")
 
@@ -59,7 +59,8 @@ def parallel_map(
         items: Any iterable.
         workers: `"auto"`: the smallest of usable CPUs, physical cores, CPU quota and what memory allows.
         backend: `"processes"`, `"threads"`, `"serial"` (in the caller, for debugging), or `"auto"`: the caller for
-            jobs that take less than a second, else processes.
+            jobs that take less than a second, else processes. `"ray"`: on the Ray cluster that is running, or at
+            `RAY_ADDRESS`; else one is started on this machine.
         setup: Called once in each worker; its result is the `state`.
         timeout: Seconds for one item. A worker that takes longer is killed and replaced.
         retries: How often an item that raised or timed out is retried. Deaths of workers do not count.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sized
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from itertools import chain, islice
 from time import monotonic
@@ -21,7 +22,7 @@ from gristmill.engine.worker import nesting
 from gristmill.engine.worker_pool import WorkerPool
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from gristmill.engine.backend import Backend
     from gristmill.engine.failures import OnPoison
@@ -33,6 +34,7 @@ _BACKENDS = {
     "serial": ("gristmill.engine.backends.serial", "SerialBackend"),
     "threads": ("gristmill.engine.backends.threads", "ThreadBackend"),
     "processes": ("gristmill.engine.backends.processes", "ProcessBackend"),
+    "ray": ("gristmill.engine.backends.ray", "RayBackend"),
 }
 BACKENDS = (*_BACKENDS, "auto")
 IN_PROCESS_BACKENDS = ("serial", "threads")
@@ -72,14 +74,16 @@ class Options:
         if self.timeout is not None and not self.timeout > 0:
             raise UsageError(f"timeout must be a positive number of seconds, not {self.timeout!r}")
         if self.backend in IN_PROCESS_BACKENDS:
-            self._check_backend_support()
+            self._check_backend_support("timeout", "pin", "max_items_per_worker")
+        elif self.backend == "ray":
+            self._check_backend_support("pin")
 
     @property
     def is_pinned(self) -> bool:
         return self.pin != "none"
 
-    def _check_backend_support(self) -> None:
-        for name in ("timeout", "pin", "max_items_per_worker"):
+    def _check_backend_support(self, *unsupported: str) -> None:
+        for name in unsupported:
             if getattr(self, name) not in (None, "none"):
                 hint = 'use backend="processes", or leave it out'
                 raise UsageError(
@@ -151,12 +155,13 @@ class ParallelRun:
 
     def _make_scheduler(self, backend_name: str, items: Iterable[Any], first_index: int) -> Scheduler:
         options = self._options
-        can_kill = _find_backend(backend_name).can_kill
+        backend = _find_backend(backend_name)
+        measures_memory = backend.can_kill and backend.is_local
         # While the caller measures how long an item takes, items must end one by one, whatever chunk size was set.
         is_measuring = self._starts_in_caller and backend_name == "serial" and options.chunk_size != "auto"
         policy = Policy(
             workers=choose_num_workers(options.workers, backend_name),
-            can_resize=options.workers == "auto" and can_kill,
+            can_resize=options.workers == "auto" and measures_memory,
             timeout=options.timeout,
             retries=options.retries,
             chunk_size=1 if is_measuring else options.chunk_size,
@@ -172,7 +177,7 @@ class ParallelRun:
             items,
             policy,
             self._observer,
-            memory=MemoryWatch() if can_kill else None,
+            memory=MemoryWatch() if measures_memory else None,
             total=None if self._total is None else self._total - first_index,
             first_index=first_index,
             on_poison=self._on_poison,
@@ -213,11 +218,19 @@ def _estimate_saving(seconds_left: float, setup_seconds: float, num_workers: int
     return seconds_left - seconds_left / num_workers - setup_seconds
 
 
-def make_pool(backend: str, *, pin: bool | Pin = "none", keeps_workers: bool = False) -> WorkerPool:
-    """Make a pool of workers; none is started yet. With `keeps_workers` it serves one job after another."""
+def make_pool(
+    backend: str, *, pin: bool | Pin = "none", keeps_workers: bool = False, settings: object = None
+) -> WorkerPool:
+    """Make a pool of workers; none is started yet. With `keeps_workers` it serves one job after another.
+
+    `settings` are passed to the backend, if there are any.
+    """
     pin = parse_pin(pin)
     places = choose_machine_places(pin).places if pin != "none" else ()
-    return WorkerPool(backend, _find_backend(backend), places=places, keeps_workers=keeps_workers)
+    open_backend: Callable[..., Backend] = _find_backend(backend)
+    if settings is not None:
+        open_backend = partial(open_backend, settings)
+    return WorkerPool(backend, open_backend, places=places, keeps_workers=keeps_workers)
 
 
 def _find_backend(name: str) -> type[Backend]:
@@ -232,6 +245,10 @@ def choose_num_workers(workers: int | Literal["auto"], backend: str = "processes
         return 1
     if workers != "auto":
         return workers
+    if backend == "ray":
+        from gristmill.engine.ray_workers.cluster import count_cpus  # noqa: PLC0415  (the door to Ray)
+
+        return count_cpus()
     num_workers, _ = resources.count_usable_workers()
     if backend not in IN_PROCESS_BACKENDS:
         return max(1, min(num_workers, resources.read_memory_available() // _BARE_WORKER_BYTES))

@@ -65,6 +65,8 @@ class PoolSizer:
 
     def was_killed_by_kernel(self, event: Died) -> bool:
         """Whether the kernel killed a worker for lack of memory. To be asked once for each death."""
+        if event.out_of_memory:
+            return True
         # The kernel's counter is the only witness: an out-of-memory kill looks like anybody's SIGKILL.
         return event.signal == "SIGKILL" and self._memory is not None and self._memory.has_oom_killer_fired()
 

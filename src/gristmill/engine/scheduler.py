@@ -15,6 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gristmill.core.errors import ClusterError
 from gristmill.engine import backend as backends
 from gristmill.engine.failure_report import FinalFailure
 from gristmill.engine.failures import FailureHandler
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
     from typing import Literal
 
-    from gristmill.engine.backend import Died, Event, Results, Undecodable
+    from gristmill.engine.backend import Died, Event, Results, SetupFailed, Undecodable, WorkerHandle
     from gristmill.engine.failures import IsolatedRun, OnPoison
     from gristmill.engine.job_workers import PooledWorker
     from gristmill.engine.memory import MemoryWatch
@@ -79,7 +80,9 @@ class Scheduler:
         self._observer = observer
         self._chunk_sizer = ChunkSizer(policy.chunk_size, policy.workers, total)
         self._queue = ItemQueue(items, self._chunk_sizer, first_index)
-        spec = backends.WorkerSpec(job, returns_unstarted=policy.chunk_size == "auto")
+        spec = backends.WorkerSpec(
+            job, returns_unstarted=policy.chunk_size == "auto", has_timeout=policy.timeout is not None
+        )
         # A set-up may load gigabytes: the first worker is then measured before others are started.
         num_first_workers = 1 if policy.can_resize and job.setup is not None else policy.workers
         self._workers = JobWorkers(pool, spec, num_first_workers)
@@ -224,9 +227,15 @@ class Scheduler:
             case backends.Counts():
                 self._on_counts(self._workers[event.worker], event.counts)
             case backends.SetupFailed():
-                self._workers[event.worker].setup_error = event.error
+                self._on_setup_failure(event)
             case backends.Undecodable():
                 self._on_undecodable(event)
+
+    def _on_setup_failure(self, event: SetupFailed) -> None:
+        error = event.error.to_exception()
+        if isinstance(error, ClusterError):  # what is wrong with one node is wrong with the cluster
+            raise error
+        self._workers[event.worker].setup_error = event.error
 
     def _on_counts(self, worker: PooledWorker, counts: dict[str, int]) -> None:
         for name, amount in counts.items():
@@ -241,7 +250,7 @@ class Scheduler:
 
     def _on_ready(self, worker: PooledWorker) -> None:
         self._workers.mark_ready(worker)
-        self._observer.report_event("worker_ready", worker=worker.handle.name)
+        self._observer.report_event("worker_ready", **_name_worker(worker.handle))
         self._pool_sizer.measure(worker)
 
     def _on_results(self, event: Results) -> None:
@@ -297,6 +306,10 @@ class Scheduler:
         worker = self._workers.remove(event)
         self._failures.release_worker(worker)
         items = [entry for entry in worker.unfinished_items() if not self._queue.is_past_end(entry[0])]
+        if event.is_blameless and worker.timed_out_item is None:
+            if not worker.is_isolated:  # an isolated run keeps its item, and starts another worker
+                self._queue.put_back(items, alone=False)
+            return
         suspect = self._find_suspect(worker, event, items)
         out_of_memory = self._pool_sizer.was_killed_by_kernel(event)
         if out_of_memory and not worker.is_isolated:
@@ -330,7 +343,8 @@ class Scheduler:
         elif not worker.is_leaving:
             if worker.timed_out_item is not None:
                 cause = f"was stopped because item {worker.timed_out_item} took too long"
-            self._observer.report_event("worker_died", worker=name, cause=cause, item=event.item)
+            fields = _name_worker(event.worker)
+            self._observer.report_event("worker_died", **fields, cause=cause, item=event.item)
 
     def _deliver(self, index: int, value: Any) -> None:
         if isinstance(value, FinalFailure) and value.failure.kind == "out_of_memory":
@@ -353,6 +367,11 @@ class Scheduler:
             self._workers.kill_overdue(self._policy.timeout)
         self._workers.kill_lingering()
         self._pool_sizer.check()
+
+
+def _name_worker(handle: WorkerHandle) -> dict[str, str]:
+    """Return the fields by which events name a worker."""
+    return {"worker": handle.name} if handle.node is None else {"worker": handle.name, "node": handle.node}
 
 
 def _group_consecutive(indexes: Sequence[int], values: list[Any]) -> list[tuple[int, list[Any]]]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gristmill.engine.events import EventLog
     from gristmill.engine.failure import Failure
     from gristmill.engine.failures import Probe
-    from gristmill.engine.observer import Observer
+    from gristmill.engine.observer import Observer, RunWatch
     from gristmill.engine.parallel_run import ParallelRun
     from gristmill.engine.pinning import Pin
     from gristmill.engine.worker_pool import WorkerPool
@@ -61,6 +61,7 @@ def run_tasks(
     stopwatch: Stopwatch | None = None,
     pool: WorkerPool | None = None,
     runs_user_code: bool = True,
+    watch: RunWatch | None = None,
 ) -> Iterator[tuple[Task, Any]]:
     """Run `function(task, context)` on every task; yield `(task, result)` as tasks finish.
 
@@ -77,7 +78,8 @@ def run_tasks(
     `tasks` gives `NOT_READY`, and is asked again when more results were yielded.
 
     Workers are borrowed from `pool`, if it has this backend; `pin` is then the pool's. Unless `runs_user_code`, the job
-    leaves its workers as it found them: they may have run other jobs before, and run others afterwards.
+    leaves its workers as it found them: they may have run other jobs before, and run others afterwards. `watch`
+    looks at the job every few seconds.
 
     >>> def count_letters(task, context):
     ...     context.count(bytes=len(task.payload))
@@ -102,7 +104,7 @@ def run_tasks(
     )
     total = find_length(tasks)
     display = choose_display(progress=progress, monitor=monitor)
-    observer = Observer(desc, total, display, events, num_bytes=num_bytes)
+    observer = Observer(desc, total, display, events, num_bytes=num_bytes, watch=watch)
     in_flight = _TasksInFlight(tasks)
     job = Job(function, setup, takes_context=True, runs_user_code=runs_user_code)
     run = ParallelRun(job, in_flight, options, observer, total=total, on_poison=on_poison, pool=pool)

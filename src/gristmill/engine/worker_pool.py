@@ -84,7 +84,9 @@ class WorkerPool:
             self.wait(0.0)  # some may have died since the last job
         return self
 
-    def take_worker(self, spec: WorkerSpec, *, is_new: bool = False) -> tuple[WorkerHandle, bool]:
+    def take_worker(
+        self, spec: WorkerSpec, *, is_new: bool = False, avoid_node: str | None = None
+    ) -> tuple[WorkerHandle, bool]:
         """Take a spare worker, or start one if there is none or it must be new. Returns it and whether it is new."""
         if is_new:
             handle = None
@@ -96,7 +98,7 @@ class WorkerPool:
             handle = next(reversed(self._spares), None)
         is_started = handle is None
         if handle is None:
-            handle = self._start()
+            handle = self._start(avoid_node)
         else:
             del self._spares[handle]
         handle.assign(spec)
@@ -155,10 +157,11 @@ class WorkerPool:
             self._opened = self._open_backend()
         return self._opened
 
-    def _start(self) -> WorkerHandle:
+    def _start(self, avoid_node: str | None = None) -> WorkerHandle:
         # The lowest free number, not a running one: a replaced worker gets the place of the one that died.
         slot = self._free_slots[0] if self._free_slots else len(self._slots)
-        handle = self._open().start(self._places[slot % len(self._places)] if self._places else None)
+        place = self._places[slot % len(self._places)] if self._places else None
+        handle = self._open().start(place, avoid_node=avoid_node)
         if self._free_slots:
             heapq.heappop(self._free_slots)
         self._slots[handle] = slot

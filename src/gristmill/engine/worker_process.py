@@ -15,9 +15,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gristmill.engine.backend import Counts, Died, Ready, Results, SetupFailed, Undecodable
+from gristmill.engine.backend import Died
+from gristmill.engine.received_events import decode_event
 from gristmill.engine.worker import wire
-from gristmill.engine.worker.captured_error import CapturedError
 from gristmill.engine.worker.recorder import Recorder, create_recording
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ _SOCKET_BYTES = 1 << 20
 
 class WorkerProcess:
     """A child process and the parent's ends of everything that connects to it. A `WorkerHandle` for the scheduler."""
+
+    node = None
 
     def __init__(self, place: Place | None, unsent: set[WorkerProcess]) -> None:
         """Start a process. It is in `unsent` while it has been sent more than its socket takes."""
@@ -159,30 +161,10 @@ class WorkerProcess:
                     self._num_loading -= 1
                     if self._num_loading:  # of a job that has ended before
                         continue
-                events.append(self._decode_event(frame))
+                events.append(decode_event(self, frame))
         except (EOFError, ConnectionResetError):
             return events, True
         return events, False
-
-    def _decode_event(self, frame: wire.Frame) -> Event:
-        if frame.kind == wire.READY:
-            return Ready(self)
-        try:
-            payload = frame.load()
-        except KeyboardInterrupt:
-            raise
-        except BaseException as raised:  # whatever the results' own code raises, sys.exit() included
-            error = CapturedError(raised, "unpicklable", about="what the worker sent cannot be unpickled")
-            if frame.kind == wire.SETUP_FAILED:
-                return SetupFailed(self, error)
-            return Undecodable(self, frame.chunk, error, frame.last)
-        if frame.kind == wire.RESULTS:
-            return Results(self, frame.chunk, payload, frame.last, frame.nbytes)
-        if frame.kind == wire.COUNTS:
-            return Counts(self, payload)
-        if frame.kind == wire.SETUP_FAILED:
-            return SetupFailed(self, payload)
-        return Undecodable(self, frame.chunk, payload, frame.last)
 
     def reap(self) -> Died:
         """Reap the process, end what it left running, and return how it ended."""

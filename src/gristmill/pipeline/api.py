@@ -57,6 +57,9 @@ def run(
     events: EventLog | str | os.PathLike[str] | None = None,
     take_over: bool = False,
     allow_endpoints: Sequence[str] = (),
+    ray_address: str | None = None,
+    stall_timeout: float = 900.0,
+    stop_on_stall: bool = False,
     debug: bool = False,
 ) -> RunResult:
     """Run a recipe: plan, run the stages, check the books, publish the dataset. The same call resumes a stopped run.
@@ -67,7 +70,8 @@ def run(
         recipe: The result of `load_recipe`, or a `Recipe` made in Python.
         workers: Number of workers; "auto": as many as this machine allows.
         backend: "processes", "threads", "serial" (in this process, for debugging), or "auto": in this process if the
-            input is at most 8 MiB of local JSONL or text and all steps are built in, else processes.
+            input is at most 8 MiB of local JSONL or text and all steps are built in, else processes. "ray": on the
+            nodes of a Ray cluster, which must see the inputs and the output under the same paths.
         timeout: Seconds for one cell, about 4 MiB of input. A record that takes longer is quarantined.
         pin: "cores" (or True): each worker has a CPU of its own; "numa": each has the CPUs and, if the system lets a
             process choose, the memory of one NUMA node. Needs Linux.
@@ -80,6 +84,10 @@ def run(
         events: A file for events as JSON lines, or an `EventLog`.
         take_over: Write to a shared output at once, though a run on another machine may still be using it.
         allow_endpoints: Hosts that the recipe's `storage_options` may name though the connection is not encrypted.
+        ray_address: With the backend "ray": the address of the cluster. Without one it is that of `RAY_ADDRESS`, the
+            cluster that runs on this machine, or a new one.
+        stall_timeout: Seconds without progress after which the run says which tasks it waits for, and where they are.
+        stop_on_stall: Stop then. The same call resumes.
         debug: Run in this process on the first 100 records of each source (or `limit`), print up to three records
             after each step, and raise the first exception of a function as it is. Writes to a temporary folder, never
             to the output. Other settings are ignored.
@@ -105,6 +113,9 @@ def run(
         events=events if events is None or isinstance(events, EventLog) else EventLog(events),
         take_over=take_over,
         allow_endpoints=allow_endpoints,
+        ray_address=ray_address,
+        stall_timeout=stall_timeout,
+        stop_on_stall=stop_on_stall,
     )
     return run_recipe(_check_recipe(recipe), options, limit=limit)
 

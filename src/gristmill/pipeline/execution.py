@@ -23,9 +23,11 @@ from gristmill.pipeline.planning.used_plugins import record_plugins
 from gristmill.pipeline.publishing import journal, publish
 from gristmill.pipeline.publishing.publish import FinishedSource
 from gristmill.pipeline.stages.input_units import InputUnits
+from gristmill.pipeline.stages.node_check import write_node_check
 from gristmill.pipeline.stages.outputs.unit_output import StoredStreams, choose_final_output
 from gristmill.pipeline.stages.pack_leftovers import pack_leftovers
 from gristmill.pipeline.stages.receipt_storage import open_receipts
+from gristmill.pipeline.stages.run_status import ProgressWatch
 from gristmill.pipeline.stages.runner import StageResults, StageRunner
 from gristmill.pipeline.stages.stage_context import SourceStage, StageContext
 from gristmill.pipeline.stages.unit_task_run import STORE_COUNT
@@ -96,7 +98,11 @@ class Execution:
             record_plugins(plan.output, plan.plugins, run_id)
         self._receipts = open_receipts(plan.output / work_folder.RECEIPTS, run_id, held.check)
         self._finished_receipts = open_receipts(plan.output / work_folder.UNIT_RECEIPTS, run_id, held.check)
-        self._runner = StageRunner(plan, options, self._receipts, self._finished_receipts, pool)
+        watch = ProgressWatch(
+            plan.output, run_id, options.backend, stall_timeout=options.stall_timeout, stops=options.stop_on_stall
+        )
+        self._runner = StageRunner(plan, options, self._receipts, self._finished_receipts, pool, watch)
+        self._node_check = write_node_check(plan.output, plan.sources, run_id) if options.backend == "ray" else None
         self._deduplicated: list[Deduplicated] = []
         self._decontaminated: list[Decontaminated] = []
 
@@ -210,6 +216,7 @@ class Execution:
             recipe.keep_dropped,
             self._options.watch,
             needed_content=self._find_needed_content(sources),
+            node_check=self._node_check,
         )
 
     def _open_scores(self, source: _SourceProgress) -> StageScores | None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from gristmill.core.books import Account
     from gristmill.core.recipe import Recipe
+    from gristmill.engine.backends.ray import RaySettings
     from gristmill.engine.worker_pool import WorkerPool
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.shards.dataset import Dataset
@@ -112,6 +113,9 @@ def run_recipe(
         debug=options.watch is not None,
         allowed_endpoints=options.allow_endpoints,
     )
+    settings = _connect_to_cluster(options) if options.backend == "ray" else None
+    if settings is not None:
+        started_pool = make_pool("ray", keeps_workers=True, settings=settings)
     with started_pool or make_pool("processes", pin=options.pin, keeps_workers=True) as pool:
         # The workers start in the environment of this moment. A generator of records may change it.
         reads_python = has_python_records(recipe)
@@ -127,6 +131,9 @@ def run_recipe(
             return RunResult(_find_read_only(plan, options), plan.output, was_up_to_date=True)
         try:
             with lock_output(plan.output, take_over=options.take_over) as held:
+                if settings is not None:
+                    settings.worker_bytes = plan.outline().memory.worker_bytes
+                    settings.job_folder = plan.output / work_folder.work_path("")
                 if not reads_python:
                     return _run_locked(plan, options, held, pool)
                 # The first plan sees only a sample of the records, so that mistakes show before a generator is used up.
@@ -137,11 +144,20 @@ def run_recipe(
             clear_engine_cache()  # a tokenizer that this process has used takes up to 200 MiB
 
 
+def _connect_to_cluster(options: RunOptions) -> RaySettings:
+    """Connect to the cluster before anything is planned: what is wrong with it should be known at once."""
+    from gristmill.engine.backends.ray import RaySettings  # noqa: PLC0415
+    from gristmill.engine.ray_workers.cluster import connect  # noqa: PLC0415
+
+    connect(options.ray_address)
+    return RaySettings(address=options.ray_address)
+
+
 def _start_workers(
     pool: WorkerPool, options: RunOptions, placement: Placement, output: Location, num_bytes: int
 ) -> None:
     """Start workers while the plan is made, unless the run stays in this process or is probably up to date."""
-    if placement.backend != pool.backend:
+    if placement.backend != pool.backend or placement.backend == "ray":  # Ray must know how large a worker is
         return
     if not (options.update or options.overwrite) and (output / MANIFEST).exists():
         return

@@ -24,6 +24,7 @@ class ProcessBackend:
     """Runs chunks in processes of their own, which can be killed."""
 
     can_kill = True
+    is_local = True
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -33,7 +34,7 @@ class ProcessBackend:
         self._watched_for_room: set[WorkerProcess] = set()
         """Workers whose sockets the selector also watches for room to write."""
 
-    def start(self, place: Place | None) -> WorkerProcess:
+    def start(self, place: Place | None, *, avoid_node: str | None = None) -> WorkerProcess:  # noqa: ARG002
         """Start a process, which waits for a job."""
         worker = WorkerProcess(place, self._unsent)
         self._workers[worker] = None

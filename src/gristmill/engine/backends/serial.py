@@ -21,6 +21,7 @@ class SerialWorker:
 
     name = "caller"
     pid = None
+    node = None
 
     def __init__(self, events: list[Event]) -> None:
         self._events = events
@@ -74,12 +75,13 @@ class SerialBackend:
     """Runs chunks in the calling thread, one in each `wait`."""
 
     can_kill = False
+    is_local = True
 
     def __init__(self) -> None:
         self._events: list[Event] = []
         self._workers: list[SerialWorker] = []
 
-    def start(self, place: Place | None) -> SerialWorker:  # noqa: ARG002  (the caller is not pinned)
+    def start(self, place: Place | None, *, avoid_node: str | None = None) -> SerialWorker:  # noqa: ARG002
         worker = SerialWorker(self._events)
         self._workers.append(worker)
         return worker

@@ -30,6 +30,7 @@ class ThreadWorker:
     """One thread that runs chunks from its own queue."""
 
     pid = None
+    node = None
 
     def __init__(self, name: str, events: queue.SimpleQueue[Event]) -> None:
         self.name = name
@@ -104,12 +105,13 @@ class ThreadBackend:
     """Runs chunks in threads, which cannot be killed."""
 
     can_kill = False
+    is_local = True
 
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._workers: list[ThreadWorker] = []
 
-    def start(self, place: Place | None) -> ThreadWorker:  # noqa: ARG002  (threads are not pinned)
+    def start(self, place: Place | None, *, avoid_node: str | None = None) -> ThreadWorker:  # noqa: ARG002
         worker = ThreadWorker(f"thread {len(self._workers)}", self._events)
         self._workers.append(worker)
         return worker

@@ -24,6 +24,8 @@ _TIME = struct.Struct("@d")
 _ITEM_AND_POSITION = struct.Struct("@qq")
 _POSITION = struct.Struct("@qd")
 _NEVER = float("inf")
+EMPTY_NOTE = _NOTE.pack(_NEVER, -1, -1, _NEVER)
+"""The first bytes of a recording in which nothing is noted."""
 
 Note = tuple[float, int, int]
 """The start of the item, its number, and the position inside it."""
@@ -83,7 +85,7 @@ def create_recording() -> int:
         with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())
     # Written, not just sized: a store to a hole on a full disk would be SIGBUS.
-    os.write(fd, _NOTE.pack(_NEVER, -1, -1, _NEVER).ljust(SIZE, b"\0"))
+    os.write(fd, EMPTY_NOTE.ljust(SIZE, b"\0"))
     # faulthandler writes at the file's position.
     os.lseek(fd, _NOTE.size, os.SEEK_SET)
     return fd

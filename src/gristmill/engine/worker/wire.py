@@ -15,7 +15,7 @@ from gristmill.engine.worker import pickling
 
 TYPE_CHECKING = False  # a worker does without the typing module
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
     from gristmill.engine.worker.pickling import Buffer
@@ -63,6 +63,22 @@ def pack(kind: int, payload: object = None, *, last: bool = True, chunk: int = -
     sizes = [buffer.nbytes for buffer in buffers]
     header = _HEADER.pack(kind, last, len(sizes), chunk, num_items, sum(len(segment) for segment in body))
     return [header, struct.pack(f"={len(sizes)}Q", *sizes), *body, *buffers]
+
+
+def unpack(message: bytes) -> Iterator[Frame]:
+    """Return the frames of a message that holds whole ones, one after another."""
+    view = memoryview(message)
+    while view:
+        kind, last, num_buffers, chunk, num_items, body_bytes = _HEADER.unpack_from(view)
+        view = view[_HEADER.size :]
+        sizes = struct.unpack_from(f"={num_buffers}Q", view)
+        view = view[8 * num_buffers :]
+        body, view = view[:body_bytes], view[body_bytes:]
+        buffers: list[Buffer] = []
+        for size in sizes:
+            buffers.append(bytearray(view[:size]))  # arrays must be writable, as on any other way
+            view = view[size:]
+        yield Frame(kind, last=last, chunk=chunk, num_items=num_items, body=body, buffers=buffers)
 
 
 class Sender:

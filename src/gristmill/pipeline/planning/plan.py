@@ -265,7 +265,7 @@ def make_plan(
     check_sources(sources, pack, write)
     if pack is not None and is_masked(sources[0].output_schema):
         pack = pack.to_chat_form()
-    if placement.backend == "processes":
+    if placement.backend in ("processes", "ray"):
         clear_engine_cache()  # the workers load their own
     check_writable(output)
     packages = find_used_plugins(recipe, sources)

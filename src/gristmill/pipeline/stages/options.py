@@ -32,6 +32,12 @@ class RunOptions:
     monitor: bool = False
     pin: bool | Pin = "none"
     """Where workers may run: anywhere, on one CPU each, or on the CPUs and in the memory of one NUMA node each."""
+    ray_address: str | None = None
+    """The address of a Ray cluster; None: the one that is running, or else a new one on this machine."""
+    stall_timeout: float = 900.0
+    """Seconds without progress after which a run says what it is waiting for."""
+    stop_on_stall: bool = False
+    """Whether a run without progress stops then."""
     retries: int = 2
     """How often a task that raised is run again."""
     take_over: bool = False
@@ -45,6 +51,10 @@ class RunOptions:
     def __post_init__(self) -> None:
         """Raise what the engine would raise, before any planning."""
         Options(workers=self.workers, backend=self.backend, timeout=self.timeout, pin=self.pin)
+        if not self.stall_timeout > 0:
+            raise UsageError(f"stall_timeout must be a positive number of seconds, not {self.stall_timeout!r}")
+        if self.ray_address is not None and self.backend != "ray":
+            raise UsageError("an address of a Ray cluster needs the backend ray", help='add backend="ray"')
         if self.update and self.overwrite:
             raise UsageError(
                 "update and overwrite exclude each other",

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.pipeline.stages.options import RunOptions
     from gristmill.pipeline.stages.receipts import Receipts
+    from gristmill.pipeline.stages.run_status import ProgressWatch
     from gristmill.pipeline.stages.stage_context import StageContext
     from gristmill.pipeline.stages.unit_tasks import StageUnit
     from gristmill.storage.locations import Location
@@ -51,12 +52,19 @@ class StageRunner:
     """Runs tasks, and keeps the receipts of one output folder."""
 
     def __init__(
-        self, plan: Plan, options: RunOptions, receipts: Receipts, finished: Receipts, pool: WorkerPool | None = None
+        self,
+        plan: Plan,
+        options: RunOptions,
+        receipts: Receipts,
+        finished: Receipts,
+        pool: WorkerPool | None = None,
+        watch: ProgressWatch | None = None,
     ) -> None:
         self._plan = plan
         self._options = options
         self._pool = pool
         self._receipts = receipts
+        self._watch = watch
         self._finished = finished
         """Receipts of the dataset that is being updated, whose files are reused where they are still valid."""
         self.stopwatch = Stopwatch()
@@ -175,6 +183,7 @@ class StageRunner:
             stopwatch=self.stopwatch,
             events=options.events,
             pool=self._pool,
+            watch=self._watch,
             runs_user_code=bool(self._plan.plugins) or not is_built_in or context.runs_user_code,
         )
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from gristmill.core.recipe import runs_user_code
 from gristmill.core.step import link_counting_kernels
 from gristmill.engine.worker import nesting
+from gristmill.pipeline.stages.node_check import check_node
 from gristmill.runtime.loaded_content import forget_content
 from gristmill.runtime.pandas_free import block_pandas_import
 from gristmill.storage.stores.options import choose_options, list_chosen_options
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from gristmill.core.records import QuarantinedRecord, StepResult
     from gristmill.core.step import LocalStep, StepKernel
+    from gristmill.pipeline.stages.node_check import NodeCheck
     from gristmill.pipeline.stages.outputs.unit_output import UnitOutput
     from gristmill.shards.score_file import ScoreLayout
     from gristmill.steps.read import Read
@@ -80,6 +82,8 @@ class StageContext:
     """How the buckets of the recipe are reached."""
     needed_content: frozenset[str] = frozenset()
     """What workers keep loaded when this stage begins: the content that its steps or those of later stages load."""
+    node_check: NodeCheck | None = None
+    """What a worker on another machine must see there."""
 
     @property
     def runs_user_code(self) -> bool:
@@ -120,6 +124,8 @@ def set_up_worker(stage: StageContext, *, loads: bool) -> StageContext | LoadedC
     """Prepare a worker for its first task; `loads` if it will run the steps."""
     for bucket, options in stage.storage.items():
         choose_options(bucket, options)
+    if stage.node_check is not None and nesting.is_worker_process():
+        check_node(stage.node_check)
     if nesting.is_worker_process():
         logging.getLogger("gristmill.kernels").setLevel(logging.ERROR)  # the parent has logged all of it
         forget_content(needed=stage.needed_content)

@@ -46,7 +46,11 @@ class Placement:
     """Whether the run stays in this process because it is small, not because that was asked for."""
 
     def __str__(self) -> str:
-        places = {"processes": "in worker processes", "threads": "in threads of this process"}
+        places = {
+            "processes": "in worker processes",
+            "threads": "in threads of this process",
+            "ray": "on a Ray cluster",
+        }
         return f"{places.get(self.backend, 'in this process')}, because {self.reason}"
 
 

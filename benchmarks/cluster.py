@@ -1,0 +1,159 @@
+"""The scheduler at the size of a cluster, and Ray beside processes.
+
+    python -m benchmarks.cluster simulate --workers 10000 --tasks 1000000
+    python -m benchmarks.cluster ray --megabytes 64
+
+`simulate` has no data and no Ray: workers are objects that answer at once, so what remains is the scheduler's own
+processor time and memory. `ray` tokenizes and packs the same texts with two workers of each kind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import tempfile
+import time
+from collections import deque
+from pathlib import Path
+
+from gristmill.engine.backend import Died, Ready, Results
+from gristmill.engine.observer import Observer
+from gristmill.engine.scheduler import Policy, Scheduler
+from gristmill.engine.tasks import Task
+from gristmill.engine.worker.chunk import ChunkResults
+from gristmill.engine.worker.job import Job
+from gristmill.engine.worker_pool import WorkerPool
+
+_EVENTS_IN_A_TURN = 64
+
+
+class SimulatedWorker:
+    """A worker that answers at once."""
+
+    pid = None
+    node = None
+
+    def __init__(self, number: int, events: deque) -> None:
+        self.name = f"simulated {number}"
+        self._events = events
+
+    def assign(self, spec) -> None:
+        if spec is not None:
+            self._events.append(Ready(self))
+
+    def send(self, chunk) -> int:
+        results = ChunkResults()
+        results.values = [None] * len(chunk.items)
+        self._events.append(Results(self, chunk.number, results, last=True, num_bytes=100))
+        return 100
+
+    def current(self) -> None:
+        return None
+
+    def num_bytes_received(self) -> int:
+        return 0
+
+    def stop(self) -> None:
+        self._events.append(Died(self, "stopped"))
+
+    kill = stop
+
+
+class SimulatedBackend:
+    """Returns a few events a turn, as a cluster does whose workers end one after another."""
+
+    can_kill = True
+    is_local = False
+
+    def __init__(self) -> None:
+        self._events: deque = deque()
+        self._num_workers = 0
+
+    def start(self, place, *, avoid_node=None) -> SimulatedWorker:
+        self._num_workers += 1
+        return SimulatedWorker(self._num_workers, self._events)
+
+    def wait(self, timeout) -> list:
+        return [self._events.popleft() for _ in range(min(_EVENTS_IN_A_TURN, len(self._events)))]
+
+    def close(self, *, at_once: bool) -> None:
+        self._events.clear()
+
+
+def simulate(num_workers: int, num_tasks: int) -> dict[str, float]:
+    """Run tasks that do nothing; return milliseconds of processor time a task, seconds to start, and memory."""
+    tasks = (Task(f"unit-{number:08d}", (number, number + 1)) for number in range(num_tasks))
+    scheduler = Scheduler(
+        WorkerPool("simulated", SimulatedBackend),
+        Job(print, takes_context=True),
+        tasks,
+        Policy(workers=num_workers, chunk_size=1, timeout=600.0, retries=2),
+        Observer("simulation", num_tasks, None, None),
+        total=num_tasks,
+    )
+    before = time.process_time()
+    outcomes = scheduler.outcomes()
+    next(outcomes)
+    started = time.process_time()
+    num_done = 1 + sum(1 for _ in outcomes)
+    seconds = time.process_time() - before
+    assert num_done == num_tasks, (num_done, num_tasks)
+    return {
+        "workers": num_workers,
+        "tasks": num_tasks,
+        "milliseconds_a_task": 1000 * seconds / num_tasks,
+        "seconds_to_first_result": started - before,
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+
+
+def compare_with_processes(num_megabytes: int, tokenizer: str) -> dict[str, float]:
+    """Tokenize and pack the same texts with two workers of each kind; return seconds of work after the start."""
+    import gristmill as gm
+    from gristmill import Recipe, steps
+
+    seconds = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        _write_texts(folder / "in.jsonl", num_megabytes << 20)
+        for backend in ("processes", "ray", "processes", "ray"):
+            output = folder / f"{backend}-{len(seconds)}-{time.monotonic_ns()}"
+            recipe = Recipe(
+                sources={"web": steps.Read(read=str(folder / "in.jsonl"))},
+                steps=[steps.Tokenize(tokenizer=tokenizer), steps.Pack(row_length=2048)],
+                output=str(output),
+            )
+            result = gm.run(recipe, backend=backend, workers=2, progress=False)
+            seconds[backend] = min(result.work_seconds, seconds.get(backend, float("inf")))
+    return {**seconds, "ratio": seconds["processes"] / seconds["ray"]}
+
+
+def _write_texts(path: Path, num_bytes: int) -> None:
+    import random
+
+    rng = random.Random(5)
+    words = ["".join(rng.choices("etaoinshrdlu", k=rng.randint(2, 9))) for _ in range(20_000)]
+    with path.open("w") as file:
+        while file.tell() < num_bytes:
+            file.write(json.dumps({"text": " ".join(rng.choices(words, k=400))}) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    simulation = commands.add_parser("simulate")
+    simulation.add_argument("--workers", type=int, default=10_000)
+    simulation.add_argument("--tasks", type=int, default=1_000_000)
+    comparison = commands.add_parser("ray")
+    comparison.add_argument("--megabytes", type=int, default=64)
+    comparison.add_argument("--tokenizer", required=True, help="a folder with a tokenizer.json")
+    arguments = parser.parse_args()
+    if arguments.command == "simulate":
+        print(json.dumps(simulate(arguments.workers, arguments.tasks), indent=2))
+    else:
+        print(json.dumps(compare_with_processes(arguments.megabytes, arguments.tokenizer), indent=2))
+
+
+if __name__ == "__main__":
+    main()

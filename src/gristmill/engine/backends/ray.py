@@ -1,0 +1,223 @@
+"""Workers on a Ray cluster: long-lived actors, one for each slot. Ray places them and carries bytes, no more.
+
+Answers arrive in a thread of Ray's and are put into one queue, from which `wait` takes them: a turn costs the same for
+any number of workers. One agent on each node tells what its workers do and how they died (`NodeAgent`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import itertools
+import json
+import queue
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from gristmill.core.errors import ClusterError
+from gristmill.engine.backend import Died
+from gristmill.engine.ray_workers import cluster
+from gristmill.engine.ray_workers.actor_worker import JobFile
+from gristmill.engine.ray_workers.ray_worker import Actor, RayWorker
+from gristmill.engine.worker_process import LEAVE_SECONDS, ONE_THREAD, STEADY_HEAP
+from gristmill.storage.commit import PendingFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from gristmill.engine.backend import Event, WorkerSpec
+    from gristmill.engine.worker.binding import Place
+    from gristmill.storage.locations import Location
+
+_SCHEDULE_SECONDS = 60.0
+"""How long a job without any worker waits for the first one to be placed."""
+_MAX_POLLS_PER_SECOND = 200
+_POLL_SECONDS = 0.5
+_MAX_MESSAGE_BYTES = 64 * 1024
+"""Jobs above this go through the work folder: Ray would put them into its object store."""
+_MORE_MEMORY = 1.5
+
+
+@dataclass(slots=True, kw_only=True)
+class RaySettings:
+    """The settings of a run on a cluster. They may change until its first worker is started."""
+
+    address: str | None = None
+    worker_bytes: int = 0
+    """The memory that Ray sets aside for each worker; 0: none."""
+    job_folder: Location | None = None
+    """A folder that all nodes reach, for jobs that are too large for messages."""
+
+
+class RayBackend:
+    """Runs chunks in actors of a Ray cluster."""
+
+    can_kill = True
+    is_local = False
+
+    def __init__(self, settings: RaySettings | None = None) -> None:
+        self._settings = settings or RaySettings()
+        cluster.connect(self._settings.address)
+        self._worker_bytes = self._settings.worker_bytes
+        self._numbers = itertools.count(1)
+        self._workers: dict[RayWorker, None] = {}
+        self._agents: dict[str, Actor] = {}
+        self._answers: queue.SimpleQueue[tuple[Callable[[Future[bytes]], list[Event]], Future[bytes]]] = (
+            queue.SimpleQueue()
+        )
+        self._events: list[Event] = []
+        self._later: list[tuple[float, int, Callable[[], object]]] = []
+        """A heap of `(due time, number, call)`."""
+        self._next_poll = monotonic()
+        self._job: tuple[WorkerSpec, JobFile] | None = None
+        self._unplaced_since = monotonic()
+        self._memory_kills: dict[str, int] = {}
+
+    def start(self, place: Place | None, *, avoid_node: str | None = None) -> RayWorker:  # noqa: ARG002  (not pinned)
+        """Start an actor, spread over the nodes. One that must avoid a node gets another one, if there is any."""
+        node = next((node for node in cluster.list_nodes() if node != avoid_node), None) if avoid_node else None
+        reference = cluster.start_actor(
+            num_cpus=1,
+            num_bytes=self._worker_bytes,
+            environment={**STEADY_HEAP, **ONE_THREAD},
+            node=node,
+            is_bound=False,
+        )
+        if not any(worker.is_placed for worker in self._workers):
+            self._unplaced_since = monotonic()
+        actor = Actor(self, reference, "gristmill.engine.ray_workers.actor_worker:ActorWorker")
+        worker = RayWorker(self, next(self._numbers), actor, self._find_agent)
+        self._workers[worker] = None
+        return worker
+
+    def wait(self, timeout: float | None) -> list[Event]:
+        """Wait for answers. Looks after timers, agents and workers that are not placed in between."""
+        self._run_due_calls()
+        self._poll_agents()
+        if not self._events:
+            self._take_answers(self._seconds_to_wait(timeout))
+        self._run_due_calls()
+        events, self._events = self._events, []
+        for event in events:
+            if isinstance(event, Died):
+                self._forget(event)
+        if not events:
+            self._check_placement()
+        return events
+
+    def close(self, *, at_once: bool) -> None:
+        """Kill all actors, or stop them and kill those that have not ended after two seconds."""
+        for worker in list(self._workers):
+            worker.kill() if at_once else worker.stop()
+        deadline = monotonic() + LEAVE_SECONDS
+        while self._workers and (seconds_left := deadline - monotonic()) > 0:
+            self.wait(seconds_left)
+        for worker in list(self._workers):
+            worker.kill()
+        for agent in self._agents.values():
+            cluster.kill_actor(agent.reference)
+        self._workers.clear()
+        self._agents.clear()
+
+    def submit(self, reference: Any, on_answer: Callable[[Future[bytes]], list[Event]]) -> None:
+        """Have a call's answer handled by `wait`."""
+        reference.future().add_done_callback(lambda answer: self._answers.put((on_answer, answer)))
+
+    def call_later(self, seconds: float, call: Callable[[], object]) -> None:
+        """Have `wait` call something later."""
+        heapq.heappush(self._later, (monotonic() + seconds, next(self._numbers), call))
+
+    def add_event(self, event: Event) -> None:
+        """Have an event returned by `wait`."""
+        self._events.append(event)
+
+    def find_job(self, spec: WorkerSpec) -> bytes | JobFile:
+        """Return a job as workers get it: itself, or the name of a file that holds it."""
+        pickled = spec.pickled_job
+        folder = self._settings.job_folder
+        if len(pickled) <= _MAX_MESSAGE_BYTES or folder is None:
+            return pickled
+        if self._job is None or self._job[0] is not spec:
+            sha256 = hashlib.sha256(pickled).hexdigest()
+            with PendingFile(folder / f"job-{sha256[:16]}", "jobs") as file:
+                file.write(pickled)
+                file.commit(sync=False)
+            self._job = (spec, JobFile(folder / f"job-{sha256[:16]}", sha256))
+        return self._job[1]
+
+    def _find_agent(self, worker: RayWorker) -> Actor:
+        assert worker.node is not None
+        agent = self._agents.get(worker.node)
+        if agent is None:
+            reference = cluster.start_actor(num_cpus=0, num_bytes=0, environment={}, node=worker.node, is_bound=True)
+            agent = Actor(self, reference, "gristmill.engine.ray_workers.actor_worker:NodeAgent")
+            agent.describe(lambda answer: [])  # noqa: ARG005  (it runs on a node that a worker has described)
+            self._agents[worker.node] = agent
+        return agent
+
+    def _take_answers(self, timeout: float) -> None:
+        try:
+            on_answer, answer = self._answers.get(timeout=timeout)
+            while True:
+                self._events += on_answer(answer)
+                on_answer, answer = self._answers.get_nowait()
+        except queue.Empty:
+            return
+
+    def _seconds_to_wait(self, timeout: float | None) -> float:
+        seconds = _POLL_SECONDS if timeout is None else min(timeout, _POLL_SECONDS)
+        return max(0.0, min(seconds, self._later[0][0] - monotonic()) if self._later else seconds)
+
+    def _run_due_calls(self) -> None:
+        while self._later and self._later[0][0] <= monotonic():
+            heapq.heappop(self._later)[2]()
+
+    def _poll_agents(self) -> None:
+        """Ask agents what those workers do whose items have a timeout."""
+        if monotonic() < self._next_poll:
+            return
+        questions: dict[Actor, dict[int, RayWorker]] = {}
+        for worker in self._workers:
+            if (question := worker.agent_to_ask) is not None:
+                questions.setdefault(question[0], {})[question[1]] = worker
+        for agent, workers in questions.items():
+            request = {"verb": "look", "pids": list(workers)}
+            agent.call(json.dumps(request).encode(), _make_note_taker(workers))
+        self._next_poll = monotonic() + max(_POLL_SECONDS, len(questions) / _MAX_POLLS_PER_SECOND)
+
+    def _forget(self, event: Died) -> None:
+        worker = event.worker
+        assert isinstance(worker, RayWorker)
+        self._workers.pop(worker, None)
+        if event.is_blameless and worker.node is not None:
+            self._agents.pop(worker.node, None)
+        if event.out_of_memory and worker.node is not None:
+            # The first time the scheduler starts no other worker in its place. If that was not enough, each needs more.
+            self._memory_kills[worker.node] = self._memory_kills.get(worker.node, 0) + 1
+            if self._memory_kills[worker.node] > 1:
+                self._worker_bytes = int(self._worker_bytes * _MORE_MEMORY)
+
+    def _check_placement(self) -> None:
+        """Raise `ClusterError` if there are only workers that Ray has not placed for a minute."""
+        if not self._workers or any(worker.is_placed for worker in self._workers):
+            self._unplaced_since = monotonic()
+        elif monotonic() - self._unplaced_since > _SCHEDULE_SECONDS:
+            raise ClusterError(
+                f"no worker could be placed for {_SCHEDULE_SECONDS:g} s: "
+                f"{cluster.describe_demand(1, self._worker_bytes)}",
+                help="ray status shows what the cluster is busy with; the same command resumes",
+            )
+
+
+def _make_note_taker(workers: dict[int, RayWorker]) -> Callable[[Future[bytes]], list[Event]]:
+    nums_answers = {pid: worker.num_answers for pid, worker in workers.items()}
+
+    def take_notes(answer: Future[bytes]) -> list[Event]:
+        if answer.exception() is None:
+            for pid, note in json.loads(answer.result()).items():
+                workers[int(pid)].take_note(note, nums_answers[int(pid)])
+        return []
+
+    return take_notes

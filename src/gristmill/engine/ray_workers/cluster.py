@@ -1,0 +1,172 @@
+"""The cluster: how it is found or started, and how actors are made in it. The one door to Ray."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from gristmill.core.errors import ClusterError, UsageError
+from gristmill.engine.ray_workers import actor_shell
+from gristmill.engine.worker.recorder import EMPTY_NOTE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+COMPARED_PACKAGES = (
+    "ray",
+    "fastokens",
+    "jinja2",
+    "lz4",
+    "msgspec",
+    "numba",
+    "numpy",
+    "pyarrow",
+    "tokenizers",
+    "xxhash",
+    "zstandard",
+)
+"""Packages that must have the same version on every node: they shape bytes, or carry them."""
+_GRACE_HELP = "run the driver on the cluster: ray job submit --address http://HEAD:8265 -- gristmill run ..."
+
+
+def connect(address: str | None = None) -> None:
+    """Connect to the cluster at an address, to that of `RAY_ADDRESS`, or to a running one; else start one here.
+
+    A cluster that was running before is never shut down. One that is started here ends with this process.
+    """
+    ray = _import_ray()
+    for candidate in (address, os.environ.get("RAY_ADDRESS")):
+        if candidate is not None and candidate.startswith("ray://"):
+            raise UsageError(f"{candidate}: Ray Client ends its work when the connection breaks", help=_GRACE_HELP)
+    if ray.is_initialized():
+        return
+    is_main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM) if is_main else None
+    try:
+        # A dashboard, and whether Ray reports its use to its makers, matter only to a cluster that is started here.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        ray.init(address=address, include_dashboard=False, logging_level=logging.WARNING)
+    except ConnectionError as error:
+        raise ClusterError(
+            f"no Ray cluster answers at {address or os.environ.get('RAY_ADDRESS', 'the address found here')}: {error}",
+            help="ray status shows whether it runs; without an address a cluster is started on this machine",
+        ) from error
+    finally:
+        # Ray ends the process on SIGTERM without a chance to keep what is finished.
+        if is_main and handler is not None:
+            signal.signal(signal.SIGTERM, handler)
+
+
+def count_cpus() -> int:
+    """Count the CPUs of the cluster, at least one. Connects if nobody has."""
+    connect()
+    return max(1, int(_import_ray().cluster_resources().get("CPU", 0)))
+
+
+def list_nodes() -> dict[str, str]:
+    """List the nodes that are alive and have CPUs: their ids and addresses."""
+    nodes = _import_ray().nodes()
+    return {
+        node["NodeID"]: node["NodeManagerAddress"] for node in nodes if node["Alive"] and node["Resources"].get("CPU")
+    }
+
+
+def describe_demand(num_cpus: float, num_bytes: int) -> str:
+    """Describe what a worker needs and what the cluster has, for an error."""
+    ray = _import_ray()
+    total, free = ray.cluster_resources(), ray.available_resources()
+    needed = f"{num_cpus:g} CPU" + (f" and {num_bytes >> 20:,} MiB of memory" if num_bytes else "")
+    parts = [
+        f"{free.get('CPU', 0):g} of {total.get('CPU', 0):g} CPUs",
+        f"{int(free.get('memory', 0)) >> 20:,} of {int(total.get('memory', 0)) >> 20:,} MiB of memory",
+    ]
+    return f"a worker needs {needed}; free are {' and '.join(parts)}"
+
+
+def start_actor(
+    *, num_cpus: float, num_bytes: int, environment: Mapping[str, str], node: str | None, is_bound: bool
+) -> Any:
+    """Start an actor: anywhere, preferably on a node, or (bound) only there. Returns at once."""
+    ray = _import_ray()
+    strategies = importlib.import_module("ray.util.scheduling_strategies")
+    placed = strategies.NodeAffinitySchedulingStrategy(node, soft=not is_bound) if node is not None else "SPREAD"
+    return (
+        _make_actor_class()
+        .options(
+            num_cpus=num_cpus,
+            memory=num_bytes or None,
+            max_restarts=0,
+            max_task_retries=0,
+            max_concurrency=1,
+            scheduling_strategy=placed,
+            enable_task_events=False,
+            runtime_env=ray.runtime_env.RuntimeEnv(env_vars=dict(environment)),
+        )
+        .remote()
+    )
+
+
+def make_description_request(serves: str) -> bytes:
+    """Make the first message to an actor, which then answers with what is installed there."""
+    request = {
+        "serves": serves,
+        "path": [os.path.abspath(entry) for entry in sys.path],  # noqa: PTH100
+        "packages": COMPARED_PACKAGES,
+        "recording": EMPTY_NOTE.hex(),
+    }
+    return json.dumps(request).encode()
+
+
+@cache
+def describe_own_environment() -> dict[str, str]:
+    """Describe what is installed here, as actors do for their nodes."""
+    return actor_shell.describe_environment(COMPARED_PACKAGES)
+
+
+def check_environment(environment: Mapping[str, str], host: str) -> None:
+    """Raise `ClusterError` for a node on which something else is installed."""
+    own = describe_own_environment()
+    differences = [
+        f"{name} is {environment.get(name, 'unknown')} there and {version} here"
+        for name, version in own.items()
+        if environment.get(name) != version
+    ]
+    if differences:
+        raise ClusterError(
+            f"node {host} has another environment than the driver: {'; '.join(differences)}",
+            help="install the same on all nodes: one image, `uv run` with a lock file, or a runtime_env",
+        )
+
+
+def kill_actor(actor: Any) -> None:
+    """End an actor now, whatever it does."""
+    _import_ray().kill(actor, no_restart=True)
+
+
+@cache
+def list_errors() -> Any:
+    """Return Ray's module of exceptions."""
+    return importlib.import_module("ray.exceptions")
+
+
+@cache
+def _import_ray() -> Any:
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # actors without GPUs keep their environment
+    try:
+        return importlib.import_module("ray")
+    except ImportError as error:
+        raise UsageError('the backend "ray" needs Ray', help="pip install 'gristmill[ray]'") from error
+
+
+@cache
+def _make_actor_class() -> Any:
+    ray = _import_ray()
+    ray.cloudpickle.register_pickle_by_value(actor_shell)  # nodes may have another Gristmill, or none
+    return ray.remote(actor_shell.ActorShell)

@@ -1,0 +1,291 @@
+"""A worker on the cluster as the driver sees it: one actor, the calls on their way to it, and the agent of its node.
+
+describe ─▶ environment checked ─▶ watched by the agent ─▶ calls (job, chunks), in order ─▶ leave, kill or death
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import deque
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gristmill.core.errors import ClusterError
+from gristmill.engine.backend import Died, Ready, SetupFailed
+from gristmill.engine.ray_workers import cluster
+from gristmill.engine.received_events import decode_event
+from gristmill.engine.worker import wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from gristmill.engine.backend import Event, WorkerSpec
+    from gristmill.engine.ray_workers.actor_worker import JobFile
+    from gristmill.engine.worker.chunk import Chunk
+    from gristmill.engine.worker.pickling import Buffer
+    from gristmill.engine.worker.recorder import Note
+
+_UNAVAILABLE_SECONDS = 60.0
+"""How long an actor that cannot be reached is asked again before it counts as dead."""
+_ASK_AGAIN_SECONDS = 1.0
+_AUTOPSY_SECONDS = 20.0
+"""How long the agent of a node may take to say how a worker ended; then the node counts as lost."""
+
+
+class Owner(Protocol):
+    """The backend, as its actors see it."""
+
+    def submit(self, reference: Any, on_answer: Callable[[Future[bytes]], list[Event]]) -> None:
+        """Have a call's answer handled by `wait`."""
+
+    def call_later(self, seconds: float, call: Callable[[], object]) -> None:
+        """Have `wait` call something later."""
+
+    def add_event(self, event: Event) -> None:
+        """Have an event returned by `wait`."""
+
+    def find_job(self, spec: WorkerSpec) -> bytes | JobFile:
+        """Return a job as workers get it."""
+
+
+class Actor:
+    """An actor and its numbered calls. A call that was lost on the way is asked again under its number."""
+
+    def __init__(self, backend: Owner, reference: Any, serves: str) -> None:
+        self._backend = backend
+        self.reference = reference
+        self._num_calls = 0
+        self.description: dict[str, Any] = {}
+        self._serves = serves
+
+    def describe(self, on_answer: Callable[[Future[bytes]], list[Event]]) -> None:
+        """Ask what is installed there. `on_answer` is called inside of the backend's `wait`."""
+        request = cluster.make_description_request(self._serves)
+        self._backend.submit(self.reference.describe.remote(request), on_answer)
+
+    def read_description(self, answer: Future[bytes]) -> None:
+        """Keep the answer to `describe`. Raises `ClusterError` if something else is installed there."""
+        self.description = json.loads(answer.result())
+        cluster.check_environment(self.description["environment"], self.description["host"])
+
+    def call(self, message: bytes, on_answer: Callable[[Future[bytes]], list[Event]]) -> None:
+        """Send a message. An actor that cannot be reached is asked again for a minute."""
+        self._num_calls += 1
+        numbered = self._num_calls.to_bytes(8) + message
+        self._send(numbered, on_answer, monotonic() + _UNAVAILABLE_SECONDS)
+
+    def _send(self, numbered: bytes, on_answer: Callable[[Future[bytes]], list[Event]], give_up_at: float) -> None:
+        def examine(answer: Future[bytes]) -> list[Event]:
+            if isinstance(answer.exception(), cluster.list_errors().ActorUnavailableError) and monotonic() < give_up_at:
+                self._backend.call_later(_ASK_AGAIN_SECONDS, partial(self._send, numbered, on_answer, give_up_at))
+                return []
+            return on_answer(answer)
+
+        self._backend.submit(self.reference.call.remote(numbered), examine)
+
+
+class RayWorker:
+    """An actor as a worker: the handle for the scheduler."""
+
+    pid = None
+
+    def __init__(self, backend: Owner, number: int, actor: Actor, agent_of: Callable[[RayWorker], Actor]) -> None:
+        self._backend = backend
+        self._number = number
+        self._actor = actor
+        self._agent_of = agent_of
+        self._agent: Actor | None = None
+        self._unsent: deque[bytes] = deque()
+        """Messages that wait until the node was checked."""
+        self._is_watched = False
+        self._held: list[Event] = []
+        """Events that wait until the agent of the node watches the worker."""
+        self._num_pending = 0
+        self._num_loading = 0
+        """How many jobs it was given and has not set up yet. Only the last of them counts."""
+        self._has_timeout = False
+        self._note: Note | None = None
+        self._note_of_call = -1
+        self._num_answers = 0
+        self._is_stopping = False
+        self.has_ended = False
+        self.started = monotonic()
+        actor.describe(self._on_description)
+
+    @property
+    def name(self) -> str:
+        placed = self._actor.description
+        where = f" ({placed['host']}, process {placed['pid']})" if placed else ""
+        return f"actor {self._number}{where}"
+
+    @property
+    def node(self) -> str | None:
+        """The id of its node; None until it is placed."""
+        node: str | None = self._actor.description.get("node")
+        return node
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether it runs on some node."""
+        return bool(self._actor.description)
+
+    @property
+    def agent_to_ask(self) -> tuple[Actor, int] | None:
+        """The agent that can tell what the worker is doing, and the worker's process; None if nobody has to know."""
+        is_busy = self._num_pending > 0 and self._has_timeout and not self.has_ended
+        return (self._agent, self._actor.description["pid"]) if is_busy and self._agent is not None else None
+
+    def assign(self, spec: WorkerSpec | None) -> None:
+        if spec is None:
+            self._enqueue(wire.pack(wire.FORGET))
+            return
+        payload = None, sys.argv, None, spec.returns_unstarted, self._backend.find_job(spec)
+        self._num_loading += 1
+        self._has_timeout = spec.has_timeout
+        self._enqueue(wire.pack(wire.JOB, payload))
+
+    def send(self, chunk: Chunk) -> int:
+        segments = wire.pack(wire.CHUNK, (chunk.indexes, chunk.items), chunk=chunk.number, num_items=chunk.indexes[0])
+        return self._enqueue(segments)
+
+    def current(self) -> Note | None:
+        if self._note is None or self._note_of_call != self._num_answers:
+            return None
+        seconds, item, position = self._note
+        # As of the moment at which the agent looked: an old note must not make an item look late.
+        return (monotonic() - seconds, item, position) if item >= 0 else None
+
+    def take_note(self, note: Note, num_answers: int) -> None:
+        """Keep what the agent saw, with the number of answers at the time of the question."""
+        self._note, self._note_of_call = note, num_answers
+
+    @property
+    def num_answers(self) -> int:
+        return self._num_answers
+
+    def num_bytes_received(self) -> int:
+        return self._num_answers
+
+    def stop(self) -> None:
+        self._is_stopping = True
+        if not self.is_placed:
+            self.kill()
+        else:
+            self._backend.submit(self._actor.reference.leave.remote(), self._on_left)
+
+    def kill(self) -> None:
+        """End the actor now. Without a call under way nobody would tell of its end, so it is reported here."""
+        if self.has_ended:
+            return
+        cluster.kill_actor(self._actor.reference)
+        self._is_stopping = True
+        if not self._num_pending:
+            self._backend.add_event(self._end("was killed"))
+
+    def _enqueue(self, segments: list[Buffer]) -> int:
+        message = b"".join(segments)
+        if self._agent is not None:
+            self._call(message)
+        else:
+            self._unsent.append(message)
+        return len(message)
+
+    def _call(self, message: bytes) -> None:
+        self._num_pending += 1
+        self._actor.call(message, self._on_answer)
+
+    def _on_description(self, answer: Future[bytes]) -> list[Event]:
+        if self.has_ended:
+            return []
+        if answer.exception() is not None:
+            return self._on_error(answer.exception())
+        self._actor.read_description(answer)
+        self._agent = self._agent_of(self)
+        description = self._actor.description
+        request = {"verb": "watch", "pid": description["pid"], "recording": description["recording"]}
+        self._agent.call(json.dumps(request).encode(), self._on_watched)
+        while self._unsent:
+            self._call(self._unsent.popleft())
+        return []
+
+    def _on_watched(self, answer: Future[bytes]) -> list[Event]:  # noqa: ARG002  (without an agent it works, unwatched)
+        self._is_watched = True
+        # While it loads another job, the end of an earlier set-up means nothing.
+        held = [event for event in self._held if not (isinstance(event, Ready) and self._num_loading)]
+        self._held = []
+        return [] if self.has_ended else held
+
+    def _on_answer(self, answer: Future[bytes]) -> list[Event]:
+        if self.has_ended:
+            return []
+        if answer.exception() is not None:
+            return self._on_error(answer.exception())
+        self._num_pending -= 1
+        self._num_answers += 1
+        events: list[Event] = []
+        for frame in wire.unpack(answer.result()):
+            if frame.kind in (wire.READY, wire.SETUP_FAILED):
+                self._num_loading -= 1
+            if frame.kind == wire.READY and self._num_loading:  # of a job that has ended before
+                continue
+            events.append(decode_event(self, frame))
+        if any(isinstance(event, SetupFailed) for event in events):
+            cluster.kill_actor(self._actor.reference)
+            events.append(self._end("could not be set up"))
+        elif not self._is_watched:  # then it is given no item either
+            self._held, events = [*self._held, *events], []
+        return events
+
+    def _on_left(self, answer: Future[bytes]) -> list[Event]:  # noqa: ARG002  (it always ends with an error: an end)
+        return [] if self.has_ended else [self._end("was stopped")]
+
+    def _on_error(self, error: BaseException | None) -> list[Event]:
+        """Find out how the actor ended. Its node's agent knows; where that is gone too, the node was lost."""
+        if self._is_stopping:
+            return [self._end("was stopped")]
+        errors = cluster.list_errors()
+        if isinstance(error, errors.ActorUnschedulableError | errors.RuntimeEnvSetupError):
+            raise ClusterError(f"no worker can be started: {error}") from error
+        if isinstance(error, errors.RayTaskError):
+            raise ClusterError(f"{self.name} failed: {error}", help="this is an error of Gristmill") from error
+        text = str(error)
+        is_out_of_memory = isinstance(error, errors.OutOfMemoryError) or "memory monitor" in text
+        if getattr(error, "preempted", False) or "node died" in text.lower() or self._agent is None:
+            return [self._end("was lost with its node", is_blameless=True)]
+        self._is_stopping = True  # errors of its other calls say the same
+        lost = self._end_later(is_out_of_memory=is_out_of_memory)
+        request = {"verb": "end", "pid": self._actor.description["pid"]}
+        self._agent.call(json.dumps(request).encode(), lost)
+        self._backend.call_later(_AUTOPSY_SECONDS, self._give_up_on_agent)
+        return []
+
+    def _end_later(self, *, is_out_of_memory: bool) -> Callable[[Future[bytes]], list[Event]]:
+        def report(answer: Future[bytes]) -> list[Event]:
+            if self.has_ended:
+                return []
+            if answer.exception() is not None:
+                return [self._end("was lost with its node", is_blameless=True)]
+            found = json.loads(answer.result())
+            out_of_memory = is_out_of_memory or found["out_of_memory"]
+            return [
+                self._end(
+                    "was killed because memory ran out" if out_of_memory else "died",
+                    item=found["item"],
+                    position=found["position"],
+                    crash_text=found["crash_text"],
+                    out_of_memory=out_of_memory,
+                )
+            ]
+
+        return report
+
+    def _give_up_on_agent(self) -> None:
+        if not self.has_ended:
+            self._backend.add_event(self._end("was lost with its node", is_blameless=True))
+
+    def _end(self, cause: str, **facts: Any) -> Died:
+        self.has_ended = True
+        return Died(self, cause, **facts)

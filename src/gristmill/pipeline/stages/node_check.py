@@ -1,0 +1,61 @@
+"""Whether a node of a cluster sees what the driver sees: the output folder, and the inputs."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from gristmill.core.errors import ClusterError, RemoteStoreError
+from gristmill.pipeline.work_folder import work_path
+from gristmill.storage.commit import PendingFile
+from gristmill.storage.locations import Location, measure_file, parse_location
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gristmill.pipeline.planning.source_plan import SourcePlan
+
+_HELP = "mount the same file system on every node, or put inputs and output on an object store"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCheck:
+    """A token that the driver has written to the output folder, and one input file of each source with its size."""
+
+    location: Location
+    token: bytes
+    files: tuple[tuple[str, int], ...]
+
+
+def write_node_check(output: Location, sources: Iterable[SourcePlan], run_id: str) -> NodeCheck:
+    """Write a token to the work folder, which every worker reads before its first task."""
+    location = output / work_path(f"token-{run_id}")
+    token = secrets.token_bytes(16)
+    with PendingFile(location, run_id) as file:
+        file.write(token)
+        file.commit(sync=False)
+    first_files = [source.files[0] for source in sources if source.files]
+    return NodeCheck(location, token, tuple((file.path, file.num_bytes) for file in first_files))
+
+
+@cache
+def check_node(check: NodeCheck) -> None:
+    """Raise `ClusterError` if this machine does not see what the driver sees. Once in each process."""
+    host = socket.gethostname()
+    try:
+        token = check.location.read_bytes()
+    except (OSError, RemoteStoreError) as error:
+        raise ClusterError(f"node {host} cannot read {check.location}: {error}", help=_HELP) from error
+    if token != check.token:
+        raise ClusterError(f"node {host} sees another folder at {check.location.parent} than the driver", help=_HELP)
+    for path, num_bytes in check.files:
+        size = measure_file(parse_location(path))
+        if size is None:
+            raise ClusterError(f"node {host} does not see the input file {path}", help=_HELP)
+        if size != num_bytes:
+            raise ClusterError(
+                f"node {host} sees {path} with {size:,} bytes, and the driver with {num_bytes:,}", help=_HELP
+            )

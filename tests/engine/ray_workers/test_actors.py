@@ -1,0 +1,114 @@
+"""The parts of actors that need no cluster: what they describe, what the agent sees, and jobs in files."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from gristmill_testing.watching import wait_until
+
+from gristmill.core.errors import ClusterError
+from gristmill.engine.ray_workers import actor_shell, cluster
+from gristmill.engine.ray_workers.actor_worker import JobFile, NodeAgent
+from gristmill.engine.worker import wire
+from gristmill.engine.worker.recorder import Recorder, create_recording
+from gristmill.pipeline.planning.fingerprint import find_versions
+
+
+def has_process(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_everything_that_shapes_bytes_is_compared():
+    compared = actor_shell.describe_environment(cluster.COMPARED_PACKAGES)
+    own = find_versions()
+    assert {name: compared.get(name) for name in own if name != "gristmill"} == {
+        name: version for name, version in own.items() if name != "gristmill"
+    }
+    assert len(compared["the code of gristmill"]) == 16
+
+
+def test_the_shell_needs_only_the_standard_library():
+    code = f"""
+import sys
+sys.modules["gristmill"] = None
+exec(compile(open({actor_shell.__file__!r}).read(), "shell", "exec"))
+assert describe_environment(["no-such-package"])["no-such-package"] == "not installed"
+"""
+    subprocess.run([sys.executable, "-I", "-c", code], check=True)
+
+
+def test_the_code_of_the_package_decides_the_hash(tmp_path, monkeypatch):
+    package = tmp_path / "fake_package_for_hashes"
+    package.mkdir()
+    (package / "__init__.py").write_text("a = 1")
+    monkeypatch.syspath_prepend(tmp_path)
+    before = actor_shell._hash_package(package.name)
+    (package / "__init__.py").write_text("a = 2")
+    assert actor_shell._hash_package(package.name) != before
+    assert actor_shell._hash_package("no_such_package_at_all") == "not installed"
+
+
+def test_a_call_that_is_asked_again_is_answered_once():
+    class Server:
+        def __init__(self):
+            self.num_calls = 0
+
+        def answer(self, message):
+            self.num_calls += 1
+            return message * self.num_calls
+
+    shell = actor_shell.ActorShell()
+    shell._server = Server()
+    first = (1).to_bytes(8) + b"ab"
+    assert [shell.call(first), shell.call(first), shell.call((2).to_bytes(8) + b"ab")] == [b"ab", b"ab", b"abab"]
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="recordings are opened through /proc")
+def test_the_agent_tells_what_a_dead_worker_did_and_ends_its_children():
+    recording = create_recording()
+    Recorder(recording).note(1.0, 17, 4)
+    agent = NodeAgent()
+
+    def ask(verb, **request):
+        return json.loads(agent.answer(json.dumps({"verb": verb, **request}).encode()))
+
+    worker = subprocess.Popen(
+        [sys.executable, "-c", "import subprocess; print(subprocess.Popen(['sleep', '600']).pid, flush=True); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        pass_fds=[recording],
+    )
+    with worker:
+        child = int(worker.stdout.readline())
+        assert ask("watch", pid=worker.pid, recording=recording)
+        assert ask("look", pids=[worker.pid, 999])[str(worker.pid)][1:] == [17, 4]
+        worker.kill()
+    report = ask("end", pid=worker.pid)
+    assert (report["item"], report["position"], report["out_of_memory"]) == (17, 4, False)
+    os.close(recording)
+    wait_until(lambda: not has_process(child), "the end of the worker's child", 10)
+    assert not ask("watch", pid=worker.pid, recording=recording)
+
+
+def test_a_job_in_a_file_is_checked(tmp_path):
+    (tmp_path / "job").write_bytes(b"abc")
+    sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert JobFile(tmp_path / "job", sha256).read() == b"abc"
+    (tmp_path / "job").write_bytes(b"abd")
+    with pytest.raises(ClusterError, match="not what the driver wrote"):
+        JobFile(tmp_path / "job", sha256).read()
+
+
+def test_messages_hold_whole_frames():
+    frames = [wire.pack(wire.RESULTS, bytearray(50_000), chunk=3, last=False), wire.pack(wire.READY)]
+    first, second = wire.unpack(b"".join(b"".join(segments) for segments in frames))
+    assert (first.kind, first.chunk, first.last, len(first.load())) == (wire.RESULTS, 3, False, 50_000)
+    assert second.kind == wire.READY

@@ -1,0 +1,273 @@
+"""A real Ray cluster of three nodes with one CPU each: the same bytes as everywhere, whatever dies.
+
+All tests of the cluster are in this file, because it starts slowly and they share it.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from gristmill_testing.golden_inputs import write_tokenizer
+from gristmill_testing.ray_nodes import RayNodes, find_actors, kill_worker
+from gristmill_testing.watching import wait_until
+
+import gristmill as gm
+from gristmill import Recipe, steps
+from gristmill.core.errors import ClusterError
+from gristmill.engine.backends import ray as ray_backend
+from gristmill.engine.parallel_run import make_pool
+from gristmill.engine.ray_workers import cluster
+from gristmill.engine.tasks import Task, run_tasks
+from gristmill.pipeline.planning import units
+
+pytest.importorskip("ray")
+
+DRIVER = """
+import sys
+import gristmill as gm
+from gristmill.pipeline.planning import units
+
+units.UNIT_BYTES, units.MIN_GROUP_BYTES = 60_000, 20_000
+gm.run(gm.load_recipe(sys.argv[1]), backend="ray", progress=False, events=sys.argv[2])
+"""
+
+
+@pytest.fixture(scope="session")
+def nodes():
+    nodes = RayNodes()
+    yield nodes
+    nodes.close()
+    wait_until(lambda: not find_actors(), "the end of all actors", 10)
+
+
+@pytest.fixture
+def ray(nodes, monkeypatch):
+    """The cluster, to which the environment leads."""
+    monkeypatch.setenv("RAY_ADDRESS", nodes.environment["RAY_ADDRESS"])
+    monkeypatch.setattr(units, "UNIT_BYTES", 60_000)
+    monkeypatch.setattr(units, "MIN_GROUP_BYTES", 20_000)
+    return nodes
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    words = [f"word{number}" for number in range(300)]
+    rng = random.Random(3)
+    for number in range(4):
+        texts = [" ".join(rng.choices(words, k=40)) for _ in range(200)]
+        texts[50:60] = texts[:10]
+        (folder / f"{number}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    write_tokenizer(folder / "tokenizer")
+    return folder
+
+
+def make_recipe(corpus, output, folder, more=""):
+    """Write a recipe with every kind of step: local ones for one source and for all, and every barrier."""
+    path = folder / "recipe.yaml"
+    path.write_text(f"""
+output: {output}
+sources:
+  web: {{read: "{corpus}/[01].jsonl", steps: [length: {{min_chars: 20}}]}}
+  books: {{read: "{corpus}/[23].jsonl"}}
+steps:
+  - length: {{min_chars: 10}}
+  - deduplicate: {{}}
+  - deduplicate: {{kind: lines}}
+  - limit: {{max_records: 350}}
+  - shuffle: {{}}
+  - split: {{validation: 20}}
+  - tokenize: {{tokenizer: {corpus}/tokenizer}}
+  - mix: {{weights: {{web: 0.5, books: 0.5}}, size: 5000}}
+  - pack: {{row_length: 64}}
+{more}""")
+    return path
+
+
+@pytest.fixture(scope="session")
+def expected(corpus, tmp_path_factory):
+    """The dataset as one process makes it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(units, "UNIT_BYTES", 60_000)
+        patch.setattr(units, "MIN_GROUP_BYTES", 20_000)
+        folder = tmp_path_factory.mktemp("serial")
+        gm.run(gm.load_recipe(make_recipe(corpus, folder / "out", folder)), backend="serial", progress=False)
+        return folder / "out"
+
+
+def read_tree(output):
+    return {str(path.relative_to(output)): path.read_bytes() for path in output.rglob("*") if path.is_file()}
+
+
+def describe_shards(output):
+    dataset = gm.open_dataset(output)
+    assert dataset.verify().problems == []
+    return dataset.manifest.dataset_hash, [(split, shard.xxh3) for split, _, shard in dataset.manifest.shards()]
+
+
+def read_events(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_parallel_map(ray):
+    """Order, state of workers, exceptions, arrays that can be written, and no object of Ray's in between."""
+
+    def function(n, state):
+        if n == 3:
+            raise KeyError("three")
+        state.append(n)
+        return np.full(10_000, n)
+
+    results = gm.parallel_map(
+        function, range(8), backend="ray", workers=2, setup=list, on_error="return", chunk_size=1, progress=False
+    )
+    assert results[3].error_type == "KeyError"
+    assert "function" in results[3].traceback
+    for n in (0, 1, 2, 4, 5, 6, 7):
+        results[n] += 1
+        assert (results[n] == n + 1).all()
+    assert list(gm.parallel_imap(str, range(50), backend="ray", workers=1, progress=False)) == list(map(str, range(50)))
+
+
+def test_items_that_kill_and_items_that_never_end(ray, tmp_path):
+    """Both are found, by name; nobody else's result is lost. The last runs are alone, and on other nodes."""
+
+    def function(n):
+        if n == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if n == 4:
+            threading.Event().wait()
+        return n
+
+    log = tmp_path / "events.jsonl"
+    results = gm.parallel_map(
+        function, range(6), backend="ray", workers=2, timeout=3, on_error="return", progress=gm.EventLog(log)
+    )
+    assert [results[n] for n in (0, 1, 3, 5)] == [0, 1, 3, 5]
+    assert (results[2].kind, results[2].attempts) == ("worker_died", 6)
+    assert results[4].kind == "timeout"
+    deaths = [event for event in read_events(log) if event["event"] == "worker_died" and event["item"] == 2]
+    assert len({event["node"] for event in deaths[-3:]}) > 1
+
+
+def test_every_kind_of_step_on_a_disk(ray, corpus, expected, tmp_path):
+    gm.run(gm.load_recipe(make_recipe(corpus, tmp_path / "out", tmp_path)), backend="ray", progress=False)
+    trees = read_tree(tmp_path / "out"), read_tree(expected)
+    for tree in trees:
+        del tree["manifest.json"], tree["report.json"]  # they hold times and the output's own path
+    assert trees[0] == trees[1]
+    assert describe_shards(tmp_path / "out") == describe_shards(expected)
+
+
+def test_every_kind_of_step_on_a_store(ray, s3, corpus, expected, tmp_path):
+    options = f"storage_options: {{endpoint: {os.environ['AWS_ENDPOINT_URL']}}}"
+    recipe = make_recipe(corpus, f"{s3.url}/out", tmp_path, options)
+    gm.run(gm.load_recipe(recipe), backend="ray", progress=False)
+    assert describe_shards(f"{s3.url}/out") == describe_shards(expected)
+
+
+def test_a_poison_record_is_found_and_quarantined(ray, corpus, tmp_path):
+    def kill_at(record):
+        if record["text"] == poison:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return record
+
+    poison = json.loads((corpus / "0.jsonl").read_text().splitlines()[77])["text"]
+    result = gm.run(
+        Recipe(
+            sources={"web": steps.Read(read=f"{corpus}/0.jsonl")},
+            steps=[steps.Map(call=kill_at), steps.Write(format="jsonl")],
+            output=str(tmp_path / "out"),
+        ),
+        backend="ray",
+        workers=2,
+        progress=False,
+    )
+    assert result.manifest.quarantine.counts == {"web": {"worker_died": 1}}
+    assert result.manifest.environment_dependent
+
+
+def start_driver(ray, corpus, folder):
+    recipe = make_recipe(corpus, folder / "out", folder)
+    return start([sys.executable, "-c", DRIVER, str(recipe), str(folder / "events.jsonl")], ray, folder)
+
+
+def start(command, ray, folder):
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen(command, env={**os.environ, **ray.environment}, stdout=log, stderr=log)
+
+
+def wait_for_event(folder, word, process):
+    events = folder / "events.jsonl"
+
+    def has_happened():
+        assert process.poll() is None, (folder / "log").read_text()
+        return events.exists() and word in events.read_text()
+
+    wait_until(has_happened, word, 120)
+
+
+def test_workers_and_a_node_are_lost_and_a_node_comes(ray, corpus, expected, tmp_path):
+    """A worker is killed in the first stage, and a node in the middle of dedup. Another node joins."""
+    driver = start_driver(ray, corpus, tmp_path)
+    wait_for_event(tmp_path, "worker_ready", driver)
+    wait_until(lambda: kill_worker() or driver.poll() is not None, "a busy worker", 60)
+    wait_for_event(tmp_path, "deduplicate", driver)
+    ray.remove_one()
+    ray.add_one()
+    assert driver.wait(timeout=180) == 0, (tmp_path / "log").read_text()
+    assert describe_shards(tmp_path / "out") == describe_shards(expected)
+
+
+def test_a_driver_that_is_killed(ray, corpus, expected, tmp_path):
+    """Its actors end within five seconds, and the same command finishes the job."""
+    driver = start_driver(ray, corpus, tmp_path)
+    wait_for_event(tmp_path, "worker_ready", driver)
+    driver.kill()
+    driver.wait()
+    wait_until(lambda: not find_actors(), "the end of the actors", 5)
+    (tmp_path / "events.jsonl").unlink()
+    driver = start_driver(ray, corpus, tmp_path)
+    assert driver.wait(timeout=180) == 0, (tmp_path / "log").read_text()
+    assert describe_shards(tmp_path / "out") == describe_shards(expected)
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+def test_a_driver_that_is_interrupted(ray, corpus, tmp_path, signal_number):
+    recipe = make_recipe(corpus, tmp_path / "out", tmp_path)
+    events = tmp_path / "events.jsonl"
+    command = [sys.executable, "-m", "gristmill", "run", str(recipe), "--backend", "ray", "--events", str(events)]
+    driver = start(command, ray, tmp_path)
+    wait_for_event(tmp_path, "worker_ready", driver)
+    driver.send_signal(signal_number)
+    assert driver.wait(timeout=30) == 128 + signal_number, (tmp_path / "log").read_text()
+    wait_until(lambda: not find_actors(), "the end of the actors", 5)
+    assert "to resume" in (tmp_path / "log").read_text()
+
+
+def test_other_versions_on_a_node_stop_the_run(ray, monkeypatch):
+    own = cluster.describe_own_environment()
+    monkeypatch.setattr(cluster, "describe_own_environment", lambda: {**own, "numpy": "0.1"})
+    with pytest.raises(ClusterError, match=r"numpy is .* there and 0\.1 here"):
+        gm.parallel_map(str, range(3), backend="ray", workers=1, progress=False)
+
+
+def test_no_room_for_a_worker(ray, monkeypatch):
+    """The error says what a worker needs, and what is free."""
+    monkeypatch.setattr(ray_backend, "_SCHEDULE_SECONDS", 2.0)
+    pool = make_pool("ray", settings=ray_backend.RaySettings(worker_bytes=1 << 50))
+    tasks = run_tasks(lambda task, context: 1, [Task("one", 1)], backend="ray", workers=1, pool=pool, progress=False)
+    with pytest.raises(ClusterError, match=r"a worker needs 1 CPU and 1,073,741,824 MiB of memory; free are"):
+        list(tasks)
+
+
+def test_ray_client_is_refused(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
+    with pytest.raises(gm.errors.UsageError, match="ray job submit"):
+        gm.parallel_map(str, range(3), backend="ray", progress=False)

@@ -1,0 +1,38 @@
+"""Whether a node sees the files of the driver."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from gristmill.core.errors import ClusterError
+from gristmill.pipeline.stages.node_check import check_node, write_node_check
+
+
+@pytest.fixture
+def check(tmp_path):
+    (tmp_path / "in.jsonl").write_text("abc")
+    file = SimpleNamespace(path=str(tmp_path / "in.jsonl"), num_bytes=3)
+    sources = [SimpleNamespace(files=[file]), SimpleNamespace(files=[])]
+    return write_node_check(tmp_path / "out", sources, "run7")
+
+
+def test_a_node_that_sees_everything(check):
+    check_node(check)
+
+
+def test_another_folder_under_the_same_name(check):
+    with pytest.raises(ClusterError, match="sees another folder"):
+        check_node(replace(check, token=b"other"))
+
+
+def test_no_such_folder(check, tmp_path):
+    with pytest.raises(ClusterError, match="cannot read"):
+        check_node(replace(check, location=tmp_path / "missing"))
+
+
+def test_inputs_that_are_missing_or_differ(check, tmp_path):
+    with pytest.raises(ClusterError, match="does not see the input file"):
+        check_node(replace(check, files=((str(tmp_path / "none"), 3),)))
+    with pytest.raises(ClusterError, match="with 3 bytes, and the driver with 4"):
+        check_node(replace(check, files=((str(tmp_path / "in.jsonl"), 4),)))

@@ -1,0 +1,121 @@
+"""What a run writes about itself, and how a run without progress is noticed."""
+
+import json
+import logging
+import threading
+
+import pytest
+from gristmill_testing.watching import wait_until
+
+import gristmill as gm
+from gristmill import Recipe, steps
+from gristmill.core.errors import DamagedDatasetError, StalledError, UsageError
+from gristmill.pipeline.stages.options import RunOptions
+from gristmill.pipeline.stages.run_status import ProgressWatch, describe_slowest, read_status
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": f"text {n}"}) + "\n" for n in range(50)))
+
+    def hang(record):
+        (tmp_path / "begun").touch()
+        while not (tmp_path / "release").exists():
+            threading.Event().wait(0.01)
+        return record
+
+    return Recipe(
+        sources={"web": steps.Read(read=str(tmp_path / "in.jsonl"))},
+        steps=[steps.Map(call=hang), steps.Write(format="jsonl")],
+        output=str(tmp_path / "out"),
+    )
+
+
+@pytest.fixture
+def quick_looks(monkeypatch):
+    monkeypatch.setattr("gristmill.pipeline.stages.run_status._SECONDS_BETWEEN", 0.05)
+
+
+def test_a_run_that_hangs_tells_where_and_can_be_stopped(recipe, tmp_path, quick_looks, monkeypatch):
+    monkeypatch.setattr("gristmill.pipeline.planning.plan.plan_source", _plan_without_trial(tmp_path))
+    look = ProgressWatch.look
+
+    def look_once_begun(watch, observer, workers):
+        if (tmp_path / "begun").exists():  # however long the worker takes to start
+            look(watch, observer, workers)
+
+    monkeypatch.setattr(ProgressWatch, "look", look_once_begun)
+    with pytest.raises(StalledError, match=r"no progress for \d+ s; running: .* on process \d+ for") as caught:
+        gm.run(recipe, backend="processes", workers=1, progress=False, stall_timeout=0.5, stop_on_stall=True)
+    assert "resumes" in str(caught.value)
+    status = read_status(tmp_path / "out")
+    assert (status.job, status.done, status.total, status.busy) == ("running", 0, 1, 1)
+    assert "process" in status.slowest[0].worker
+    monkeypatch.undo()
+    (tmp_path / "release").touch()
+    assert gm.run(recipe, backend="processes", workers=1, progress=False).manifest.dataset_hash
+    assert read_status(tmp_path / "out") is None
+
+
+def _plan_without_trial(tmp_path):
+    """The plan runs the function on a sample, where it must not hang."""
+    from gristmill.pipeline.planning import plan
+
+    original = plan.plan_source
+
+    def plan_source(*arguments, **named):
+        (tmp_path / "release").touch()
+        try:
+            return original(*arguments, **named)
+        finally:
+            (tmp_path / "release").unlink(missing_ok=True)
+            (tmp_path / "begun").unlink(missing_ok=True)
+
+    return plan_source
+
+
+class _Workers:
+    num_busy = 0
+
+    def __len__(self):
+        return 0
+
+    def list_longest_running(self, max_workers):
+        return []
+
+
+class _Observer:
+    desc, num_done, total, num_failed, num_deaths = "stage 1", 3, 9, 0, 0
+
+    def __init__(self):
+        self.counts = {"records": 1}
+
+
+def test_a_stall_is_told_once_and_again_after_progress(tmp_path, caplog):
+    (tmp_path / ".gristmill").mkdir()
+    watch = ProgressWatch(tmp_path, "abc", "serial", stall_timeout=0.02, stops=False)
+    observer = _Observer()
+
+    def count_warnings():
+        watch.look(observer, _Workers())
+        return sum("no progress" in record.getMessage() for record in caplog.records)
+
+    with caplog.at_level(logging.WARNING, "gristmill"):
+        wait_until(lambda: count_warnings() == 1, "the first warning", 10)
+        wait_until(lambda: read_status(tmp_path).seconds_without_progress > 0.1 or count_warnings() > 1, "time", 10)
+        assert count_warnings() == 1
+        observer.counts["records"] = 2
+        assert count_warnings() == 1
+        wait_until(lambda: count_warnings() == 2, "the second warning", 10)
+    assert describe_slowest(read_status(tmp_path)) == "no task is running"
+
+
+def test_folders_without_a_status(tmp_path):
+    with pytest.raises(UsageError, match="neither a run nor a dataset"):
+        read_status(tmp_path)
+    (tmp_path / ".gristmill").mkdir()
+    (tmp_path / ".gristmill/status.json").write_text('{"run": 3}')
+    with pytest.raises(DamagedDatasetError, match=r"status\.json cannot be read"):
+        read_status(tmp_path)
+    with pytest.raises(UsageError, match="stall_timeout"):
+        RunOptions(stall_timeout=0)

@@ -1,0 +1,64 @@
+"""A Ray cluster of three nodes with one CPU each, on this machine."""
+
+import os
+import signal
+from pathlib import Path
+
+from gristmill_testing.buckets import CREDENTIALS
+
+NODE_BYTES = 80 << 20
+
+
+class RayNodes:
+    """Starts and ends nodes. Drivers in other processes find the cluster by `environment`."""
+
+    def __init__(self):
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        os.environ |= {**CREDENTIALS, "AWS_DEFAULT_REGION": "us-east-1"}  # nodes have credentials of their own
+        from ray.cluster_utils import Cluster
+
+        head = {"num_cpus": 1, "object_store_memory": NODE_BYTES, "include_dashboard": False}
+        self._cluster = Cluster(initialize_head=True, head_node_args=head)
+        self._others = [self._add() for _ in range(2)]
+        self.environment = {"RAY_ADDRESS": self._cluster.address}
+
+    def _add(self):
+        return self._cluster.add_node(num_cpus=1, object_store_memory=NODE_BYTES)
+
+    def remove_one(self):
+        """End a node without a warning, as when a machine is lost."""
+        self._cluster.remove_node(self._others.pop(0), allow_graceful=False)
+
+    def add_one(self):
+        self._others.append(self._add())
+
+    def close(self):
+        import ray
+
+        ray.shutdown()
+        self._cluster.shutdown()
+
+
+def find_actors():
+    """The processes of our actors, workers and agents."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if process.joinpath("cmdline").read_bytes().startswith(b"ray::ActorShell"):
+                found.append(int(process.name))
+        except OSError:
+            continue
+    return found
+
+
+def kill_worker():
+    """Kill one worker that is in the middle of a call; returns whether there was one."""
+    for pid in find_actors():
+        try:
+            name = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if name.startswith(b"ray::ActorShell.call"):
+            os.kill(pid, signal.SIGKILL)
+            return True
+    return False
