@@ -3,6 +3,7 @@
 All tests of the cluster are in this file, because it starts slowly and they share it.
 """
 
+import contextlib
 import json
 import os
 import random
@@ -271,3 +272,78 @@ def test_ray_client_is_refused(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
     with pytest.raises(gm.errors.UsageError, match="ray job submit"):
         gm.parallel_map(str, range(3), backend="ray", progress=False)
+
+
+@pytest.mark.soak
+def test_a_worker_is_killed_every_second_for_a_minute(ray, corpus, tmp_path):
+    """Longer than any task, so that work gets done; the bytes are those of one process."""
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for number in range(40):
+        (folder / f"{number:02d}.jsonl").write_text((corpus / f"{number % 4}.jsonl").read_text())
+
+    def make(output):
+        return Recipe(
+            sources={"web": steps.Read(read=f"{folder}/*.jsonl")},
+            steps=[steps.Map(call=slow_down), steps.Write(format="jsonl")],
+            output=str(output),
+        )
+
+    gm.run(make(tmp_path / "whole"), backend="serial", progress=False)
+    (tmp_path / "slow").touch()
+    stop = threading.Event()
+    num_kills = 0
+
+    def kill():
+        nonlocal num_kills
+        for _ in range(60):
+            if stop.wait(1.0):
+                return
+            num_kills += kill_worker()
+        (tmp_path / "slow").unlink()
+
+    def slow_down(record, path=str(tmp_path / "slow")):
+        if os.path.exists(path):
+            threading.Event().wait(0.002)
+        return record
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        gm.run(make(tmp_path / "out"), backend="ray", progress=False)
+    finally:
+        stop.set()
+        killer.join()
+    assert num_kills > 10
+    whole, out = read_tree(tmp_path / "whole"), read_tree(tmp_path / "out")
+    assert {path: data for path, data in out.items() if path.startswith("train")} == {
+        path: data for path, data in whole.items() if path.startswith("train")
+    }
+    assert gm.open_dataset(tmp_path / "out").manifest.quarantine.counts == {}
+
+
+@pytest.mark.soak
+def test_a_driver_that_is_killed_at_ten_random_moments(ray, s3, corpus, expected, tmp_path):
+    """On a store: the same shards, and no object left over."""
+    options = f"storage_options: {{endpoint: {os.environ['AWS_ENDPOINT_URL']}}}"
+    rng = random.Random(11)
+    command = [sys.executable, "-c", DRIVER, "", str(tmp_path / "events.jsonl")]
+    for number in range(10):
+        command[3] = str(make_recipe(corpus, f"{s3.url}/out", tmp_path, options))
+        driver = start(command, ray, tmp_path)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            driver.wait(rng.uniform(2, 25))
+        driver.kill()
+        driver.wait()
+        wait_until(lambda: not find_actors(), f"the end of the actors after kill {number}", 5)
+    driver = start(command, ray, tmp_path)
+    assert driver.wait(timeout=300) == 0, (tmp_path / "log").read_text()
+    assert describe_shards(f"{s3.url}/out") == describe_shards(expected)
+    whole = make_recipe(corpus, f"{s3.url}/whole", tmp_path, options)
+    gm.run(gm.load_recipe(whole), backend="processes", workers=2, progress=False)
+    objects = [
+        sorted(len(key.split("/")) for key in s3.list_keys(f"{name}/") if "/lease/" not in key)
+        for name in ("out", "whole")
+    ]
+    assert objects[0] == objects[1]
+    assert s3.unfinished_uploads() == []

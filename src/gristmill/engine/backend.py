@@ -18,6 +18,9 @@ from gristmill.core.errors import UnpicklableError
 from gristmill.engine.worker import pickling
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
+
     from gristmill.engine.worker.binding import Place
     from gristmill.engine.worker.captured_error import CapturedError
     from gristmill.engine.worker.chunk import Chunk, ChunkResults
@@ -38,8 +41,18 @@ class WorkerSpec:
     @cached_property
     def pickled_job(self) -> bytes:
         """The job for workers in other processes, pickled once for all of them."""
+        return self._pickle(())
+
+    @cached_property
+    def pickled_job_with_modules(self) -> bytes:
+        """The job for workers on other machines: the user's own modules travel with it."""
+        from gristmill.runtime.source_code import find_project_modules  # noqa: PLC0415  (only for other machines)
+
+        return self._pickle(find_project_modules())
+
+    def _pickle(self, by_value: Sequence[ModuleType]) -> bytes:
         try:
-            return pickling.function_to_bytes(self.job)
+            return pickling.function_to_bytes(self.job, by_value)
         except Exception as error:
             hint = "create what it captures (locks, connections, open files) inside the worker, in setup"
             raise UnpicklableError(f"the function cannot be sent to workers: {error}", help=hint) from error

@@ -56,6 +56,24 @@ def fingerprint_callable(called: object) -> str | None:
         return None
 
 
+def find_project_modules() -> list[ModuleType]:
+    """Find the modules of the user's project that are loaded: those that fingerprints represent by their content."""
+    roots = [str(root) for root in _find_project_roots()]
+    modules = []
+    for name, module in list(sys.modules.items()):
+        path = getattr(module, "__file__", None)
+        has_its_name = getattr(module, "__name__", None) == name != "__main__"
+        is_below_root = isinstance(path, str) and path.endswith(".py") and path.startswith(tuple(roots))
+        if has_its_name and is_below_root and not _is_versioned(Path(str(path))):
+            modules.append(module)
+    return modules
+
+
+def hash_project_files(path: str) -> str:
+    """Hash a file and the project's own modules that it imports."""
+    return _hash(_read_project_files(path))
+
+
 def _hash(parts: list[str]) -> str:
     hasher = xxhash.xxh3_128()
     for part in parts:

@@ -1,5 +1,6 @@
 """The parts of actors that need no cluster: what they describe, what the agent sees, and jobs in files."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -9,9 +10,11 @@ import pytest
 from gristmill_testing.watching import wait_until
 
 from gristmill.core.errors import ClusterError
+from gristmill.engine.backend import WorkerSpec
 from gristmill.engine.ray_workers import actor_shell, cluster
 from gristmill.engine.ray_workers.actor_worker import JobFile, NodeAgent
 from gristmill.engine.worker import wire
+from gristmill.engine.worker.job import Job
 from gristmill.engine.worker.recorder import Recorder, create_recording
 from gristmill.pipeline.planning.fingerprint import find_versions
 
@@ -112,3 +115,18 @@ def test_messages_hold_whole_frames():
     first, second = wire.unpack(b"".join(b"".join(segments) for segments in frames))
     assert (first.kind, first.chunk, first.last, len(first.load())) == (wire.RESULTS, 3, False, 50_000)
     assert second.kind == wire.READY
+
+
+def test_modules_of_the_project_travel_with_the_job(tmp_path, monkeypatch):
+    """A node's own copy is never imported."""
+    (tmp_path / "project_module_of_this_test.py").write_text("FACTOR = 5\ndef multiply(n): return n * FACTOR\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("project_module_of_this_test")
+    spec = WorkerSpec(Job(module.multiply), returns_unstarted=False)
+    code = "import pickle, sys; print(pickle.load(sys.stdin.buffer).function(3))"
+    command = [sys.executable, "-c", code]
+    try:
+        found = subprocess.run(command, input=spec.pickled_job_with_modules, capture_output=True, check=True)
+    finally:
+        del sys.modules["project_module_of_this_test"]
+    assert found.stdout.split() == [b"15"]

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from gristmill import steps
 from gristmill.core.errors import ClusterError
 from gristmill.pipeline.stages.node_check import check_node, write_node_check
 
@@ -13,12 +14,25 @@ from gristmill.pipeline.stages.node_check import check_node, write_node_check
 def check(tmp_path):
     (tmp_path / "in.jsonl").write_text("abc")
     file = SimpleNamespace(path=str(tmp_path / "in.jsonl"), num_bytes=3)
-    sources = [SimpleNamespace(files=[file]), SimpleNamespace(files=[])]
+    (tmp_path / "code.py").write_text("import helper\ndef clean(record): return helper.clean(record)")
+    (tmp_path / "helper.py").write_text("def clean(record): return record")
+    stage = SimpleNamespace(all_steps=[steps.Map(call=f"{tmp_path}/code.py:clean"), steps.Length(min_chars=1)])
+    sources = [SimpleNamespace(files=[file], stages=[stage]), SimpleNamespace(files=[], stages=[])]
     return write_node_check(tmp_path / "out", sources, "run7")
 
 
 def test_a_node_that_sees_everything(check):
     check_node(check)
+
+
+def test_code_that_differs(check, tmp_path):
+    """Also in what it imports."""
+    (tmp_path / "helper.py").write_text("def clean(record): return None")
+    with pytest.raises(ClusterError, match=r"does not have the .*code\.py of the driver"):
+        check_node(check)
+    (tmp_path / "code.py").unlink()
+    with pytest.raises(ClusterError, match=r"does not have the .*code\.py of the driver"):
+        check_node(check)
 
 
 def test_another_folder_under_the_same_name(check):

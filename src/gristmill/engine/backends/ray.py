@@ -135,7 +135,7 @@ class RayBackend:
 
     def find_job(self, spec: WorkerSpec) -> bytes | JobFile:
         """Return a job as workers get it: itself, or the name of a file that holds it."""
-        pickled = spec.pickled_job
+        pickled = spec.pickled_job_with_modules
         folder = self._settings.job_folder
         if len(pickled) <= _MAX_MESSAGE_BYTES or folder is None:
             return pickled

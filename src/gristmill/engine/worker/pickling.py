@@ -12,6 +12,7 @@ from types import FunctionType
 TYPE_CHECKING = False  # a worker does without the typing module
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from types import ModuleType
     from typing import Any
 
     Buffer = bytes | bytearray | memoryview
@@ -84,9 +85,17 @@ def to_bytes(obj: object) -> bytes:
     return b"".join(file.segments)
 
 
-def function_to_bytes(obj: object) -> bytes:
-    """Like `to_bytes`, but respects modules that the user registered to be pickled by value."""
+def function_to_bytes(obj: object, by_value: Sequence[ModuleType] = ()) -> bytes:
+    """Like `to_bytes`, but respects modules that the user registered to be pickled by value; `by_value` are more."""
     import cloudpickle  # noqa: PLC0415
 
-    pickled: bytes = cloudpickle.dumps(obj, protocol=5)
+    registered = cloudpickle.list_registry_pickle_by_value()
+    modules = [module for module in by_value if module.__name__ not in registered]
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        pickled: bytes = cloudpickle.dumps(obj, protocol=5)
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
     return pickled

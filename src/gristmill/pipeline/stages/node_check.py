@@ -6,15 +6,19 @@ import secrets
 import socket
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gristmill.core.errors import ClusterError, RemoteStoreError
+from gristmill.core.recipe import step_parameters
 from gristmill.pipeline.work_folder import work_path
+from gristmill.runtime.function import Function
+from gristmill.runtime.source_code import hash_project_files
 from gristmill.storage.commit import PendingFile
 from gristmill.storage.locations import Location, measure_file, parse_location
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from gristmill.pipeline.planning.source_plan import SourcePlan
 
@@ -28,9 +32,11 @@ class NodeCheck:
     location: Location
     token: bytes
     files: tuple[tuple[str, int], ...]
+    code: tuple[tuple[str, str], ...] = ()
+    """The files of functions, each with a hash over what it imports of the project."""
 
 
-def write_node_check(output: Location, sources: Iterable[SourcePlan], run_id: str) -> NodeCheck:
+def write_node_check(output: Location, sources: Sequence[SourcePlan], run_id: str) -> NodeCheck:
     """Write a token to the work folder, which every worker reads before its first task."""
     location = output / work_path(f"token-{run_id}")
     token = secrets.token_bytes(16)
@@ -38,7 +44,20 @@ def write_node_check(output: Location, sources: Iterable[SourcePlan], run_id: st
         file.write(token)
         file.commit(sync=False)
     first_files = [source.files[0] for source in sources if source.files]
-    return NodeCheck(location, token, tuple((file.path, file.num_bytes) for file in first_files))
+    paths = {
+        value.path
+        for source in sources
+        for stage in source.stages
+        for step in stage.all_steps
+        for value in step_parameters(step).values()
+        if isinstance(value, Function) and value.path is not None
+    }
+    return NodeCheck(
+        location,
+        token,
+        tuple((file.path, file.num_bytes) for file in first_files),
+        tuple((path, hash_project_files(path)) for path in sorted(paths)),
+    )
 
 
 @cache
@@ -58,4 +77,10 @@ def check_node(check: NodeCheck) -> None:
         if size != num_bytes:
             raise ClusterError(
                 f"node {host} sees {path} with {size:,} bytes, and the driver with {num_bytes:,}", help=_HELP
+            )
+    for path, digest in check.code:
+        if not Path(path).is_file() or hash_project_files(path) != digest:
+            raise ClusterError(
+                f"node {host} does not have the {path} of the driver, or what it imports",
+                help="put the file on a shared file system, or pass the function itself from Python",
             )

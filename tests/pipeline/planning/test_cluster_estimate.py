@@ -1,0 +1,54 @@
+"""Hours, tasks and requests on a cluster."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from gristmill.core.errors import UsageError
+from gristmill.pipeline.planning.cluster_estimate import estimate_cluster, parse_cluster
+
+TB = 10**12
+
+
+def outline(num_bytes, num_stages=1):
+    source = SimpleNamespace(
+        num_bytes=num_bytes,
+        unpacked_bytes=2 * num_bytes,
+        stages=[["tokenize"]] * num_stages,
+        stored_bytes=lambda stage: 2 * num_bytes,
+    )
+    return SimpleNamespace(sources=[source], needed_bytes=3 * num_bytes)
+
+
+def test_work_is_shared_by_all_cores():
+    small, large = (estimate_cluster(outline(5 * TB), nodes, 32, 25e6) for nodes in (16, 64))
+    assert large.core_hours == small.core_hours == pytest.approx(10 * TB / 25e6 / 3600)
+    assert small.hours == pytest.approx(4 * large.hours)
+    assert large.hours == pytest.approx(large.core_hours / 2048)
+
+
+def test_tasks_are_large_enough_for_the_driver():
+    """As long as units allow it: 64 MiB at 40 MB a second feed 1,600 workers."""
+    for nodes in (1, 10, 50):
+        estimate = estimate_cluster(outline(5 * TB), nodes, 32, 40e6)
+        assert estimate.driver_hours <= estimate.hours
+        assert "cannot feed" not in str(estimate)
+    assert "cannot feed" in str(estimate_cluster(outline(5 * TB), 1000, 32, 40e6))
+
+
+def test_stages_add_tasks_and_requests():
+    one, two = (estimate_cluster(outline(TB, num_stages), 4, 8, 40e6) for num_stages in (1, 2))
+    assert two.tasks == 2 * one.tasks
+    assert two.read_requests > one.read_requests
+
+
+def test_small_inputs_do_not_use_all_cores():
+    estimate = estimate_cluster(outline(1 << 20), 64, 32, 1e6)
+    assert estimate.tasks == 1
+    assert estimate.hours == estimate.core_hours
+
+
+@pytest.mark.parametrize("text", ["64", "x32", "0x4", "4x0", "64X32", "-1x2", "9999999x1"])
+def test_wrong_clusters(text):
+    with pytest.raises(UsageError, match="NODESxCORES"):
+        parse_cluster(text)
