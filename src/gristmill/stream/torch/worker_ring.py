@@ -56,7 +56,7 @@ Place = tuple[str, str, tuple[int, ...], int]
 
 
 class Ticket(NamedTuple):
-    """The message that a worker sends in place of tensors."""
+    """What a worker sends in place of tensors."""
 
     process: int
     fd: int
