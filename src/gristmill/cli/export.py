@@ -18,7 +18,8 @@ from gristmill.pipeline.jobs.export import export
 @click.option("--to", type=Choice(list_format_names()), required=True, help="Format to write.")
 @click.option(
     "--path",
-    help="Beginning of the files' names, such as bin/corpus; for nanogpt a folder; or hf://datasets/OWNER/NAME. "
+    help="Beginning of the files' names, such as bin/corpus; for llamafactory, nanogpt, mds and litdata a folder; or "
+    "hf://datasets/OWNER/NAME. "
     "Default: OUT-FORMAT/OUT.",
 )
 @click.option("--split", help="Export only this split. Default: all, each in its own files.")
@@ -41,6 +42,11 @@ from gristmill.pipeline.jobs.export import export
     metavar="SOURCE=LICENCE",
     help="Licence of a source, for the card on the Hub; may be repeated.",
 )
+@click.option(
+    "--row-group-rows",
+    type=click.IntRange(min=1),
+    help="Rows in a row group. Default: for parquet as many as 32 MiB hold, for megatron-bridge 500.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace existing files.")
 @click.option(
     "--workers", type=click.IntRange(min=1), help="Number of workers. Default: as many as this machine allows."
@@ -56,6 +62,7 @@ def command(
     vocab_size: int | None,
     columns: str | None,
     licences: tuple[str, ...],
+    row_group_rows: int | None,
     workers: int | None,
     backend: str,
     *,
@@ -77,6 +84,7 @@ def command(
         vocab_size=vocab_size,
         columns=columns,
         licences=_parse_licences(licences),
+        row_group_rows=row_group_rows,
         overwrite=overwrite,
         workers=workers or "auto",
         backend=backend,

@@ -32,7 +32,7 @@ from gristmill.storage.urls import HUB
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gristmill.engine.tasks import Context
     from gristmill.exports.layout import ExportFormat, Layout, PlannedFile
@@ -72,6 +72,7 @@ def export(
     vocab_size: int | None = None,
     columns: str | None = None,
     licences: Mapping[str, str] | None = None,
+    row_group_rows: int | None = None,
     overwrite: bool = False,
     workers: int | Literal["auto"] = "auto",
     backend: str = "processes",
@@ -88,7 +89,7 @@ def export(
         to: megatron, megatron-bridge, olmo-core, llamafactory, nanogpt, llmc, numpy, mds, litdata, webdataset,
             parquet or jsonl.
         path: The beginning of the files' names: "bin/corpus" gives bin/corpus_train.bin and so on, a set for each
-            split. For nanogpt, the folder of its train.bin and val.bin. Or `hf://datasets/OWNER/NAME`: the files are
+            split. For nanogpt, llamafactory, mds and litdata, a folder. Or `hf://datasets/OWNER/NAME`: the files are
             added to that repository of the Hugging Face Hub in one commit, with a card; a new one is private.
         split: Only this split.
         source: Only this source; by default all, one after the other.
@@ -97,8 +98,11 @@ def export(
         columns: The columns of tokens in parquet, jsonl or webdataset. "stored": those of the dataset; "training":
             input_ids, labels, position_ids and seq_lengths, without padding; "transformers": input_ids, attention_mask
             and labels, packed rows with their padding, for the collators of transformers; "axolotl": the same columns,
-            for a dataset that is not packed. Default: "training" for chats in parquet and jsonl, else "stored".
+            for a dataset that is not packed; "levanter": input_ids and loss_weights, without padding. Default:
+            "training" for chats in parquet and jsonl, else "stored".
         licences: The licence of each source, for the card on the Hub.
+        row_group_rows: The rows in a row group of parquet (default: 32 MiB) and megatron-bridge (default: 500). Readers
+            that give each rank row groups of its own need several of them.
         overwrite: Replace existing files.
         workers: The number of workers; "auto": as many as this machine allows.
         backend: "processes", "threads" or "serial".
@@ -134,6 +138,7 @@ def export(
             f"{folder} refers to images, which {to} would lose" + (f" with columns {columns}" if columns else ""),
             help="export to parquet or jsonl with columns='stored', or read it with Stream",
         )
+    _check_row_groups(export_format, row_group_rows)
     slots = _select_shards(manifest, folder, split, source)
     is_built_in = type(export_format).__module__.startswith("gristmill.")
     with make_pool("processes", keeps_workers=True) as pool:
