@@ -121,6 +121,7 @@ def export(
             source=source,
             vocab_size=vocab_size,
             columns=columns,
+            row_group_rows=row_group_rows,
             workers=workers,
             backend=backend,
             progress=progress,
