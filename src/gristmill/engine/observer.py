@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gristmill.engine import resources
 from gristmill.engine.failure_report import FinalFailure
 
 if TYPE_CHECKING:
@@ -39,6 +42,17 @@ class RunWatch(Protocol):
         """Look at the job as it is now. Called every `seconds_between` seconds."""
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerUse:
+    """What a worker has used: CPU time and the largest memory since its start, and its items of one job."""
+
+    name: str
+    pid: int
+    items: int
+    cpu_seconds: float
+    peak_bytes: int
+
+
 class Observer:
     """Keeps the counts of a job and reports its events to the display, the log and the user."""
 
@@ -60,6 +74,8 @@ class Observer:
         self.num_failed = 0
         self.num_deaths = 0
         self.counts: dict[str, int] = {}
+        self.workers: list[WorkerUse] = []
+        """The workers that were there at the end of the job; workers without a process of their own are one."""
         self._started = self._last_shown = monotonic()
         self._first_ready: float | None = None
         self._display = display
@@ -132,6 +148,16 @@ class Observer:
         """Add to the job's counters."""
         for name, amount in counts.items():
             self.counts[name] = self.counts.get(name, 0) + amount
+
+    def measure_workers(self, workers: JobWorkers) -> None:
+        """Note what the workers have used. Called before they are given back."""
+        num_items: dict[tuple[str, int], int] = {}
+        for worker in workers:
+            pid = worker.handle.pid
+            key = ("this process", os.getpid()) if pid is None else (worker.handle.name, pid)
+            num_items[key] = num_items.get(key, 0) + worker.num_items
+        for (name, pid), items in num_items.items():
+            self.workers.append(WorkerUse(name, pid, items, *resources.read_process_use(pid)))
 
     def report_event(self, event: str, **fields: object) -> None:
         """Write an event to the log; warn if it concerns the user."""

@@ -114,6 +114,15 @@ def read_process_cpu_seconds(pid: int) -> float:
     return float(times.user + times.system)
 
 
+def read_process_use(pid: int) -> tuple[float, int]:
+    """Read the CPU seconds and the largest resident memory of a process so far; zeros if it has ended."""
+    stat, status = _read(_PROC / str(pid) / "stat"), _read_table(_PROC / str(pid) / "status")
+    if stat and "VmHWM:" in status:
+        ticks = stat.rpartition(")")[2].split()[11:13]  # behind the name, which may hold anything
+        return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK"), status["VmHWM:"] << 10
+    return read_process_cpu_seconds(pid), read_process_bytes(pid)
+
+
 def _read_machine_memory() -> tuple[int, int]:
     """Read total and available bytes of the machine."""
     info = _read_table(_PROC / "meminfo")

@@ -130,6 +130,7 @@ class Scheduler:
             # After `end_at` workers may still run items whose results are not wanted: do not wait for them.
             at_once = self._workers.is_busy
         finally:
+            self._observer.measure_workers(self._workers)
             self._workers.close(at_once=at_once)
 
     @property

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from time import process_time
 from typing import TYPE_CHECKING, Any, Literal
 
 from gristmill.engine.failure_report import FinalFailure, add_note
@@ -17,12 +19,12 @@ if TYPE_CHECKING:
     from gristmill.engine.events import EventLog
     from gristmill.engine.failure import Failure
     from gristmill.engine.failures import Probe
-    from gristmill.engine.observer import Observer, RunWatch
+    from gristmill.engine.observer import Observer, RunWatch, WorkerUse
     from gristmill.engine.parallel_run import ParallelRun
     from gristmill.engine.pinning import Pin
     from gristmill.engine.worker_pool import WorkerPool
 
-__all__ = ["NOT_READY", "Context", "NotReady", "Stopwatch", "Task", "run_tasks"]
+__all__ = ["NOT_READY", "Context", "JobUse", "NotReady", "Stopwatch", "Task", "run_tasks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +35,45 @@ class Task:
     payload: Any
 
 
+@dataclass(frozen=True, slots=True)
+class JobUse:
+    """What one job has used."""
+
+    name: str
+    seconds: float
+    tasks: int
+    deaths: int
+    counts: dict[str, int]
+    workers: list[WorkerUse]
+    """CPU seconds are those of this job."""
+
+
 @dataclass(slots=True)
 class Stopwatch:
-    """The seconds in which workers were ready, and what tasks have counted, summed over jobs."""
+    """The time and the memory that jobs have used, one after another."""
 
     seconds: float = 0.0
-    counts: Counter[str] = field(default_factory=Counter)
+    """The seconds in which workers were ready, summed over jobs."""
+    jobs: list[JobUse] = field(default_factory=list)
+    _cpu_seconds: dict[int, float] = field(default_factory=lambda: {os.getpid(): process_time()})
+    """By process: the CPU seconds up to the end of its last job."""
+
+    @property
+    def counts(self) -> Counter[str]:
+        """What tasks have counted, summed over jobs."""
+        return sum((Counter(job.counts) for job in self.jobs), Counter())
+
+    def add(self, observer: Observer) -> None:
+        """Add a job that has ended."""
+        self.seconds += observer.seconds_since_ready
+        workers = []
+        for worker in observer.workers:
+            before = self._cpu_seconds.get(worker.pid, 0.0)
+            self._cpu_seconds[worker.pid] = worker.cpu_seconds
+            workers.append(replace(worker, cpu_seconds=worker.cpu_seconds - before))
+        counts = dict(observer.counts)
+        job = JobUse(observer.desc, observer.seconds, observer.num_done, observer.num_deaths, counts, workers)
+        self.jobs.append(job)
 
 
 def run_tasks(
@@ -142,5 +177,4 @@ def _yield_results(
                 add_note(error, f"gristmill: task {task.id}")
                 raise error
             yield task, value
-    stopwatch.seconds += observer.seconds_since_ready
-    stopwatch.counts.update(observer.counts)
+    stopwatch.add(observer)
