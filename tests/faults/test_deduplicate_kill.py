@@ -64,7 +64,8 @@ def run(max_receipts=-1):
     run_recipe(recipe, RunOptions(backend="serial", progress=False))
 
 def tree():
-    return {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
+    paths = [path for path in sorted(out.rglob("*")) if path.is_file() and path.stem != "report"]
+    return {str(path.relative_to(out)): path.read_bytes() for path in paths}
 
 def in_child(function):
     pid = os.fork()

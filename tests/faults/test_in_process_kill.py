@@ -8,6 +8,7 @@ import sys
 import textwrap
 
 import pytest
+from gristmill_testing.reports import read_without_times
 
 from gristmill.pipeline import work_folder
 
@@ -67,7 +68,9 @@ def run(folder, moment, backend="auto"):
 
 
 def files_in(folder):
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): read_without_times(path) for path in folder.rglob("*") if path.is_file()
+    }
 
 
 @pytest.mark.parametrize("moment", ["first stage", pytest.param("second stage", marks=pytest.mark.slow)])

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 
 import pytest
+from gristmill_testing.reports import read_without_times
 
 from gristmill.core.recipe import Recipe
 from gristmill.pipeline.planning import units
@@ -31,7 +32,9 @@ def small_disk(tmp_path):
 
 def files_in(folder):
     return {
-        path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
+        path.relative_to(folder).as_posix(): read_without_times(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
     }
 
 

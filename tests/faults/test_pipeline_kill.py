@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from gristmill_testing.reports import read_without_times
 
 from gristmill.shards.verify import verify
 
@@ -56,7 +57,9 @@ def errors(folder):
 
 def files_in(folder):
     return {
-        path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
+        path.relative_to(folder).as_posix(): read_without_times(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
     }
 
 

@@ -31,7 +31,7 @@ HERE = Path(__file__).parent
 HASHES = HERE / "hashes"
 UNPACK = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}
 """Compressors of the system: the same text gives other bytes on another machine, so the text is hashed."""
-NOT_HASHED = ("manifest.json", "report.json")
+NOT_HASHED = ("manifest.json", "report.json", "report.html")
 PROSE = ("error", "traceback")
 """Fields of quarantined records that are words for people; tracebacks also name folders."""
 WHAT_TO_DO = """

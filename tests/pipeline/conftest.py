@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from gristmill_testing.reports import read_without_times
 
 from gristmill.core.recipe import Recipe
 from gristmill.pipeline.planning import units
@@ -73,7 +74,7 @@ def small_units(monkeypatch):
 def files_in(folder, *, work=True):
     """Path -> bytes of every file."""
     return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
+        path.relative_to(folder).as_posix(): read_without_times(path)
         for path in sorted(Path(folder).rglob("*"))
         if path.is_file() and (work or ".gristmill" not in path.parts)
     }

@@ -187,12 +187,14 @@ SIGNATURES = {
         "keep_scores": "file",
         "storage_options": None,
         "allow_empty": False,
+        "report": None,
         "folder": None,
     },
 }
 RESULT = {"books", "dataset", "manifest", "output", "tokens", "was_up_to_date", "warnings", "work_seconds"}
 DATASET = {
     "decode",
+    "decode_ids",
     "documents",
     "folder",
     "manifest",

@@ -27,6 +27,8 @@ COMMANDS = {
     "dedup": ("gristmill.cli.dedup", "Remove duplicates from documents."),
     "status": ("gristmill.cli.status", "Show what a run is doing, from any machine that sees its output."),
     "inspect": ("gristmill.cli.inspect", "Show what a dataset holds."),
+    "report": ("gristmill.cli.report", "Write the report of a dataset: one HTML page, and its numbers as JSON."),
+    "diff": ("gristmill.cli.diff", "Compare two datasets: shards, records, tokens, recipes."),
     "verify": ("gristmill.cli.verify", "Check every file of a dataset against its manifest."),
     "trace": ("gristmill.cli.trace", "Follow a record back to its input file."),
     "explain": ("gristmill.cli.explain", "Show what a recipe does with one record, and why."),

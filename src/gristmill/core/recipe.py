@@ -16,6 +16,9 @@ from gristmill.core.step import Step, UserCode
 
 AUTO: Literal["auto"] = "auto"
 DEFAULT_UNIT_BYTES = 64 << 20
+DEFAULT_SAMPLES = 12
+MAX_SAMPLES = 1000
+"""The numbers of records of each kind that a report shows: by default, and at most."""
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -56,6 +59,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     """How the stores of this recipe are reached: `endpoint`, `region`, `profile`, `anonymous`. Never a secret."""
     allow_empty: bool = False
     """Whether a dataset without records is published; otherwise such a run fails. Never changes the output."""
+    report: Mapping[str, int] | None = None
+    """`{samples: n}`: how many records of each kind `report.html` shows, 0 for none. Never changes the data."""
     folder: str | None = None
     """The folder that relative paths start at: that of the recipe's file. None: the current folder."""
 
@@ -72,6 +77,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
             msgspec.structs.force_setattr(self, name, value)
         _check_numbers(self)
         _check_mixture(self)
+        _check_report(self)
         for key, step in self.all_steps():
             _check_step(key, step)
 
@@ -87,6 +93,11 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     def unit_scale(self) -> int:
         """How many times the usual input of a shard one of this recipe has."""
         return self.unit_bytes // DEFAULT_UNIT_BYTES
+
+    @property
+    def num_samples(self) -> int:
+        """The number of records of each kind in the report."""
+        return DEFAULT_SAMPLES if self.report is None else self.report.get("samples", DEFAULT_SAMPLES)
 
     def path(self, relative: str) -> str:
         """Return a path of this recipe as an absolute one; URLs stay as they are."""
@@ -133,6 +144,7 @@ def recipe_to_data(recipe: Recipe) -> dict[str, Any]:
         ("keep_scores", "file"),
         ("storage_options", None),
         ("allow_empty", False),
+        ("report", None),
     ):
         value = getattr(recipe, name)
         if value != default:
@@ -215,6 +227,14 @@ def _check_mixture(recipe: Recipe) -> None:
             )
         if not 0 < weight < float("inf"):
             raise UsageError(f"mixture: the weight of {name} must be above 0, not {weight}", key=f"mixture.{name}")
+
+
+def _check_report(recipe: Recipe) -> None:
+    for key, value in (recipe.report or {}).items():
+        if key != "samples":
+            raise UsageError(f'report has no key "{key}"', help="write report: {samples: 12}", key=f"report.{key}")
+        if not 0 <= value <= MAX_SAMPLES:
+            raise UsageError(f"report: samples must be from 0 to {MAX_SAMPLES}, not {value}", key="report.samples")
 
 
 def _check_step(key: str, step: object) -> None:

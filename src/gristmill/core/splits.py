@@ -20,7 +20,16 @@ TRAIN = "train"
 ALL_AS_TRAIN = "all_as_train"
 
 # Names beside the folders of splits in a dataset.
-_RESERVED_NAMES = ("dataset_dict.json", "dropped", "manifest.json", "origins", "quarantine", "report.json", "tokenizer")
+_RESERVED_NAMES = (
+    "dataset_dict.json",
+    "dropped",
+    "manifest.json",
+    "origins",
+    "quarantine",
+    "report.html",
+    "report.json",
+    "tokenizer",
+)
 _MAX_NAME_BYTES = 100
 _HELD_OUT_WORDS = ("validation", "valid", "val", "dev", "test", "testing", "eval", "evaluation", "heldout", "holdout")
 _HELD_OUT = re.compile(rf"(?:^|[\W_\d])(?:{'|'.join(_HELD_OUT_WORDS)})(?:$|[\W_\d])", re.IGNORECASE)

@@ -44,7 +44,7 @@ class RunWatch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WorkerUse:
-    """What a worker has used: CPU time and the largest memory since its start, and its items of one job."""
+    """The use of one worker: its CPU time and largest memory since its start, and its items of one job."""
 
     name: str
     pid: int

@@ -37,7 +37,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class JobUse:
-    """What one job has used."""
+    """The time, memory and counts of one job."""
 
     name: str
     seconds: float

@@ -10,6 +10,7 @@ import logging
 import secrets
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from gristmill.core.books import Account, add_books
@@ -84,6 +85,7 @@ class Execution:
     """One execution of a plan in a locked output folder."""
 
     def __init__(self, plan: Plan, options: RunOptions, held: HeldOutput, pool: WorkerPool | None = None) -> None:
+        self._started = monotonic()
         self._plan = plan
         self._options = options
         self._held = held
@@ -139,7 +141,14 @@ class Execution:
             journal.prune_work_folder(self._plan.output)
         journal.remove_orphans(self._plan.output, manifest, self._held)
         self._held.release_old_epochs()
+        self._publish_report(manifest)
         return manifest
+
+    def _publish_report(self, manifest: Manifest) -> None:
+        from gristmill.pipeline.publishing.report_files import describe_times, publish_report  # noqa: PLC0415  (last)
+
+        times = describe_times(self._runner.stopwatch, self._options.backend, monotonic() - self._started)
+        publish_report(self._plan.output, manifest, self._held, self._plan.recipe.num_samples, times)
 
     def _run_stages(self) -> list[_SourceProgress]:
         context = self._make_context([_SourceProgress(source, []) for source in self._plan.sources])

@@ -168,6 +168,9 @@ def _start_workers(
 def _run_locked(plan: Plan, options: RunOptions, held: HeldOutput, pool: WorkerPool) -> RunResult:
     manifest = _find_finished(plan, options)
     if manifest is not None:
+        from gristmill.pipeline.publishing.report_files import complete_report  # noqa: PLC0415  (few runs)
+
+        complete_report(plan, manifest, held)
         return RunResult(manifest, plan.output, was_up_to_date=True, warnings=list_empty_warnings(plan, manifest))
     with Activity(shows=options.progress is not False) as activity:
         compile_ahead(plan, activity.show)

@@ -145,6 +145,10 @@ class Dataset:
         pieces = zip(np.split(ids, borders), np.split(trained, borders), strict=True)
         return [(self._tokenizer.decode(piece), bool(marks[0])) for piece, marks in pieces if len(piece)]
 
+    def decode_ids(self, ids: NDArray[np.integer[Any]]) -> str:
+        """Decode token ids by the tokenizer of this dataset, with special tokens."""
+        return self._tokenizer.decode(ids)
+
     def _tokens(self, index: SupportsIndex) -> tuple[NDArray[np.unsignedinteger], NDArray[np.bool_]]:
         """Return the ids of a row without padding, and which of them are trained."""
         record = self[index]

@@ -31,7 +31,7 @@ from gristmill.shards.manifest import (
     file_key,
     load_manifest,
 )
-from gristmill.shards.report import make_derived_files
+from gristmill.shards.report import REPORT, find_report_page, is_report_of, make_derived_files
 from gristmill.shards.token_rows import CHATS, ORIGINS, find_row_problem, num_tokens, num_trained_tokens
 from gristmill.storage.checksums import compute_file_checksum
 from gristmill.storage.locations import list_files_below, measure_file, parse_location
@@ -218,8 +218,12 @@ def _find_file_problem(folder: Location, file: StoredFile) -> Problem | None:
 def _find_content_problem(folder: Location, path: str, content: bytes) -> Problem | None:
     """Check that a small file that is derived from the manifest exists and is as it was written."""
     try:
-        if path_below(folder, path).read_bytes() != content:
+        stored = path_below(folder, path).read_bytes()
+        if not is_report_of(stored, content) if path == REPORT else stored != content:
             return Problem(path, "edited", "is not as it was written")
+        page = find_report_page(stored) if path == REPORT else None
+        if page is not None and (problem := _find_file_problem(folder, page)):
+            return problem
     except (OSError, DamagedDatasetError) as error:
         return _make_unreadable_problem(path, error)
     return None

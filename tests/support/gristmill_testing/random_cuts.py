@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 import zstandard
 
 from gristmill.steps.read import cells
+from gristmill_testing.reports import read_without_times
 
 cells.CELL_BYTES = 4096
 
@@ -202,7 +203,7 @@ def write_table(path, kind, records, num_rows):
 
 def files_in(folder):
     paths = [path for path in folder.rglob("*") if path.is_file() and ".gristmill" not in path.parts]
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+    return {path.relative_to(folder).as_posix(): read_without_times(path) for path in paths}
 
 
 def drop_recipe(files):

@@ -22,6 +22,7 @@ from gristmill.core.books import Account
 from gristmill.core.errors import UsageError
 from gristmill.core.names import check_choice
 from gristmill.core.numbers import check_bool, check_seed, check_whole_number
+from gristmill.core.recipe import DEFAULT_SAMPLES
 from gristmill.order import Permutation
 from gristmill.order.permutation import make_epoch_key
 from gristmill.order.shares import plan_shares
@@ -29,6 +30,7 @@ from gristmill.pipeline.jobs.mix_inputs import open_inputs
 from gristmill.pipeline.jobs.mix_lane import InterleavedLane, select_rows, write_shard
 from gristmill.pipeline.publishing.journal import replace_dataset
 from gristmill.pipeline.publishing.locked_output import lock_output
+from gristmill.pipeline.publishing.report_files import publish_report
 from gristmill.pipeline.work_folder import check_output_folder, check_writable, remove_work_folder, work_path
 from gristmill.shards.arrow_stream import read_mapped_batches
 from gristmill.shards.block_index import BlockIndexWriter, scan_blocks
@@ -288,6 +290,7 @@ def _publish(
     moves = [(work_path(file.path), file.path) for file in (*lanes.shards(), *index_files, *tokenizer_files)]
     replace_dataset(target, manifest, moves, (), held)  # no receipts: a mix has nothing that an update could reuse
     remove_work_folder(target)
+    publish_report(target, manifest, held, DEFAULT_SAMPLES)
 
 
 def _make_account(source: MixSource, rows_out: int) -> Account:

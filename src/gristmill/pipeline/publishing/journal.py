@@ -24,7 +24,7 @@ from gristmill.pipeline.stages.receipt_storage import open_receipts
 from gristmill.pipeline.stages.slice_task import SliceResult
 from gristmill.pipeline.work_folder import JOURNAL, UNIT_RECEIPTS, is_work_path, remove_files, remove_work_folder
 from gristmill.shards.manifest import MANIFEST, Manifest, dump_manifest, load_manifest
-from gristmill.shards.report import make_derived_files
+from gristmill.shards.report import REPORT_PAGE, make_derived_files
 from gristmill.storage.commit import PendingFile, make_folder, sync_folder, write_file
 from gristmill.storage.known_files import KnownFiles
 from gristmill.storage.locations import StorePath, list_files_below
@@ -60,7 +60,8 @@ def replace_dataset(
     held.check()
     run_id = held.run_id
     old, side_files = find_manifest(root), make_derived_files(manifest)
-    old_paths = {*manifest_paths(old), *(make_derived_files(old) if old else ())}
+    # The page of the old dataset goes with it. That of the new one is written when the manifest is there.
+    old_paths = {*manifest_paths(old), *([*make_derived_files(old), REPORT_PAGE] if old else ())}
     stale = old_paths - {*manifest_paths(manifest), *side_files}
     journal = PublishJournal(
         manifest=manifest.checksum, moves=moves, side_files=sorted(side_files), stale=sorted(stale)

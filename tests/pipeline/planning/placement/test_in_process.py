@@ -15,6 +15,7 @@ import warnings
 import numpy as np
 import pyarrow as pa
 import pytest
+from gristmill_testing.reports import read_without_times
 from gristmill_testing.small_tokenizers import trained
 
 import gristmill as gm
@@ -73,7 +74,9 @@ def placement_of(recipe, **options):
 
 
 def files_in(folder):
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): read_without_times(path) for path in folder.rglob("*") if path.is_file()
+    }
 
 
 @pytest.mark.parametrize("read", ["a.jsonl", "b.txt", ["a.jsonl", "e.jsonl"]], ids=str)

@@ -1,0 +1,39 @@
+"""`gristmill report`: make the report of a dataset again."""
+
+import click
+
+from gristmill.cli.options import dataset_argument, json_option
+from gristmill.cli.tables import print_lines
+from gristmill.core.quantities import format_bytes, format_count
+from gristmill.core.recipe import DEFAULT_SAMPLES, MAX_SAMPLES
+from gristmill.report.write import load_report, write_report
+from gristmill.shards.dataset import open_dataset
+from gristmill.shards.report import REPORT, REPORT_PAGE, encode_report
+
+
+@click.command(epilog="Example: gristmill report out --samples 0")
+@dataset_argument
+@click.option(
+    "--samples",
+    type=click.IntRange(min=0, max=MAX_SAMPLES),
+    help=f"Records of each kind to show; 0: none. Default: as in the report that is there, else {DEFAULT_SAMPLES}.",
+)
+@json_option
+def command(out: str, samples: int | None, *, as_json: bool) -> None:
+    """Write report.html and report.json of the dataset in OUT.
+
+    Every run writes them, too. The page needs no network and no other file. It says how many records it holds.
+    """
+    dataset = open_dataset(out)
+    old = load_report(dataset.folder)
+    if samples is None:
+        samples = old.samples.wanted if old is not None and old.samples is not None else DEFAULT_SAMPLES
+    run = old.run if old is not None and old.dataset_hash == dataset.manifest.dataset_hash else None
+    report = write_report(dataset.folder, dataset.manifest, "report", samples=samples, run=run, reads_store=True)
+    if as_json:
+        click.echo(encode_report(report).decode(), nl=False)
+        return
+    num_records = report.samples.num_records if report.samples is not None else 0
+    size = format_bytes(report.page.bytes) if report.page is not None else ""
+    print_lines(f"{dataset.folder / REPORT_PAGE}: {size}, holds {format_count(num_records, 'record')} of the data")
+    print_lines(f"{dataset.folder / REPORT}: all numbers")

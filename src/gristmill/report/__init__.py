@@ -1,0 +1,1 @@
+"""Looking at datasets: the report, the difference of two datasets, the viewer."""

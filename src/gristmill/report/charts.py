@@ -1,0 +1,201 @@
+"""Charts as SVG without a library: bars, stacked bars, a pie, a histogram and lines.
+
+A chart has no fixed width. Positions along it are percentages and texts have their own size, so that the same SVG is
+readable on a phone and on a wide screen. Colours are classes (`c0` to `c7`), which the style sheet of the page, or
+`STANDALONE_STYLE` of a file, gives their values for light, dark and print. About 150 bytes a bar.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from gristmill.report.markup import Markup, element, join, table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gristmill.report.markup import Row
+
+NUM_COLORS = 8
+MAX_BARS = 24
+"""A chart shows this many bars; its table has the others."""
+_BAR_HEIGHT = 12
+_ROW_HEIGHT = 40
+_LABEL_Y = 13
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A bar: its name, and parts of it one after another, or (`is_grouped`) one below another."""
+
+    label: str
+    values: tuple[float, ...]
+    text: str
+    """The value in words, shown at the right."""
+    colors: tuple[int, ...] = (0,)
+
+
+def figure(
+    title: str,
+    unit: str,
+    picture: Markup,
+    heads: tuple[str, ...],
+    rows: Sequence[Row],
+    *,
+    note: str = "",
+    legend: Sequence[tuple[int, str]] = (),
+) -> Markup:
+    """Make a figure: title with unit, legend, picture, a note, and the table with the numbers behind it."""
+    caption = element(
+        "figcaption", element("span", title, class_="title"), element("span", unit, class_="unit") if unit else None
+    )
+    keys = [element("li", element("i", class_=f"swatch s{color}"), text) for color, text in legend]
+    numbers = element("details", element("summary", "Table"), table(heads, rows))
+    return element(
+        "figure",
+        caption,
+        element("ul", *keys, class_="legend") if keys else None,
+        picture,
+        element("p", note, class_="note") if note else None,
+        numbers,
+        class_="chart",
+    )
+
+
+def draw_bars(title: str, bars: Sequence[Bar], *, maximum: float | None = None, is_grouped: bool = False) -> Markup:
+    """Draw horizontal bars, each below its label. Bars above `MAX_BARS` are left out; the largest should come first."""
+    shown = bars[:MAX_BARS]
+    longest = maximum or max((max(bar.values) if is_grouped else sum(bar.values) for bar in shown), default=0) or 1
+    shapes: list[Markup] = []
+    top = 0
+    for bar in shown:
+        shapes.append(element("text", _shorten(bar.label), x="0", y=top + _LABEL_Y, class_="label"))
+        shapes.append(element("text", bar.text, x="100%", y=top + _LABEL_Y, text_anchor="end", class_="value"))
+        start = 0.0
+        for number, (value, color) in enumerate(zip(bar.values, bar.colors, strict=True)):
+            width = max(0.0, value) / longest * 100
+            y = top + 19 + (number * (_BAR_HEIGHT // 2 + 1) if is_grouped else 0)
+            height = _BAR_HEIGHT // 2 if is_grouped else _BAR_HEIGHT
+            tip = element("title", f"{bar.label}: {bar.text}")
+            shapes.append(
+                element(
+                    "rect", tip, x=_percent(0 if is_grouped else start), y=y, width=_percent(width), height=height,
+                    rx=2, class_=f"c{color}",
+                )
+            )  # fmt: skip
+            start += width
+        top += _ROW_HEIGHT
+    return _make_svg(title, shapes, max(top, 1))
+
+
+def draw_pie(title: str, slices: Sequence[tuple[str, float]]) -> Markup:
+    """Draw a ring of slices, clockwise from the top, in the order of colours."""
+    total = sum(value for _, value in slices)
+    shapes = []
+    start = 0.0
+    for number, (label, value) in enumerate(slices):
+        share = value / total if total else 0.0
+        # The ring is a dashed circle: one dash for each slice. Its length is 100, so that dashes are percentages.
+        shapes.append(
+            element(
+                "circle",
+                element("title", f"{label}: {share:.1%}"),
+                cx=60, cy=60, r=40, pathLength=100, class_=f"ring r{number % NUM_COLORS}",
+                stroke_dasharray=f"{max(share * 100 - 0.4, 0.2):.3f} 100", stroke_dashoffset=f"{-start * 100:.3f}",
+                transform="rotate(-90 60 60)",
+            )
+        )  # fmt: skip
+        start += share
+    names = join(element("title", title), *shapes)
+    return Markup(f'<svg class="pie" role="img" viewBox="0 0 120 120" aria-label="{_quote(title)}">{names}</svg>')
+
+
+def draw_histogram(title: str, bins: Sequence[tuple[str, float, str]], *, height: int = 180) -> Markup:
+    """Draw vertical bars for `(label, value, text)`. Labels are shown as far as they have room."""
+    tallest = max((value for _, value, _ in bins), default=0) or 1
+    width = 100 / max(len(bins), 1)
+    every = max(1, math.ceil(len(bins) / 6))
+    shapes = []
+    for number, (label, value, text) in enumerate(bins):
+        size = value / tallest * (height - 30)
+        if value:
+            size = max(size, 1.5)
+        shapes.append(
+            element(
+                "rect", element("title", f"{label}: {text}"), x=_percent(number * width + width * 0.06),
+                y=f"{height - 20 - size:.1f}", width=_percent(width * 0.88), height=f"{size:.1f}", rx=1, class_="c0",
+            )
+        )  # fmt: skip
+        if number % every == 0:
+            shapes.append(element("text", label, x=_percent(number * width), y=height - 5, class_="tick"))
+    shapes.append(element("line", x1="0", x2="100%", y1=height - 20, y2=height - 20, class_="axis"))
+    return _make_svg(title, shapes, height)
+
+
+def draw_lines(
+    title: str,
+    series: Sequence[tuple[str, Sequence[tuple[float, float]]]],
+    *,
+    height: int = 220,
+    x_label: str = "",
+    y_label: str = "",
+) -> Markup:
+    """Draw lines through points, with axes from 0 (y) and from the smallest x."""
+    points = [point for _, line in series for point in line] or [(0.0, 0.0)]
+    left, right = min(x for x, _ in points), max(x for x, _ in points)
+    top = max(y for _, y in points) or 1.0
+    across = right - left or 1.0
+    paths = []
+    for number, (name, line) in enumerate(series):
+        corners = " ".join(f"{(x - left) / across * 1000:.1f},{(1 - y / top) * 1000:.1f}" for x, y in line)
+        style = f"line l{number % NUM_COLORS}"
+        paths.append(element("polyline", element("title", name), points=corners, class_=style))
+    plot = (
+        f'<svg x="0" y="18" width="100%" height="{height - 44}" viewBox="0 0 1000 1000" '
+        f'preserveAspectRatio="none">{join(*paths)}</svg>'
+    )
+    texts = [
+        element("text", f"{y_label}, up to {_format_tick(top)}", x="0", y=12, class_="tick"),
+        element("line", x1="0", x2="100%", y1=height - 26, y2=height - 26, class_="axis"),
+        element("text", _format_tick(left), x="0", y=height - 8, class_="tick"),
+        element("text", x_label, x="50%", y=height - 8, text_anchor="middle", class_="tick"),
+        element("text", _format_tick(right), x="100%", y=height - 8, text_anchor="end", class_="tick"),
+    ]
+    return _make_svg(title, [Markup(plot), *texts], height)
+
+
+def make_bins(values: Sequence[float], num_bins: int = 24) -> list[tuple[float, float]]:
+    """Choose the borders of a histogram: even on a logarithmic scale, at whole numbers.
+
+    >>> make_bins([1, 10], num_bins=3)
+    [(1.0, 2.0), (2.0, 4.0), (4.0, 11.0)]
+    """
+    smallest = max(1.0, float(min(values)))
+    largest = max(smallest, float(max(values))) + 1
+    steps = [smallest * (largest / smallest) ** (number / num_bins) for number in range(num_bins + 1)]
+    borders = sorted({float(math.floor(step)) for step in steps[:-1]} | {math.ceil(largest) * 1.0})
+    return list(pairwise(borders))
+
+
+def _make_svg(title: str, shapes: Sequence[Markup], height: int) -> Markup:
+    inner = join(element("title", title), *shapes)
+    return Markup(f'<svg role="img" width="100%" height="{height}" aria-label="{_quote(title)}">{inner}</svg>')
+
+
+def _quote(text: str) -> str:
+    return join(text)
+
+
+def _percent(value: float) -> str:
+    return f"{value:.3f}%"
+
+
+def _shorten(text: str, max_characters: int = 48) -> str:
+    return text if len(text) <= max_characters else f"{text[: max_characters - 1]}…"
+
+
+def _format_tick(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 or float(value).is_integer() else f"{value:.3g}"

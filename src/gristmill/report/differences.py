@@ -1,0 +1,328 @@
+"""The differences between two datasets: shards, then records, then tokens, then what made them.
+
+Equal hashes of shards need no reading. Of the others every document is read once, and kept as 28 bytes: hashes of its
+origin and of its content, and where it lies. Documents are matched by their origin, which does not change when other
+files change; a copy of a document is matched with the copy of the same number.
+"""
+
+from __future__ import annotations
+
+from array import array
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import xxhash
+
+from gristmill.core.records import INPUT_IDS, LOSS_MASK, ORIGIN
+from gristmill.shards.arrow_stream import ORIGINS_SCHEMA
+from gristmill.shards.formats.shard_format import open_shard
+from gristmill.shards.token_rows import LENGTHS, ORIGINS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from gristmill.shards.dataset import Dataset
+    from gristmill.shards.manifest import Manifest, Shard
+
+_STRIDE = np.uint64(0x9E3779B97F4A7C15)
+"""Makes keys of the copies of one document."""
+_CONTEXT = 40
+_MAX_VALUE = 200
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """A key that has other values in the two datasets: of the recipe, a version, an input file."""
+
+    key: str
+    a: Any = None
+    b: Any = None
+
+
+class ChangedRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A record with the same origin and another content."""
+
+    place: str
+    row_a: int
+    row_b: int
+    part: str
+    """What differs: a column, or `tokens`, or `loss_mask`."""
+    position: int
+    """The first character or token that differs."""
+    a: str = ""
+    """What is there, with some text before it."""
+    b: str = ""
+    id_a: int | None = None
+    id_b: int | None = None
+
+
+class LaneDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """The difference of one source of one split."""
+
+    split: str
+    source: str
+    shards_a: int
+    shards_b: int
+    differing_a: list[str]
+    """Shards of A whose content is in no shard of B."""
+    differing_b: list[str]
+    only_in_a: int = 0
+    """Documents."""
+    only_in_b: int = 0
+    changed: int = 0
+    examples_a: list[str] = []
+    """Origins of some documents that only A has."""
+    examples_b: list[str] = []
+    records: list[ChangedRecord] = []
+
+    @property
+    def is_reordered(self) -> bool:
+        """Whether the documents are the same, in another order or in other rows."""
+        return not (self.only_in_a or self.only_in_b or self.changed)
+
+
+class Differences(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything in which two datasets differ. Equal datasets may have been made by different recipes."""
+
+    equal: bool
+    """Whether they hold the same bytes in the same order."""
+    hash_a: str
+    hash_b: str
+    layout: list[Change]
+    """Kind, format, columns, length of rows."""
+    lanes: list[LaneDifference]
+    recipe: list[Change]
+    versions: list[Change]
+    inputs: list[Change]
+    """Input files by their source and relative path, with their size and version."""
+
+
+def find_differences(a: Dataset, b: Dataset, *, max_records: int = 5) -> Differences:
+    """Compare two datasets; up to `max_records` changed records of each source are described."""
+    of_a, of_b = a.manifest, b.manifest
+    layout = _compare(_describe_layout(of_a), _describe_layout(of_b))
+    is_equal = of_a.dataset_hash == of_b.dataset_hash
+    lanes = [] if is_equal else list(_compare_lanes(a, b, max_records, reads=not layout or of_a.kind == of_b.kind))
+    return Differences(
+        equal=is_equal,
+        hash_a=of_a.dataset_hash,
+        hash_b=of_b.dataset_hash,
+        layout=layout,
+        lanes=lanes,
+        recipe=_compare(_flatten(of_a.recipe), _flatten(of_b.recipe)),
+        versions=_compare(_describe_versions(of_a), _describe_versions(of_b)),
+        inputs=_compare(_describe_inputs(of_a), _describe_inputs(of_b)),
+    )
+
+
+def _describe_layout(manifest: Manifest) -> dict[str, Any]:
+    columns = {f"column {name}": kind for name, kind in manifest.schema.columns.items()}
+    return {"kind": manifest.kind, "format": manifest.format, "row_length": manifest.row_length, **columns}
+
+
+def _describe_versions(manifest: Manifest) -> dict[str, Any]:
+    tokenizer = manifest.tokenizer
+    content = {} if tokenizer is None else {"tokenizer": tokenizer.content, "tokenizer engine": tokenizer.engine}
+    return {**manifest.versions, **manifest.plugins, **content}
+
+
+def _describe_inputs(manifest: Manifest) -> dict[str, Any]:
+    return {f"{file.source}:{file.relative}": [file.bytes, file.version] for file in manifest.files.values()}
+
+
+def _flatten(data: object, path: str = "") -> dict[str, Any]:
+    """Name every value of nested data by its path.
+
+    >>> _flatten({"steps": [{"length": {"min_chars": 3}}]})
+    {'steps.0.length.min_chars': 3}
+    """
+    items: list[tuple[str, object]]
+    if isinstance(data, dict):
+        items = [(str(name), value) for name, value in data.items()]
+    elif isinstance(data, list):
+        items = [(str(number), value) for number, value in enumerate(data)]
+    else:
+        return {path: data}
+    return {
+        name: value for key, inner in items for name, value in _flatten(inner, f"{path}.{key}" if path else key).items()
+    }
+
+
+def _compare(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Change]:
+    keys = dict.fromkeys([*a, *b])
+    return [Change(key=key, a=a.get(key), b=b.get(key)) for key in keys if a.get(key) != b.get(key)]
+
+
+def _compare_lanes(a: Dataset, b: Dataset, max_records: int, *, reads: bool) -> Iterator[LaneDifference]:
+    """Compare each source of each split, as it is on the disk."""
+    lanes = dict.fromkeys((split, source) for side in (a, b) for split, source, _ in side.manifest.shards())
+    for split, source in lanes:
+        shards_a, shards_b = (side.manifest.splits.get(split, {}).get(source, []) for side in (a, b))
+        hashes_a, hashes_b = ({shard.xxh3 for shard in shards} for shards in (shards_a, shards_b))
+        if [shard.xxh3 for shard in shards_a] == [shard.xxh3 for shard in shards_b]:
+            continue
+        other_a = [shard for shard in shards_a if shard.xxh3 not in hashes_b]
+        other_b = [shard for shard in shards_b if shard.xxh3 not in hashes_a]
+        lane = LaneDifference(
+            split=split,
+            source=source,
+            shards_a=len(shards_a),
+            shards_b=len(shards_b),
+            differing_a=[shard.path for shard in other_a],
+            differing_b=[shard.path for shard in other_b],
+        )
+        yield (
+            _compare_documents(lane, _LaneDocuments(a, other_a), _LaneDocuments(b, other_b), max_records)
+            if reads
+            else lane
+        )
+
+
+class _LaneDocuments:
+    """The documents of some shards: their keys, hashes of their content, and where each lies."""
+
+    def __init__(self, dataset: Dataset, shards: list[Shard]) -> None:
+        self.dataset = dataset
+        self._first_rows = _find_first_rows(dataset)
+        keys, digests, rows, numbers = array("Q"), array("Q"), array("Q"), array("I")
+        for shard in shards:
+            for row, number, origin, content in self._read_documents(shard):
+                keys.append(_hash_origin(origin))
+                digests.append(xxhash.xxh3_64_intdigest(content))
+                rows.append(row)
+                numbers.append(number)
+        self.keys = _number_copies(np.frombuffer(keys, np.uint64))
+        self.digests, self.rows = np.frombuffer(digests, np.uint64), np.frombuffer(rows, np.uint64)
+        self.numbers = np.frombuffer(numbers, np.uint32)
+
+    def _read_documents(self, shard: Shard) -> Iterator[tuple[int, int, Mapping[str, int], bytes]]:
+        """Yield the row, the number in the row, the origin and the content of each document."""
+        manifest, folder = self.dataset.manifest, self.dataset.folder
+        schema = self.dataset.schema if manifest.format == "webdataset" else manifest.shard_schema()
+        records = open_shard(shard.copy_below(folder), manifest.format, manifest.kind, schema).rows()
+        first = self._first_rows[shard.path]
+        if manifest.holds_rows:
+            for row, record in enumerate(records, first):
+                ends = np.cumsum(record[LENGTHS])
+                mask = record.get(LOSS_MASK)
+                start = 0
+                for number, (origin, end) in enumerate(zip(record[ORIGINS], ends.tolist(), strict=True)):
+                    content = record[INPUT_IDS][start:end].astype(np.uint32).tobytes()
+                    content += b"" if mask is None else mask[start:end].tobytes()
+                    yield row, number, origin, content
+                    start = end
+            return
+        side = shard.origins
+        if side is not None:
+            origins = open_shard(side.copy_below(folder), "arrow", "documents", ORIGINS_SCHEMA).rows()
+            pairs = ((record, origin[ORIGIN]) for record, origin in zip(records, origins, strict=True))
+        else:
+            pairs = ((record, record.pop(ORIGIN)) for record in records)
+        for row, (record, origin) in enumerate(pairs, first):
+            # A null and a column that is not there are the same: other records may have given the schema a column.
+            content = {name: value for name, value in record.items() if value is not None}
+            yield row, 0, origin, msgspec.json.encode(content, order="sorted", enc_hook=repr)
+
+    def place(self, index: int) -> str:
+        """Name the input of a document."""
+        origin = self.dataset.origins(int(self.rows[index]))[int(self.numbers[index])]
+        return f"{origin.source}:{origin.path}@{origin.position}" + (f"/{origin.part}" if origin.part else "")
+
+    def tokens(self, index: int) -> tuple[NDArray[np.integer[Any]], NDArray[np.bool_]]:
+        """Return the ids of a document in a row, and which are trained."""
+        record = self.dataset[int(self.rows[index])]
+        end = int(np.cumsum(record[LENGTHS])[self.numbers[index]])
+        start = end - int(record[LENGTHS][self.numbers[index]])
+        mask = record.get(LOSS_MASK)
+        return record[INPUT_IDS][start:end], np.ones(end - start, np.bool_) if mask is None else mask[start:end]
+
+
+def _find_first_rows(dataset: Dataset) -> dict[str, int]:
+    rows, first = {}, 0
+    for _, _, shard in dataset.manifest.shards():
+        rows[shard.path] = first
+        first += shard.rows
+    return rows
+
+
+def _hash_origin(origin: Mapping[str, int]) -> int:
+    return xxhash.xxh3_64_intdigest(np.array([origin["file"], origin["position"], origin["part"]], np.uint64).tobytes())
+
+
+def _number_copies(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Give each copy of a document a key of its own: the n-th copy the same one in every dataset."""
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    is_first = np.append(True, ordered[1:] != ordered[:-1]) if len(keys) else np.empty(0, np.bool_)
+    positions = np.arange(len(keys), dtype=np.uint64)
+    copies = np.empty_like(positions)
+    copies[order] = positions - np.maximum.accumulate(np.where(is_first, positions, np.uint64(0)))
+    return keys + copies * _STRIDE
+
+
+def _compare_documents(lane: LaneDifference, a: _LaneDocuments, b: _LaneDocuments, max_records: int) -> LaneDifference:
+    _, in_a, in_b = np.intersect1d(a.keys, b.keys, assume_unique=False, return_indices=True)
+    is_changed = a.digests[in_a] != b.digests[in_b]
+    changed = sorted(zip(in_a[is_changed].tolist(), in_b[is_changed].tolist(), strict=True))
+    only_a = np.setdiff1d(np.arange(len(a.keys)), in_a)
+    only_b = np.setdiff1d(np.arange(len(b.keys)), in_b)
+    return msgspec.structs.replace(
+        lane,
+        only_in_a=len(only_a),
+        only_in_b=len(only_b),
+        changed=len(changed),
+        examples_a=[a.place(index) for index in only_a[:max_records].tolist()],
+        examples_b=[b.place(index) for index in only_b[:max_records].tolist()],
+        records=[_describe_change(a, b, *pair) for pair in changed[:max_records]],
+    )
+
+
+def _describe_change(a: _LaneDocuments, b: _LaneDocuments, index_a: int, index_b: int) -> ChangedRecord:
+    place, row_a, row_b = a.place(index_a), int(a.rows[index_a]), int(b.rows[index_b])
+    if a.dataset.manifest.holds_rows:
+        facts = _compare_tokens(a, b, index_a, index_b)
+    else:
+        facts = _compare_columns(a.dataset[row_a], b.dataset[row_b])
+    return ChangedRecord(place=place, row_a=row_a, row_b=row_b, **facts)
+
+
+def _compare_tokens(a: _LaneDocuments, b: _LaneDocuments, index_a: int, index_b: int) -> dict[str, Any]:
+    (ids_a, mask_a), (ids_b, mask_b) = a.tokens(index_a), b.tokens(index_b)
+    position = _find_first_difference(ids_a.tolist(), ids_b.tolist())
+    part = "tokens"
+    if position is None:
+        part, position = LOSS_MASK, _find_first_difference(mask_a.tolist(), mask_b.tolist()) or 0
+    start = max(0, position - 8)
+    texts = [_decode(side.dataset, ids[start : position + 8]) for side, ids in ((a, ids_a), (b, ids_b))]
+    found_ids = [int(ids[position]) if position < len(ids) else None for ids in (ids_a, ids_b)]
+    return {
+        "part": part,
+        "position": position,
+        "a": texts[0],
+        "b": texts[1],
+        "id_a": found_ids[0],
+        "id_b": found_ids[1],
+    }
+
+
+def _decode(dataset: Dataset, ids: NDArray[np.integer[Any]]) -> str:
+    tokenizer = dataset.manifest.tokenizer
+    return dataset.decode_ids(ids) if tokenizer is not None and tokenizer.files else " ".join(map(str, ids.tolist()))
+
+
+def _compare_columns(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
+    column = next((name for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)), "")
+    texts = [value if isinstance(value, str) else repr(value) for value in (a.get(column), b.get(column))]
+    position = _find_first_difference(texts[0], texts[1]) or 0
+    start = max(0, position - _CONTEXT)
+    shown = [text[start : position + _MAX_VALUE] for text in texts]
+    return {"part": column, "position": position, "a": shown[0], "b": shown[1]}
+
+
+def _find_first_difference(a: Any, b: Any) -> int | None:
+    nothing = object()
+    pairs = enumerate(zip_longest(a, b, fillvalue=nothing))
+    return next((number for number, (left, right) in pairs if left != right), None)

@@ -1,0 +1,87 @@
+"""HTML and SVG as values: a text is escaped when it becomes part of an element, so that no data can be markup.
+
+A page is a tree of calls: `element("p", "a < b", class_="note")`. Only `Markup` is taken as it is, and only this module
+and the charts make some. Control characters that HTML cannot hold are shown as their code.
+"""
+
+from __future__ import annotations
+
+import re
+from html import escape
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Row = tuple[object, ...]
+
+# What XML and HTML forbid, and the characters that change the direction of the text around them.
+_UNPRINTABLE: Final = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
+_VOID: Final = frozenset({"br", "input", "link", "meta", "img", "hr"})
+
+
+class Markup(str):
+    """Text that is HTML or SVG already."""
+
+    __slots__ = ()
+
+
+def escape_text(text: str) -> Markup:
+    r"""Escape text for the content of an element or for a quoted attribute.
+
+    >>> escape_text("<b>'x' & \x1b[0m")
+    '&lt;b&gt;&#x27;x&#x27; &amp; \\x1b[0m'
+    """
+    return Markup(escape(_UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)))
+
+
+def element(tag: str, *children: object, **attributes: object) -> Markup:
+    """Make an element. Attributes are written without a last underscore, and with hyphens; None leaves one out.
+
+    >>> element("a", "next & last", href="#x", aria_label="go", class_=None)
+    '<a href="#x" aria-label="go">next &amp; last</a>'
+    """
+    words = [tag]
+    for name, value in attributes.items():
+        if value is None or value is False:
+            continue
+        written = name.rstrip("_").replace("_", "-")
+        words.append(written if value is True else f'{written}="{escape_text(str(value))}"')
+    opening = f"<{' '.join(words)}>"
+    return Markup(opening if tag in _VOID else f"{opening}{join(*children)}</{tag}>")
+
+
+def join(*children: object) -> Markup:
+    """Join texts, which are escaped, and markup, which is not. None and empty lists give nothing."""
+    parts: list[str] = []
+    for child in children:
+        if child is None:
+            continue
+        if isinstance(child, Markup):
+            parts.append(child)
+        elif isinstance(child, (list, tuple)):
+            parts.append(join(*child))
+        else:
+            parts.append(escape_text(str(child)))
+    return Markup("".join(parts))
+
+
+def table(heads: tuple[str, ...], rows: Sequence[Row], *, max_rows: int = 200) -> Markup:
+    """Make a table. Numbers are aligned to the right; rows above `max_rows` are only counted."""
+    body = [
+        element("tr", *(element("td", cell, class_="number" if _is_number(cell) else None) for cell in row))
+        for row in rows[:max_rows]
+    ]
+    if len(rows) > max_rows:
+        body.append(element("tr", element("td", f"{len(rows) - max_rows:,} more in report.json", colspan=len(heads))))
+    head = element("tr", *(element("th", name, scope="col") for name in heads))
+    return element(
+        "div", element("table", element("thead", head), element("tbody", *body)), class_="scroll", tabindex="0"
+    )
+
+
+def _is_number(cell: object) -> bool:
+    text = cell if isinstance(cell, str) else str(cell)
+    return bool(text) and text.lstrip("-")[:1].isdigit() and len(text) < 24

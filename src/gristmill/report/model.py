@@ -1,0 +1,129 @@
+"""The keys of `report.json`: what follows from the manifest, what was read from the shards, what was measured.
+
+All but `run` is the same for the same dataset. `docs/reference/report.schema.json` is made from these classes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gristmill.shards.manifest import DuplicateCluster, StoredFile  # noqa: TC001  (msgspec looks at the types)
+from gristmill.shards.report import DatasetReport
+
+
+class ShownRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A record of the dataset, or one that a step has dropped, quarantined or changed."""
+
+    place: str
+    """Where it came from."""
+    text: str = ""
+    """Its text, or its columns as JSON."""
+    num_characters: int = 0
+    """The length of the whole text, if `text` is only the beginning."""
+    split: str = ""
+    step: str = ""
+    reason: str = ""
+    failed: dict[str, Any] = {}
+    """Every rule that it broke, with the value that broke it."""
+    thresholds: dict[str, Any] = {}
+    """What these rules demand."""
+    before: str = ""
+    """The text around the first change, before and after the step."""
+    after: str = ""
+
+
+class Samples(msgspec.Struct, frozen=True, kw_only=True):
+    """Some records of each kind, chosen by hashes."""
+
+    wanted: int
+    """The largest number of records of each kind; 0: the report holds none."""
+    num_records: int
+    """How many records, or pieces of records, the report holds."""
+    kept: list[ShownRecord]
+    dropped: list[ShownRecord]
+    changed: list[ShownRecord]
+    quarantined: list[ShownRecord]
+    clusters: list[DuplicateCluster]
+    """The largest clusters of duplicates, with the beginnings of some texts."""
+
+
+class Bin(msgspec.Struct, frozen=True, array_like=True):
+    """One bar of a histogram: from `low` to below `high`."""
+
+    low: float
+    high: float
+    count: int
+
+
+class Lengths(msgspec.Struct, frozen=True, kw_only=True):
+    """The lengths of documents."""
+
+    unit: str
+    """`tokens`, or `bytes` of text."""
+    documents: int
+    """The number of documents that were measured."""
+    is_sample: bool
+    """Whether these are only some of the documents: evenly spread blocks of shards."""
+    shortest: int
+    median: float
+    mean: float
+    longest: int
+    bins: list[Bin]
+
+
+class LanguageCount(msgspec.Struct, frozen=True, kw_only=True):
+    """A language, and the number of measured documents in it."""
+
+    language: str
+    documents: int
+
+
+class WorkerTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """The time and memory of one worker in one job."""
+
+    name: str
+    tasks: int
+    cpu_seconds: float
+    peak_bytes: int
+
+
+class JobTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """The time and memory of one job of the run: a stage, or the work of a barrier."""
+
+    name: str
+    seconds: float
+    tasks: int
+    deaths: int
+    records: int
+    bytes: int
+    workers: list[WorkerTimes]
+
+
+class RunTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """The time and memory of the run that made the dataset. Another run gives other numbers."""
+
+    finished: str
+    """The time, as ISO 8601."""
+    seconds: float
+    backend: str
+    jobs: list[JobTimes]
+
+
+class Report(DatasetReport, frozen=True, kw_only=True):
+    """The whole content of `report.json`."""
+
+    samples: Samples | None = None
+    lengths: Lengths | None = None
+    languages: list[LanguageCount] = msgspec.field(default_factory=list)
+    run: RunTimes | None = None
+    """None: the report was made later, or the run reused everything."""
+    page: StoredFile | None = None
+    """`report.html`, with its checksum."""
+
+
+def make_schema() -> dict[str, Any]:
+    """Make the JSON Schema of `report.json`."""
+    schema = msgspec.json.schema(Report)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -1,0 +1,101 @@
+"""`report.html`: one file that needs nothing else. Its policy forbids every request and every script but its own."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gristmill.core.quantities import format_count
+from gristmill.report import record_sections, sections
+from gristmill.report.markup import Markup, element, join
+
+if TYPE_CHECKING:
+    from gristmill.report.model import Report
+
+_ASSETS = Path(__file__).parent / "assets"
+RUN_BEGINS, RUN_ENDS = Markup("<!--run-->"), Markup("<!--/run-->")
+"""Marks around what differs between two runs that make the same dataset."""
+
+
+@cache
+def read_asset(name: str) -> Markup:
+    """Read a style sheet or script of this package."""
+    return Markup((_ASSETS / name).read_text())
+
+
+def make_page(report: Report, title: str) -> str:
+    """Make the page of a report; `title` is the name of the dataset."""
+    samples = report.samples
+    num_records = samples.num_records if samples is not None else 0
+    warning = (
+        f"This page holds {format_count(num_records, 'record')} of the data, or pieces of records."
+        if num_records
+        else "This page holds no records of the data, only counts."
+    )
+    parts = [
+        ("funnel", "Funnel", sections.make_funnels(report)),
+        ("rules", "Rules", sections.make_rules(report)),
+        ("mix", "Mix", sections.make_mix(report)),
+        ("lengths", "Lengths and packing", sections.make_lengths(report)),
+        ("duplicates", "Duplicates", sections.make_duplicates(report)),
+        ("samples", "Samples", record_sections.make_samples(report)),
+        ("time", "Time and memory", join(RUN_BEGINS, record_sections.make_times(report.run), RUN_ENDS)),
+        ("books", "Books", sections.make_books(report)),
+        ("origin", "Recipe and versions", sections.make_origin(report)),
+    ]
+    shown = [(name, heading, body) for name, heading, body in parts if body is not None]
+    links = [element("li", element("a", heading, href=f"#{name}")) for name, heading, _ in shown]
+    hash_text = element("span", report.dataset_hash, class_="hash")
+    header = element(
+        "header",
+        element(
+            "div",
+            element("div", element("h1", title), make_theme_button(), class_="row"),
+            element("p", f"{report.kind}, {report.format}, ", hash_text, class_="quiet"),
+            element("p", warning, id="holds"),
+        ),
+        class_="top",
+    )
+    bodies = [element("section", element("h2", heading), body, id=name) for name, heading, body in shown]
+    main = element("main", sections.make_headline(report), *bodies, make_footer(report))
+    return make_document(
+        title,
+        join(header, element("nav", element("ul", *links), class_="sections", aria_label="Sections"), main),
+        "report.js",
+    )
+
+
+def make_theme_button() -> Markup:
+    """Make the button that changes between light and dark; a script shows it."""
+    return element("button", "Dark", id="theme", type="button", hidden=True)
+
+
+def make_footer(report: Report) -> Markup:
+    """Say what made the page."""
+    version = report.versions.get("gristmill", "")
+    text = f"Made by Gristmill {version} from manifest.json. All numbers are in report.json."
+    return element("footer", element("p", text))
+
+
+def make_document(title: str, body: Markup, script: str, *, connects: str = "'none'", images: str = "data:") -> str:
+    """Make a whole document with our style and one script, whose hash the policy names."""
+    code = read_asset(script)
+    digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+    policy = (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src {images}; "
+        f"connect-src {connects}; base-uri 'none'; form-action 'none'"
+    )
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="referrer", content="no-referrer"),
+        element("title", title),
+        Markup(f"<style>{read_asset('report.css')}</style>"),
+    )
+    html = element("html", head, element("body", body, Markup(f"<script>{code}</script>")), lang="en")
+    return f"<!DOCTYPE html>\n{html}\n"

@@ -1,0 +1,161 @@
+"""The sections of the page that hold records or measured numbers: samples, diffs, clusters, time and memory."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import TYPE_CHECKING, Any
+
+from gristmill.core.quantities import format_bytes, format_count
+from gristmill.report.charts import Bar, draw_bars, figure
+from gristmill.report.markup import Markup, element, join
+
+if TYPE_CHECKING:
+    from gristmill.report.markup import Row
+    from gristmill.report.model import Report, RunTimes, ShownRecord
+
+_WORDS = re.compile(r"\s+|\w+|[^\w\s]")
+_MAX_DIFF_WORDS = 2000
+
+
+def make_samples(report: Report) -> Markup:
+    """Show the samples of each kind, one kind at a time."""
+    samples = report.samples
+    if samples is None or not samples.wanted:
+        return element("p", "This report holds no records: it was made with samples: 0.", class_="note")
+    kinds = [
+        ("kept", "Kept", list(map(_show_sample, samples.kept)), "The dataset has no records."),
+        ("dropped", "Dropped", list(map(_show_sample, samples.dropped)), _explain_no_drops(report)),
+        ("changed", "Changed", list(map(_show_change, samples.changed)), _explain_no_drops(report)),
+        ("quarantined", "Quarantined", list(map(_show_sample, samples.quarantined)), "Nothing was quarantined."),
+        ("clusters", "Duplicates", _show_clusters(report), "No duplicates were removed."),
+    ]
+    tabs = [
+        element(
+            "button", f"{title} ({len(items)})", type="button", role="tab", id=f"tab-{name}",
+            aria_controls=f"panel-{name}", aria_selected="false",
+        )
+        for name, title, items, _ in kinds
+    ]  # fmt: skip
+    panels = [
+        element(
+            "div",
+            element("h3", title),
+            *(items or [element("p", empty, class_="note")]),
+            role="tabpanel",
+            id=f"panel-{name}",
+            aria_labelledby=f"tab-{name}",
+        )
+        for name, title, items, empty in kinds
+    ]
+    return join(element("div", *tabs, role="tablist", class_="tabs", hidden=True, aria_label="Samples"), *panels)
+
+
+def _explain_no_drops(report: Report) -> str:
+    if not (report.totals.records_dropped or report.dropped_files):
+        return "Nothing was dropped."
+    return "The run did not keep any. With “keep_dropped: samples” in the recipe, some are kept for each rule."
+
+
+def _show_sample(sample: ShownRecord) -> Markup:
+    rules = [_describe_rule(name, value, sample.thresholds.get(name)) for name, value in sample.failed.items()]
+    reason = f"{sample.step}: {sample.reason}" if sample.step else ""
+    length = f"{sample.num_characters:,} characters, the first {len(sample.text):,}" if sample.num_characters else ""
+    header = [
+        element("b", reason) if reason else None,
+        *(element("span", rule) for rule in rules),
+        element("span", sample.split) if sample.split else None,
+        element("span", sample.place),
+        element("span", length) if length else None,
+    ]
+    return element("article", element("header", *header), element("pre", sample.text, tabindex="0"), class_="sample")
+
+
+def _describe_rule(name: str, value: Any, threshold: Any) -> str:
+    """Describe a broken rule: `min_words 12 (limit 50)`."""
+    shown = "" if value is True else f" {_format_value(value)}"
+    return f"{name}{shown}" + ("" if threshold is None else f" (limit {_format_value(threshold)})")
+
+
+def _format_value(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)[:200]
+
+
+def _show_change(sample: ShownRecord) -> Markup:
+    header = element("header", element("b", sample.step), element("span", sample.place))
+    difference = element("pre", *make_diff(sample.before, sample.after), tabindex="0")
+    return element("article", header, difference, class_="sample")
+
+
+def make_diff(before: str, after: str) -> list[Markup]:
+    """Mark what differs between two texts, word by word.
+
+    >>> "".join(make_diff("one two", "one 2"))
+    'one <del>two</del><ins>2</ins>'
+    """
+    old, new = _WORDS.findall(before)[:_MAX_DIFF_WORDS], _WORDS.findall(after)[:_MAX_DIFF_WORDS]
+    parts: list[Markup] = []
+    for kind, old_start, old_end, new_start, new_end in difflib.SequenceMatcher(
+        None, old, new, autojunk=False
+    ).get_opcodes():
+        if kind == "equal":
+            parts.append(join("".join(old[old_start:old_end])))
+            continue
+        if old_end > old_start:
+            parts.append(element("del", "".join(old[old_start:old_end])))
+        if new_end > new_start:
+            parts.append(element("ins", "".join(new[new_start:new_end])))
+    return parts
+
+
+def _show_clusters(report: Report) -> list[Markup]:
+    clusters = report.samples.clusters if report.samples is not None else []
+    return [
+        element(
+            "article",
+            element(
+                "header",
+                element("b", format_count(cluster.size, "document")),
+                element("span", f"{cluster.source}:{cluster.path}@{cluster.position} was kept"),
+            ),
+            *(element("pre", text, tabindex="0") for text in cluster.samples),
+            class_="sample",
+        )
+        for cluster in clusters
+    ]
+
+
+def make_times(run: RunTimes | None) -> Markup:
+    """Show time and memory by stage and worker."""
+    if run is None:
+        return element("p", "Not measured: the report was made after the run.", class_="note")
+    bars = [Bar(job.name, (job.seconds,), f"{job.seconds:,.2f} s", (6,)) for job in run.jobs]
+    rows: list[Row] = [
+        (
+            job.name,
+            f"{job.seconds:,.2f}",
+            f"{job.tasks:,}",
+            f"{job.records:,}" if job.records else "",
+            f"{job.bytes / 1e6 / job.seconds:,.1f}" if job.bytes and job.seconds else "",
+            f"{sum(worker.cpu_seconds for worker in job.workers):,.2f}",
+            f"{job.deaths:,}",
+        )
+        for job in run.jobs
+    ]
+    heads = ("job", "seconds", "tasks", "records", "MB/s of input", "CPU seconds", "worker deaths")
+    title = "Time by stage"
+    note = f"{run.seconds:,.2f} s in all, backend {run.backend}, finished {run.finished}."
+    stages = figure(title, "seconds", draw_bars(title, bars), heads, rows, note=note)
+    peaks: dict[str, tuple[int, float, int]] = {}
+    for job in run.jobs:
+        for worker in job.workers:
+            peak, seconds, tasks = peaks.get(worker.name, (0, 0.0, 0))
+            peaks[worker.name] = max(peak, worker.peak_bytes), seconds + worker.cpu_seconds, tasks + worker.tasks
+    memory = [Bar(name, (peak,), format_bytes(peak), (5,)) for name, (peak, _, _) in peaks.items()]
+    worker_rows: list[Row] = [
+        (name, format_bytes(peak), f"{seconds:,.2f}", f"{tasks:,}") for name, (peak, seconds, tasks) in peaks.items()
+    ]
+    title = "Memory by worker"
+    worker_heads = ("worker", "largest memory", "CPU seconds", "tasks")
+    workers = figure(title, "largest resident memory", draw_bars(title, memory), worker_heads, worker_rows)
+    return element("div", stages, workers, class_="pair")

@@ -1,0 +1,302 @@
+"""The sections of the page about the dataset: figures, funnel, rules, mix, lengths, packing, duplicates, books."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gristmill.core.quantities import format_bytes, format_count
+from gristmill.report.charts import MAX_BARS, NUM_COLORS, Bar, draw_bars, draw_histogram, draw_pie, figure
+from gristmill.report.markup import Markup, element, join, table
+
+if TYPE_CHECKING:
+    from gristmill.report.markup import Row
+    from gristmill.report.model import Report
+    from gristmill.shards.report import FunnelStep
+
+_LOST = 8
+"""The colour of what is gone."""
+_MAX_FUNNELS = 12
+"""This many sources get a funnel of their own; all others are in the table of the books."""
+
+
+def make_headline(report: Report) -> Markup:
+    """Show the main figures as cards."""
+    totals = report.totals
+    num_gone = totals.records_dropped + totals.records_quarantined
+    came = totals.records_in + totals.records_created
+    inputs = f"{format_bytes(totals.input_bytes)} in {format_count(totals.input_files, 'file')}"
+    cards = [
+        ("records in", f"{totals.records_in:,}", inputs),
+        ("records out", f"{totals.records_out:,}", f"{_format_share(totals.records_out, came)} of what came in"),
+        ("dropped", f"{totals.records_dropped:,}", _format_share(totals.records_dropped, came)),
+        ("quarantined", f"{totals.records_quarantined:,}", _format_share(totals.records_quarantined, came)),
+    ]
+    if totals.tokens:
+        trained = f"{_format_share(totals.trained_tokens, totals.tokens)} trained" if report.kind == "chats" else ""
+        cards.append(("tokens", f"{totals.tokens:,}", trained or f"in {format_count(totals.rows, 'row')}"))
+    cards.append(("dataset", format_bytes(totals.shard_bytes), format_count(totals.shards, "shard")))
+    balanced = totals.records_out + num_gone == came
+    cards.append(
+        ("books", "balance" if balanced else "do not balance", f"{came:,} = {totals.records_out:,} + {num_gone:,}")
+    )
+    return element(
+        "dl",
+        *(
+            element("div", element("dt", name), element("dd", value, element("small", note) if note else None))
+            for name, value, note in cards
+        ),
+        class_="cards",
+    )
+
+
+def make_funnels(report: Report) -> Markup:
+    """Show what each step has left of each source."""
+    names = sorted(report.funnel, key=lambda name: (-_count_first(report, name), name))
+    parts: list[Markup] = [_draw_funnel(report, name) for name in names[:_MAX_FUNNELS]]
+    if len(names) > _MAX_FUNNELS:
+        parts.append(
+            element("p", f"{len(names) - _MAX_FUNNELS:,} smaller sources are in the books below.", class_="note")
+        )
+    return element("div", *parts, class_="pair")
+
+
+def _count_first(report: Report, source: str) -> int:
+    books = report.books[source]
+    return books[0].records_in if books else 0
+
+
+def _draw_funnel(report: Report, source: str) -> Markup:
+    accounts, steps = report.books[source], report.funnel[source]
+    largest = max((account.records_in + account.created for account in accounts), default=0)
+    bars, rows = [], []
+    for account, step in zip(accounts, steps, strict=True):
+        came = account.records_in + account.created
+        lost = came - account.records_out
+        text = f"{account.records_out:,}" + (f"  (-{lost:,}, {lost / came:.1%})" if lost else "")
+        bars.append(Bar(account.step, (account.records_out, lost), text, (0, _LOST)))
+        rows.append((account.step, f"{came:,}", f"{account.records_out:,}", f"{lost:,}", *_size_cells(step)))
+    heads = ("step", "came in", "left", "gone", "text", "tokens")
+    title = f"Funnel of {source}"
+    legend = [(0, "left"), (_LOST, "gone")]
+    return figure(title, "records", draw_bars(title, bars, maximum=largest), heads, rows, legend=legend)
+
+
+def _size_cells(step: FunnelStep) -> tuple[str, str]:
+    return (
+        format_bytes(step.text_bytes) if step.text_bytes else "",
+        f"{step.tokens:,}" if step.tokens else "",
+    )
+
+
+def make_rules(report: Report) -> Markup | None:
+    """Show what each rule has removed, over all sources; None if nothing was removed."""
+    removed: dict[tuple[str, str, str], int] = {}
+    failed: dict[tuple[str, str], int] = {}
+    for steps in report.funnel.values():
+        for step in steps:
+            for kind, counts in (("dropped", step.dropped), ("quarantined", step.quarantined)):
+                for reason, count in counts.items():
+                    key = (step.step, reason, kind)
+                    removed[key] = removed.get(key, 0) + count
+            for reason, count in step.failed.items():
+                failed[step.step, reason] = failed.get((step.step, reason), 0) + count
+    if not removed:
+        return None
+    ranked = sorted(removed.items(), key=lambda item: (-item[1], item[0]))
+    came = report.totals.records_in + report.totals.records_created
+    bars = [
+        Bar(
+            f"{step}: {reason}",
+            (count,),
+            f"{count:,}  ({_format_share(count, came)})",
+            (0 if kind == "dropped" else 1,),
+        )
+        for (step, reason, kind), count in ranked
+    ]
+    rows: list[Row] = [
+        (step, reason, kind, f"{count:,}", _format_share(count, came), f"{failed.get((step, reason), count):,}")
+        for (step, reason, kind), count in ranked
+    ]
+    note = "A record counts once, by the first rule that it broke. The table also says how many broke the rule at all."
+    if len(ranked) > MAX_BARS:
+        note += f" The chart has the {MAX_BARS} most frequent rules."
+    heads = ("step", "rule", "what happened", "records", "share", "broke it")
+    title = "What each rule removed"
+    legend = [(0, "dropped"), (1, "quarantined")]
+    return figure(title, "records", draw_bars(title, bars), heads, rows, note=note, legend=legend)
+
+
+def make_mix(report: Report) -> Markup:
+    """Show the shares of sources, wanted and got, and of languages."""
+    unit = "tokens" if report.totals.tokens else "rows"
+    names = sorted(report.sources, key=lambda name: (-report.sources[name].share, name))
+    is_wanted = any(report.sources[name].wanted_share is not None for name in names)
+    bars, rows = [], []
+    for name in names:
+        source = report.sources[name]
+        wanted = source.wanted_share
+        text = f"{source.share:.1%}" + ("" if wanted is None else f"  (wanted {wanted:.1%})")
+        values = (source.share, wanted or 0.0) if is_wanted else (source.share,)
+        bars.append(Bar(name, values, text, (0, 7) if is_wanted else (0,)))
+        cells = (f"{source.share:.2%}", "" if wanted is None else f"{wanted:.2%}")
+        rows.append((name, f"{source.tokens:,}" if source.tokens else "", f"{source.rows:,}", *cells))
+    heads = ("source", "tokens", "rows", "share", "wanted")
+    note = ""
+    if report.wanted_by == "mixture":
+        note = (
+            "“Wanted” are the weights for training: a stream reads the sources in these shares, whatever was written."
+        )
+    title = "Sources"
+    legend = [(0, "in the dataset"), (7, "wanted")] if is_wanted else []
+    picture = draw_bars(
+        title, bars, is_grouped=is_wanted, maximum=max((max(bar.values) for bar in bars), default=1) or 1
+    )
+    figures = [figure(title, f"share of {unit}", picture, heads, rows, note=note, legend=legend)]
+    figures.append(_draw_shares("Sources as a pie", unit, [(name, report.sources[name].share) for name in names]))
+    if report.languages:
+        counts = [(entry.language, float(entry.documents)) for entry in report.languages]
+        figures.append(_draw_shares("Languages", "documents", counts, note=_name_sample(report)))
+    return element("div", *figures, class_="pair")
+
+
+def _draw_shares(title: str, unit: str, shares: list[tuple[str, float]], *, note: str = "") -> Markup:
+    total = sum(value for _, value in shares) or 1.0
+    slices = shares[: NUM_COLORS - 1]
+    rest = shares[NUM_COLORS - 1 :]
+    if rest:
+        slices = [*slices, (f"{len(rest)} others", sum(value for _, value in rest))]
+    legend = [(number, f"{name} {value / total:.1%}") for number, (name, value) in enumerate(slices)]
+    rows: list[Row] = [
+        (name, f"{value:,.0f}" if unit == "documents" else "", f"{value / total:.2%}") for name, value in shares
+    ]
+    heads = ("name", "documents" if unit == "documents" else "", "share")
+    return figure(title, f"share of {unit}", draw_pie(title, slices), heads, rows, note=note, legend=legend)
+
+
+def make_lengths(report: Report) -> Markup | None:
+    """Show how long documents are, and how well rows are filled."""
+    figures = []
+    if report.lengths is not None:
+        lengths = report.lengths
+        bins = [
+            (f"{entry.low:,.0f}", float(entry.count), format_count(entry.count, "document")) for entry in lengths.bins
+        ]
+        rows: list[Row] = [
+            (f"{entry.low:,.0f}", f"{entry.high - 1:,.0f}", f"{entry.count:,}") for entry in lengths.bins
+        ]
+        note = (
+            f"{lengths.shortest:,} to {lengths.longest:,} {lengths.unit}; half have at most {lengths.median:,.0f}, "
+            f"the mean is {lengths.mean:,.1f}. {_name_sample(report)}"
+        )
+        title = "Lengths of documents"
+        picture = draw_histogram(title, bins)
+        heads = ("from", "to", "documents")
+        figures.append(figure(title, f"documents by {lengths.unit}", picture, heads, rows, note=note))
+    if report.packing:
+        figures.append(_draw_packing(report))
+    return element("div", *figures, class_="pair") if figures else None
+
+
+def _draw_packing(report: Report) -> Markup:
+    bars, rows = [], []
+    for source, packing in report.packing.items():
+        bars.append(Bar(source, (packing.tokens, packing.padding), f"{packing.filled:.2%} filled", (2, _LOST)))
+        left_out = packing.truncated_tokens + packing.dropped_tokens
+        cells = (packing.tokens, packing.padding, packing.split_documents, left_out)
+        rows.append((source, f"{packing.rows:,}", *(f"{value:,}" for value in cells), f"{packing.filled:.2%}"))
+    row_length = next(iter(report.packing.values())).row_length
+    heads = ("source", "rows", "tokens", "padding", "documents split", "tokens left out", "filled")
+    title = "Packing"
+    legend = [(2, "tokens"), (_LOST, "padding")]
+    return figure(title, f"tokens in rows of {row_length:,}", draw_bars(title, bars), heads, rows, legend=legend)
+
+
+def make_duplicates(report: Report) -> Markup | None:
+    """Show the sizes of clusters of duplicates, and what `decontaminate` found."""
+    figures = []
+    for number, step in enumerate(report.duplicates):
+        title = "Clusters of duplicates" + (f", step {number + 1}" if len(report.duplicates) > 1 else "")
+        bars = [
+            Bar(f"{size} documents", (count,), format_count(count, "cluster"), (3,))
+            for size, count in step.cluster_sizes.items()
+        ]
+        rows: list[Row] = [
+            (source, *(f"{counts.get(name, 0):,}" for name in ("in", "duplicate", "near_duplicate")))
+            for source, counts in step.loss.items()
+        ]
+        note = f"{format_count(step.removed, 'document')} removed; near duplicates verified by {step.verify}."
+        heads = ("source", "documents in", "exact copies", "near copies")
+        figures.append(figure(title, "clusters by size", draw_bars(title, bars), heads, rows, note=note))
+    for check in report.decontamination:
+        rows = [
+            (name, f"{bench.items:,}", f"{bench.found:,}", _format_share(bench.found, bench.items))
+            for name, bench in check.benchmarks.items()
+        ]
+        bars = [
+            Bar(name, (bench.found,), f"{bench.found:,} of {bench.items:,} items", (4,))
+            for name, bench in check.benchmarks.items()
+        ]
+        title = f"Benchmarks found in documents ({check.action})"
+        figures.append(figure(title, "items", draw_bars(title, bars), ("benchmark", "items", "found", "share"), rows))
+    return element("div", *figures, class_="pair") if figures else None
+
+
+def make_books(report: Report) -> Markup:
+    """Show the account of every step of every source, with all its counters."""
+    rows: list[Row] = []
+    for source, accounts in report.books.items():
+        for account in accounts:
+            numbers = (account.records_in, account.created, account.records_out)
+            lost = (account.dropped.total(), account.quarantined.total())
+            counters = ", ".join(f"{name} {count:,}" for name, count in account.counters.items() if count)
+            rows.append((source, account.step, *(f"{number:,}" for number in (*numbers, *lost)), counters))
+    heads = ("source", "step", "in", "created", "out", "dropped", "quarantined", "also counted")
+    equation = "In every line: in + created = out + dropped + quarantined; one step's out is the next one's in."
+    return join(element("p", equation, class_="note"), table(heads, rows))
+
+
+def make_origin(report: Report) -> Markup:
+    """Show the recipe, the versions and the hashes."""
+    hashes: list[Row] = [
+        ("dataset_hash", element("span", report.dataset_hash, class_="hash")),
+        ("fingerprint", element("span", report.fingerprint or "unknown: the code of a function", class_="hash")),
+        ("report", f"version {report.report_version}"),
+        *((name, str(value)) for name, value in report.tokenizer.items()),
+        *((name, version) for name, version in report.versions.items()),
+        *((name, package) for name, package in report.plugins.items()),
+    ]
+    splits: list[Row] = [
+        (
+            name,
+            f"{split.rows:,}",
+            f"{split.tokens:,}" if split.tokens else "",
+            f"{split.shards:,}",
+            format_bytes(split.bytes),
+        )
+        for name, split in report.splits.items()
+    ]
+    columns: list[Row] = list(report.columns.items())
+    recipe = msgspec.json.format(msgspec.json.encode(report.recipe), indent=2).decode()
+    return join(
+        element("h3", "Splits"),
+        table(("split", "rows", "tokens", "shards", "bytes"), splits),
+        element("h3", "Recipe"),
+        element("pre", recipe[:100_000], class_="long", tabindex="0"),
+        element("h3", "Versions and hashes"),
+        table(("what", "value"), hashes),
+        element("h3", "Columns"),
+        table(("column", "type"), columns),
+    )
+
+
+def _name_sample(report: Report) -> str:
+    lengths = report.lengths
+    if lengths is None:
+        return ""
+    return f"Measured on {lengths.documents:,} documents{', a sample' if lengths.is_sample else ', all of them'}."
+
+
+def _format_share(part: float, whole: float) -> str:
+    return f"{part / whole:.1%}" if whole else "0%"

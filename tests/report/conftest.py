@@ -1,0 +1,66 @@
+"""One browser for all tests of this room, and a dataset whose data tries to be a script."""
+
+import json
+
+import pytest
+from gristmill_testing.browser import Browser, find_chromium
+from gristmill_testing.reports import EVIL
+from gristmill_testing.small_tokenizers import trained
+
+import gristmill as gm
+from gristmill import steps
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory):
+    """A real browser without a window."""
+    program = find_chromium()
+    if program is None:
+        pytest.skip("no Chromium is installed: apt-get install chromium")
+    browser = Browser(program, tmp_path_factory.mktemp("chromium"))
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(scope="session")
+def web(tmp_path_factory):
+    """A dataset of documents: dropped, changed and quarantined records, two sources, markup everywhere."""
+    folder = tmp_path_factory.mktemp("report")
+    name = "a<img src=x onerror=alert(1)>.jsonl"
+    texts = [f"Document {n} of {EVIL} " + "words and more words " * (n % 7) for n in range(200)]
+    lines = [json.dumps({"text": text}) for text in texts]
+    (folder / name).write_text("\n".join([*lines, *lines[:6], '{"text": "short"}', "{broken " + EVIL, '{"text": 5}']))
+    (folder / "b.jsonl").write_text("".join(json.dumps({"text": f"Other  text {n}\r\n" * 9}) + "\n" for n in range(50)))
+    recipe = gm.Recipe(
+        sources={"web": steps.Read(read=str(folder / "a*.jsonl")), "more": steps.Read(read=str(folder / "b.jsonl"))},
+        steps=[
+            steps.Length(min_chars=20),
+            steps.Normalize(),
+            steps.GopherQuality(min_words=12, min_stop_words=None),
+            steps.Deduplicate(kind="exact"),
+            steps.Split(validation=0.1),
+            steps.Write(format="arrow"),
+        ],
+        output=str(folder / "out"),
+        keep_dropped="samples",
+        mixture={"web": 0.7, "more": 0.3},
+    )
+    gm.run(recipe, backend="serial", progress=False)
+    return folder / "out"
+
+
+@pytest.fixture(scope="session")
+def rows(tmp_path_factory):
+    """A packed dataset of tokens."""
+    folder = tmp_path_factory.mktemp("rows")
+    (folder / "a.jsonl").write_text(
+        "".join(json.dumps({"text": f"text number {n} " * (n % 9 + 1)}) + "\n" for n in range(120))
+    )
+    trained(folder / "tokenizer")
+    recipe = gm.Recipe(
+        sources={"web": steps.Read(read=str(folder / "a.jsonl"))},
+        steps=[steps.Tokenize(tokenizer=str(folder / "tokenizer")), steps.Pack(row_length=64)],
+        output=str(folder / "out"),
+    )
+    gm.run(recipe, backend="serial", progress=False)
+    return folder / "out"

@@ -1,0 +1,93 @@
+"""What two datasets differ in: against changes that are known because the test made them."""
+
+import json
+
+import pytest
+from gristmill_testing.small_tokenizers import trained
+
+import gristmill as gm
+from gristmill import steps
+from gristmill.cli.main import main
+from gristmill.report.differences import find_differences
+from gristmill.shards.dataset import open_dataset
+
+
+def build(folder, name, texts, *chain, seed=0, **settings):
+    (folder / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    recipe = gm.Recipe(
+        sources={"web": steps.Read(read=str(folder / "a.jsonl"))}, steps=chain, output=str(folder / name), seed=seed,
+        **settings,
+    )  # fmt: skip
+    gm.run(recipe, backend="serial", progress=False)
+    return open_dataset(folder / name)
+
+
+TEXTS = [f"text number {n:04d}" for n in range(300)]
+
+
+@pytest.mark.parametrize("format", ["arrow", "jsonl", "parquet"])
+def test_documents(tmp_path, format):
+    write = steps.Write(format=format)
+    a = build(tmp_path, "a", TEXTS, write)
+    assert find_differences(a, build(tmp_path, "same", TEXTS, write)).equal
+    changed = [*TEXTS]
+    changed[17] = "text xumber 0017"
+    b = build(tmp_path, "b", changed, write)
+    differences = find_differences(a, b)
+    assert not differences.equal
+    [lane] = differences.lanes
+    assert (lane.only_in_a, lane.only_in_b, lane.changed) == (0, 0, 1)
+    [record] = lane.records
+    assert (record.row_a, record.row_b, record.part, record.position) == (17, 17, "text", 5)
+    assert record.a.startswith("text number")
+    assert record.place.endswith(f"a.jsonl@{17 * len(json.dumps({'text': TEXTS[0]}) + chr(10))}")
+    assert [change.key for change in differences.inputs] == ["web:a.jsonl"]
+
+
+def test_more_and_fewer_documents(tmp_path):
+    a = build(tmp_path, "a", TEXTS, steps.Length(min_chars=5))
+    b = build(tmp_path, "b", TEXTS, steps.Filter(call=keep_some))
+    differences = find_differences(a, b, max_records=2)
+    [lane] = differences.lanes
+    assert (lane.only_in_a, lane.only_in_b, lane.changed) == (150, 0, 0)
+    assert len(lane.examples_a) == 2
+    assert {change.key for change in differences.recipe} >= {"steps.0.length.min_chars"}
+
+
+def keep_some(record):
+    return int(record["text"][-1]) % 2 == 0
+
+
+def test_tokens_and_order(tmp_path):
+    trained(tmp_path / "t")
+    chain = [steps.Tokenize(tokenizer=str(tmp_path / "t")), steps.Pack(row_length=64)]
+    a = build(tmp_path, "a", TEXTS, *chain)
+    changed = [*TEXTS]
+    changed[5] = TEXTS[5].replace("number", "xxxxxx")
+    [lane] = find_differences(a, build(tmp_path, "b", changed, *chain)).lanes
+    assert lane.changed == 1
+    assert (lane.only_in_a, lane.only_in_b) == (0, 0)
+    [record] = lane.records
+    assert record.part == "tokens"
+    tokenizer_ids = [a.decode_ids(a[record.row_a]["input_ids"])]
+    assert TEXTS[5] in tokenizer_ids[0]
+    assert record.id_a != record.id_b
+    [lane] = find_differences(a, build(tmp_path, "c", TEXTS, steps.Shuffle(), *chain)).lanes
+    assert lane.is_reordered
+
+
+def test_at_the_command_line(tmp_path, capsys):
+    build(tmp_path, "a", TEXTS, steps.Length(min_chars=5))
+    build(tmp_path, "b", TEXTS[:299], steps.Length(min_chars=6))
+    codes = []
+    for words in (["diff", "a", "a"], ["diff", "a", "b"], ["diff", "a", "b", "--json"], ["diff", "a", "no"]):
+        with pytest.raises(SystemExit) as ended:
+            main([word if word in ("diff", "--json") else str(tmp_path / word) for word in words])
+        codes.append(ended.value.code)
+        if words[-1] == "b":
+            printed = capsys.readouterr().out
+            assert "only in A" in printed
+            assert "steps.0.length.min_chars: 5 in A, 6 in B" in printed
+        elif words[-1] == "--json":
+            assert json.loads(capsys.readouterr().out)["lanes"][0]["only_in_a"] == 1
+    assert codes == [0, 1, 1, 2]

@@ -1,0 +1,98 @@
+"""When reports are written, what they hold, and that they are the same for the same dataset."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from gristmill_testing.reports import read_without_times
+
+import gristmill as gm
+from gristmill import steps
+from gristmill.core.errors import UsageError
+from gristmill.report.charts import make_bins
+from gristmill.report.model import Report, make_schema
+from gristmill.report.write import load_report
+from gristmill.shards.dataset import open_dataset
+
+SCHEMA = Path(__file__).parents[2] / "docs/reference/report.schema.json"
+
+
+def test_the_published_schema_is_that_of_the_code():
+    assert json.loads(SCHEMA.read_text()) == make_schema()
+
+
+def make_recipe(folder, **settings):
+    if not (folder / "a.jsonl").exists():
+        (folder / "a.jsonl").write_text("".join(f'{{"text": "document {n}", "n": {n}}}\n' for n in range(300)))
+    return gm.Recipe(
+        sources={"web": steps.Read(read=str(folder / "a.jsonl"))},
+        steps=[steps.Length(min_chars=11), steps.Write(format="arrow")],
+        output=str(folder / "out"),
+        **settings,
+    )
+
+
+def test_the_same_dataset_has_the_same_report(tmp_path):
+    files = []
+    for backend in ("serial", "threads"):
+        gm.run(make_recipe(tmp_path), backend=backend, overwrite=True, progress=False)
+        files.append([read_without_times(tmp_path / "out" / name) for name in ("report.json", "report.html")])
+        assert b"document 2" in files[-1][1]
+    assert files[0] == files[1]
+    report = msgspec.json.decode((tmp_path / "out/report.json").read_bytes(), type=Report)
+    assert report.run.jobs[0].records == 300
+
+
+def test_lengths_are_those_of_the_documents(tmp_path, rows):
+    gm.run(make_recipe(tmp_path), backend="serial", progress=False)
+    lengths = load_report(tmp_path / "out").lengths
+    texts = [record["text"] for record in open_dataset(tmp_path / "out")]
+    assert (lengths.documents, lengths.is_sample) == (len(texts), False)
+    assert (lengths.shortest, lengths.longest) == (min(map(len, texts)), max(map(len, texts)))
+    assert sum(entry.count for entry in lengths.bins) == len(texts)
+    dataset = open_dataset(rows)
+    sizes = np.concatenate([record["lengths"] for record in dataset])
+    report = load_report(rows)
+    assert (report.lengths.unit, report.lengths.documents) == ("tokens", len(sizes))
+    assert report.lengths.mean == pytest.approx(sizes.mean())
+    [packing] = report.packing.values()
+    assert packing.tokens == sizes.sum()
+    assert packing.rows == len(dataset)
+
+
+def test_a_report_that_is_missing_is_made_by_the_next_run(tmp_path):
+    gm.run(make_recipe(tmp_path), backend="serial", progress=False)
+    times = load_report(tmp_path / "out").run
+    (tmp_path / "out/report.html").unlink()
+    assert [problem.path for problem in open_dataset(tmp_path / "out").verify().problems] == ["report.html"]
+    assert gm.run(make_recipe(tmp_path), backend="serial", progress=False).was_up_to_date
+    assert open_dataset(tmp_path / "out").verify()
+    assert load_report(tmp_path / "out").run == times
+    gm.run(make_recipe(tmp_path, report={"samples": 3}), backend="serial", progress=False)
+    assert load_report(tmp_path / "out").samples.wanted == 3
+
+
+def test_an_error_in_the_report_costs_no_dataset(tmp_path, monkeypatch, caplog):
+    def fail(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("gristmill.report.write.make_page", fail)
+    gm.run(make_recipe(tmp_path), backend="serial", progress=False)
+    assert "its report could not be made" in caplog.text
+    assert open_dataset(tmp_path / "out").verify()
+
+
+@pytest.mark.parametrize("report", [{"samples": -1}, {"samples": 1001}, {"example": 3}])
+def test_wrong_settings(tmp_path, report):
+    with pytest.raises(UsageError, match="report"):
+        make_recipe(tmp_path, report=report)
+
+
+def test_bins_hold_every_value():
+    for smallest, largest in ((0, 0), (1, 1), (3, 4), (0, 10**9), (7, 7000)):
+        bins = make_bins([smallest, largest])
+        assert bins[0][0] <= max(1, smallest)
+        assert bins[-1][1] > largest
+        assert all(low < high for low, high in bins)
