@@ -17,6 +17,7 @@ _RECORDS = 2000
 
 def measure_speed(recipe: Recipe, limit: int | None) -> float:
     """Return the bytes of input that one core takes through all steps in a second. Nothing of it is kept."""
+    seconds = 0.0
     with tempfile.TemporaryDirectory(prefix="gristmill-speed-") as name:
         trial = msgspec.structs.replace(recipe, output=str(Path(name, "out")), max_quarantine=1.0, allow_empty=True)
         try:

@@ -74,12 +74,12 @@ def make_card(
 def _make_funnel(manifest: Manifest) -> str:
     """Make the table of what each step has left of each source, and why the rest is gone."""
     lines = []
-    for source, steps in make_report(manifest)["funnel"].items():
+    for source, steps in make_report(manifest).funnel.items():
         for step in steps:
-            reasons = {**step.get("dropped", {}), **step.get("quarantined", {})}
+            reasons = {**step.dropped, **step.quarantined}
             gone = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
-            tokens = f"{step['tokens']:,}" if "tokens" in step else ""
-            lines.append([source, step["step"], f"{step['documents']:,}", tokens, gone])
+            tokens = f"{step.tokens:,}" if step.tokens else ""
+            lines.append([source, step.step, f"{step.documents:,}", tokens, gone])
     return _make_table(["source", "step", "records", "tokens", "gone"], lines)
 
 
