@@ -56,7 +56,7 @@ Place = tuple[str, str, tuple[int, ...], int]
 
 
 class Ticket(NamedTuple):
-    """What a worker sends in place of tensors."""
+    """The message that a worker sends in place of tensors."""
 
     process: int
     fd: int
