@@ -138,6 +138,7 @@ SIGNATURES = {
         "source": None,
         "vocab_size": None,
         "columns": None,
+        "licences": None,
         "row_group_rows": None,
         "overwrite": False,
         "workers": "auto",
@@ -182,6 +183,7 @@ SIGNATURES = {
         "mixture": None,
         "max_quarantine": 0.01,
         "slice_bytes": "auto",
+        "unit_bytes": 64 << 20,
         "identity": "mtime",
         "keep_dropped": None,
         "keep_scores": "file",
@@ -191,7 +193,7 @@ SIGNATURES = {
         "folder": None,
     },
 }
-RESULT = {"books", "dataset", "manifest", "output", "tokens", "was_up_to_date", "warnings", "work_seconds"}
+RESULT = {"books", "dataset", "manifest", "output", "tokens", "was_up_to_date", "warnings", "work_seconds", "store_use"}
 DATASET = {
     "decode",
     "decode_ids",

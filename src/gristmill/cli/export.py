@@ -116,7 +116,7 @@ def command(
 
 
 def _parse_licences(words: tuple[str, ...]) -> dict[str, str]:
-    """Parse `SOURCE=LICENCE`."""
+    """Parse words such as `web=odc-by`: the licence of each source."""
     for word in words:
         if not all(word.partition("=")):
             raise click.UsageError(f"--licence {word}: write SOURCE=LICENCE, such as web=odc-by")

@@ -77,9 +77,9 @@ def _make_funnel(manifest: Manifest) -> str:
     for source, steps in make_report(manifest).funnel.items():
         for step in steps:
             reasons = {**step.dropped, **step.quarantined}
-            gone = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
+            losses = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
             tokens = f"{step.tokens:,}" if step.tokens else ""
-            lines.append([source, step.step, f"{step.documents:,}", tokens, gone])
+            lines.append([source, step.step, f"{step.documents:,}", tokens, losses])
     return _make_table(["source", "step", "records", "tokens", "gone"], lines)
 
 

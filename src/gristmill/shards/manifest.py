@@ -433,7 +433,7 @@ def parse_manifest(data: bytes, file: str | Location) -> Manifest:
 
 def _read_listed_shards(file: StoredFile, folder: Location) -> dict[str, dict[str, list[Shard]]]:
     """Read the shards from the file that lists them, which may come from anywhere."""
-    from gristmill.shards.shard_list import read_shard_list  # noqa: PLC0415  (few datasets have so many shards)
+    from gristmill.shards.shard_list import read_shard_list  # noqa: PLC0415  (only for very many shards)
 
     splits: dict[str, dict[str, list[Shard]]] = {}
     try:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class StoreUse(NamedTuple):
-    """What tasks had of stores."""
+    """The use that tasks made of stores: reads, and the time that they waited."""
 
     wait_ms: int
     """How long they waited for bytes, or for room to send more."""

@@ -109,8 +109,8 @@ class Plan:
         write = fingerprint.describe_steps(self.output_steps)
         recipe = self.recipe
         scale = [recipe.unit_scale] if recipe.unit_scale != 1 else []  # the usual size has no part in older hashes
-        kept = (recipe.keep_dropped, recipe.keep_scores)
-        return fingerprint.of(recipe.seed, sources, write, self.versions, recipe.mixture, *kept, *scale)
+        side_files = (recipe.keep_dropped, recipe.keep_scores)
+        return fingerprint.of(recipe.seed, sources, write, self.versions, recipe.mixture, *side_files, *scale)
 
     def outline(self) -> Outline:
         """Outline what the run will do, in numbers."""

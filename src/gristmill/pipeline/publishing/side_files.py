@@ -136,7 +136,7 @@ def publish_shard_list(
         for source, shards in sources.items()
         for shard in shards
     ]
-    from gristmill.shards.shard_list import encode_shard_list  # noqa: PLC0415  (few datasets have so many shards)
+    from gristmill.shards.shard_list import encode_shard_list  # noqa: PLC0415  (only for very many shards)
 
     path = work_path(f"shards-{placer.run_id}.arrow")
     with PendingFile(root / path, placer.run_id) as file:
