@@ -4,20 +4,23 @@ import io
 import json
 import tarfile
 from collections import Counter
+from pathlib import Path
 
 import datasets
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from gristmill_testing.pictures import make_photo, photo
+from gristmill_testing.pictures import broken_exif, make_photo, photo
 from PIL import Image
 from webdataset import autodecode, tariterators
 
 import gristmill as gm
 from gristmill import steps
+from gristmill.cli.main import main
 from gristmill.core.errors import NotUpToDateError, SourceChangedError, UsageError
 from gristmill.core.recipe import Source
 from gristmill.pipeline import execution
+from gristmill.pipeline.inspecting.trace import trace
 from gristmill.steps.read.sample_files import descriptions
 
 
@@ -383,3 +386,28 @@ def test_the_slices_do_not_show(folder, tmp_path):
         assert whole.manifest.dataset_hash == cut.manifest.dataset_hash
         shards = [next(iter(dataset.manifest.shards()))[2] for dataset in (whole, cut)]
         assert shards[0].origins.xxh3 == shards[1].origins.xxh3
+
+
+def test_a_sample_is_traced_to_its_file(folder, tmp_path):
+    dataset = run(tmp_path / "out", steps.Read(read=str(folder)), steps.Images(resize=8))
+    traced = trace(dataset, 0)
+    [place] = traced.places
+    assert traced.record["image"] != place.original["image"] == Path(place.origin.path).read_bytes()
+
+
+def test_a_run_prints_what_it_skipped(tmp_path, capsys):
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name, kind, content in (("a.jpg", tarfile.REGTYPE, broken_exif()), ("b.jpg", tarfile.SYMTYPE, b"")):
+            info = tarfile.TarInfo(name)
+            info.type, info.size = kind, len(content)
+            tar.addfile(info, io.BytesIO(content))
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("output: out\nsources: {p: {read: a.tar}}\nsteps: [images: {}, write: {format: webdataset}]\n")
+    with pytest.raises(SystemExit, match="0"):
+        main(["run", str(recipe), "--workers", "1", "--backend", "serial"])
+    printed = capsys.readouterr().out
+    assert "skipped in p: 1" in printed
+    assert "broken_exif in p: 1" in printed
+    with pytest.raises(SystemExit, match="0"):
+        main(["inspect", str(tmp_path / "out")])
+    assert f"{len(broken_exif()):,} bytes" in capsys.readouterr().out

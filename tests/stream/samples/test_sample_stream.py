@@ -1,6 +1,7 @@
 """Streams of samples: one order for every loader, resume with other ranks, errors that are never silent."""
 
 import json
+import os
 import pickle
 import tarfile
 from collections import Counter
@@ -15,6 +16,7 @@ import gristmill as gm
 from gristmill import steps
 from gristmill.core.errors import DamagedDatasetError, SampleError, UsageError
 from gristmill.stream import Stream
+from gristmill.stream.samples import sample_shards
 from gristmill.stream.torch import TorchDataset, TorchLoader, TorchRows
 
 NUM = 23
@@ -232,3 +234,16 @@ def test_foreign_tars_are_indexed_once(made, monkeypatch):
     Stream(pattern, epochs=1)
     monkeypatch.setattr(foreign_tars, "index_tar", None)
     assert len(keys_of(Stream(pattern, epochs=1).batches(4))) == NUM
+
+
+def test_tars_are_closed_when_python_ends(made, monkeypatch):
+    """Python takes modules apart at its end, while tars may still be open."""
+    stream = Stream(made / "out-tars", seed=1)
+    stream.rows(0, 2)
+    tar = stream.reader.table._open.popitem()[1]
+    monkeypatch.setattr(sample_shards, "os", None)
+    descriptor = tar._descriptor
+    tar.__del__()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+    del tar._descriptor  # it is closed

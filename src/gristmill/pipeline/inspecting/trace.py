@@ -202,7 +202,7 @@ def _describe_original(row: pa.RecordBatch, engine: Callable[[], Engine]) -> str
     if RECORD in row.schema.names:
         line: bytes = row.column(RECORD)[0].as_py()
         return line.decode()
-    if TEXT not in row.schema.names:  # the source is a dataset of tokens, with the same tokenizer
+    if INPUT_IDS in row.schema.names:  # the source is a dataset of tokens, with the same tokenizer
         return {TEXT: engine().decode(row.column(INPUT_IDS).flatten().to_numpy())}
     values: dict[str, Any] = row.drop_columns([ORIGIN]).to_pylist()[0]
     return values

@@ -30,6 +30,8 @@ from gristmill.storage.tar_scan import TarScan, split_sample_name
 from gristmill.stream.shard_blocks import check_size
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from gristmill.stream.sources import RowShard
@@ -111,10 +113,10 @@ class _TarRanges:
         self._layout = layout
         self._descriptor = os.open(shard.path, os.O_RDONLY)
 
-    def __del__(self) -> None:
-        # The last thread that reads the shard closes it, whenever that is.
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        # The last thread that reads the shard closes it, whenever that is: at the end of Python, `os` may be gone.
         if hasattr(self, "_descriptor"):
-            os.close(self._descriptor)
+            close(self._descriptor)
 
     def read(self, row: int) -> dict[str, Any]:
         start, stop = int(self._starts[row]), int(self._starts[row + 1])
