@@ -31,6 +31,7 @@ COMMANDS = {
     "diff": ("gristmill.cli.diff", "Compare two datasets: shards, records, tokens, recipes."),
     "verify": ("gristmill.cli.verify", "Check every file of a dataset against its manifest."),
     "trace": ("gristmill.cli.trace", "Follow a record back to its input file."),
+    "tune": ("gristmill.cli.tune", "Show what other thresholds of a dataset's filters would keep."),
     "explain": ("gristmill.cli.explain", "Show what a recipe does with one record, and why."),
     "tokenizer": ("gristmill.cli.tokenizer", "Train a tokenizer, or check one."),
     "classifier": ("gristmill.cli.classifier", "Train a classifier of documents from two files of examples."),

@@ -1,0 +1,112 @@
+"""`gristmill tune`: what other thresholds would keep, by the scores that a run has kept."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from gristmill.cli.options import dataset_argument, json_option
+from gristmill.cli.printing import format_short_number, to_one_line
+from gristmill.cli.tables import print_lines, print_table
+from gristmill.core.errors import UsageError
+from gristmill.pipeline.inspecting.tune import QUANTILES, SourceTuning, ThresholdChange, list_overrides, tune
+from gristmill.recipe.dump import dump_recipe
+from gristmill.recipe.load import load_recipe
+from gristmill.recipe.yaml_tree import parse_value
+from gristmill.runtime.pandas_free import block_pandas_import
+from gristmill.storage.commit import write_file
+
+
+@click.command(
+    epilog="Example: gristmill tune out --set gopher_quality.min_words=40 --recipe recipe.yaml --write new.yaml"
+)
+@dataset_argument
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="STEP.RULE=VALUE",
+    help="Try another threshold: gopher_quality.min_words=40, for one language gopher_quality.de.min_words=30; null "
+    "switches the rule off. May be repeated.",
+)
+@click.option("--recipe", type=click.Path(), help="The recipe that made the dataset, for --write.")
+@click.option("--write", "new_recipe", type=click.Path(), help="Write the recipe with the new thresholds to this file.")
+@json_option
+def command(out: str, settings: tuple[str, ...], recipe: str | None, new_recipe: str | None, *, as_json: bool) -> None:
+    """Show what the filters of the dataset in OUT measured, and what other thresholds would keep.
+
+    Reads the scores that the run has kept, and no text. Effects on steps that measure nothing are not included.
+    """
+    block_pandas_import()
+    changes = [_parse_setting(setting) for setting in settings]
+    if (new_recipe is None) != (recipe is None):
+        raise UsageError("--write and --recipe go together", help="--recipe RECIPE --write NEW_RECIPE")
+    tuning = tune(out, changes)
+    if recipe is not None and new_recipe is not None:
+        overrides = list_overrides(load_recipe(recipe), changes)
+        if Path(new_recipe).exists():
+            raise UsageError(f"{new_recipe} exists", help="choose another name, or remove it first")
+        write_file(Path(new_recipe), dump_recipe(load_recipe(recipe, overrides)).encode(), "tune")
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(tuning), indent=2))
+        return
+    for source in tuning.sources:
+        _print_source(source, is_changed=bool(changes))
+    if new_recipe is not None:
+        print_lines(f"wrote {new_recipe}; next: gristmill run {new_recipe} --update")
+
+
+def _parse_setting(setting: str) -> ThresholdChange:
+    key, equals, text = setting.partition("=")
+    parts = key.strip().split(".")
+    value: Any = parse_value(text, f"--set {setting}") if equals else ""
+    if len(parts) not in (2, 3) or not (value is None or type(value) in (int, float)):
+        raise UsageError(
+            f"--set {setting}: not STEP.RULE=NUMBER", help="write --set gopher_quality.min_words=40, or =null"
+        )
+    return ThresholdChange(step=parts[0], rule=parts[-1], value=value, language=parts[1] if len(parts) == 3 else None)
+
+
+def _print_source(source: SourceTuning, *, is_changed: bool) -> None:
+    outcome = (
+        f"{source.kept:,} of {source.documents:,} documents pass the filters ({_share(source.kept, source.documents)})"
+    )
+    print_lines(f"source {to_one_line(source.source)}, stage {source.stage}: {outcome}")
+    if is_changed:
+        more = f", and up to {source.unscored:,} more that later filters have not scored" if source.unscored else ""
+        print_lines(
+            f"  with the new thresholds: {source.kept_then:,} ({_share(source.kept_then, source.documents)}){more}"
+        )
+    print_table(
+        ("rule", "threshold", "broken by", "alone", *(f"{share:.0%}" for share in QUANTILES[1:6:2]), "would keep"),
+        (
+            (
+                f"{rule.step}.{rule.rule}",
+                format_short_number(rule.threshold),
+                f"{rule.broken:,}",
+                f"{rule.alone:,}",
+                *(format_short_number(value) for value in rule.quantiles[1:6:2]),
+                ", ".join(f"{_share(count, rule.reached)} at {at}" for at, count in list(rule.would_keep.items())[:3]),
+            )
+            for rule in source.rules
+        ),
+    )
+    if source.overlaps:
+        pairs = ", ".join(f"{first} and {second}: {count:,}" for first, second, count in source.overlaps[:3])
+        print_lines(f"  broken together: {pairs}")
+    if len(source.by_language) > 1:
+        languages = ", ".join(
+            f"{to_one_line(language)} {_share(counts['kept'], counts['documents'])} of {counts['documents']:,}"
+            for language, counts in source.by_language.items()
+        )
+        print_lines(f"  kept by language: {languages}")
+    for rule in sorted((rule for rule in source.rules if rule.alone), key=lambda rule: -rule.alone)[:3]:
+        for example in rule.examples:
+            word = "kept" if example.is_kept else "dropped"
+            value = format_short_number(example.value)
+            print_lines(f"  near {rule.step}.{rule.rule}: {word} at {value}, {to_one_line(example.place)}")
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.1%}" if whole else "0.0%"

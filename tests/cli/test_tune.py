@@ -1,0 +1,39 @@
+"""`gristmill tune`: from the scores of a run to the next recipe."""
+
+import json
+
+RECIPE = """\
+output: out
+sources:
+  web: {read: "*.jsonl"}
+steps:
+  - scores: {min_words: 8}
+  - write: {format: jsonl}
+"""
+
+
+def test_a_new_threshold_is_tried_written_and_run(gristmill, tmp_path):
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": "word " * count}) + "\n" for count in range(1, 21)))
+    gristmill("run", "recipe.yaml", "--backend", "serial", folder=tmp_path)
+    shown = gristmill("tune", "out", folder=tmp_path).out
+    assert "13 of 20 documents pass the filters (65.0%)" in shown
+    assert "scores.min_words" in shown
+    assert "dropped at 7, web:a.jsonl@" in shown
+    tuned = gristmill(
+        "tune", "out", "--set", "scores.min_words=5", "--recipe", "recipe.yaml", "--write", "new.yaml", "--json",
+        folder=tmp_path,
+    )  # fmt: skip
+    source = json.loads(tuned.out)["sources"][0]
+    assert (source["kept"], source["kept_then"]) == (13, 16)
+    gristmill("run", "new.yaml", "--update", "--backend", "serial", folder=tmp_path)
+    assert "16 of 20 documents" in gristmill("tune", "out", folder=tmp_path).out
+    # A position of a dropped document is what explain takes.
+    place = next(word for word in shown.split() if word.startswith("web:a.jsonl@"))
+    assert "min_words" in gristmill("explain", "recipe.yaml", place, folder=tmp_path).out
+
+
+def test_wrong_use(gristmill, dataset, tmp_path):
+    assert "has no kept scores" in gristmill("tune", dataset, fails=2).err
+    assert "not STEP.RULE=NUMBER" in gristmill("tune", dataset, "--set", "min_words", fails=2).err
+    assert "go together" in gristmill("tune", dataset, "--write", tmp_path / "new.yaml", fails=2).err
