@@ -126,3 +126,13 @@ def test_a_tar_that_changes_between_index_and_reading_is_noticed(mill, tmp_path,
     monkeypatch.setattr(read, "index_cells", change_after)
     with pytest.raises(SourceChangedError):
         mill.run(mill.recipe(source(path), [JSONL]))
+
+
+def test_tiny_members_do_not_share_one_cell(tmp_path):
+    """The content of a million members may be less than a cell, but not their headers and what they take in memory."""
+    with tarfile.open(tmp_path / "x.tar", "w") as archive:
+        for number in range(60):
+            archive.addfile(tarfile.TarInfo(f"{number:06d}.npy"))
+    index, starts = webdataset.index_cells(str(tmp_path / "x.tar"), None, cell_bytes=10 * 512)
+    assert len(index) == 60
+    assert starts == [0, 10, 20, 30, 40, 50]
