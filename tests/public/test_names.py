@@ -164,6 +164,9 @@ SIGNATURES = {
         "events": None,
         "take_over": False,
         "allow_endpoints": (),
+        "ray_address": None,
+        "stall_timeout": 900.0,
+        "stop_on_stall": False,
         "debug": False,
     },
     "train_tokenizer": {
