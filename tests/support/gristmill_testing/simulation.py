@@ -43,6 +43,7 @@ class SimulatedWorker:
         self._backend = backend
         self.name = f"simulated {number}"
         self.pid = number
+        self.node = f"node {number % 3}"
         self.chunks = deque()
         self.position = 0
         self.note = None
@@ -80,6 +81,7 @@ class SimulatedWorker:
 
 class SimulatedBackend:
     can_kill = True
+    is_local = True
 
     def __init__(self, rng, clock, plans, *, outside_kills=0, setup_plans=(), returns_unstarted=True):
         self._rng = rng
@@ -104,7 +106,7 @@ class SimulatedBackend:
         entries = self._plans.get(index, ["ok"])
         return entries[min(self.runs.get(index, 0), len(entries) - 1)]
 
-    def start(self, place):
+    def start(self, place, *, avoid_node=None):
         self.num_starts += 1
         if self.num_starts > 2000:
             raise Hang("workers are started without end")
@@ -124,7 +126,7 @@ class SimulatedBackend:
             if worker.is_ready or self._num_setup_kills < 2:
                 self._num_setup_kills += not worker.is_ready
                 self._outside_kills -= 1
-                worker.killed_by = "SIGKILL"
+                worker.killed_by = self._rng.choice(["SIGKILL", "lost"])  # by somebody, or with its node
         able = [worker for worker in self.workers if self._has_something_to_do(worker)]
         if not able:
             if timeout <= 0:
@@ -177,7 +179,8 @@ class SimulatedBackend:
 
     def _death(self, worker, cause, signal, item):
         self.workers.remove(worker)
-        return Died(worker, cause, signal, item, position=-1)
+        is_lost = signal == "lost"
+        return Died(worker, cause, None if is_lost else signal, item, position=-1, is_blameless=is_lost)
 
     def _work(self, worker):
         self.users.add(worker)
