@@ -154,6 +154,8 @@ class Observer:
         num_items: dict[tuple[str, int], int] = {}
         for worker in workers:
             pid = worker.handle.pid
+            if worker.handle.node is not None:  # on another machine
+                continue
             key = ("this process", os.getpid()) if pid is None else (worker.handle.name, pid)
             num_items[key] = num_items.get(key, 0) + worker.num_items
         for (name, pid), items in num_items.items():

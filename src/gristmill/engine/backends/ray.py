@@ -46,7 +46,7 @@ class RaySettings:
 
     address: str | None = None
     worker_bytes: int = 0
-    """The memory that Ray sets aside for each worker; 0: none."""
+    """The memory that Ray reserves for each worker; 0: none."""
     job_folder: Location | None = None
     """A folder that all nodes reach, for jobs that are too large for messages."""
 

@@ -66,7 +66,7 @@ class ActorShell:
         return self._last_answer
 
     def leave(self) -> None:
-        """End this process."""
+        """End the process of this actor."""
         importlib.import_module("ray").actor.exit_actor()
 
 

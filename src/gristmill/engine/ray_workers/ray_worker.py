@@ -268,14 +268,14 @@ class RayWorker:
                 return []
             if answer.exception() is not None:
                 return [self._end("was lost with its node", is_blameless=True)]
-            found = json.loads(answer.result())
-            out_of_memory = is_out_of_memory or found["out_of_memory"]
+            autopsy = json.loads(answer.result())
+            out_of_memory = is_out_of_memory or autopsy["out_of_memory"]
             return [
                 self._end(
                     "was killed because memory ran out" if out_of_memory else "died",
-                    item=found["item"],
-                    position=found["position"],
-                    crash_text=found["crash_text"],
+                    item=autopsy["item"],
+                    position=autopsy["position"],
+                    crash_text=autopsy["crash_text"],
                     out_of_memory=out_of_memory,
                 )
             ]

@@ -43,7 +43,7 @@ class RunningTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run was doing when it last wrote it down."""
+    """The state of a run when it was last written down."""
 
     run: str
     host: str
@@ -77,7 +77,7 @@ class ProgressWatch:
         self._stall_timeout = stall_timeout
         self._stops = stops
         self.seconds_between = min(_SECONDS_BETWEEN, stall_timeout)
-        self._last_seen: tuple[object, ...] = ()
+        self._last_progress: tuple[object, ...] = ()
         self._moved = monotonic()
         self._has_told = False
 
@@ -85,9 +85,9 @@ class ProgressWatch:
         """Write what the job is doing. Raises `StalledError` if it does nothing, and that was asked for."""
         now = monotonic()
         numbers = observer.num_done, observer.num_failed, observer.num_deaths, workers.num_busy
-        seen = (observer.desc, numbers, tuple(observer.counts.items()))
-        if seen != self._last_seen:
-            self._last_seen, self._moved, self._has_told = seen, now, False
+        progress = (observer.desc, numbers, tuple(observer.counts.items()))
+        if progress != self._last_progress:
+            self._last_progress, self._moved, self._has_told = progress, now, False
         status = RunStatus(
             run=self._run_id,
             host=socket.gethostname(),
