@@ -198,6 +198,16 @@ def test_rows_have_the_ids_of_the_processor(folder, tmp_path, family, knows_part
             assert stored["input_ids"].tolist() == list(map(int, process(text, pictures)))
 
 
+def test_a_text_with_the_mark_of_images_is_a_text(folder, tmp_path):
+    odd = {"messages": [{"role": "user", "content": "\ufdda?"}, ANSWER]}
+    run(folder, tmp_path, [odd] * 5)
+    (tmp_path / "off").mkdir()
+    run(folder, tmp_path / "off", [odd] * 5, trace="off")
+    hashes = {gm.open_dataset(path).manifest.dataset_hash for path in (tmp_path / "out", tmp_path / "off" / "out")}
+    assert len(hashes) == 1
+    assert len(gm.open_dataset(tmp_path / "out")) == 5
+
+
 def test_what_somebody_wrote_stands_for_no_image(folder, tmp_path):
     run(folder, tmp_path, [CHATS[4]] * 3, template=PARTS.replace("PLACEHOLDER", "<image>"), image_tokens="llava")
     dataset = gm.open_dataset(tmp_path / "out")

@@ -136,7 +136,7 @@ def export(
     columns = _choose_columns(export_format, manifest, columns)
     if has_image_references(manifest.schema.to_arrow()) and (to not in ("parquet", "jsonl") or columns != STORED):
         raise UsageError(
-            f"{folder} refers to images, which {to} would lose" + (f" with columns {columns}" if columns else ""),
+            f"{folder} refers to images, which this export would lose",
             help="export to parquet or jsonl with columns='stored', or read it with Stream",
         )
     _check_row_groups(export_format, row_group_rows)

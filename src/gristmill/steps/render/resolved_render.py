@@ -151,7 +151,10 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
             )
 
     def notes(self) -> list[str]:
-        return self.report.notes if self.report is not None else []
+        images = []
+        if self.image_rule is not None and self.image_table is not None:
+            images = [f"images: {len(self.image_table.entries):,} names; tokens by the rule {self.image_rule.family}"]
+        return [*images, *(self.report.notes if self.report is not None else [])]
 
     def load(self) -> RenderKernel:
         count = self._make_token_counter(self.engine) if self.options.max_tokens is not None else None

@@ -57,8 +57,6 @@ class ChatImages:
     def _read_message(self, message: Any, index: int, waiting: _ImageQueue) -> Any:
         content = message.get("content") if isinstance(message, dict) else None
         if isinstance(content, str):
-            if MARK in content:
-                raise NotAChat("content_not_text", f"message {index} holds a character that is no text")
             if not waiting.is_used or _TAG not in content:
                 return message
             parts = [
@@ -90,7 +88,7 @@ class ChatImages:
         return sum(self.count_tokens(name) - 1 for name in self.list_names(conversation))
 
     def expand(self, text: str) -> str:
-        """Put what stands for images into a text; not what somebody has written."""
+        """Put what stands for images into a text whose tokens are counted, whoever wrote the placeholders."""
         return text.replace(self.placeholder, self.expansion).replace(MARK, self._inline_expansion)
 
     @property

@@ -369,6 +369,8 @@ class ExampleMaker:
         """
         assert self.images is not None
         names = self.images.list_names(conversation)
+        if not names and self._inlines_images:
+            return example
         places = self.images.find_places(example.text, example.literals, inlines=self._inlines_images)
         if len(places) != len(names):
             raise NotAChat("images_left_out", f"the template writes {len(places)} of {len(names)} images")
