@@ -80,6 +80,31 @@ class LanguageCount(msgspec.Struct, frozen=True, kw_only=True):
     documents: int
 
 
+class RuleCurve(msgspec.Struct, frozen=True, kw_only=True):
+    """One rule of a filter: how many documents it alone would keep at each of some thresholds. Exact."""
+
+    name: str
+    threshold: float
+    """The threshold of the recipe."""
+    position: int
+    """Its place in `thresholds`."""
+    thresholds: list[float]
+    documents: list[int]
+
+
+class StepCurves(msgspec.Struct, frozen=True, kw_only=True):
+    """The rules of one filter, over all documents that reached it, kept or dropped."""
+
+    step: str
+    documents: int
+    """Documents that its thresholds decide about."""
+    rules: list[RuleCurve]
+    sample_documents: int
+    sample: str
+    """Base64 of one byte for each sampled document and rule: how many of the thresholds it passes, from the weakest
+    on: the lowest of a minimum, the highest of a maximum."""
+
+
 class WorkerTimes(msgspec.Struct, frozen=True, kw_only=True):
     """The time and memory of one worker in one job."""
 
@@ -117,6 +142,8 @@ class Report(DatasetReport, frozen=True, kw_only=True):
     samples: Samples | None = None
     lengths: Lengths | None = None
     languages: list[LanguageCount] = msgspec.field(default_factory=list)
+    curves: list[StepCurves] = msgspec.field(default_factory=list)
+    """What other thresholds would keep; empty where the run kept no scores."""
     run: RunTimes | None = None
     """None: the report was made later, or the run reused everything."""
     page: StoredFile | None = None

@@ -16,6 +16,7 @@ from gristmill.core.recipe import DEFAULT_SAMPLES, MAX_SAMPLES
 from gristmill.report.collect import collect_samples, measure_documents
 from gristmill.report.model import Report, RunTimes
 from gristmill.report.page import make_page
+from gristmill.report.thresholds import find_curves
 from gristmill.shards.dataset import Dataset
 from gristmill.shards.manifest import StoredFile
 from gristmill.shards.report import REPORT, REPORT_PAGE, encode_report, make_report
@@ -62,6 +63,7 @@ def complete_report(
         samples=collect_samples(dataset, samples, reads_shards=reads_shards),
         lengths=lengths,
         languages=languages,
+        curves=find_curves(dataset) if reads_shards and manifest.scores else [],
         run=run,
     )
 

@@ -34,5 +34,39 @@ for (const list of document.querySelectorAll("[role=tablist]")) {
   if (tabs.length) select(tabs[0]);
 }
 
+// Thresholds: one rule from its exact counts, all rules of a step from the sample.
+for (const step of document.querySelectorAll(".thresholds")) {
+  const inputs = [...step.querySelectorAll("input")];
+  const bytes = Uint8Array.from(atob(step.dataset.sample), (letter) => letter.charCodeAt(0));
+  const all = Number(step.dataset.documents), count = Number(step.dataset.count);
+  const together = step.querySelector(".together");
+  together.parentElement.hidden = false;
+  const show = (share) => (100 * share).toFixed(1) + "%";
+  const update = () => {
+    const needed = inputs.map((input) => {
+      const numbers = JSON.parse(input.dataset.numbers), position = Number(input.value);
+      const documents = numbers.documents[position];
+      const text = `${Number(numbers.thresholds[position].toPrecision(6))} keeps ${documents.toLocaleString("en-US")} (${show(documents / all)})`;
+      input.parentElement.querySelector("output").textContent = text;
+      input.setAttribute("aria-valuetext", text);
+      // A document passes if it passes this threshold and all that are weaker.
+      return input.dataset.rule.startsWith("min_") ? position + 1 : numbers.thresholds.length - position;
+    });
+    let passing = 0;
+    for (let row = 0; row < count; row++) {
+      let passes = true;
+      for (let rule = 0; rule < needed.length && passes; rule++) passes = bytes[row * needed.length + rule] >= needed[rule];
+      if (passes) passing++;
+    }
+    const share = passing / count;
+    const error = count < all ? 1.96 * Math.sqrt(Math.max(share * (1 - share), 1 / count) / count) : 0;
+    const source = count < all ? `, ± ${show(error)}, from a sample of ${count.toLocaleString("en-US")}` : ", exact";
+    together.textContent = `${show(share)} of ${all.toLocaleString("en-US")} documents${source}`;
+    together.dataset.passing = passing;
+  };
+  for (const input of inputs) input.addEventListener("input", update);
+  update();
+}
+
 // A printed page cannot be unfolded.
 addEventListener("beforeprint", () => { for (const fold of document.querySelectorAll("details")) fold.open = true; });

@@ -1,0 +1,79 @@
+"""The sliders of a report: against filters that really have the other threshold."""
+
+import json
+
+import pytest
+
+import gristmill as gm
+from gristmill import steps
+from gristmill.report import thresholds
+from gristmill.report.write import load_report
+from gristmill.shards.dataset import open_dataset
+
+
+def build(folder, name, **rules):
+    recipe = gm.Recipe(
+        sources={"web": steps.Read(read=str(folder / "a.jsonl"))},
+        steps=[steps.GopherQuality(**rules), steps.Write(format="jsonl")],
+        output=str(folder / name),
+        allow_empty=True,
+    )
+    return gm.run(recipe, backend="serial", progress=False)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("thresholds")
+    words = ["the", "of", "and", "mill", "extraordinarily", "a", "42", "#"]
+    texts = [" ".join(words[(n * 7 + k * (n % 5 + 1)) % 8] for k in range(20 + n % 90)) for n in range(400)]
+    (folder / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    build(folder, "out")
+    return folder
+
+
+def count_kept(result):
+    return result.books["web"][1].records_out
+
+
+def test_one_rule_is_exact(corpus):
+    [curves] = load_report(corpus / "out").curves
+    for rule in (rule for rule in curves.rules if rule.name in ("min_words", "max_mean_word_length")):
+        off = dict.fromkeys([other.name for other in curves.rules if other.name != rule.name])
+        for position in (1, len(rule.thresholds) // 2):
+            value = rule.thresholds[position]
+            value = int(value) if rule.name == "min_words" else value
+            result = build(corpus, f"{rule.name}-{position}", **{**off, rule.name: value})
+            assert count_kept(result) == rule.documents[position], (rule.name, value)
+
+
+def test_the_page_counts_all_rules_together(corpus, browser):
+    page = browser.open(f"file://{corpus}/out/report.html")
+    assert page.problems == []
+    [account] = [account for account in open_dataset(corpus / "out").manifest.books["web"] if account.step != "read"][
+        :1
+    ]
+    assert int(page.run("document.querySelector('.together').dataset.passing")) == account.records_out
+    [curves] = load_report(corpus / "out").curves
+    [(number, rule)] = [(n, rule) for n, rule in enumerate(curves.rules) if rule.name == "min_words"]
+    position = 3
+    page.run(
+        f"(() => {{ const s = document.getElementById('slider-0-{number}'); s.value = {position}; "
+        "s.dispatchEvent(new Event('input')); })()"
+    )
+    shown = page.run(f"document.getElementById('slider-0-{number}').parentElement.querySelector('output').textContent")
+    assert f"keeps {rule.documents[position]:,} " in shown
+    result = build(corpus, "both", min_words=int(rule.thresholds[position]))
+    assert int(page.run("document.querySelector('.together').dataset.passing")) == count_kept(result)
+    page.run(f"document.getElementById('slider-0-{number}').focus()")
+    page.press("ArrowRight")
+    assert page.run(f"document.getElementById('slider-0-{number}').value") == str(position + 1)
+    page.close()
+
+
+def test_a_sample_has_an_error_that_holds(corpus, monkeypatch):
+    dataset = open_dataset(corpus / "out")
+    [exact] = thresholds.find_curves(dataset)
+    monkeypatch.setattr(thresholds, "_MAX_SAMPLE", 100)
+    [sampled] = thresholds.find_curves(dataset)
+    assert sampled.sample_documents == 100
+    assert [rule.documents for rule in sampled.rules] == [rule.documents for rule in exact.rules]
