@@ -28,6 +28,7 @@ COMMANDS = {
     "status": ("gristmill.cli.status", "Show what a run is doing, from any machine that sees its output."),
     "inspect": ("gristmill.cli.inspect", "Show what a dataset holds."),
     "report": ("gristmill.cli.report", "Write the report of a dataset: one HTML page, and its numbers as JSON."),
+    "view": ("gristmill.cli.view", "Browse datasets and raw files in a local web page."),
     "diff": ("gristmill.cli.diff", "Compare two datasets: shards, records, tokens, recipes."),
     "verify": ("gristmill.cli.verify", "Check every file of a dataset against its manifest."),
     "trace": ("gristmill.cli.trace", "Follow a record back to its input file."),

@@ -1,0 +1,1 @@
+"""The viewer: a local web page to browse datasets and raw files."""
