@@ -6,32 +6,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import pyarrow as pa
 
-from gristmill.core.errors import UsageError
-from gristmill.core.records import TEXT, StepResult
-from gristmill.core.step import LocalStep
+from gristmill.core.records import TEXT
 from gristmill.pipeline.barriers.decontaminate.judge import FINDING
 from gristmill.pipeline.barriers.deduplicate.record_files import read_records
+from gristmill.pipeline.barriers.edited_stream import pair_with_notes, replace_texts
 from gristmill.steps.decontaminate.decontaminate import CONTAMINATED, with_tags
-from gristmill.steps.records.put_columns import put_columns
 from gristmill.text.shingles.word_spans import find_word_spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from gristmill.pipeline.stages.stored import StoredInput
     from gristmill.shards.manifest import StoredFile
     from gristmill.storage.locations import Location
-
-
-class _CutText(LocalStep, tag="decontaminate", frozen=True, kw_only=True):
-    """The step in whose name texts are replaced: no column is added."""
-
-    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
-        return StepResult(batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +58,8 @@ class CheckedInput:
     def batches(self, root: Location, seed: int = 0) -> Iterator[pa.RecordBatch]:
         """Read the documents that stay, as they are after the step."""
         findings = np.empty(0, FINDING) if self.findings is None else read_records(root, self.findings, FINDING)
-        row = self.first_row
-        for batch in self.stored.batches(root, seed):
-            in_batch = findings[slice(*np.searchsorted(findings["row"], [row, row + batch.num_rows]))].copy()
-            in_batch["row"] -= np.uint32(row)
+        for batch, in_batch in pair_with_notes(self.stored.batches(root, seed), findings, self.first_row):
             yield self._apply(batch, in_batch)
-            row += batch.num_rows
 
     def _apply(self, batch: pa.RecordBatch, findings: NDArray[Any]) -> pa.RecordBatch:
         if self.action == "tag":
@@ -87,20 +74,14 @@ class CheckedInput:
         if not len(findings):
             return batch
         is_kept = np.ones(batch.num_rows, np.bool_)
+        texts: dict[int, str] = {}
         if self.action == "drop":
             is_kept[findings["row"]] = False
         else:
-            texts = batch.column(TEXT).to_pylist()
             for row in np.unique(findings["row"]).tolist():
-                texts[row] = cut_spans(texts[row], findings[findings["row"] == row])
+                texts[row] = cut_spans(batch.column(TEXT)[row].as_py(), findings[findings["row"] == row])
                 is_kept[row] = len(find_word_spans(texts[row])) > 0
-            batch, quarantined = put_columns(_CutText(), batch, {TEXT: pa.array(texts, batch.column(TEXT).type)})
-            if quarantined:
-                raise UsageError(
-                    f"decontaminate: a passage cannot be cut from a record: {quarantined[0].message}",
-                    help="use action: drop, or fix the record",
-                )
-        return batch if is_kept.all() else batch.filter(pa.array(is_kept))
+        return replace_texts("decontaminate", batch, texts, is_kept, help="use action: drop, or fix the record")
 
 
 def cut_spans(text: str, findings: NDArray[Any]) -> str:

@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
-import pyarrow as pa
 
-from gristmill.core.errors import TooManyDuplicatesError, UsageError
-from gristmill.core.records import TEXT, StepResult
+from gristmill.core.errors import TooManyDuplicatesError
+from gristmill.core.records import TEXT
 from gristmill.core.splits import TRAIN
-from gristmill.core.step import LocalStep
 from gristmill.engine.tasks import Task
 from gristmill.pipeline.barriers.base import BarrierOutcome, list_stored_inputs
 from gristmill.pipeline.barriers.deduplicate.record_files import read_records
+from gristmill.pipeline.barriers.edited_stream import pair_with_notes, replace_texts
 from gristmill.pipeline.barriers.pieces.tasks import (
     REMOVED,
     CopiedPieces,
@@ -32,12 +31,12 @@ from gristmill.pipeline.stages.unit_tasks import StageUnit
 from gristmill.pipeline.work_folder import work_path
 from gristmill.steps.deduplicate.deduplicate import DUPLICATE
 from gristmill.steps.deduplicate.pieces import PIECE, SUBSTRING, remove_pieces
-from gristmill.steps.records.put_columns import put_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import msgspec
+    import pyarrow as pa
 
     from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
     from gristmill.pipeline.stages.stored import StoredInput
@@ -163,13 +162,6 @@ def _number_tasks(count: int, all_units: str, kind: str) -> list[Task]:
     return [Task(name, NumberedTask(number, work_path(name))) for number, name in enumerate(names)]
 
 
-class _EditText(LocalStep, tag="deduplicate", frozen=True, kw_only=True):
-    """The step in whose name texts are replaced: no column is added."""
-
-    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
-        return StepResult(batch)
-
-
 @dataclass(frozen=True, slots=True)
 class WithoutPieces:
     """A stored stream without the pieces that have come before."""
@@ -201,26 +193,20 @@ class WithoutPieces:
     def batches(self, root: Location, seed: int = 0) -> Iterator[pa.RecordBatch]:
         """Read the documents, without what is removed from them."""
         removed = read_records(root, self.removed, REMOVED)
-        row = self.first_row
-        for batch in self.stored.batches(root, seed):
-            in_batch = removed[slice(*np.searchsorted(removed["row"], [row, row + batch.num_rows]))]
+        for batch, in_batch in pair_with_notes(self.stored.batches(root, seed), removed, self.first_row):
             numbers: dict[int, list[int]] = {}
-            for each_row, number in in_batch.tolist():
-                numbers.setdefault(each_row - row, []).append(number)
+            for row, number in in_batch.tolist():
+                numbers.setdefault(row, []).append(number)
             yield self._edit(batch, numbers) if numbers else batch
-            row += batch.num_rows
 
     def _edit(self, batch: pa.RecordBatch, numbers: Mapping[int, list[int]]) -> pa.RecordBatch:
         is_kept = np.ones(batch.num_rows, np.bool_)
         if self.step.preserves_documents:
             is_kept[list(numbers)] = False
-            return batch.filter(pa.array(is_kept))
-        texts = batch.column(TEXT).to_pylist()
+            return replace_texts(self.step.name, batch, {}, is_kept)
+        texts = {}
         for row, row_numbers in numbers.items():
-            texts[row] = remove_pieces(texts[row], self.step.kind, row_numbers, self.step.min_words)
+            text = batch.column(TEXT)[row].as_py()
+            texts[row] = remove_pieces(text, self.step.kind, row_numbers, self.step.min_words)
             is_kept[row] = bool(texts[row].strip())
-        column = pa.array(texts, batch.column(TEXT).type)
-        edited, quarantined = put_columns(_EditText(), batch, {TEXT: column})
-        if quarantined:
-            raise UsageError(f"deduplicate: the text of a record cannot be edited: {quarantined[0].message}")
-        return edited if is_kept.all() else edited.filter(pa.array(is_kept))
+        return replace_texts(self.step.name, batch, texts, is_kept)
