@@ -2,9 +2,11 @@
 
     python -m benchmarks.cluster simulate --workers 10000 --tasks 1000000
     python -m benchmarks.cluster ray --megabytes 64
+    python -m benchmarks.cluster store --bucket s3://bench --megabytes 96
 
 `simulate` has no data and no Ray: workers are objects that answer at once, so what remains is the scheduler's own
-processor time and memory. `ray` tokenizes and packs the same texts with two workers of each kind.
+processor time and memory. `ray` tokenizes and packs the same texts with two workers of each kind. `store` does it from
+the disk to the disk and from a bucket to the bucket, which the environment must lead to, each in a process of its own.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+import subprocess
+import sys
 import tempfile
 import time
 from collections import deque
@@ -129,6 +133,42 @@ def compare_with_processes(num_megabytes: int, tokenizer: str) -> dict[str, floa
     return {**seconds, "ratio": seconds["processes"] / seconds["ray"]}
 
 
+def compare_with_store(bucket: str, num_megabytes: int, tokenizer: str) -> dict[str, float]:
+    """Tokenize and pack the same texts on the disk and on a store; return the least processor time of two runs each."""
+    from gristmill.storage.commit import write_file
+    from gristmill.storage.locations import StorePath
+
+    seconds: dict[str, float] = {}
+    attempt = f"{bucket}/benchmark-{time.time_ns()}"
+    with tempfile.TemporaryDirectory() as name:
+        local = Path(name, "in.jsonl")
+        _write_texts(local, num_megabytes << 20)
+        write_file(StorePath(f"{attempt}/in.jsonl"), local.read_bytes(), "00000001")
+        for number in range(2):
+            for side, folder in (("local", name), ("store", attempt)):
+                words = ["pack", f"{folder}/in.jsonl", f"{folder}/out-{number}", tokenizer]
+                run = subprocess.run(
+                    [sys.executable, "-m", "benchmarks.cluster", *words], check=True, capture_output=True, text=True
+                )
+                seconds[side] = min(float(run.stdout), seconds.get(side, float("inf")))
+    return {**seconds, "ratio": seconds["store"] / seconds["local"]}
+
+
+def pack(source: str, output: str, tokenizer: str) -> float:
+    """Tokenize and pack one file with two workers; return the processor time of this process and its workers."""
+    import gristmill as gm
+    from gristmill import Recipe, steps
+
+    recipe = Recipe(
+        sources={"web": steps.Read(read=source)},
+        steps=[steps.Tokenize(tokenizer=tokenizer), steps.Pack(row_length=2048)],
+        output=output,
+    )
+    gm.run(recipe, workers=2, progress=False)
+    uses = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(use.ru_utime + use.ru_stime for use in uses)
+
+
 def _write_texts(path: Path, num_bytes: int) -> None:
     import random
 
@@ -148,8 +188,19 @@ def main() -> None:
     comparison = commands.add_parser("ray")
     comparison.add_argument("--megabytes", type=int, default=64)
     comparison.add_argument("--tokenizer", required=True, help="a folder with a tokenizer.json")
+    store = commands.add_parser("store")
+    store.add_argument("--bucket", required=True, help="a URL below which is written, such as s3://bench")
+    store.add_argument("--megabytes", type=int, default=96)
+    store.add_argument("--tokenizer", required=True, help="a folder with a tokenizer.json")
+    single = commands.add_parser("pack", help="one run, as `store` starts it")
+    for name in ("source", "output", "tokenizer"):
+        single.add_argument(name)
     arguments = parser.parse_args()
-    if arguments.command == "simulate":
+    if arguments.command == "pack":
+        print(pack(arguments.source, arguments.output, arguments.tokenizer))
+    elif arguments.command == "store":
+        print(json.dumps(compare_with_store(arguments.bucket, arguments.megabytes, arguments.tokenizer), indent=2))
+    elif arguments.command == "simulate":
         print(json.dumps(simulate(arguments.workers, arguments.tasks), indent=2))
     else:
         print(json.dumps(compare_with_processes(arguments.megabytes, arguments.tokenizer), indent=2))
