@@ -122,8 +122,9 @@ class LoadedContext:
 
 def set_up_worker(stage: StageContext, *, loads: bool) -> StageContext | LoadedContext:
     """Prepare a worker for its first task; `loads` if it will run the steps."""
-    for bucket, options in stage.storage.items():
-        choose_options(bucket, options)
+    if nesting.is_worker_process():  # any other has chosen its own, which stay valid when its environment changes
+        for bucket, options in stage.storage.items():
+            choose_options(bucket, options)
     if stage.node_check is not None and nesting.is_worker_process():
         check_node(stage.node_check)
     if nesting.is_worker_process():
