@@ -109,9 +109,12 @@ class Language(LocalStep, tag="language", frozen=True, kw_only=True):
         failed = self._find_failures(languages, scores)
         codes = find_first_failures(failed)
         dropped = count_dropped(codes, _REASONS)
-        is_kept = pa.array(codes == 0)
-        columns = {LANGUAGE: languages.filter(is_kept), SCORE: pa.array(scores).filter(is_kept)}
-        identified, quarantined = put_columns(self, batch.filter(is_kept), columns)
+        columns: dict[str, pa.Array] = {LANGUAGE: languages, SCORE: pa.array(scores)}
+        if dropped:  # a batch that stays whole is not copied
+            is_kept = pa.array(codes == 0)
+            columns = {name: column.filter(is_kept) for name, column in columns.items()}
+            batch = batch.filter(is_kept)
+        identified, quarantined = put_columns(self, batch, columns)
         rule_values = {
             "no_letters": RuleValues(languages),
             "other_language": RuleValues(languages, ", ".join(self.languages)),
