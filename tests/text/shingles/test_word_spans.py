@@ -2,7 +2,7 @@
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gristmill.text.buffers import get_text_buffers
@@ -38,6 +38,7 @@ PARTS = st.sampled_from(["a", "Word", "long" * 30, "é", "naïve", "你", "7", "
     parts=st.lists(st.tuples(PARTS, st.sampled_from([" ", ", ", "", "\n"])), max_size=80),
     room=st.integers(3, 12) | st.integers(60, 400),
 )
+@example(parts=[("a", " "), ("é", ""), ("Word", " ")], room=3)  # full where ASCII ends
 def test_long_texts_are_read_word_by_word_whatever_the_room(parts, room):
     """Long runs of ASCII are read at two places at once; the words and their order must not show it."""
     text = "".join(part + gap for part, gap in parts)
