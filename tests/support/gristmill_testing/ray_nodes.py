@@ -2,11 +2,13 @@
 
 import os
 import signal
+import uuid
 from pathlib import Path
 
 from gristmill_testing.buckets import CREDENTIALS
 
 NODE_BYTES = 80 << 20
+_MARK = "GRISTMILL_TEST_CLUSTER"
 
 
 class RayNodes:
@@ -14,6 +16,7 @@ class RayNodes:
 
     def __init__(self):
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        os.environ[_MARK] = uuid.uuid4().hex  # all processes of the nodes inherit it
         os.environ |= {**CREDENTIALS, "AWS_DEFAULT_REGION": "us-east-1"}  # nodes have credentials of their own
         from ray.cluster_utils import Cluster
 
@@ -40,11 +43,13 @@ class RayNodes:
 
 
 def find_actors():
-    """The processes of our actors, workers and agents."""
+    """The processes of our actors, workers and agents, in the cluster of this process."""
+    mark = f"{_MARK}={os.environ[_MARK]}".encode()
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if process.joinpath("cmdline").read_bytes().startswith(b"ray::ActorShell"):
+            is_actor = process.joinpath("cmdline").read_bytes().startswith(b"ray::ActorShell")
+            if is_actor and mark in process.joinpath("environ").read_bytes():
                 found.append(int(process.name))
         except OSError:
             continue
