@@ -3,7 +3,6 @@
 All tests of the cluster are in this file, because it starts slowly and they share it.
 """
 
-import contextlib
 import json
 import os
 import random
@@ -218,7 +217,7 @@ def test_workers_and_a_node_are_lost_and_a_node_comes(ray, corpus, expected, tmp
     """A worker is killed in the first stage, and a node in the middle of dedup. Another node joins."""
     driver = start_driver(ray, corpus, tmp_path)
     wait_for_event(tmp_path, "worker_ready", driver)
-    wait_until(lambda: kill_worker() or driver.poll() is not None, "a busy worker", 60)
+    wait_until(lambda: kill_worker(random.Random(2)) or driver.poll() is not None, "a busy worker", 60)
     wait_for_event(tmp_path, "deduplicate", driver)
     ray.remove_one()
     ray.add_one()
@@ -239,7 +238,7 @@ def test_a_driver_that_is_killed(ray, corpus, expected, tmp_path):
     assert describe_shards(tmp_path / "out") == describe_shards(expected)
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_a_driver_that_is_interrupted(ray, corpus, tmp_path, signal_number):
     recipe = make_recipe(corpus, tmp_path / "out", tmp_path)
     events = tmp_path / "events.jsonl"
@@ -276,7 +275,7 @@ def test_ray_client_is_refused(monkeypatch):
 
 @pytest.mark.soak
 def test_a_worker_is_killed_every_second_for_a_minute(ray, corpus, tmp_path):
-    """Longer than any task, so that work gets done; the bytes are those of one process."""
+    """One of those that are busy, but none that is alone: such a killer could not be told from a record that kills."""
     folder = tmp_path / "many"
     folder.mkdir()
     for number in range(40):
@@ -289,9 +288,15 @@ def test_a_worker_is_killed_every_second_for_a_minute(ray, corpus, tmp_path):
             output=str(output),
         )
 
+    def slow_down(record, path=str(tmp_path / "slow")):
+        if os.path.exists(path):
+            threading.Event().wait(0.005)
+        return record
+
     gm.run(make(tmp_path / "whole"), backend="serial", progress=False)
     (tmp_path / "slow").touch()
     stop = threading.Event()
+    rng = random.Random(4)
     num_kills = 0
 
     def kill():
@@ -299,13 +304,8 @@ def test_a_worker_is_killed_every_second_for_a_minute(ray, corpus, tmp_path):
         for _ in range(60):
             if stop.wait(1.0):
                 return
-            num_kills += kill_worker()
+            num_kills += kill_worker(rng, min_busy=2)
         (tmp_path / "slow").unlink()
-
-    def slow_down(record, path=str(tmp_path / "slow")):
-        if os.path.exists(path):
-            threading.Event().wait(0.002)
-        return record
 
     killer = threading.Thread(target=kill)
     killer.start()
@@ -314,7 +314,7 @@ def test_a_worker_is_killed_every_second_for_a_minute(ray, corpus, tmp_path):
     finally:
         stop.set()
         killer.join()
-    assert num_kills > 10
+    assert num_kills > 5
     assert read_data(tmp_path / "whole") == read_data(tmp_path / "out")
     assert gm.open_dataset(tmp_path / "out").manifest.quarantine.counts == {}
 
@@ -325,22 +325,29 @@ def test_a_driver_that_is_killed_at_ten_random_moments(ray, s3, corpus, expected
     options = f"storage_options: {{endpoint: {os.environ['AWS_ENDPOINT_URL']}}}"
     rng = random.Random(11)
     command = [sys.executable, "-c", DRIVER, "", str(tmp_path / "events.jsonl")]
-    for number in range(10):
-        command[3] = str(make_recipe(corpus, f"{s3.url}/out", tmp_path, options))
+    num_kills = num_finished = 0
+    while num_kills < 10:
+        output = f"{s3.url}/{num_finished}"
+        command[3] = str(make_recipe(corpus, output, tmp_path, options))
         driver = start(command, ray, tmp_path)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            driver.wait(rng.uniform(2, 25))
-        driver.kill()
-        driver.wait()
-        wait_until(lambda: not find_actors(), f"the end of the actors after kill {number}", 5)
+        try:
+            assert driver.wait(rng.uniform(3, 12)) == 0, (tmp_path / "log").read_text()
+            num_finished += 1  # the next one begins another output
+            assert describe_shards(output) == describe_shards(expected)
+        except subprocess.TimeoutExpired:
+            driver.kill()
+            driver.wait()
+            num_kills += 1
+            wait_until(lambda: not find_actors(), "the end of the actors", 5)
     driver = start(command, ray, tmp_path)
     assert driver.wait(timeout=300) == 0, (tmp_path / "log").read_text()
-    assert describe_shards(f"{s3.url}/out") == describe_shards(expected)
+    last = f"{s3.url}/{num_finished}"
+    assert describe_shards(last) == describe_shards(expected)
     whole = make_recipe(corpus, f"{s3.url}/whole", tmp_path, options)
     gm.run(gm.load_recipe(whole), backend="processes", workers=2, progress=False)
     objects = [
         sorted(len(key.split("/")) for key in s3.list_keys(f"{name}/") if "/lease/" not in key)
-        for name in ("out", "whole")
+        for name in (str(num_finished), "whole")
     ]
     assert objects[0] == objects[1]
     assert s3.unfinished_uploads() == []

@@ -1,5 +1,6 @@
 """A Ray cluster of three nodes with one CPU each, on this machine."""
 
+import contextlib
 import os
 import signal
 import uuid
@@ -56,14 +57,15 @@ def find_actors():
     return found
 
 
-def kill_worker():
-    """Kill one worker that is in the middle of a call; returns whether there was one."""
+def kill_worker(rng, min_busy=1):
+    """Kill one of the workers that are in the middle of a call, if there are that many; returns whether it did."""
+    busy = []
     for pid in find_actors():
-        try:
-            name = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if name.startswith(b"ray::ActorShell.call"):
-            os.kill(pid, signal.SIGKILL)
-            return True
-    return False
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::ActorShell.call"):
+                busy.append(pid)
+    if len(busy) < min_busy:
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(rng.choice(busy), signal.SIGKILL)
+    return True
