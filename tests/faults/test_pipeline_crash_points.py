@@ -59,7 +59,8 @@ STEPS = {
 }
 
 def recipe(kind, out):
-    return Recipe(sources={"web": Read(read=str(data / "*.jsonl"))}, steps=STEPS[kind], output=str(out))
+    sources = {"web": Read(read=str(data / "*.jsonl"))}
+    return Recipe(sources=sources, steps=STEPS[kind], output=str(out), allow_empty=kind == "nothing")
 
 def run(kind, out, **options):
     return run_recipe(recipe(kind, out), RunOptions(backend="serial", progress=False, **options))
@@ -97,7 +98,7 @@ def prepare():
     if before.exists():
         shutil.copytree(before, out)
 
-SIDE_FILES = ("dataset_dict.json", "state.json", "dataset_info.json")
+SIDE_FILES = ("dataset_dict.json", "state.json", "dataset_info.json", "report.json")
 options = {}
 if change:
     other = kind if kind in ("barriers", "tokens") else "jsonl"
