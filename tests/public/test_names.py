@@ -238,6 +238,8 @@ STREAM = {
     "transform": None,
     "on_error": "raise",
     "images": None,
+    "cache": None,
+    "cache_bytes": 64 << 30,
 }
 
 

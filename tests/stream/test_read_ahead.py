@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from gristmill_testing.streams import ids_of
 
-from gristmill.stream import Stream, read_ahead
+from gristmill.stream import Stream, read_ahead, row_table
 from gristmill.stream.mapping import map_file
 from gristmill.stream.torch import TorchDataset, TorchLoader
 
@@ -62,7 +62,7 @@ def asked(monkeypatch):
     """The addresses of rows that were asked for, on a disk that is always cold."""
     addresses = []
     monkeypatch.setattr(read_ahead.ReadAhead, "num_faults", staticmethod(iter(range(10**9)).__next__))
-    monkeypatch.setattr(read_ahead, "request_pages", lambda address, _: addresses.append(address))
+    monkeypatch.setattr(row_table, "request_pages", lambda address, _: addresses.append(address))
     return addresses
 
 
@@ -83,8 +83,8 @@ def test_rows_are_asked_for_before_they_are_read(packed, asked, kind, rank, worl
     for before, batch in zip(known, read[1:], strict=False):
         start = batch.first_row + 2 * rank
         rows = [row for row in (start, start + 1) if row < 53]
-        addresses = stream.reader.table.row_addresses(stream.order(rows_array(rows)).indices)
-        assert set(addresses[:, read_ahead.A_IDS].tolist()) <= before
+        addresses, _ = stream.reader.table.find_addresses(stream.order(rows_array(rows)).indices)
+        assert set(addresses[:, row_table.A_IDS].tolist()) <= before
 
 
 def rows_array(rows):
@@ -95,7 +95,7 @@ def rows_array(rows):
 
 def test_rows_in_memory_are_not_asked_for(packed, monkeypatch):
     monkeypatch.setattr(read_ahead.ReadAhead, "num_faults", staticmethod(lambda: 5))
-    monkeypatch.setattr(read_ahead, "request_pages", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr(row_table, "request_pages", lambda *_: pytest.fail("asked"))
     assert len(list(Stream(packed, epochs=1).batches(4))) == 14
 
 

@@ -231,8 +231,8 @@ def test_wrong_arguments_are_refused(packed, options, message):
 def test_what_is_no_dataset_of_tokens_is_refused(tmp_path):
     with pytest.raises(UsageError, match="no folder"):
         Stream(tmp_path / "nowhere")
-    with pytest.raises(UsageError, match="local folder"):
-        Stream("s3://bucket/out")
+    with pytest.raises(UsageError, match="no folder"):
+        Stream("unknown-store://bucket/out")
 
 
 def test_threads_may_read_together(packed):

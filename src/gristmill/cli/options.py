@@ -6,7 +6,9 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
+from gristmill.core.errors import UsageError
 from gristmill.core.names import find_nearest
+from gristmill.core.numbers import parse_byte_size
 from gristmill.engine.parallel_run import BACKENDS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -19,6 +21,24 @@ class Choice(click.Choice[str]):
         word = re.match(r"'([^']*)'", message)
         nearest = find_nearest(word[1], self.choices) if word else None
         super().fail(f'{message} Did you mean "{nearest}"?' if nearest else message, param, ctx)
+
+
+class Size(click.ParamType[int]):
+    """A number of bytes with a unit: 500MB, 2GiB."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse a size: `1GB` is 10^9 bytes."""
+        if isinstance(value, int):
+            return value
+        try:
+            size = parse_byte_size("the size", value)
+        except UsageError:
+            size = 0
+        if not size:
+            self.fail(f"{value!r} is not a size: write 500MB or 2GiB", param, ctx)
+        return size
 
 
 def backend_option(default: str, help: str) -> Callable[[F], F]:

@@ -1,4 +1,4 @@
-"""`gristmill stream`: measure the speed of a stream, prove exact resume, find the documents of a step."""
+"""`gristmill stream`: measure the speed of a stream, prove exact resume, find the documents of a step, plan reads."""
 
 import importlib.util
 import json
@@ -14,7 +14,7 @@ from gristmill.cli.options import json_option
 from gristmill.cli.stream_data import stream_arguments
 from gristmill.cli.tables import print_table
 from gristmill.core.errors import UsageError
-from gristmill.core.quantities import format_count
+from gristmill.core.quantities import format_bytes, format_count
 from gristmill.stream import Collate, Stream
 from gristmill.stream.prove import Proof, RankReader, prove
 from gristmill.stream.where import RowOrigins
@@ -200,3 +200,40 @@ def _print_row(row: RowOrigins) -> None:
         origin = document.origin
         part = f", part {origin.part}" if origin.part else ""
         click.echo(f"  {document.tokens:,} tokens of {origin.path}, position {origin.position:,}{part}")
+
+
+@command.command("plan", epilog="Example: gristmill stream plan s3://bucket/out --batch-size 8 --world 64 --steps 1000")
+@stream_arguments
+@click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True, help="Rows per rank.")
+@click.option("--world", type=click.IntRange(min=1), default=1, show_default=True, help="Number of ranks.")
+@click.option("--nodes", type=click.IntRange(min=1), default=1, show_default=True, help="Machines with a cache each.")
+@click.option("--steps", type=click.IntRange(min=1), default=1000, show_default=True, help="Number of steps.")
+@json_option
+def plan_command(
+    open_stream: Callable[..., Stream],
+    batch_size: int,
+    world: int,
+    nodes: int,
+    steps: int,
+    *,
+    as_json: bool,
+) -> None:
+    """Compute what training will fetch from the dataset in OUT, which is on a store.
+
+    Bytes, requests and the size of the cache follow from the order, exactly; nothing is read but the index.
+    """
+    from gristmill.stream.read_plan import plan_reads  # noqa: PLC0415  (only this command needs it)
+
+    plan = plan_reads(open_stream(), batch_size, world, steps, nodes)
+    if as_json:
+        click.echo(json.dumps({**asdict(plan), "bytes_per_row": plan.bytes_per_row}, indent=2))
+        return
+    where = "" if nodes == 1 else " on each node"
+    click.echo(f"{format_count(plan.steps, 'step')}, {plan.rows:,} rows{where}")
+    click.echo(f"fetched: {format_bytes(plan.bytes_read)} in {format_count(plan.requests, 'request')}, ", nl=False)
+    click.echo(f"{format_bytes(int(plan.bytes_per_row))} a row; each byte once would be ", nl=False)
+    click.echo(format_bytes(plan.distinct_bytes))
+    enough = "is enough" if plan.bytes_read <= plan.distinct_bytes else "is too small to fetch each block once"
+    click.echo(f"cache: {format_bytes(plan.cache_bytes)} {enough}; {format_bytes(plan.needed_cache_bytes)} would do")
+    if plan.bytes_read > 2 * plan.distinct_bytes:
+        click.echo("help: --shuffle-blocks 64 shuffles blocks, and fetches each once an epoch")

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 import click
 
-from gristmill.cli.options import Choice
+from gristmill.cli.options import Choice, Size
 from gristmill.core.errors import UsageError
 from gristmill.stream import Collate, Stream
+from gristmill.stream.arguments import DEFAULT_CACHE_BYTES
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -50,6 +51,9 @@ def stream_arguments(function: F) -> F:
         seed: int | None,
         epochs: float | None,
         rows_per_epoch: int | None,
+        shuffle_blocks: int | None,
+        cache: str | None,
+        cache_bytes: int,
         *,
         shuffle: bool,
         **rest: Any,
@@ -64,7 +68,9 @@ def stream_arguments(function: F) -> F:
                 split=split,
                 sources=None if sources is None else sources.split(","),
                 seed=saved.get("seed", 0) if seed is None else seed,
-                shuffle=shuffle,
+                shuffle={"blocks": shuffle_blocks} if shuffle_blocks else shuffle,
+                cache=cache,
+                cache_bytes=cache_bytes,
                 epochs=epochs,
                 rows_per_epoch=rows_per_epoch,
                 collate=collate,
@@ -76,6 +82,18 @@ def stream_arguments(function: F) -> F:
         return function(open_stream, **rest)
 
     for option in (
+        click.option(
+            "--cache-bytes",
+            type=Size(),
+            default=DEFAULT_CACHE_BYTES,
+            help="Size of the cache for a dataset on a store, such as 500GB. Default: 64 GiB.",
+        ),
+        click.option("--cache", help="Local folder of that cache. Default: in your cache folder."),
+        click.option(
+            "--shuffle-blocks",
+            type=click.IntRange(min=1),
+            help="Shuffle blocks, and the rows of this many of them together. Default: all rows.",
+        ),
         click.option(
             "--no-shuffle",
             "shuffle",

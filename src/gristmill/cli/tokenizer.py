@@ -1,14 +1,11 @@
 """`gristmill tokenizer`: train a tokenizer on any source, or check one before a run depends on it."""
 
-from typing import Any
-
 import click
 import msgspec
 
-from gristmill.cli.options import Choice, json_option
+from gristmill.cli.options import Choice, Size, json_option
 from gristmill.cli.printing import to_one_line
 from gristmill.core.errors import UsageError
-from gristmill.core.numbers import parse_byte_size
 from gristmill.core.quantities import format_bytes, format_count
 from gristmill.pipeline.jobs.tokenizer_jobs import TrainingSummary, train_tokenizer, try_tokenizer
 from gristmill.steps.read import Read, to_path
@@ -16,24 +13,6 @@ from gristmill.steps.read.read import FORMATS
 from gristmill.text.tokenizers import TokenizerReport
 
 _SHOWN_SPECIALS = 6
-
-
-class Size(click.ParamType[int]):
-    """A number of bytes with a unit: 500MB, 2GiB."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Parse a size: `1GB` is 10^9 bytes."""
-        if isinstance(value, int):
-            return value
-        try:
-            size = parse_byte_size("the size", value)
-        except UsageError:
-            size = 0
-        if not size:
-            self.fail(f"{value!r} is not a size: write 500MB or 2GiB", param, ctx)
-        return size
 
 
 @click.group(epilog="Example: gristmill tokenizer check tokenizers/gpt2")

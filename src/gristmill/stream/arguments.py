@@ -14,6 +14,7 @@ from gristmill.core.names import check_choice
 from gristmill.core.numbers import check_bool, check_positive_number, check_real_number, check_seed, check_whole_number
 from gristmill.stream.collate import Collate
 
+DEFAULT_CACHE_BYTES = 64 << 30
 MAX_BATCH = 1 << 24
 """The most rows of a rank in a batch, and the most ranks."""
 
@@ -27,7 +28,8 @@ class StreamArguments(msgspec.Struct, frozen=True, kw_only=True):
     split: str | None
     sources: Any
     seed: int
-    shuffle: bool
+    shuffle: Any
+    """True, False, or `{"blocks": n}`."""
     epochs: float | None
     rows: int | None
     tokens: int | None
@@ -41,6 +43,9 @@ class StreamArguments(msgspec.Struct, frozen=True, kw_only=True):
     on_error: str = "raise"
     images: Any = None
     """For chats with images: the folder or the tars of the images; None: batches have references."""
+    cache: str | None = None
+    """The folder for blocks of remote datasets; None: the user's."""
+    cache_bytes: int = DEFAULT_CACHE_BYTES
 
     def __post_init__(self) -> None:
         check_choice("weights_in", self.weights_in, ("rows", "tokens"))
@@ -63,7 +68,9 @@ class StreamArguments(msgspec.Struct, frozen=True, kw_only=True):
             "data": _make_absolute(self.data),
             "mixture": self.mixture if isinstance(self.mixture, Mapping) else self.mixture or None,
             "seed": check_seed(self.seed),
-            "shuffle": check_bool("shuffle", self.shuffle),
+            "shuffle": _check_shuffle(self.shuffle),
+            "cache": None if self.cache is None else os.path.abspath(self.cache),  # noqa: PTH100
+            "cache_bytes": check_whole_number("cache_bytes", self.cache_bytes, least=1),
             "drop_last": check_bool("drop_last", self.drop_last),
             "max_epochs": _check_limits(self.max_epochs),
             **checked_ends,
@@ -76,10 +83,26 @@ class StreamArguments(msgspec.Struct, frozen=True, kw_only=True):
             msgspec.structs.force_setattr(self, name, value)
 
     @property
+    def window(self) -> int | None:
+        """How many blocks are shuffled together; None: all rows, or none."""
+        return self.shuffle["blocks"] if isinstance(self.shuffle, dict) else None
+
+    @property
     def end(self) -> tuple[str, float]:
         """Which of `epochs`, `rows` and `tokens` ends the stream, and its value. The value is infinite if none does."""
         ends = {"epochs": self.epochs, "rows": self.rows, "tokens": self.tokens}
         return next(((name, end) for name, end in ends.items() if end is not None), ("rows", math.inf))
+
+
+def _check_shuffle(shuffle: Any) -> Any:
+    if not isinstance(shuffle, Mapping):
+        return check_bool("shuffle", shuffle)
+    if list(shuffle) != ["blocks"]:
+        raise UsageError(
+            f"shuffle must be True, False or the number of blocks that are shuffled together, not {shuffle!r:.80}",
+            help='for example shuffle={"blocks": 64}',
+        )
+    return {"blocks": check_whole_number("the blocks of shuffle", shuffle["blocks"], least=1)}
 
 
 def _check_end(name: str, end: Any) -> float:

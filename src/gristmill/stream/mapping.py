@@ -48,12 +48,20 @@ def map_file(path: str, num_bytes: int, *, at_random: bool) -> pa.Buffer:
         return pa.py_buffer(b"")
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        address = _system().mmap(None, num_bytes, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+        return map_descriptor(descriptor, num_bytes, at_random=at_random)
+    except OSError as error:
+        error.add_note(f"while mapping {path}")
+        raise
     finally:
         os.close(descriptor)
+
+
+def map_descriptor(descriptor: int, num_bytes: int, *, at_random: bool) -> pa.Buffer:
+    """Map the first bytes of an open file, at least one. The descriptor may be closed then."""
+    address = _system().mmap(None, num_bytes, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
     if address == _FAILED:
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), path)
+        raise OSError(number, os.strerror(number))
     if at_random:
         _advise(address, num_bytes, _RANDOM)
     return pa.foreign_buffer(address, num_bytes, _Mapping(address, num_bytes))

@@ -8,16 +8,6 @@ shows.
 from __future__ import annotations
 
 import resource
-from typing import TYPE_CHECKING
-
-from gristmill.stream.kernels import A_ID_BYTES, A_IDS, A_SHARD, A_STORED
-from gristmill.stream.mapping import request_pages
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from gristmill.stream.row_table import RowTable
 
 _WHOSE = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
 _ROWS_IN_FLIGHT = 64
@@ -55,12 +45,3 @@ class ReadAhead:
     def batches_ahead(num_rows: int) -> int:
         """Return how many batches of this many rows are requested ahead."""
         return max(1, _ROWS_IN_FLIGHT // max(num_rows, 1))
-
-    @staticmethod
-    def request(table: RowTable, indices: NDArray[np.int64]) -> None:
-        """Start reading the rows with these indices."""
-        addresses = table.row_addresses(indices)
-        addresses = addresses[addresses[:, A_SHARD] >= 0]
-        sizes = addresses[:, A_STORED] * addresses[:, A_ID_BYTES]
-        for address, num_bytes in zip(addresses[:, A_IDS].tolist(), sizes.tolist(), strict=True):
-            request_pages(address, num_bytes)

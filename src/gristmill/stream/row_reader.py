@@ -5,6 +5,7 @@ Rows that will be needed soon are requested from the disk while a batch is made 
 
 from __future__ import annotations
 
+import math
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from gristmill.core.records import IMAGES
 from gristmill.stream.collate import INPUT_IDS, Batch, collate, find_width
 from gristmill.stream.kernels import A_FILLED, A_SHARD
 from gristmill.stream.read_ahead import ReadAhead
+from gristmill.stream.remote_table import RemoteTable
 from gristmill.stream.row_sources import RowSources
 from gristmill.stream.row_table import RowTable
 
@@ -22,10 +24,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gristmill.storage.block_cache import BlockCache
     from gristmill.stream.collate import Collate
     from gristmill.stream.row_images import RowImages
     from gristmill.stream.row_order import RowOrder
     from gristmill.stream.sources import Lane
+
+
+_FIRST_BATCHES = 16
+"""The batches whose blocks are requested before the first one is read."""
 
 
 class RowReader:
@@ -41,6 +48,7 @@ class RowReader:
         num_rows: The end of the stream, after which rows are empty; None: it is endless.
         shuffle: Whether rows are read in no order on disk.
         open_images: Opens the images of all rows; None: rows have none.
+        cache: Where the blocks of remote shards are kept; None: all shards are local.
     """
 
     def __init__(
@@ -55,6 +63,7 @@ class RowReader:
         num_rows: int | None,
         shuffle: bool,
         open_images: Callable[[], RowImages] | None = None,
+        cache: BlockCache | None = None,
     ) -> None:
         self._shards = [shard for lane in lanes for shard in lane.shards]
         self._order = order
@@ -65,15 +74,21 @@ class RowReader:
         self._num_rows = num_rows
         self._shuffle = shuffle
         self._open_images = open_images
+        self._cache = cache
         self.close_files()
 
     def close_files(self) -> None:
         """Close all shards. Each is opened again when one of its rows is needed."""
         self._process = os.getpid()
-        self.table = RowTable(self._shards, at_random=self._shuffle)
+        self._has_fetched_ahead = False
+        self.table: RowTable | RemoteTable
+        if self._cache is None:
+            self.table = RowTable(self._shards, at_random=self._shuffle)
+        else:
+            self.table = RemoteTable(self._shards, self._cache)
         self.read_ahead = ReadAhead()
-        self._row_sources = RowSources(self._shards, self._sources)
         self._images = None if self._open_images is None else self._open_images()
+        self._row_sources = RowSources(self._shards, self._sources, self.table)
 
     def take(
         self,
@@ -96,17 +111,20 @@ class RowReader:
         if end is not None:
             indices[rows >= end] = -1
             next_row = min(next_row, end)
-        addresses = table.row_addresses(indices)
+        addresses, held = table.find_addresses(indices)  # what is held is mapped until the rows are copied
         width = self._row_length
         if width is None:
             # A rank without rows is as wide as the global batch: no tensor may have a dimension of 0.
             is_empty = next_row > first_row and not (indices >= 0).any()
             # With `drop_last`, `next_row` may be beyond the batch, at the next epoch: such a batch is not empty.
-            whole = table.row_addresses(self._order(np.arange(first_row, next_row)).indices) if is_empty else addresses
+            whole = addresses
+            if is_empty:
+                whole, _ = table.find_addresses(self._order(np.arange(first_row, next_row)).indices)
             width = find_width(whole, self._collate)
         batch = Batch(collate(addresses, self._collate, width, self._pad_id, new))
         if self._images is not None:
             batch[IMAGES] = self._images.take(indices)
+        del held
         batch.first_row = first_row
         batch.next_row = next_row
         batch.sources = self._row_sources(addresses[:, A_SHARD], indices)
@@ -114,8 +132,25 @@ class RowReader:
         batch.num_positions = batch[INPUT_IDS].size
         return batch
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether rows are fetched from a store."""
+        return self._cache is not None
+
+    def fetch_ahead(self, rows: NDArray[np.int64], step: int) -> None:
+        """Start fetching the blocks of later batches, the next of which is `step` rows after these rows.
+
+        Where blocks are shuffled, as far ahead as rows are shuffled together: the next window has other blocks.
+        """
+        farthest = max(self.read_ahead.batches_ahead(len(rows)), math.ceil(self._order.window_rows / step))
+        if not self._has_fetched_ahead:
+            self._has_fetched_ahead = True
+            for number in range(1, min(farthest, _FIRST_BATCHES)):
+                self.prefetch(rows + number * step)
+        self.prefetch(rows + farthest * step)
+
     def prefetch(self, rows: NDArray[np.int64]) -> None:
         """Start reading rows of a later batch. At the end of an epoch the rows that follow may be others."""
         if self._num_rows is not None:
             rows = rows[rows < self._num_rows]
-        self.read_ahead.request(self.table, self._order(rows).indices)
+        self.table.request_rows(self._order(rows).indices)

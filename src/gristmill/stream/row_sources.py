@@ -16,14 +16,17 @@ from gristmill.shards.arrow_stream import read_unchecked_batches
 from gristmill.shards.damage import make_damage_error
 from gristmill.shards.formats.base import READ_ERRORS
 from gristmill.shards.token_rows import ORIGINS
+from gristmill.stream.remote_table import RemoteTable
 from gristmill.stream.shard_blocks import check_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from gristmill.stream.origin_sources import OriginSources
+    from gristmill.stream.row_table import RowTable
     from gristmill.stream.sources import RowShard
 
 _BY_ROW = -2
@@ -33,7 +36,9 @@ _BY_ROW = -2
 class RowSources:
     """Finds the source of any rows, as numbers in `Stream.sources`."""
 
-    def __init__(self, shards: list[RowShard], sources: list[str]) -> None:
+    def __init__(self, shards: list[RowShard], sources: list[str], table: RowTable | RemoteTable | None = None) -> None:
+        """Make a finder; remote rows are looked up in `table`."""
+        self._table = table
         self._shards = shards
         self._numbers = {source: number for number, source in enumerate(sources)}
         of_shards = [_BY_ROW if shard.origin_sources else self._numbers[shard.source] for shard in shards]
@@ -53,12 +58,27 @@ class RowSources:
         for number in np.unique(shards[numbers == _BY_ROW]).tolist():
             lane = self._shards[number].origin_sources
             assert lane is not None
-            if number not in self._of_rows:
-                self._of_rows[number] = _find_sources(self._shards[number], lane)
             chosen = shards == number
             of_lane = np.array([self._numbers[label] for label in lane.labels], dtype=np.int64)
+            if isinstance(self._table, RemoteTable):
+                files = self._find_remote_files(self._table, indices[chosen])
+                numbers[chosen] = of_lane[_number_files(files, lane, self._shards[number])]
+                continue
+            if number not in self._of_rows:
+                self._of_rows[number] = _find_sources(self._shards[number], lane)
             numbers[chosen] = of_lane[self._of_rows[number][indices[chosen] - self._starts[number]]]
         return numbers
+
+    @staticmethod
+    def _find_remote_files(table: RemoteTable, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Find the input file of each row in the blocks, which are open: only rows of open blocks are asked for."""
+        blocks = table.blocks_of(indices)
+        files = np.empty(len(indices), dtype=np.uint64)
+        for block in np.unique(blocks).tolist():
+            of_block = blocks == block
+            rows = indices[of_block] - (table.block_ends[block] - table.rows[block])
+            files[of_block] = _take_first_files(table.open_block(block).batch)[rows]
+        return files
 
 
 def _find_sources(shard: RowShard, lane: OriginSources) -> NDArray[np.uint16]:
@@ -73,6 +93,11 @@ def _find_sources(shard: RowShard, lane: OriginSources) -> NDArray[np.uint16]:
         raise make_damage_error(
             shard.path, f"holds {len(files)} rows, but the manifest says {shard.rows}", shard.folder
         )
+    return _number_files(files, lane, shard)
+
+
+def _number_files(files: NDArray[np.uint64], lane: OriginSources, shard: RowShard) -> NDArray[np.uint16]:
+    """Return the sources of input files, as numbers in `lane.names`."""
     indices = np.searchsorted(lane.files, files)
     is_known = indices < len(lane.files)
     is_known[is_known] = lane.files[indices[is_known]] == files[is_known]
@@ -86,10 +111,16 @@ def _read_first_files(path: Path) -> Iterator[NDArray[np.uint64]]:
         if ORIGIN in batch.schema.names:  # a sample has one origin
             yield batch.column(ORIGIN).field("file").to_numpy(zero_copy_only=False)
             continue
-        origins = batch.column(ORIGINS)
-        origins.validate(full=True)
-        files = origins.values.field("file").to_numpy(zero_copy_only=False)
-        starts = origins.offsets.to_numpy()[:-1]
-        if len(starts) and not 0 <= int(starts.min()) <= int(starts.max()) < len(files):
-            raise ValueError("its origins are not those of its rows")
-        yield files[starts]
+        yield _take_first_files(batch)
+
+
+def _take_first_files(batch: pa.RecordBatch) -> NDArray[np.uint64]:
+    """Return the input file of the first document of each row of tokens."""
+    origins = batch.column(ORIGINS)
+    origins.validate(full=True)
+    files = origins.values.field("file").to_numpy(zero_copy_only=False)
+    starts = origins.offsets.to_numpy()[:-1]
+    if len(starts) and not 0 <= int(starts.min()) <= int(starts.max()) < len(files):
+        raise ValueError("its origins are not those of its rows")
+    first_files: NDArray[np.uint64] = files[starts]
+    return first_files

@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gristmill.shards.damage import make_damage_error
-from gristmill.stream.kernels import ADDRESS_COLUMNS, BLOCK_COLUMNS, DAMAGED, FINE, find_rows
+from gristmill.stream.kernels import (
+    A_ID_BYTES,
+    A_IDS,
+    A_SHARD,
+    A_STORED,
+    ADDRESS_COLUMNS,
+    BLOCK_COLUMNS,
+    DAMAGED,
+    FINE,
+    find_rows,
+)
+from gristmill.stream.mapping import request_pages
 from gristmill.stream.memory import memory
 from gristmill.stream.shard_blocks import check_size, open_blocks
 
@@ -43,17 +54,28 @@ class RowTable:
         for shard in self.shards:
             check_size(shard)
 
-    def row_addresses(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Find the rows with these indices. The index -1 is a row without tokens."""
+    def find_addresses(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], RowTable]:
+        """Find the rows with these indices. The addresses are valid as long as the table is kept.
+
+        The index -1 is a row without tokens.
+        """
         addresses = np.empty((len(indices), ADDRESS_COLUMNS), dtype=np.int64)
         while True:
             problem, shard = find_rows(indices, self.ends, *self._tables, memory().int32, addresses)
             if problem == FINE:
-                return addresses
+                return addresses, self
             if problem == DAMAGED:
                 damaged = self.shards[shard]
                 raise make_damage_error(damaged.path, "is damaged: a row's lengths do not fit it", damaged.folder)
             self._open(indices)
+
+    def request_rows(self, indices: NDArray[np.int64]) -> None:
+        """Start reading the rows with these indices from the disk."""
+        addresses, _ = self.find_addresses(indices)
+        addresses = addresses[addresses[:, A_SHARD] >= 0]
+        sizes = addresses[:, A_STORED] * addresses[:, A_ID_BYTES]
+        for address, num_bytes in zip(addresses[:, A_IDS].tolist(), sizes.tolist(), strict=True):
+            request_pages(address, num_bytes)
 
     def shards_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of each row's shard."""

@@ -46,7 +46,7 @@ def open_blocks(shard: RowShard, *, at_random: bool) -> tuple[pa.Buffer, NDArray
         with pa.ipc.open_stream(pa.BufferReader(mapped)) as stream:
             if not stream.schema.equals(shard.schema):
                 raise ValueError("its columns are not those in the manifest")
-            lines = [_make_line(batch, mapped) for batch in stream]
+            lines = [make_line(batch, mapped) for batch in stream]
     except FileNotFoundError as error:
         raise make_damage_error(shard.path, "is missing", shard.folder) from error
     except READ_ERRORS as error:
@@ -81,7 +81,7 @@ def check_size(shard: RowShard) -> None:
         raise make_damage_error(shard.path, f"has {num_bytes} bytes, but {shard.bytes} were written", shard.folder)
 
 
-def _make_line(batch: pa.RecordBatch, mapped: pa.Buffer) -> list[int]:
+def make_line(batch: pa.RecordBatch, mapped: pa.Buffer) -> list[int]:
     """Make the line of a block. The row at which it ends is filled in later."""
     batch.validate()  # no negative counts, no buffer shorter than its column; `find_rows` checks the values
     ids, lengths = batch.column(INPUT_IDS), batch.column(LENGTHS)

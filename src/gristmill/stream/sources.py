@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import xxhash
 
@@ -19,7 +20,9 @@ from gristmill.core.errors import UsageError
 from gristmill.core.media import find_member, list_byte_columns
 from gristmill.core.names import check_choice
 from gristmill.core.records import INPUT_IDS
+from gristmill.shards.lane_blocks import LaneBlocks, read_blocks
 from gristmill.shards.manifest import load_manifest
+from gristmill.storage.locations import StorePath, parse_location
 from gristmill.stream.foreign_tars import describe_tars, names_tars
 from gristmill.stream.origin_sources import OriginSources
 
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from gristmill.shards.manifest import Manifest
@@ -57,6 +59,10 @@ class RowShard:
     format: str = "arrow"
     origins: str | None = None
     """The file of the origins of its samples, if it is a tar."""
+    checksum: str = ""
+    """The checksum of its content."""
+    blocks: LaneBlocks | None = None
+    """Where its blocks are, if it is remote or blocks are shuffled."""
     starts: NDArray[np.int64] | None = None
     """Where each sample of a tar of others begins, and where the last one ends."""
 
@@ -97,12 +103,24 @@ class StreamDataset:
 
 def open_datasets(arguments: StreamArguments) -> list[StreamDataset]:
     """Open the datasets of a stream. With a mixture, every source of a single dataset has a lane of its own."""
-    split, sources = arguments.split, arguments.sources
+    split, sources, needs_blocks = arguments.split, arguments.sources, arguments.window is not None
     if isinstance(arguments.data, Mapping):
         folders = {name: entry[0] if isinstance(entry, tuple) else entry for name, entry in arguments.data.items()}
-        datasets = [_open(name, str(path), split, sources, weighted=False) for name, path in folders.items()]
+        datasets = [
+            _open(name, str(path), split, sources, weighted=False, needs_blocks=needs_blocks)
+            for name, path in folders.items()
+        ]
     else:
-        datasets = [_open("", str(arguments.data), split, sources, weighted=arguments.mixture is not None)]
+        datasets = [
+            _open(
+                "",
+                str(arguments.data),
+                split,
+                sources,
+                weighted=arguments.mixture is not None,
+                needs_blocks=needs_blocks,
+            )
+        ]
     if not datasets:
         raise UsageError("a stream needs a dataset", help='for example Stream("out")')
     _check_alike(datasets)
@@ -140,17 +158,25 @@ def hash_content(datasets: Iterable[StreamDataset]) -> str:
     return xxhash.xxh3_128_hexdigest(msgspec.json.encode(content))
 
 
-def _open(name: str, path: str, split: str | None, sources: Sequence[str] | None, *, weighted: bool) -> StreamDataset:
-    if "://" in path:
-        raise UsageError(
-            f"datasets are streamed from a local folder, not from {path}", help="copy it to a local disk first"
-        )
+def is_remote(path: str) -> bool:
+    """Whether a dataset is on a store."""
+    return isinstance(parse_location(path), StorePath)
+
+
+def _open(
+    name: str, path: str, split: str | None, sources: Sequence[str] | None, *, weighted: bool, needs_blocks: bool
+) -> StreamDataset:
     starts: dict[str, NDArray[np.int64]] = {}
     if names_tars(path):
         path, manifest, starts = describe_tars(path)
     else:
         manifest = load_manifest(path)
         _check_can_stream(path, manifest)
+        if is_remote(path) and not manifest.holds_rows:
+            raise UsageError(
+                f"{path} holds {manifest.kind}, and only rows of tokens are streamed from a store",
+                help="copy it to a local disk first",
+            )
     split = _choose_split(path, manifest, split)
     of_split = manifest.splits.get(split, {})
     for source in sources or ():
@@ -158,7 +184,8 @@ def _open(name: str, path: str, split: str | None, sources: Sequence[str] | None
             raise make_fixed_weights_error(path, manifest, split)
         check_choice("sources", source, of_split)
     chosen = [source for source in of_split if sources is None or source in sources]
-    shards = _list_shards(name, path, manifest, split, chosen, starts)
+    has_blocks = is_remote(path) or needs_blocks
+    shards = _list_shards(name, path, manifest, split, chosen, starts, has_blocks=has_blocks)
     if weighted or (manifest.mixture is not None and len(chosen) > 1):
         lanes = [Lane(_make_lane_name(name, source), shards[source]) for source in chosen]
         default = manifest.mixture
@@ -218,14 +245,21 @@ def _list_shards(
     split: str,
     sources: list[str],
     starts: Mapping[str, NDArray[np.int64]],
+    *,
+    has_blocks: bool,
 ) -> dict[str, list[RowShard]]:
     """List the shards with rows of each chosen source."""
     shards: dict[str, list[RowShard]] = {source: [] for source in sources}
-    root, schema = Path(folder).absolute(), manifest.schema.to_arrow()
+    location = parse_location(folder)
+    root = location.absolute() if isinstance(location, Path) else location
+    schema = manifest.schema.to_arrow()
+    lanes = {source: read_blocks(root, manifest, split, source) for source in sources} if has_blocks else {}
+    numbers = dict.fromkeys(sources, 0)
     mixed = OriginSources.of(manifest, split, name) if split in manifest.mixed else None
     first_row = 0
     for of_split, source, shard in manifest.shards():
-        if of_split == split and source in shards and shard.rows:
+        is_chosen = of_split == split and source in shards
+        if is_chosen and shard.rows:
             label = source if not name else name if len(sources) == 1 else f"{name}/{source}"
             shards[source].append(
                 RowShard(
@@ -241,10 +275,20 @@ def _list_shards(
                     format=manifest.format,
                     origins=str(shard.origins.below(root)) if shard.origins is not None else None,
                     starts=starts.get(str(shard.below(root))),
+                    checksum=shard.xxh3,
+                    blocks=_take_shard(lanes[source], numbers[source]) if has_blocks else None,
                 )
             )
+        if is_chosen:
+            numbers[source] += 1
         first_row += shard.rows
     return shards
+
+
+def _take_shard(lane: LaneBlocks, number: int) -> LaneBlocks:
+    """Take the blocks of one shard."""
+    first, end = np.searchsorted(lane.shard, [number, number + 1])
+    return LaneBlocks(*(getattr(lane, name)[first:end] for name in ("shard", "offset", "bytes", "rows", "xxh3")))
 
 
 def _make_lane_name(dataset: str, source: str) -> str:

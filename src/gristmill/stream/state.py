@@ -44,7 +44,9 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     whatever the unit of its weights: "counts" says that they are exact."""
 
 
-def make_state(row: int, order: RowOrder, *, seed: int, shuffle: bool, dataset_hash: str) -> StreamState:
+def make_state(
+    row: int, order: RowOrder, *, seed: int, shuffle: bool | dict[str, int], dataset_hash: str
+) -> StreamState:
     """Make the state before `row`."""
     mixture_phases = [] if order.mixture is None else order.mixture.phases
     phases: Phases = [(phase.first_row, phase.counts, COUNTS) for phase in mixture_phases]
@@ -92,7 +94,7 @@ def _make_advice(name: str, saved: StreamState) -> str:
     return f"open the stream as it was, {override}"
 
 
-def _hash_past(row: int, phases: Phases, *, weighted: bool, shuffle: bool) -> str:
+def _hash_past(row: int, phases: Phases, *, weighted: bool, shuffle: bool | dict[str, int]) -> str:
     """Hash the weights of the rows before `row`. Later weights may still be changed."""
     past = [[first, sorted(counts.items())] for first, counts, _ in phases if first < row]
     return xxhash.xxh3_128_hexdigest(msgspec.json.encode([weighted, shuffle, past]))

@@ -7,36 +7,47 @@ next row.
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
+from gristmill.core.cache_folders import choose_cache_folder
 from gristmill.core.errors import EndlessStreamError, OutOfRangeError, UsageError
 from gristmill.core.numbers import MAX_COUNT, check_whole_number
 from gristmill.shards.token_rows import has_image_references
 from gristmill.stream.accounting import Accounting
-from gristmill.stream.arguments import MAX_BATCH, StreamArguments, check_ranks
+from gristmill.stream.arguments import DEFAULT_CACHE_BYTES, MAX_BATCH, StreamArguments, check_ranks
 from gristmill.stream.collate import Collate, choose_pad_id
 from gristmill.stream.mixing import check_max_epochs, find_end_row, find_epoch_rows, find_left_out, make_mixture
 from gristmill.stream.passes import Passes
 from gristmill.stream.position import Position
 from gristmill.stream.row_order import RowOrder
 from gristmill.stream.row_reader import RowReader
-from gristmill.stream.sources import arrange_lanes, find_row_length, hash_content, list_sources, open_datasets
+from gristmill.stream.sources import (
+    arrange_lanes,
+    find_row_length,
+    hash_content,
+    is_remote,
+    list_sources,
+    open_datasets,
+)
 from gristmill.stream.state import check_same_stream, make_state, parse_state
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from gristmill.storage.block_cache import BlockCache
     from gristmill.stream.collate import Batch
     from gristmill.stream.mixing import MixtureLike
     from gristmill.stream.row_images import RowImages
     from gristmill.stream.samples.sample_rows import SampleRows
-    from gristmill.stream.sources import StreamData
+    from gristmill.stream.sources import Lane, StreamData
     from gristmill.stream.state import StreamState
     from gristmill.stream.where import RowOrigins
     from gristmill.stream.worker_counts import WorkerCounts
@@ -55,7 +66,8 @@ class Stream:
         split: The split to read. Default: "train" if there is one.
         sources: Read only these sources.
         seed: The seed of the order.
-        shuffle: False: each source in the order of its records.
+        shuffle: False: each source in the order of its records. `{"blocks": n}`: blocks of consecutive rows in random
+            order, and the rows of n of them shuffled together, so that a remote block is fetched once an epoch.
         epochs: End after this many times the number of rows. Without weights, each pass of a loader is an epoch.
         rows: End after this many rows.
         tokens: End after the rows that hold this many tokens, by the mean of each source. Without `epochs`, `rows` and
@@ -72,6 +84,8 @@ class Stream:
             row its images in order, as bytes or as `decode` says. None: it has references.
         on_error: What to do with a sample that cannot be decoded or transformed: "raise", or "replace" it by another
             one, chosen by a hash of seed, row and attempt.
+        cache: The folder on a local disk for the blocks of datasets on a store. Default: in the user's cache folder.
+        cache_bytes: The size of that folder, above which the blocks used longest ago are removed.
 
     `data` may also name tars of samples that were not written here: `Stream("shards/a-{000..099}.tar")`.
     """
@@ -85,7 +99,7 @@ class Stream:
         split: str | None = None,
         sources: Sequence[str] | None = None,
         seed: int = 0,
-        shuffle: bool = True,
+        shuffle: bool | Mapping[str, int] = True,
         epochs: float | None = None,
         rows: int | None = None,
         tokens: int | None = None,
@@ -97,6 +111,8 @@ class Stream:
         transform: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
         on_error: str = "raise",
         images: str | os.PathLike[str] | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> None:
         self.arguments = StreamArguments(
             data=data,
@@ -117,6 +133,8 @@ class Stream:
             transform=transform,
             on_error=on_error,
             images=images,
+            cache=None if cache is None else os.fspath(cache),
+            cache_bytes=cache_bytes,
         )
         self._open()
         self.reader.table.check_sizes()
@@ -129,7 +147,8 @@ class Stream:
         self.dataset_hash = hash_content(self.datasets)
         mixture = make_mixture(self.datasets, arguments, self.row_length)
         self.lanes = arrange_lanes(self.datasets, weighted=mixture is not None)
-        self.order = RowOrder(self.lanes, mixture, arguments.seed, shuffle=arguments.shuffle)
+        shuffles = bool(arguments.shuffle)
+        self.order = RowOrder(self.lanes, mixture, arguments.seed, shuffle=shuffles, window=arguments.window)
         self.num_rows = find_end_row(arguments, self.lanes, self.order, self.row_length)
         """The number of rows until the end; None: the stream is endless."""
         self.passes = Passes(find_epoch_rows(arguments, self.lanes, self.order), self.num_rows, arguments.drop_last)
@@ -157,8 +176,9 @@ class Stream:
                 choose_pad_id(self.collate, self.datasets[0].manifest.tokenizer),
                 row_length=self.row_length,
                 num_rows=self.num_rows,
-                shuffle=arguments.shuffle,
                 open_images=self._open_images if has_image_references(schema) else None,
+                shuffle=shuffles,
+                cache=_open_cache(self.lanes, arguments),
             )
         self.accounting = Accounting(self.lanes, self.order, self.sources, self.left_out)
         """What was read so far, compared with the plan."""
@@ -242,11 +262,21 @@ class Stream:
         start = row + rank * batch_size
         rows = np.arange(start, start + batch_size)
         next_row = self.passes.batch_end(row, batch_size * world_size)
-        if not self.arguments.shuffle or not isinstance(self.reader, RowReader):
+        if not isinstance(self.reader, RowReader):
             return self.take(rows, first_row=row, next_row=next_row, end=self.passes.end_of(row), new=new)
-        # This reader's next batch is `step` rows further on: the other readers make those between.
-        read_ahead, step = self.reader.read_ahead, batch_size * world_size * num_readers
-        farthest = read_ahead.batches_ahead(batch_size)
+        if self.reader.is_remote:
+            self.reader.fetch_ahead(rows, batch_size * world_size * num_readers)
+        elif self.arguments.shuffle:
+            return self._read_ahead(rows, row, next_row, batch_size * world_size * num_readers, new)
+        return self.take(rows, first_row=row, next_row=next_row, end=self.passes.end_of(row), new=new)
+
+    def _read_ahead(
+        self, rows: NDArray[np.int64], row: int, next_row: int, step: int, new: Callable[..., Any]
+    ) -> Batch:
+        """Make a batch; if its rows come from the disk, request those of this reader's next batches, too."""
+        assert isinstance(self.reader, RowReader)
+        read_ahead = self.reader.read_ahead
+        farthest = read_ahead.batches_ahead(len(rows))
         if read_ahead.is_cold:
             self.reader.prefetch(rows + farthest * step)
         num_faults = read_ahead.num_faults()
@@ -381,11 +411,32 @@ class Stream:
         return _reopen, (self.arguments, self.dataset_hash, self.first_row, self.position, counts)
 
 
+def _open_cache(lanes: list[Lane], arguments: StreamArguments) -> BlockCache | None:
+    """Open the cache of blocks, if a shard is on a store."""
+    is_remote_shard = [is_remote(shard.path) for lane in lanes for shard in lane.shards]
+    if not any(is_remote_shard):
+        return None
+    if has_image_references(lanes[0].shards[0].schema):
+        raise UsageError(
+            "rows with images are streamed from a local disk only", help="copy the dataset to a local disk first"
+        )
+    if not all(is_remote_shard):
+        raise UsageError("some datasets are on a store and others on a disk", help="stream them from the same place")
+    from gristmill.storage.block_cache import BlockCache  # noqa: PLC0415  (local streams need none of it)
+
+    default = choose_cache_folder(str(Path.home()), sys.platform, "blocks")
+    return BlockCache(Path(arguments.cache or default), arguments.cache_bytes)
+
+
 def _check_kind(arguments: StreamArguments, *, holds_samples: bool, has_images: bool) -> None:
     """Refuse arguments that the rows of this stream do not have."""
     if arguments.images is not None and not has_images:
         raise UsageError("images is for rows of chats with images, and these have none", help="leave it out")
     if holds_samples:
+        if arguments.window is not None:
+            raise UsageError(
+                'shuffle={"blocks": n} is for rows of tokens, and these are samples', help="use shuffle=True"
+            )
         if arguments.decode is None:
             msgspec.structs.force_setattr(arguments, "decode", "numpy")
         if arguments.collate is not None or arguments.tokens is not None or arguments.weights_in == "tokens":

@@ -12,6 +12,7 @@ from gristmill.shards.token_rows import LENGTHS
 
 if TYPE_CHECKING:
     from gristmill.shards.dataset import Dataset, Origin
+    from gristmill.stream.remote_table import RemoteTable
     from gristmill.stream.row_order import RowOrder
     from gristmill.stream.row_table import RowTable
     from gristmill.stream.samples.sample_shards import SampleShards
@@ -41,7 +42,7 @@ class RowOrigins:
 
 
 def find_origins(
-    order: RowOrder, table: RowTable | SampleShards, rows: range, first_row: int, batch_size: int
+    order: RowOrder, table: RowTable | RemoteTable | SampleShards, rows: range, first_row: int, batch_size: int
 ) -> list[RowOrigins]:
     """Find the documents of some rows of the step that begins at `first_row`."""
     ordered = order(np.array(rows, dtype=np.int64))

@@ -7,8 +7,9 @@ time and are never held as a whole.
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
 
 from gristmill.core.errors import UsageError
@@ -30,6 +31,8 @@ _CONCURRENT_PARTS = 2
 _PAGE_OBJECTS = 1000
 _AFTER_FOLDER = "/\U0010ffff"
 """Follows all names in a folder, in the order in which stores list."""
+_process: int | None = None
+"""The process that has used obstore: a forked one would wait for its threads for ever."""
 _BACKOFF = {"init_backoff": timedelta(seconds=0.5), "max_backoff": timedelta(seconds=4), "base": 2}
 
 
@@ -67,6 +70,8 @@ class ObjectStore:
                 raise ConnectionError(f"the connection ended after {len(data)} of {end - first} bytes")
             return cast("bytes", data)
 
+        if self._is_forked:
+            return cast("bytes", self._ask(key, partial(self._read_after_fork, key, start, stop, version)))
         try:
             return cast("bytes", self._ask(key, read_range))
         except ObjectChangedError as error:
@@ -137,6 +142,25 @@ class ObjectStore:
                 aborted.append(str(upload["Key"]))
         return aborted
 
+    @property
+    def _is_forked(self) -> bool:
+        """Whether this process was forked from one that used obstore, whose threads it does not have."""
+        return _process not in (None, os.getpid())
+
+    def _read_after_fork(self, key: str, start: int, stop: int | None, version: str) -> bytes:
+        """Read a range in a forked process, as workers of a DataLoader are, with botocore."""
+        if self._protocol not in ("s3", "s3a"):
+            raise UsageError(
+                f"{self._root} cannot be read in a forked process: the threads of its client exist in the parent only",
+                help='start workers with multiprocessing_context="spawn"',
+            )
+        options = {"IfMatch": f'"{version}"'} if version else {}
+        if start or stop is not None:
+            options["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
+        client = _open_fork_client(self._options, os.getpid())
+        data: bytes = client.get_object(Bucket=self._bucket, Key=key, **options)["Body"].read()
+        return data
+
     def _list_after(self, prefix: str, offset: str) -> Iterator[StoredObject]:
         """Iterate over the objects whose keys follow `offset`; a listing that breaks off is resumed."""
         pages: Iterator[list[dict[str, Any]]] | None = None
@@ -190,6 +214,7 @@ class ObjectStore:
 
     @cached_property
     def _library(self) -> Any:
+        global _process  # noqa: PLW0603  (of the library: it has one set of threads)
         try:
             import obstore  # noqa: PLC0415  (local files need none of it)
             import obstore.exceptions  # noqa: PLC0415
@@ -198,6 +223,7 @@ class ObjectStore:
                 f"{self._root}: {self._protocol}:// needs a package: {error}",
                 help=f"install gristmill[{_EXTRAS[self._protocol]}]",
             ) from error
+        _process = os.getpid()
         return obstore
 
     @cached_property
@@ -216,6 +242,11 @@ class ObjectStore:
         settings, client_settings = ask_store(self._root, lambda: choose_settings(self._protocol, self._options))
         store_class = getattr(obstore.store, OBJECT_STORES[self._protocol])
         return store_class(self._bucket, retry_config=retry, client_options=client | client_settings, **settings)
+
+
+@lru_cache(maxsize=8)
+def _open_fork_client(options: StorageOptions, process: int) -> Any:  # noqa: ARG001  (a client for each process)
+    return open_s3_client(options)
 
 
 def _to_object(entry: Mapping[str, Any]) -> StoredObject:

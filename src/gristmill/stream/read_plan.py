@@ -1,0 +1,107 @@
+"""What a remote stream will fetch, computed from its order and its index alone: nothing is read.
+
+The blocks of every step are known, and the cache forgets the block that was used longest ago. So requests and bytes are
+exact for each node whose ranks share a cache, without the few blocks that are fetched ahead of the last step.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gristmill.core.errors import UsageError
+from gristmill.stream.arguments import check_ranks
+from gristmill.stream.remote_table import RemoteTable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from gristmill.stream.stream import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """The reads of all ranks of one node."""
+
+    steps: int
+    rows: int
+    requests: int
+    bytes_read: int
+    distinct_bytes: int
+    """The bytes of all blocks that are needed: what is read if none is fetched twice."""
+    cache_bytes: int
+    """The size of the cache that was assumed."""
+    needed_cache_bytes: int
+    """The smallest cache with which no block is fetched twice."""
+
+    @property
+    def bytes_per_row(self) -> float:
+        return self.bytes_read / max(self.rows, 1)
+
+
+def plan_reads(stream: Stream, batch_size: int, world_size: int, steps: int, nodes: int = 1) -> ReadPlan:
+    """Plan what the first node fetches in some steps from the stream's position on."""
+    batch_size, _, world_size = check_ranks(batch_size, 0, world_size)
+    table = stream.reader.table
+    if not isinstance(table, RemoteTable):
+        raise UsageError("this dataset is on a local disk: nothing is fetched", help="name a dataset on a store")
+    if world_size % nodes:
+        raise UsageError(f"{world_size} ranks cannot be divided evenly among {nodes} nodes")
+    num_rows = batch_size * (world_size // nodes)
+    blocks_of_steps = list(_list_blocks(stream, table, batch_size * world_size, num_rows, steps))
+    limit = table.cache.max_bytes
+    cached: OrderedDict[int, int] = OrderedDict()
+    in_cache = requests = bytes_read = 0
+    for blocks in blocks_of_steps:
+        for block, size in zip(blocks.tolist(), table.bytes[blocks].tolist(), strict=True):
+            if block in cached:
+                cached.move_to_end(block)
+                continue
+            cached[block] = size
+            requests, bytes_read, in_cache = requests + 1, bytes_read + size, in_cache + size
+            while in_cache > limit and len(cached) > 1:
+                in_cache -= cached.popitem(last=False)[1]
+    used = np.unique(np.concatenate([np.empty(0, np.int64), *blocks_of_steps]))
+    return ReadPlan(
+        steps=len(blocks_of_steps),
+        rows=num_rows * len(blocks_of_steps),
+        requests=requests,
+        bytes_read=bytes_read,
+        distinct_bytes=int(table.bytes[used].sum()),
+        cache_bytes=limit,
+        needed_cache_bytes=_find_needed_cache(blocks_of_steps, table),
+    )
+
+
+def _list_blocks(
+    stream: Stream, table: RemoteTable, global_size: int, num_rows: int, steps: int
+) -> Iterator[NDArray[np.int64]]:
+    """Yield the blocks of each step, in the order in which they are needed."""
+    row = stream.passes.batch_begin(stream.next_row, global_size)
+    for _ in range(steps):
+        if not stream.has_batch(row, global_size):
+            return
+        end = stream.passes.end_of(row)
+        rows = np.arange(row, row + num_rows if end is None else min(row + num_rows, end))
+        yield np.unique(table.blocks_of(stream.order(rows).indices))
+        row = stream.passes.batch_begin(stream.passes.batch_end(row, global_size), global_size)
+
+
+def _find_needed_cache(blocks_of_steps: list[NDArray[np.int64]], table: RemoteTable) -> int:
+    """Find the most bytes of blocks that are needed before and again after a step."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for step, blocks in enumerate(blocks_of_steps):
+        for block in blocks.tolist():
+            first.setdefault(block, step)
+            last[block] = step
+    changes = np.zeros(len(blocks_of_steps) + 1, dtype=np.int64)
+    for block, step in first.items():
+        changes[step] += table.bytes[block]
+        changes[last[block] + 1] -= table.bytes[block]
+    return int(np.cumsum(changes).max(initial=0))

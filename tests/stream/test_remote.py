@@ -1,0 +1,273 @@
+"""Streams from a real object store through a cache: the same rows as from a disk, whatever fails."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xxhash
+from click.testing import CliRunner
+from gristmill_testing.buckets import CREDENTIALS, Bucket
+from gristmill_testing.faulty_proxy import BUSY, CUT, RESET, FaultyProxy
+from gristmill_testing.streams import ids_of, write_packed
+from torch.utils.data import DataLoader
+
+from gristmill.cli.main import command_line
+from gristmill.core.errors import DamagedDatasetError, UsageError
+from gristmill.pipeline.jobs.mix import mix
+from gristmill.shards.manifest import load_manifest
+from gristmill.storage import block_cache
+from gristmill.storage.block_cache import BlockCache
+from gristmill.storage.stores import requests
+from gristmill.storage.stores.open_store import forget_stores
+from gristmill.stream import Stream
+from gristmill.stream.read_plan import plan_reads
+from gristmill.stream.torch import TorchDataset
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+
+MIXTURE = {"code": 0.3, "web": 0.7}
+
+
+def upload(folder, bucket, name="out"):
+    for path in sorted(Path(folder).rglob("*")):
+        if path.is_file():
+            bucket.put(f"{name}/{path.relative_to(folder)}", path.read_bytes())
+    return f"{bucket.url}/{name}"
+
+
+@pytest.fixture(scope="module")
+def bucket(seaweed, packed):
+    """A bucket with the dataset."""
+    made = Bucket(seaweed.endpoint, f"stream-{uuid.uuid4().hex[:12]}").create()
+    upload(packed, made)
+    return made
+
+
+@pytest.fixture
+def store(seaweed, bucket, tmp_path, monkeypatch):
+    """The bucket, to which the environment leads."""
+    for key, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": seaweed.endpoint, "AWS_DEFAULT_REGION": "us-east-1"}.items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.setattr("gristmill.storage.local_copies._folder", tmp_path / "copies")
+    forget_stores()
+    yield bucket
+    forget_stores()
+
+
+@pytest.fixture
+def remote(store, tmp_path):
+    """The dataset on the store: `remote(rows=40)` opens it with a small cache."""
+    url = f"{store.url}/out"
+
+    def open_stream(**options):
+        return Stream(url, **{"seed": 7, "cache": tmp_path / "cache", **options})
+
+    open_stream.url, open_stream.bucket, open_stream.cache = url, store, tmp_path / "cache"
+    return open_stream
+
+
+def cached_blocks(folder):
+    return [path for path in folder.glob("blocks/*/*") if not path.name.startswith(".")]
+
+
+def test_rows_are_those_of_the_local_stream(remote, oracle, mixed_oracle):
+    assert ids_of(remote(rows=160).batches(7)) == oracle
+    assert ids_of(remote(rows=160, mixture=MIXTURE).batches(7)) == mixed_oracle
+    stream = remote()
+    assert stream.where(0, 2)[0].documents
+    assert os.stat(remote.cache).st_mode & 0o777 == 0o700
+
+
+def test_with_a_cache_of_a_tenth_and_faults_at_every_third_request(remote, oracle, monkeypatch):
+    total = sum(shard.bytes for _, _, shard in load_manifest(remote.url).shards())
+    monkeypatch.setattr(requests, "FIRST_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr(requests, "LONGEST_WAIT_SECONDS", 0.01)
+    proxy = FaultyProxy(int(os.environ["AWS_ENDPOINT_URL"].rpartition(":")[2]), _third_of_them)
+    try:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        forget_stores()
+        stream = remote(rows=106, cache_bytes=total // 10)
+        assert ids_of(stream.batches(5)) == oracle[:106]
+    finally:
+        proxy.close()
+    cached = cached_blocks(remote.cache)
+    assert sum(path.stat().st_size for path in cached) <= total // 10 + total // 160 + max(
+        path.stat().st_size for path in cached
+    )
+    assert stream.reader.table.cache.num_fetches > 53 / 2  # blocks were fetched again and again
+
+
+def test_elastic_resume_with_worker_processes(remote, oracle):
+    """World 7 to 5 with 3 workers each, forked; then one spawned worker."""
+    state, read = None, []
+    for world_size, num_workers, method, num_steps in [(7, 3, "fork", 2), (5, 3, "fork", 2), (1, 1, "spawn", 99)]:
+        iterators = []
+        for rank in range(world_size):
+            dataset = TorchDataset(remote(epochs=2), 2, rank=rank, world_size=world_size)
+            if state is not None:
+                dataset.load_state_dict(json.loads(state))
+            loader = DataLoader(dataset, batch_size=None, num_workers=num_workers, multiprocessing_context=method)
+            iterators.append((dataset, iter(loader)))
+        for _ in range(num_steps):
+            step = [next(iterator, None) for _, iterator in iterators]
+            if step[0] is None:
+                break
+            read += ids_of(step)
+            state = json.dumps(iterators[0][0].state_after(step[0]))
+    assert read == oracle[: len(read)]
+    assert len(read) == 53
+
+
+def test_blocks_are_fetched_once_and_as_planned(remote):
+    stream = remote(epochs=1, shuffle={"blocks": 4})
+    plan = plan_reads(stream, 3, 1, 1000)
+    local = sorted(ids_of(remote(epochs=1).batches(5)))
+    fresh = remote(epochs=1, shuffle={"blocks": 4}, cache=remote.cache.with_name("other"))
+    assert sorted(ids_of(fresh.batches(3))) == local
+    cache = fresh.reader.table.cache
+    assert (cache.num_fetches, cache.fetched_bytes) == (plan.requests, plan.bytes_read)
+    assert plan.bytes_read == plan.distinct_bytes == int(fresh.reader.table.bytes.sum())
+    assert plan.needed_cache_bytes < plan.distinct_bytes
+    small = remote(epochs=1, cache_bytes=plan.needed_cache_bytes)
+    assert plan_reads(small, 3, 1, 1000).bytes_read > plan.bytes_read
+
+
+def test_the_command_plan(remote):
+    result = CliRunner().invoke(
+        command_line, ["stream", "plan", remote.url, "--steps", "3", "--world", "4", "--nodes", "2", "--json"]
+    )
+    assert result.exit_code == 0, result.output
+    plan = json.loads(result.output)
+    assert plan["rows"] == 3 * 2 * 32
+    assert plan["bytes_per_row"] * plan["rows"] == plan["bytes_read"]
+
+
+def test_states_know_the_shuffle(remote, packed):
+    ours, other = remote(shuffle={"blocks": 4}), remote(shuffle={"blocks": 5})
+    next(ours.batches(4))
+    with pytest.raises(UsageError, match="shuffle"):
+        other.load_state_dict(ours.state_dict())
+    local = Stream(packed, seed=7, shuffle={"blocks": 4})
+    local.load_state_dict(ours.state_dict())
+    assert ids_of([next(local.batches(9))]) == ids_of([next(ours.batches(9))])
+
+
+def test_a_damaged_block_is_fetched_again_and_then_named(remote, oracle):
+    _, _, shard = next(entry for entry in load_manifest(remote.url).shards() if entry[2].rows)
+    key = f"out/{shard.path}"
+    content = remote.bucket.get(key)
+    remote()  # the dataset has no index, and gets one now
+    remote.bucket.put(key, content[:600] + bytes([content[600] ^ 1]) + content[601:])
+    try:
+        with pytest.raises(DamagedDatasetError, match=r"shard-00000\.arrow.*is damaged at byte"):
+            list(remote(rows=53).batches(4))
+    finally:
+        remote.bucket.put(key, content)
+    assert ids_of(remote(rows=53).batches(4)) == oracle[:53]
+    for path in cached_blocks(remote.cache)[:5]:  # and what was damaged in the cache is fetched again
+        path.write_bytes(b"?" * path.stat().st_size)
+    assert ids_of(remote(rows=53).batches(4)) == oracle[:53]
+
+
+def _third_of_them(line, number):
+    return (RESET, CUT, BUSY)[number % 9 // 3] if number % 3 == 0 else None
+
+
+RANKS = """
+import sys, threading
+from gristmill.stream import Stream
+url, cache, cache_bytes = sys.argv[1], sys.argv[2], int(sys.argv[3])
+rows = {}
+def read(rank):
+    stream = Stream(url, seed=7, cache=cache, cache_bytes=cache_bytes, rows=int(sys.argv[4]))
+    rows[rank] = [batch["input_ids"].tolist() for batch in stream.batches(2, rank, 4)]
+threads = [threading.Thread(target=read, args=(rank,)) for rank in range(4)]
+print("begun", flush=True)
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+print([row for step in zip(*(rows[rank] for rank in range(4))) for batch in step for row in batch])
+"""
+
+
+def start_job(remote, cache_bytes, rows=96):
+    words = [sys.executable, "-c", RANKS, remote.url, str(remote.cache), str(cache_bytes), str(rows)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+
+
+def test_two_jobs_of_four_ranks_share_a_cache_and_one_is_killed(remote, oracle):
+    total = sum(shard.bytes for _, _, shard in load_manifest(remote.url).shards())
+    with (
+        start_job(remote, total // 5) as first,
+        start_job(remote, total // 5) as second,
+        start_job(remote, total // 5, 10**9) as killed,
+    ):
+        killed.stdout.readline()
+        for job in (first, second):
+            assert json.loads(job.stdout.read().partition("\n")[2]) == oracle[:96]
+        killed.send_signal(signal.SIGKILL)
+    for path in cached_blocks(remote.cache):
+        checksums = xxhash.xxh3_64_intdigest(path.read_bytes())
+        assert checksums in known_checksums(remote)
+    stream = remote(rows=53, cache_bytes=total // 5)  # what the killed job was writing is gone after an eviction
+    assert ids_of(stream.batches(4)) == oracle[:53]
+    stream.reader.table.cache._evict()
+    assert not list(remote.cache.glob("blocks/*/.*.tmp"))
+
+
+def known_checksums(remote):
+    return set(remote().reader.table._checksums.tolist())
+
+
+def test_a_file_that_a_killed_process_left_is_removed_and_one_in_use_is_not(tmp_path):
+    cache = BlockCache(tmp_path / "cache", 100)
+    data = b"x" * 60
+    os.close(cache.open_block("ab-1", 60, xxhash.xxh3_64_intdigest(data), lambda: data))
+    abandoned = tmp_path / "cache/blocks/ab/.dead.tmp"
+    abandoned.write_bytes(b"half")
+    with (tmp_path / "cache/blocks/ab/.alive.tmp").open("wb") as alive:
+        assert block_cache._try_lock(alive.fileno())
+        cache._evict()
+        assert not abandoned.exists()
+        assert Path(alive.name).exists()
+    os.close(cache.open_block("ab-2", 60, xxhash.xxh3_64_intdigest(data), lambda: data))
+    cache._evict()
+    assert [path.name for path in cached_blocks(tmp_path / "cache")] == ["ab-2"]
+
+
+def test_who_waits_too_long_fetches_the_block_itself(tmp_path, monkeypatch):
+    monkeypatch.setattr(block_cache, "_WAIT_SECONDS", 0.05)
+    first, second = (BlockCache(tmp_path / "cache", 1000) for _ in range(2))
+    data = b"y" * 10
+    with first._lock_name("cd-1"):
+        os.close(second.open_block("cd-1", 10, xxhash.xxh3_64_intdigest(data), lambda: data))
+    assert second.num_fetches == 1
+
+
+def test_shared_file_systems_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(block_cache, "is_shared_file_system", lambda folder: True)
+    with pytest.raises(UsageError, match="machines may share"):
+        BlockCache(tmp_path / "cache", 1000)
+
+
+def test_wrong_arguments_are_refused(packed):
+    for shuffle in ({"rows": 3}, {"blocks": 0}, {"blocks": 2.5}, {"blocks": 2, "rows": 2}):
+        with pytest.raises(UsageError):
+            Stream(packed, shuffle=shuffle)
+    with pytest.raises(UsageError, match="local disk"):
+        plan_reads(Stream(packed), 2, 1, 3)
+
+
+def test_rows_of_mixed_lanes_know_their_sources(store, tmp_path):
+    web, code = (write_packed(tmp_path / name, {name: [9, 4]}, seed=seed) for seed, name in enumerate(("web", "code")))
+    mix({"web": (web, 0.5), "code": (code, 0.5)}, tmp_path / "mixed", size=20, by="rows")
+    url = upload(tmp_path / "mixed", store, "mixed")
+    local, remote = Stream(tmp_path / "mixed", rows=20), Stream(url, rows=20, cache=tmp_path / "cache")
+    for ours, theirs in zip(remote.batches(4), local.batches(4), strict=True):
+        assert ours.sources.tolist() == theirs.sources.tolist()
+        assert np.array_equal(ours["input_ids"], theirs["input_ids"])
