@@ -149,6 +149,18 @@ def test_an_older_dataset_is_indexed_once(tmp_path, copies):
     assert not (folder / "index").exists()
 
 
+def test_the_damage_of_an_older_dataset_is_not_taken_down_as_right(tmp_path, copies):
+    folder = tmp_path / "out"
+    write_tokens(folder, {("train", "web"): [[[1, 2], [3]]]})
+    manifest = load_manifest(folder)
+    [shard] = manifest.splits["train"]["web"]
+    content = bytearray((folder / shard.path).read_bytes())
+    content[content.index(np.array([1, 2], dtype=np.uint16).tobytes())] += 4
+    (folder / shard.path).write_bytes(content)
+    with pytest.raises(DamagedDatasetError, match="its checksum differs"):
+        read_blocks(folder, manifest, "train", "web")
+
+
 def check_lane_of_all_but_empty(folder, manifest):
     lane = read_blocks(folder, manifest, "train", "web")
     for number, offset, size, checksum in zip(lane.shard, lane.offset, lane.bytes, lane.xxh3, strict=True):

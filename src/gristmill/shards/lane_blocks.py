@@ -100,8 +100,12 @@ def _index_once(folder: Location, manifest: Manifest, split: str, source: str) -
     with ExitStack() as files:
         writer = open_lane(files, target, "lane", "index")
         for shard in manifest.splits[split][source]:
+            path = shard.below(folder)
             try:
-                writer.add(scan_blocks(shard.below(folder), shard, shard.rows, manifest.format))
+                # Readers trust the checksums of blocks: those of a damaged shard must not be taken down as right.
+                if compute_file_checksum(path) != shard.xxh3:
+                    raise ValueError("its checksum differs")
+                writer.add(scan_blocks(path, shard, shard.rows, manifest.format))
             except READ_ERRORS as error:
                 raise make_damage_error(shard.path, f"cannot be read: {error}", folder) from error
         lane = writer.commit()

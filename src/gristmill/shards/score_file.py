@@ -11,7 +11,7 @@ Within a block rows are sorted by origin: their order depends neither on tasks n
 * `<step>.table`: where a step has thresholds by language, 0 or 1 + the index of the language; null as above.
 
 A second step of the same name is `<step>-2`. The schema's metadata `gristmill.scores` holds the `ScoreLayout` as JSON.
-Cost: about 60 bytes a document for the filters of FineWeb, under 1 % of the run.
+Cost: about 50 bytes a document with 22 scores.
 """
 
 from __future__ import annotations

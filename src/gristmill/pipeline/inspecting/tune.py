@@ -3,7 +3,7 @@
 For each rule: how its score is distributed, what it removes alone, what other thresholds would keep, and documents near
 the border. Changed thresholds are applied to all documents at once; a document that they save from one filter may have
 no scores of the filters behind it, so the outcome is a number and what may come on top of it. Effects on other steps
-(`deduplicate`, say) are not included. Cost: about a second for 10^6 documents with 26 scores; quantiles of more than
+(`deduplicate`, say) are not included. Cost: 2 to 3 s for 10^6 documents with 26 scores; quantiles of more than
 100,000 documents are those of an even sample.
 """
 
