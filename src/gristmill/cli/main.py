@@ -27,7 +27,7 @@ COMMANDS = {
     "dedup": ("gristmill.cli.dedup", "Remove duplicates from documents."),
     "status": ("gristmill.cli.status", "Show what a run is doing, from any machine that sees its output."),
     "inspect": ("gristmill.cli.inspect", "Show what a dataset holds."),
-    "report": ("gristmill.cli.report", "Write the report of a dataset: one HTML page, and its numbers as JSON."),
+    "report": ("gristmill.cli.report", "Write the report of a dataset, as a page and as JSON."),
     "view": ("gristmill.cli.view", "Browse datasets and raw files in a local web page."),
     "diff": ("gristmill.cli.diff", "Compare two datasets: shards, records, tokens, recipes."),
     "verify": ("gristmill.cli.verify", "Check every file of a dataset against its manifest."),
