@@ -1,5 +1,6 @@
 """Workers that start before a run is imported: only if the recipe names enough local input, and never in doubt."""
 
+import os
 import subprocess
 import sys
 
@@ -45,6 +46,9 @@ def test_no_more_workers_are_started_than_asked_for_or_needed(folder):
         "output: data\nsources: {web: {read: data/*.jsonl}}",
         "sources: {web: {read: data/*.jsonl}}",
         'output: out\nsources: {web: {read: "{0..99999999}"}}',
+        'output: out\nsources: {web: {read: "data/**.jsonl"}}',  # which pathlib refuses
+        "output: out\nsources: {web: {read: /}}",
+        'output: out\nsources: {web: {read: ["data/a\\0b.jsonl", "data/a\\0*.jsonl"]}}',
         "output: [",
         "3",
         "",
@@ -52,6 +56,17 @@ def test_no_more_workers_are_started_than_asked_for_or_needed(folder):
 )
 def test_in_doubt_no_worker_is_started(folder, recipe):
     assert count_started(folder, recipe) == 0
+
+
+def test_a_recipe_from_a_pipe_is_left_to_the_run():
+    reading, writing = os.pipe()
+    with open(reading, "rb") as pipe, open(writing, "wb") as text:
+        text.write(b"output: out")
+        text.flush()
+        with start_workers_early(f"/dev/fd/{reading}", (), workers=2, backend="auto", pin="none") as pool:
+            assert pool.num_unused == 0
+        text.close()
+        assert pipe.read() == b"output: out"
 
 
 def test_a_run_in_this_process_starts_none(folder):

@@ -32,6 +32,8 @@ def test_paths_start_at_the_recipe(tmp_path):
     assert recipe.path("data/x") == str(tmp_path / "data" / "x")
     assert recipe.path("s3://bucket/x") == "s3://bucket/x"
     assert recipe.path(recipe.output) == str(tmp_path / "out")
+    with pytest.raises(UsageError, match="NUL"):
+        recipe.path("a\0b")
 
 
 @pytest.mark.parametrize(

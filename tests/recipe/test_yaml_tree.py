@@ -49,6 +49,7 @@ def test_every_part_knows_its_line():
         ("a: 1\n---\nb: 2\n", 2),
         ("a: *nothing\n", 1),
         ("a: %bad\n", 1),
+        pytest.param("a: 1\nb: " + "9" * 5000, 2, id="too many digits"),
     ],
 )
 def test_broken_yaml_is_refused_with_its_line(text, line):

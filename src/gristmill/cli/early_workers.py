@@ -39,7 +39,9 @@ def start_workers_early(
     pool = make_pool("processes", pin=pin, keeps_workers=True)
     if backend not in ("auto", "processes"):
         return pool
-    with suppress(UsageError, OSError, UnicodeDecodeError):  # the run itself reports it
+    if not Path(recipe).is_file():
+        return pool  # it is missing, or a pipe: what is read here, the run would not read
+    with suppress(UsageError, OSError, ValueError):  # the run itself reports it
         tree = parse_yaml(Path(recipe).read_text("utf-8-sig"), recipe)
         apply_overrides(tree, overrides)
         num_bytes = _count_input_bytes(tree.data, Path(recipe).absolute().parent)
@@ -72,5 +74,5 @@ def _list_files(sources: dict[str, Any], folder: Path) -> Iterator[Path]:
 
 
 def _expand_wildcards(path: Path) -> Iterator[Path]:
-    fixed = next(parent for parent in path.parents if not is_wild(str(parent)))
+    fixed = next((parent for parent in path.parents if not is_wild(str(parent))), path)
     return fixed.glob(str(path.relative_to(fixed))) if is_wild(path.name) or fixed != path.parent else iter([path])

@@ -103,6 +103,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         """Return a path of this recipe as an absolute one; URLs stay as they are."""
         if "://" in relative:
             return relative
+        if "\0" in relative:
+            raise UsageError(f"{relative!r} is not a path: it holds the character NUL")
         # Not Path: `core` does no I/O, and Path.resolve would follow links.
         return os.path.abspath(os.path.join(self.folder or ".", relative))  # noqa: PTH100, PTH118
 

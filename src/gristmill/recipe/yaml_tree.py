@@ -143,7 +143,10 @@ class _Builder:
         tag = node.tag.removeprefix("tag:yaml.org,2002:")
         if tag == "int":
             digits = node.value.lower()
-            return int(digits, 0 if digits.startswith(("0o", "0x")) else 10)
+            try:
+                return int(digits, 0 if digits.startswith(("0o", "0x")) else 10)
+            except ValueError:  # Python reads no number of more than 4,300 digits
+                raise UsageError(f"{self._describe_place(node)}: a number of {len(digits):,} digits") from None
         if tag == "float":
             return float(node.value.lower().replace(".inf", "inf").replace(".nan", "nan"))
         if tag == "bool":

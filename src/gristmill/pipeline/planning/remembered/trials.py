@@ -85,7 +85,7 @@ def _pack(outcome: SampleOutcome, notes: list[str], steps: Sequence[LocalStep]) 
 def _unpack(stored: _StoredTrial, steps: Sequence[LocalStep]) -> OutcomeAndNotes | None:
     try:
         adapted = tuple(_adapt(step, fields) for step, fields in zip(steps, stored.adapted, strict=True))
-    except (TypeError, ValueError, msgspec.ValidationError):
+    except (KeyError, TypeError, ValueError, msgspec.ValidationError):
         return None
     return SampleOutcome(adapted, stored.record_bytes, tuple(stored.column_bytes)), stored.notes
 
