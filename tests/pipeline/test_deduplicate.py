@@ -158,7 +158,7 @@ def test_the_same_bytes_whatever_the_tasks(mill, two_sources, tiny_units, varian
         recipe = mill.recipe(two_sources, [*steps, Write(format="jsonl")], slice_bytes=slice_bytes)
         files = mill.fresh_files(recipe, backend=backend, workers=workers)
         files["manifest.json"] = without_partitions(files["manifest.json"])
-        return files
+        return {path: content for path, content in files.items() if path not in ("report.json", "report.html")}
 
     assert files_with(**variant) == files_with()
 

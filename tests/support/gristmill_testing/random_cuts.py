@@ -44,6 +44,7 @@ def shrink_sizes():
     """Make everything that is measured in cells a thousandth of its size."""
     assert units.CELL_BYTES == cells.CELL_BYTES
     units.UNIT_BYTES, units.MIN_GROUP_BYTES, units.FILE_OPEN_BYTES, units.MIN_PART_BYTES = 65536, 16384, 64, 700
+    units._FEED_BYTES = 0
     source_plan.UNPACK_BYTES = 12000
 
 
