@@ -58,6 +58,7 @@ def test_close_ends_the_workers(folder):
 
 @pytest.mark.parametrize("ordered", [True, False])
 def test_garbage_collection_ends_the_workers(ordered):
+    gc.collect()  # what earlier tests left
     before = open_files()
     results = gm.parallel_imap(lambda n: n, itertools.count(), workers=2, ordered=ordered)
     next(results)

@@ -105,8 +105,7 @@ def test_a_wrong_number_of_trained_tokens_is_found(tmp_path):
     assert content.count(b'"trained_tokens": 3') == 1
     changed = type(shard)(**{name: getattr(shard, name) for name in shard.__struct_fields__} | {"trained_tokens": 4})
     with_manifest(folder, splits={"train": {"web": [changed]}})
-    [problem] = verify(folder).problems
-    assert "holds 3 trained tokens" in problem.message
+    assert any("holds 3 trained tokens" in problem.message for problem in verify(folder).problems)
 
 
 def test_manifests_of_other_kinds_say_nothing_of_trained_tokens(tmp_path):

@@ -101,7 +101,9 @@ class ScoreEncoder:
         """Encode the rows of one cell, in the order of their origins."""
         origin = rows.column(ORIGIN)
         keys = [origin.field(name).to_numpy(zero_copy_only=False) for name in ("part", "position", "file")]
-        rows = rows.take(pa.array(np.lexsort(keys)))
+        order = np.lexsort(keys)
+        if np.any(np.diff(order) != 1):
+            rows = rows.take(pa.array(order))
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, self.schema, options=_WRITE_OPTIONS) as stream:
             stream.write_batch(canonicalize_batch(rows, self.schema))
@@ -118,8 +120,9 @@ def count_bins(rows: pa.RecordBatch, layout: ScoreLayout) -> dict[str, Counter[i
         for score in step.scores:
             name = step.column(score.name)
             values = rows.column(name).drop_null().to_numpy(zero_copy_only=False)
-            bins, numbers = np.unique(np.searchsorted(BIN_EDGES, values, side="right"), return_counts=True)
-            counts[name] = Counter(dict(zip(bins.tolist(), numbers.tolist(), strict=True)))
+            numbers = np.bincount(np.searchsorted(BIN_EDGES, values, side="right"))
+            bins = np.flatnonzero(numbers)
+            counts[name] = Counter(dict(zip(bins.tolist(), numbers[bins].tolist(), strict=True)))
     return counts
 
 
