@@ -261,9 +261,9 @@ def test_other_versions_on_a_node_stop_the_run(ray, monkeypatch):
 def test_no_room_for_a_worker(ray, monkeypatch):
     """The error says what a worker needs, and what is free."""
     monkeypatch.setattr(ray_backend, "_SCHEDULE_SECONDS", 2.0)
-    pool = make_pool("ray", settings=ray_backend.RaySettings(worker_bytes=1 << 50))
+    pool = make_pool("ray", settings=ray_backend.RaySettings(worker_bytes=1 << 40))
     tasks = run_tasks(lambda task, context: 1, [Task("one", 1)], backend="ray", workers=1, pool=pool, progress=False)
-    with pytest.raises(ClusterError, match=r"a worker needs 1 CPU and 1,073,741,824 MiB of memory; free are"):
+    with pytest.raises(ClusterError, match=r"a worker needs 1 CPU and 1,048,576 MiB of memory; free are"):
         list(tasks)
 
 
