@@ -134,9 +134,12 @@ def load_exif(image: Any) -> tuple[Any | None, bool]:
         return None, True
 
 
-def find_orientation(exif: Any | None) -> int:
-    """Find how an image is to be turned, 1 to 8; without an EXIF block it is 1, upright."""
-    value = exif.get(ORIENTATION, 1) if exif is not None else 1
+def find_orientation(image: Any, exif: Any | None) -> int:
+    """Find how an image is to be turned once it is decoded, 1 to 8; without an EXIF block it is 1, upright.
+
+    Pillow itself turns a TIFF when it decodes it, and gives the size that it has then.
+    """
+    value = exif.get(ORIENTATION, 1) if exif is not None and image.format != "TIFF" else 1
     return value if value in range(1, 9) else 1
 
 
@@ -179,7 +182,7 @@ def decode_image(content: bytes | memoryview, mode: str | None = "RGB") -> Any:
     (3, 2)
     """
     image = open_image(content)
-    orientation = find_orientation(load_exif(image)[0])
+    orientation = find_orientation(image, load_exif(image)[0])
     decode_pixels(image)
     image = turn_upright(image, orientation)
     return image if mode is None else to_mode(image, mode)
@@ -192,17 +195,26 @@ def decode_array(pixels: NDArray[Any]) -> Any:
 
 def to_mode(image: Any, mode: str) -> Any:
     """Convert an image: 16 bits are scaled to 8, and transparent pixels put on white where the mode has no alpha."""
-    if image.mode == mode:
+    if image.mode == mode and not has_clear_colour(image):
         return image
     if image.mode.startswith(("I;16", "I", "F")):
         image = _scale_to_bytes(image)
-    has_alpha = image.mode in ("RGBA", "LA", "PA") or (image.mode == "P" and "transparency" in image.info)
-    if has_alpha and mode in ("RGB", "L"):
+    if has_alpha(image) and mode in ("RGB", "L"):
         rgba = image.convert("RGBA")
         white = load_pillow().Image.new("RGBA", rgba.size, (255, 255, 255, 255))
         white.alpha_composite(rgba)
         image = white
     return image.convert(mode)
+
+
+def has_alpha(image: Any) -> bool:
+    """Whether pixels of an image may be transparent."""
+    return image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or has_clear_colour(image)
+
+
+def has_clear_colour(image: Any) -> bool:
+    """Whether one colour of an image, or some of its palette, stand for transparent pixels."""
+    return image.mode in ("P", "RGB", "L", "1") and "transparency" in image.info
 
 
 def _scale_to_bytes(image: Any) -> Any:
@@ -216,13 +228,13 @@ def _scale_to_bytes(image: Any) -> Any:
 def encode_image(image: Any, format: str, quality: int = 90, *, exif: bytes = b"") -> bytes:
     """Encode an image, with its colour profile and without any other metadata except `exif`."""
     sink = io.BytesIO()
-    profile = image.info.get("icc_profile") if image.mode != "CMYK" else None
+    profile = image.info.get("icc_profile")
     image = _choose_mode(image, format)
-    options: dict[str, Any] = {"icc_profile": profile} if profile else {}
+    options: dict[str, Any] = {"icc_profile": profile} if profile and _is_profile_of(profile, image.mode) else {}
     if exif:
         options["exif"] = exif
     if format == "jpeg":
-        image.save(sink, "JPEG", quality=quality, **options)
+        image.save(sink, "JPEG", quality=quality, comment=b"", xmp=b"", **options)  # else Pillow writes what it read
     elif format == "webp":
         image.save(sink, "WEBP", quality=quality, method=4, **options)
     else:
@@ -236,12 +248,15 @@ def _choose_mode(image: Any, format: str) -> Any:
     mode = image.mode
     if format == "png":
         allowed = ("1", "L", "LA", "RGB", "RGBA", "I;16", "P")
-        if mode in allowed:
+        if mode in allowed and not has_clear_colour(image):
             return image.copy()
-        return to_mode(image, "RGBA" if mode in ("PA", "RGBa", "La") else "RGB")
+        return to_mode(image, "RGBA" if has_alpha(image) else "RGB")
     if format == "webp":
-        if mode in ("RGB", "RGBA"):
-            return image
-        has_alpha = mode in ("LA", "PA", "RGBa", "La") or (mode == "P" and "transparency" in image.info)
-        return to_mode(image, "RGBA" if has_alpha else "RGB")
-    return image if mode in ("L", "RGB") else to_mode(image, "L" if mode in ("1", "LA", "I;16", "I", "F") else "RGB")
+        return to_mode(image, "RGBA" if has_alpha(image) else "RGB")
+    return to_mode(image, "L" if mode in ("L", "1", "LA", "I;16", "I", "F") else "RGB")
+
+
+def _is_profile_of(profile: bytes, mode: str) -> bool:
+    """Whether a colour profile is one of grey or of coloured pixels, as an image is: CMYK becomes RGB, grey may."""
+    space = profile[16:20]
+    return space == b"GRAY" if mode in ("1", "L", "LA", "I;16") else space not in (b"GRAY", b"CMYK")

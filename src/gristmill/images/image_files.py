@@ -124,7 +124,7 @@ def _read_header(shard: str, member: str, content: bytes) -> ImageEntry:
         image = open_image(content)
         width, height = image.size
         exif, _ = load_exif(image)
-        if find_orientation(exif) >= 5:  # lying on its side
+        if find_orientation(image, exif) >= 5:  # lying on its side
             width, height = height, width
     except ImageError as error:
         return ImageEntry(shard, member, 0, 0, str(error))

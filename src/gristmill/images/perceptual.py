@@ -39,7 +39,7 @@ def sign_image(content: bytes) -> NDArray[np.uint8] | None:
     """Compute the hash and the colours of an image; None if it cannot be decoded."""
     try:
         image = open_image(content)
-        orientation = find_orientation(load_exif(image)[0])
+        orientation = find_orientation(image, load_exif(image)[0])
         image.draft("RGB", (128, 128))  # a JPEG is decoded at an eighth of its size where that is enough
         decode_pixels(image)
     except ImageError:

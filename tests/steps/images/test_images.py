@@ -230,3 +230,43 @@ def test_records_without_images_are_refused():
         Images().output_schema(pa.schema([("text", pa.large_string())]))
     with pytest.raises(UsageError, match="holds"):
         Images(columns=["text"]).output_schema(pa.schema([("text", pa.large_string())]))
+
+
+@pytest.mark.parametrize("mode", ["P", "RGB", "L"])
+@pytest.mark.parametrize("resize", [None, 16])
+def test_a_colour_that_stands_for_transparent_pixels_stays_transparent(mode, resize):
+    content = encode(Image.new(mode, (32, 32)), "PNG", transparency=(0, 0, 0) if mode == "RGB" else 0)
+    for form, pixel in {"png": (0, 0, 0, 0), "webp": (0, 0, 0, 0), "jpeg": (255, 255, 255, 255)}.items():
+        result = apply(Images(reencode=form, resize=resize), content)
+        assert reopened(result.batch.column("image")[0].as_py()).convert("RGBA").getpixel((5, 5)) == pixel
+
+
+@pytest.mark.parametrize("format", ["jpeg", "webp", "png"])
+def test_comments_are_removed(format):
+    contents = [encode(make_photo(1), "JPEG", comment=b"at home"), encode(make_photo(2), "GIF", comment=b"at home")]
+    result = apply(Images(reencode=format), *contents)
+    assert all(b"at home" not in content for content in result.batch.column("image").to_pylist())
+
+
+def test_a_profile_of_grey_is_not_written_into_colours():
+    profile = b"\0" * 16 + b"GRAY" + b"\0" * 108
+    content = encode(Image.fromarray(make_photo(1)).convert("L"), "PNG", icc_profile=profile)
+    kept = {}
+    for form in ("jpeg", "png", "webp"):
+        result = apply(Images(reencode=form), content)
+        kept[form] = reopened(result.batch.column("image")[0].as_py()).info.get("icc_profile")
+    assert kept == {"jpeg": profile, "png": profile, "webp": None}
+
+
+@pytest.mark.parametrize("compression", ["raw", "tiff_lzw"])
+@pytest.mark.parametrize("keep_metadata", [False, True])
+def test_a_tiff_is_turned_once(compression, keep_metadata):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    shown = make_photo(5)
+    stored = encode(np.rot90(shown), "TIFF", exif=exif, compression=compression)
+    assert np.array_equal(np.asarray(decode_image(stored)), shown)
+    result = apply(Images(reencode="png", max_aspect=10, keep_metadata=keep_metadata), stored)
+    image = reopened(result.batch.column("image")[0].as_py())
+    assert np.array_equal(np.asarray(image), shown)
+    assert image.getexif().get(0x0112, 1) == 1

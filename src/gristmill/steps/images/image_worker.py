@@ -15,6 +15,8 @@ from gristmill.images.codec import (
     decode_pixels,
     encode_image,
     find_orientation,
+    has_alpha,
+    has_clear_colour,
     is_animated,
     load_exif,
     load_pillow,
@@ -91,20 +93,20 @@ class ImageWorker:
         if step.animated == "quarantine" and is_animated(image):
             raise ImageError("animated", "the image has several frames; animated: first_frame keeps the first one")
         exif, is_broken = load_exif(image)
-        orientation = find_orientation(exif)
+        orientation = find_orientation(image, exif)
         width, height = image.size[::-1] if orientation in _TURNED else image.size
         self._check_limits(width, height)
         size = self._choose_size(width, height)
         new_format = step.reencode or _SAME_FORMATS.get(image.format, "png")
+        if size != (width, height) and image.format == "JPEG":
+            wanted = size[::-1] if orientation in _TURNED else size
+            image.draft(None, (wanted[0] * _DRAFT_FACTOR, wanted[1] * _DRAFT_FACTOR))
+        decode_pixels(image)
         metadata: bytes | None = b""
         if step.keep_metadata and step.changes_bytes:
             metadata = _encode_exif(exif)
         if is_broken or metadata is None:
             self._counters["broken_exif"] += 1
-        if size != (width, height) and image.format == "JPEG":
-            wanted = size[::-1] if orientation in _TURNED else size
-            image.draft(None, (wanted[0] * _DRAFT_FACTOR, wanted[1] * _DRAFT_FACTOR))
-        decode_pixels(image)
         if not step.changes_bytes:
             return content
         try:
@@ -113,14 +115,13 @@ class ImageWorker:
             raise ImageError("cannot_encode", f"{type(error).__name__}: {error}") from None
 
     def _encode(self, image: Any, orientation: int, size: tuple[int, int], format: str, exif: bytes) -> bytes:
-        profile = image.info.get("icc_profile") if image.mode != "CMYK" else None
+        profile = image.info.get("icc_profile")
         if orientation != 1:
             self._counters["turned"] += 1
         image = turn_upright(image, orientation)
         if image.size != size:
-            if image.mode in ("P", "1", "PA"):  # colours of a palette cannot be averaged
-                has_alpha = image.mode == "PA" or "transparency" in image.info
-                image = to_mode(image, "RGBA" if has_alpha else "RGB")
+            if image.mode in ("P", "1", "PA") or has_clear_colour(image):  # such colours cannot be averaged
+                image = to_mode(image, "RGBA" if has_alpha(image) else "RGB")
             image = image.resize(size, self._lanczos)
             self._counters["resized"] += 1
         if profile:

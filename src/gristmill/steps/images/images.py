@@ -33,6 +33,7 @@ class Images(LocalStep, tag="images", frozen=True, kw_only=True):
     90
     """
 
+    version: ClassVar[int] = 2
     is_slow: ClassVar[bool] = True
 
     columns: list[str] = msgspec.field(default_factory=list)
