@@ -49,7 +49,15 @@ def test_llava_counts_the_patches_of_the_cut_image(crop):
     for size in SIZES[3:6]:
         pixels = processor(images=[image(*size)], return_tensors="pt")["pixel_values"]
         assert rule.count(*size) == (pixels.shape[2] // 14) * (pixels.shape[3] // 14)
-    assert make_image_rule("llava", settings | {"vision_feature_select_strategy": "full"}).count(5, 5) == rule.fixed + 1
+    settings |= {"vision_feature_select_strategy": "full", "num_additional_image_tokens": 1}
+    assert make_image_rule("llava", settings).count(5, 5) == rule.fixed + 1
+
+
+def test_a_file_without_a_crop_size_leaves_it_to_clip():
+    processor = pytest.importorskip("transformers.models.clip").CLIPImageProcessor(size={"shortest_edge": 336})
+    pixels = processor(images=[image(400, 500)], return_tensors="pt")["pixel_values"]
+    rule = make_image_rule("llava", {"size": {"shortest_edge": 336}, "image_processor_type": "CLIPImageProcessor"})
+    assert rule.fixed == (pixels.shape[2] // 14) * (pixels.shape[3] // 14)
 
 
 def test_gemma_and_fixed_numbers_do_not_look_at_the_size():
@@ -69,6 +77,8 @@ def test_gemma_and_fixed_numbers_do_not_look_at_the_size():
         ("gemma3", {"do_pan_and_scan": True}, "do_pan_and_scan: true"),
         ("llava", {"do_center_crop": False}, "do_center_crop: false"),
         ("llava", {"patch_size": "large"}, "cannot be used"),
+        ("llava", {"image_processor_type": "SiglipImageProcessor"}, "llava with a SiglipImageProcessor"),
+        ("llava", {"vision_feature_select_strategy": "full"}, "no num_additional_image_tokens"),
         ("qwen2_vl", {"size": 7}, "cannot be used"),
         (0, {}, "cannot have 0 tokens"),
     ],

@@ -141,12 +141,23 @@ def _make_qwen_rule(family: str, settings: Mapping[str, Any]) -> ImageRule:
 def _make_llava_rule(family: str, settings: Mapping[str, Any]) -> ImageRule:
     _refuse(settings, "do_center_crop", value=False)
     _refuse(settings, "do_pad", value=True)
-    crop = settings.get("crop_size") or 336
+    processor = settings.get("image_processor_type") or settings.get("feature_extractor_type")
+    if processor is not None and not str(processor).startswith("CLIP"):
+        raise UsageError(f"image_tokens: there is no rule for llava with a {processor}", help=_KNOWN)
+    strategy = settings.get("vision_feature_select_strategy") or "default"
+    if strategy != "default" and "num_additional_image_tokens" not in settings:
+        raise UsageError(
+            f"image_tokens: the processor has vision_feature_select_strategy: {strategy}, but no "
+            "num_additional_image_tokens, and there is no rule for that",
+            help=_KNOWN,
+        )
+    # A file that names no crop_size leaves it to CLIP, which has 224; without any file it is LLaVA 1.5.
+    crop = settings.get("crop_size") or (336 if processor is None and "size" not in settings else 224)
     sides = [crop, crop] if isinstance(crop, int) else [crop["height"], crop["width"]]
     patch = int(settings.get("patch_size") or 14)
     # The processor counts the class token of the vision model and leaves it out again; older files name neither.
     added = int(settings.get("num_additional_image_tokens", 1))
-    left_out = 1 if (settings.get("vision_feature_select_strategy") or "default") == "default" else 0
+    left_out = 1 if strategy == "default" else 0
     count = (sides[0] // patch) * (sides[1] // patch) + added - left_out
     token = str(settings.get("image_token") or "<image>")
     return ImageRule(family=family, token=token, placeholder=token, inline=token, fixed=count)
