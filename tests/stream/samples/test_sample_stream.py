@@ -1,5 +1,6 @@
 """Streams of samples: one order for every loader, resume with other ranks, errors that are never silent."""
 
+import io
 import json
 import os
 import pickle
@@ -234,6 +235,23 @@ def test_foreign_tars_are_indexed_once(made, monkeypatch):
     Stream(pattern, epochs=1)
     monkeypatch.setattr(foreign_tars, "index_tar", None)
     assert len(keys_of(Stream(pattern, epochs=1).batches(4))) == NUM
+
+
+def test_members_of_foreign_tars_that_are_not_what_they_say(tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for number in range(6):
+            for name, content in (("cls", b"cat"), ("json", b"{" if number == 3 else b"{}")):
+                info = tarfile.TarInfo(f"{number}.{name}")
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+    with pytest.raises(SampleError, match=r"\.json cannot be decoded") as caught:
+        list(Stream(tmp_path / "a.tar", epochs=1).batches(2))
+    assert "on_error='replace'" in caught.value.help
+    stream = Stream(tmp_path / "a.tar", epochs=1, shuffle=False, on_error="replace")
+    samples = stream.samples(np.arange(6))
+    assert [sample["cls"] for sample in samples] == ["cat"] * 6
+    assert [sample["__key__"] for sample in samples][:3] == ["0", "1", "2"]
+    assert samples[3]["__key__"] != "3"
 
 
 def test_tars_are_closed_when_python_ends(made, monkeypatch):

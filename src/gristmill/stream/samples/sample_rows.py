@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gristmill.core.errors import GristmillError, SampleError, UsageError
+from gristmill.core.errors import DamagedDatasetError, GristmillError, SampleError, UsageError
 from gristmill.core.media import IMAGE_EXTENSIONS, list_image_columns
 from gristmill.core.seeds import derive_key
 from gristmill.stream.collate import Batch
@@ -99,9 +99,10 @@ class SampleRows:
     def _take_sample(self, row: int, lane: int, index: int) -> dict[str, Any]:
         can_replace = self._arguments.on_error == "replace"
         for attempt in range(_MAX_ATTEMPTS + 1):
-            record = self.table.read(index)
             try:
-                return self._prepare(record)
+                return self._prepare(self.table.read(index))
+            except DamagedDatasetError:
+                raise
             except Exception as error:
                 if isinstance(error, UsageError) or not can_replace or attempt == _MAX_ATTEMPTS:
                     raise self._make_error(row, index, error) from error
@@ -135,9 +136,12 @@ class SampleRows:
         if isinstance(error, GristmillError):
             error.add_note(f"in row {row:,} of the stream, from {shard.path}")
             return error
+        advice = "Stream(…, on_error='replace') takes another sample in its place"
+        if self._arguments.on_error == "replace":
+            advice = f"the {_MAX_ATTEMPTS} samples that were tried in its place cannot be used, either"
         return SampleError(
             f"row {row:,} of the stream cannot be used: {type(error).__name__}: {error}",
-            help=f"it is in {shard.path}; Stream(…, on_error='replace') takes another sample in its place",
+            help=f"it is in {shard.path}; {advice}",
         )
 
 

@@ -18,7 +18,6 @@ import msgspec
 import numpy as np
 
 from gristmill.core.errors import CorruptStreamError
-from gristmill.core.media import IMAGE_EXTENSIONS
 from gristmill.core.records import KEY, ORIGIN, OTHER_FIELDS
 from gristmill.shards.arrow_stream import ORIGINS_SCHEMA, SAMPLE_BYTES, read_mapped_batches
 from gristmill.shards.damage import make_damage_error
@@ -38,6 +37,10 @@ if TYPE_CHECKING:
 
 _MAX_OPEN = 256
 """The most tars that are open at a time in a process."""
+
+
+class MemberError(Exception):
+    """A member of a sample in a tar of others is not what its extension says. The tar itself is whole."""
 
 
 class _Shard(Protocol):
@@ -152,18 +155,24 @@ def _decode_foreign(contents: dict[str, bytes]) -> dict[str, Any]:
     """Decode the members of a sample by their extensions, as webdataset does; others stay bytes."""
     record: dict[str, Any] = {KEY: contents.pop(KEY).decode()}
     for name, content in contents.items():
-        last = name.rpartition(".")[2]
-        if last in IMAGE_EXTENSIONS:
-            record[name] = content
-        elif last == "json":
-            record[name] = msgspec.json.decode(content)
-        elif last in ("txt", "text", "caption"):
-            record[name] = content.decode()
-        elif last in ("cls", "id", "index"):
-            record[name] = int(content)
-        else:
-            record[name] = content
+        try:
+            record[name] = _decode_member(name.rpartition(".")[2], content)
+        except (ValueError, RecursionError, msgspec.DecodeError) as error:
+            raise MemberError(f"its member .{name} cannot be decoded: {error}") from error
     return record
+
+
+def _decode_member(extension: str, content: bytes) -> Any:
+    if extension == "json":
+        return msgspec.json.decode(content)
+    if extension in ("txt", "text", "caption"):
+        return content.decode()
+    if extension in ("cls", "id", "index"):
+        try:
+            return int(content)
+        except ValueError:
+            return content.decode()  # the name of a class
+    return content
 
 
 def _read_starts(shard: RowShard) -> NDArray[np.int64]:
