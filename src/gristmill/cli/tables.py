@@ -16,7 +16,7 @@ _WIDTH_OF_FILES = 200
 _COUNTERS = {
     "blank": "skipped in {source}: {count} blank lines",
     "empty_files": "skipped in {source}: {count} empty files",
-    "skipped_members": "skipped in {source}: {count} links and devices in tars, which have no content of their own",
+    "skipped_members": "skipped in {source}: {count} links, devices and names without an extension in tars",
     "nan_as_null": "nan_as_null in {source}: {count} numbers (NaN, infinity) became null: JSON has none",
     "literal_quotes": (
         "literal_quotes in {source}: {count} fields begin with a quote that is part of the text, because most such "

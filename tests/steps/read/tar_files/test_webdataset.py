@@ -106,6 +106,10 @@ def test_unsafe_names_are_refused_and_links_skipped(new_file, read_all):
         assert not cell.batch.num_rows
         assert not cell.quarantined
         assert cell.counters == {"skipped_members": 1}
+    [cell] = open_reader(
+        Read(read="x", text="txt"), new_file("x.tar", tar([("1.txt", b"a"), ("README", b"b")])), TEXT_ONLY
+    ).read_cells()
+    assert cell.counters == {"skipped_members": 1}
     assert (
         read_all(Read(read="x", text="txt"), new_file("x.tar", tar([("1.txt", b"")], kind=tarfile.DIRTYPE))).counted()[
             0

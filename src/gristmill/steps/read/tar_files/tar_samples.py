@@ -112,7 +112,7 @@ class StrayMember:
 
 @dataclass(slots=True)
 class SkippedMember:
-    """A link, a device or a sparse file: it has no content of its own, so it is counted and left out."""
+    """A link, a device, a sparse file or a name without an extension: in no sample, so it is counted and left out."""
 
     cell: int
 
@@ -157,9 +157,10 @@ class TarSampleWalk:
             position = self.num_members
             self.num_members += 1
             name = _sample_name(member)
-            if name is not None and not _is_file(member):
-                yield SkippedMember(self.cell)
-            elif name is not None:
+            if name is None or not _is_file(member):
+                if not _is_note(member):
+                    yield SkippedMember(self.cell)
+            else:
                 key, extension = name
                 fault = _find_fault(member)
                 if fault is None and (sample is None or sample.key != key):
@@ -200,12 +201,17 @@ class TarSampleWalk:
 
 def _sample_name(member: Member) -> tuple[str, str] | None:
     """Return key and extension; None for folders, WebDataset's own notes and names without a dot."""
-    if member.isdir() or _META.match(member.name):
+    if _is_note(member):
         return None
     # Bytes of a name that are not UTF-8 become escapes such as \xff: columns hold text.
     name = member.name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     parts = split_sample_name(name)
     return (parts[0], parts[1].lower()) if parts else None
+
+
+def _is_note(member: Member) -> bool:
+    """Whether a member is no data: a folder, or one of WebDataset's own notes."""
+    return member.isdir() or _META.match(member.name) is not None
 
 
 def _find_fault(member: Member) -> tuple[str, str] | None:
