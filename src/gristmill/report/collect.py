@@ -237,8 +237,9 @@ def _read_sizes_of_first_rows(
     dataset: Dataset, shards: list[Shard]
 ) -> Iterator[tuple[NDArray[np.int64], Iterable[str]]]:
     manifest = dataset.manifest
+    schema = dataset.schema if manifest.format == "webdataset" else manifest.shard_schema()
     for shard in shards:
-        reader = open_shard(shard.copy_below(dataset.folder), manifest.format, manifest.kind, manifest.shard_schema())
+        reader = open_shard(shard.copy_below(dataset.folder), manifest.format, manifest.kind, schema)
         records = list(islice(reader.rows(), _FIRST_ROWS))
         texts = [text for record in records if isinstance(text := record.get(TEXT), str)]
         names = [name for record in records if isinstance(name := record.get(_LANGUAGE), str)]
