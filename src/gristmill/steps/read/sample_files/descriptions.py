@@ -21,6 +21,8 @@ from gristmill.steps.read.sample_files.folder import TABLE, find_class, make_key
 from gristmill.storage.files import check_unchanged, open_input
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from gristmill.core.records import SideFile, SourceFile
 
 _FILE_NAME = "file_name"
@@ -62,10 +64,31 @@ def _parse_json(content: bytes) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.format(bytes(msgspec.json.decode(content, type=msgspec.Raw)), indent=-1))
 
 
-def _find_row(table: SideFile, path: str) -> dict[str, msgspec.Raw]:
+def refuse_strange_tables(files: Iterable[SourceFile]) -> None:
+    """Raise `UsageError` if tables describe no file at all: their captions would be lost without a word."""
+    table = None
+    for file in files:
+        for side in file.side_files:
+            if side.extension == TABLE:
+                if _find_line(side, file.path) is not None:
+                    return
+                table = table or side
+    rows = {} if table is None else _load_table(table.path, table.num_bytes, table.version)
+    if table is not None and rows:
+        raise UsageError(
+            f"{table.path}: no row describes one of the files; the first is for {next(iter(rows))!r}",
+            help=f"{_FILE_NAME} is the path of a file, from the folder of the table",
+        )
+
+
+def _find_line(table: SideFile, path: str) -> bytes | None:
     rows = _load_table(table.path, table.num_bytes, table.version)
     folder = posixpath.dirname(table.path)
-    line = rows.get(path[len(folder) + 1 :] if folder else path)
+    return rows.get(path[len(folder) + 1 :] if folder else path)
+
+
+def _find_row(table: SideFile, path: str) -> dict[str, msgspec.Raw]:
+    line = _find_line(table, path)
     if line is None:
         return {}
     row = _decode_row(line)
@@ -89,7 +112,7 @@ def _load_table(path: str, num_bytes: int, version: str) -> dict[str, bytes]:
         if not line.strip():
             continue
         try:
-            name = msgspec.json.decode(_decode_row(line)[_FILE_NAME], type=str)
+            name = posixpath.normpath(msgspec.json.decode(_decode_row(line)[_FILE_NAME], type=str))
         except (msgspec.DecodeError, LookupError, RecursionError) as error:
             raise UsageError(
                 f"{path}: row {number} cannot be used: {error!s:.200}",

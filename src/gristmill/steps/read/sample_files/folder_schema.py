@@ -33,7 +33,7 @@ from gristmill.core.records import (
     TEXT_TYPE,
     QuarantinedRecord,
 )
-from gristmill.steps.read.sample_files.descriptions import describe_file
+from gristmill.steps.read.sample_files.descriptions import describe_file, refuse_strange_tables
 from gristmill.steps.read.sample_files.folder import SIDE_EXTENSIONS, TABLE, find_class
 from gristmill.steps.unite.field_types import REST, infer_field_types, without_nulls
 
@@ -63,6 +63,7 @@ def plan_folder_schema(read: Read, files: Sequence[SourceFile]) -> pa.Schema:
         for extension in extensions
     }
     has_label = _have_classes(files)
+    refuse_strange_tables(files)
     records = [_decode(describe_file(file, has_label=has_label)) for file in _choose_spread(files)]
     types = infer_field_types([{key: value for key, value in record.items() if key != read.text} for record in records])
     has_text = any(isinstance(record.get(read.text), str) for record in records)
