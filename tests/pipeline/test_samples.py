@@ -8,6 +8,7 @@ from pathlib import Path
 
 import datasets
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from gristmill_testing.pictures import broken_exif, make_photo, photo
@@ -22,6 +23,7 @@ from gristmill.core.recipe import Source
 from gristmill.pipeline import execution
 from gristmill.pipeline.inspecting.trace import trace
 from gristmill.steps.read.sample_files import descriptions
+from gristmill.stream import Stream
 
 
 @pytest.fixture(scope="module")
@@ -281,7 +283,7 @@ def test_tables_and_splits_of_an_image_folder(tmp_path):
     root = tmp_path / "in"
     for split, numbers in (("train", range(6)), ("test", range(6, 9))):
         (root / split).mkdir(parents=True)
-        rows = [{"file_name": f"{number}.jpg", "text": f"a cat {number}", "size": number} for number in numbers]
+        rows = [{"file_name": f"./{number}.jpg", "text": f"a cat {number}", "size": number} for number in numbers]
         (root / split / "metadata.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         for number in numbers:
             (root / split / f"{number}.jpg").write_bytes(photo(number))
@@ -296,7 +298,13 @@ def test_tables_and_splits_of_an_image_folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("table", "words"), [("{no json", "row 1"), ('{"text": "x"}', "row 1"), ('{"file_name": "a.jpg"}\n' * 2, "row 2")]
+    ("table", "words"),
+    [
+        ("{no json", "row 1"),
+        ('{"text": "x"}', "row 1"),
+        ('{"file_name": "a.jpg"}\n' * 2, "row 2"),
+        ('{"file_name": "in/a.jpg", "text": "x"}', "no row describes one of the files"),
+    ],
 )
 def test_a_bad_table_is_named(tmp_path, table, words):
     (tmp_path / "in").mkdir()
@@ -411,3 +419,25 @@ def test_a_run_prints_what_it_skipped(tmp_path, capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["inspect", str(tmp_path / "out")])
     assert f"{len(broken_exif()):,} bytes" in capsys.readouterr().out
+
+
+def test_plain_bytes_of_tables_are_samples_like_all_others(tmp_path):
+    """Sorted members, an index and random access do not depend on where the bytes were read."""
+    contents = [photo(number) for number in range(6)]
+    table = pa.table({"image": contents, "wav": [b"\xff"] * 6, "odd/name": [b"\xfe"] * 6, "n": range(6)})
+    pq.write_table(table, tmp_path / "a.parquet")
+    dataset = run(tmp_path / "out", steps.Read(read=str(tmp_path / "a.parquet")))
+    [shard] = (tmp_path / "out").rglob("*.tar")
+    with tarfile.open(shard) as tar:
+        assert [name.partition(".")[2] for name in tar.getnames()] == ["jpg", "json", "wav"] * 6
+    assert [record["image"] for record in dataset] == contents
+    batch = next(iter(Stream(tmp_path / "out", shuffle=False, decode="bytes").batches(6)))
+    assert list(batch["image"]) == contents
+    assert list(batch["n"]) == [*range(6)]
+
+
+def test_a_report_of_members_named_like_texts_that_are_bytes(tmp_path, caplog):
+    write_tar(tmp_path / "a.tar", [("a", {"txt": b"\xff\xfe", "jpg": photo(1)})])
+    run(tmp_path / "out", steps.Read(read=str(tmp_path / "a.tar")))
+    assert (tmp_path / "out" / "report.json").exists()
+    assert not caplog.records

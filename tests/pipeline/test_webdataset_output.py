@@ -54,7 +54,7 @@ def test_our_own_reader_gives_back_the_same(mill, pictures):
     dataset = open_dataset(mill.output)
     for row in (249, 3, 10, 0):
         expected = {"text": f"picture {row}", "n": row, "Odd/Name": "/w==", "__key__": f"dir.x/{row:04d}"}
-        assert dataset[row] == expected | ({} if IMAGES[row] is None else {"jpg": IMAGES[row]})
+        assert dataset[row] == expected | {"jpg": IMAGES[row]}
 
 
 @pytest.mark.parametrize("steps", [[], [Shuffle()]], ids=["", "shuffle"])

@@ -6,6 +6,8 @@ are of several formats in one column; its extension is `ANY_IMAGE`, and the cont
 
 from __future__ import annotations
 
+import re
+
 import pyarrow as pa
 
 from gristmill.core.records import RECORD
@@ -30,6 +32,8 @@ FILE_EXTENSIONS = (
 """Extensions of files that are samples without being asked for: images, sounds, films, arrays."""
 BINARY_EXTENSIONS = (*FILE_EXTENSIONS, "pt", "pth", "safetensors", "pdf", "ply", "glb")
 """Extensions of members that are bytes, whatever a few of them look like."""
+EXTENSION_NAME = re.compile(r"(?!txt$|json$|__)[a-z0-9_][a-z0-9_.-]{0,30}")
+"""Names of columns of bytes that can be the extension of a member."""
 _MAGIC = (
     (0, b"\xff\xd8\xff", "jpg"),
     (0, b"\x89PNG\r\n\x1a\n", "png"),

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
+from gristmill.core.media import EXTENSION_NAME
 from gristmill.core.records import KEY, ORIGIN, RECORD, TEXT
 from gristmill.shards.formats.jsonl import decode_record, to_json_rows
 from gristmill.storage.tar_index import PlainTar, index_tar
@@ -36,7 +37,6 @@ BLOCK = 512
 _NAME_BYTES = 100
 _PREFIX_BYTES = 155
 # Names that webdataset reads back unchanged: it lowercases extensions.
-_EXTENSION = re.compile(r"(?!txt$|json$|__)[a-z0-9_][a-z0-9_.-]{0,30}")
 _META = re.compile(r"__[^/]*__($|/)")
 _MAX_MEMBER_BYTES = 8**11 - 1
 # The fields that are the same in all headers. The checksum is computed as if its own field were spaces.
@@ -96,7 +96,7 @@ class TarEncoder:
     @property
     def binary_columns(self) -> list[str]:
         """The columns whose values are members of their own."""
-        return [field.name for field in self.schema if _is_binary(field.type) and _EXTENSION.fullmatch(field.name)]
+        return [field.name for field in self.schema if _is_binary(field.type) and EXTENSION_NAME.fullmatch(field.name)]
 
     def _encode_members(self, batch: pa.RecordBatch, keys: list[str]) -> Iterator[bytes]:
         texts = batch.column(TEXT).to_pylist() if TEXT in self.schema.names else None

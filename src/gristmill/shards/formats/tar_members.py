@@ -15,7 +15,15 @@ import pyarrow as pa
 
 from gristmill.core.errors import UsageError
 from gristmill.core.json_text import is_json, to_json_text, to_json_values
-from gristmill.core.media import ANY_IMAGE, IMAGE, IMAGE_EXTENSIONS, find_image_extension, find_member, is_bytes
+from gristmill.core.media import (
+    ANY_IMAGE,
+    EXTENSION_NAME,
+    IMAGE,
+    IMAGE_EXTENSIONS,
+    find_image_extension,
+    find_member,
+    is_bytes,
+)
 from gristmill.core.records import KEY, ORIGIN, TEXT
 from gristmill.shards.formats.jsonl import decode_record
 
@@ -61,7 +69,7 @@ class MemberLayout:
                 own if "." not in own and own not in other_members else "txt" if "txt" not in other_members else TEXT
             )
         for column in schema:
-            if is_bytes(column.type) and column.name not in members:
+            if column.name not in members and is_bytes(column.type) and EXTENSION_NAME.fullmatch(column.name.lower()):
                 members[column.name] = ANY_IMAGE if column.name == IMAGE else column.name.lower()
         images = [name for name, member in members.items() if member == ANY_IMAGE]
         has_others = any(member in _IMAGES for member in members.values())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from gristmill.core.media import ANY_IMAGE, find_member, is_bytes
+from gristmill.core.media import ANY_IMAGE, EXTENSION_NAME, IMAGE, find_member, is_bytes
 from gristmill.core.records import KEY
 from gristmill.steps.unite.field_types import plain_type
 
@@ -41,7 +41,7 @@ def find_media_members(schema: pa.Schema) -> dict[str, str]:
     features = _read_features(schema)
     members = {}
     for field in schema:
-        member = find_member(field) if is_bytes(plain_type(field.type)) else None
+        member = (find_member(field) or _name_member(field.name)) if is_bytes(plain_type(field.type)) else None
         if is_media(field.type):
             word = features.get(field.name)
             is_image = word == "Image" or (word is None and any(word in field.name.lower() for word in _IMAGE_WORDS))
@@ -49,6 +49,13 @@ def find_media_members(schema: pa.Schema) -> dict[str, str]:
         if member is not None:
             members[field.name] = member
     return members
+
+
+def _name_member(name: str) -> str | None:
+    """Name the member of a column of plain bytes by the column; None if it cannot be an extension."""
+    if name == IMAGE:
+        return ANY_IMAGE
+    return name if EXTENSION_NAME.fullmatch(name) else None
 
 
 def list_path_columns(schema: pa.Schema) -> Iterator[tuple[str, str]]:
