@@ -229,3 +229,35 @@ def test_a_slow_start_is_named_on_a_terminal_and_erased(monkeypatch, shows):
             wait_until(lambda: "starting" in terminal.getvalue())
     assert terminal.getvalue().endswith("\r\x1b[K") == shows
     assert bool(terminal.getvalue()) == shows
+
+
+LOSES_SIGNAL = """
+import os, signal, sys, time, weakref
+import click
+from gristmill.cli import main as main_module
+
+class Watched: pass
+
+def send_signal(_):
+    os.kill(os.getpid(), int(sys.argv[1]))
+    for _ in range(1000): pass  # the handler runs here, where Python drops what it raises
+
+def lose_signal(*_, **__):
+    watched = Watched()
+    reference = weakref.ref(watched, send_signal)
+    del watched
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        raise click.Abort
+
+main_module.command_line.main = lose_signal
+main_module.main([])
+"""
+
+
+@pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
+def test_a_signal_that_python_drops_arrives_all_the_same(number, word):
+    command = [sys.executable, "-c", LOSES_SIGNAL, str(int(number))]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert (ended.returncode, ended.stderr.strip()) == (128 + number, word)

@@ -46,6 +46,7 @@ COMMANDS = {
 }
 
 _QUIET_SECONDS = 0.3
+_SEND_AGAIN_SECONDS = 0.01
 _PLAN_CACHE = "GRISTMILL_PLAN_CACHE"
 """An environment variable: another folder for what plans remember, or `off`."""
 
@@ -117,7 +118,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit with its code."""
     # The default action would end this process immediately: no `finally` would run, and workers would be left behind.
     signal.signal(signal.SIGTERM, _terminate)
-    sys.exit(_exit_code(arguments))
+    usual_hook, sys.unraisablehook = sys.unraisablehook, _send_again
+    try:
+        sys.exit(_exit_code(arguments))
+    finally:
+        sys.unraisablehook = usual_hook
 
 
 def _exit_code(arguments: Sequence[str] | None) -> int:
@@ -167,6 +172,16 @@ class _Terminated(SystemExit):
 
 def _terminate(*_: object) -> NoReturn:
     raise _Terminated(128 + signal.SIGTERM)
+
+
+def _send_again(lost: "sys.UnraisableHookArgs") -> None:
+    """Send a signal again whose exception Python has dropped, as it does in callbacks of an import."""
+    for error, number in ((KeyboardInterrupt, signal.SIGINT), (_Terminated, signal.SIGTERM)):
+        if issubclass(lost.exc_type, error):
+            # Not from here: the handler would run in this function, and Python would drop its exception, too.
+            Timer(_SEND_AGAIN_SECONDS, os.kill, (os.getpid(), number)).start()
+            return
+    sys.__unraisablehook__(lost)
 
 
 def _make_suggestion(name: str) -> str:
