@@ -83,8 +83,8 @@ def make_footer(report: Report) -> Markup:
 
 
 def make_document(title: str, body: Markup, script: str, *, connects: str = "'none'", images: str = "data:") -> str:
-    """Make a whole document with our style and one script, whose hash the policy names."""
-    code = read_asset(script)
+    """Make a whole document with our style and our scripts, whose hash the policy names."""
+    code = read_asset("theme.js") + read_asset(script)
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
     policy = (
         f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src {images}; "

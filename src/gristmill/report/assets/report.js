@@ -1,14 +1,3 @@
-"use strict";
-const root = document.documentElement;
-const prefersDark = matchMedia("(prefers-color-scheme: dark)");
-const themeButton = document.getElementById("theme");
-const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : prefersDark.matches);
-const nameTheme = () => { themeButton.textContent = isDark() ? "Light" : "Dark"; };
-themeButton.hidden = false;
-themeButton.addEventListener("click", () => { root.dataset.theme = isDark() ? "light" : "dark"; nameTheme(); });
-prefersDark.addEventListener("change", nameTheme);
-nameTheme();
-
 // Tabs: one panel at a time, arrow keys move. Without this script all panels are shown.
 for (const list of document.querySelectorAll("[role=tablist]")) {
   const tabs = [...list.querySelectorAll("[role=tab]")];

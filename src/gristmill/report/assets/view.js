@@ -1,14 +1,4 @@
-"use strict";
 // Everything from the server becomes text nodes, never markup. The address says what is shown: #name/lane/row.
-const root = document.documentElement;
-const prefersDark = matchMedia("(prefers-color-scheme: dark)");
-const themeButton = document.getElementById("theme");
-const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : prefersDark.matches);
-const nameTheme = () => { themeButton.textContent = isDark() ? "Light" : "Dark"; };
-themeButton.hidden = false;
-themeButton.addEventListener("click", () => { root.dataset.theme = isDark() ? "light" : "dark"; nameTheme(); });
-nameTheme();
-
 const make = (tag, attributes, ...children) => {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes || {})) {
