@@ -165,6 +165,17 @@ def test_every_kind_of_step_on_a_disk(ray, corpus, expected, tmp_path):
     assert describe_shards(tmp_path / "out") == describe_shards(expected)
 
 
+def test_an_export(ray, expected, tmp_path, monkeypatch):
+    """The same files from a relative path. The layout goes to the nodes as a file, of which nothing stays."""
+    gm.export(expected, to="numpy", path=tmp_path / "serial" / "rows", backend="serial", progress=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ray_backend, "_MAX_MESSAGE_BYTES", 0)
+    exported = gm.export(expected, to="numpy", path="ray/rows", backend="ray", workers=2, progress=False)
+    assert sorted(exported.files) == sorted((tmp_path / "ray").iterdir())
+    written = {path.name: path.read_bytes() for path in (tmp_path / "ray").iterdir()}
+    assert written == {path.name: path.read_bytes() for path in (tmp_path / "serial").iterdir()}
+
+
 def test_every_kind_of_step_on_a_store(ray, s3, corpus, expected, tmp_path):
     options = f"storage_options: {{endpoint: {os.environ['AWS_ENDPOINT_URL']}}}"
     recipe = make_recipe(corpus, f"{s3.url}/out", tmp_path, options)

@@ -143,6 +143,7 @@ SIGNATURES = {
         "overwrite": False,
         "workers": "auto",
         "backend": "processes",
+        "ray_address": None,
         "progress": None,
     },
     "dump_recipe": {"recipe": EMPTY},

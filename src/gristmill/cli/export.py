@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from gristmill.cli.options import Choice, backend_option, dataset_argument, json_option
+from gristmill.cli.options import Choice, backend_option, dataset_argument, json_option, ray_option
 from gristmill.cli.tables import print_lines
 from gristmill.core.quantities import format_bytes, format_count
 from gristmill.exports.formats import find_export_format, list_format_names
@@ -52,6 +52,7 @@ from gristmill.pipeline.jobs.export import export
     "--workers", type=click.IntRange(min=1), help="Number of workers. Default: as many as this machine allows."
 )
 @backend_option("processes", "Where tasks run.")
+@ray_option
 @json_option
 def command(
     out: str,
@@ -65,6 +66,7 @@ def command(
     row_group_rows: int | None,
     workers: int | None,
     backend: str,
+    ray_address: str | None,
     *,
     overwrite: bool,
     as_json: bool,
@@ -88,6 +90,7 @@ def command(
         overwrite=overwrite,
         workers=workers or "auto",
         backend=backend,
+        ray_address=ray_address,
     )
     sizes = exported.uploaded or {str(file): file.stat().st_size for file in exported.files}
     if as_json:

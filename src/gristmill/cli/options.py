@@ -46,6 +46,13 @@ def backend_option(default: str, help: str) -> Callable[[F], F]:
     return click.option("--backend", type=Choice(BACKENDS), default=default, show_default=True, help=help)
 
 
+def ray_option(function: F) -> F:
+    """Add the option `--ray-address`."""
+    return click.option(
+        "--ray-address", metavar="ADDRESS", help="With --backend ray: the cluster, such as auto or HOST:6379."
+    )(function)
+
+
 def recipe_argument(function: F) -> F:
     """Add the argument RECIPE, and `--set` to change it for one run."""
     function = click.option(

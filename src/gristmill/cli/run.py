@@ -15,6 +15,7 @@ from gristmill.cli.options import (
     endpoint_option,
     json_option,
     limit_option,
+    ray_option,
     recipe_argument,
     take_over_option,
 )
@@ -47,7 +48,7 @@ from gristmill.engine.pinning import PINS, Pin
 @click.option("--debug", is_flag=True, help="Run in this process on a few records, and show them after each step.")
 @click.option("--pdb", "use_pdb", is_flag=True, help="With --debug: open a debugger where a function raises.")
 @click.option("--events", type=click.Path(dir_okay=False), help="Write a log of events to this file, as JSON lines.")
-@click.option("--ray-address", metavar="ADDRESS", help="With --backend ray: the cluster, such as auto or HOST:6379.")
+@ray_option
 @click.option(
     "--stall-timeout",
     type=click.FloatRange(min=0, min_open=True),

@@ -113,8 +113,11 @@ def run_recipe(
         debug=options.watch is not None,
         allowed_endpoints=options.allow_endpoints,
     )
-    settings = _connect_to_cluster(options) if options.backend == "ray" else None
-    if settings is not None:
+    settings: RaySettings | None = None
+    if options.backend == "ray":
+        from gristmill.engine.backends.ray import connect_to_cluster  # noqa: PLC0415  (the door to Ray)
+
+        settings = connect_to_cluster(options.ray_address)
         started_pool = make_pool("ray", keeps_workers=True, settings=settings)
     with started_pool or make_pool("processes", pin=options.pin, keeps_workers=True) as pool:
         # The workers start in the environment of this moment. A generator of records may change it.
@@ -133,7 +136,7 @@ def run_recipe(
             with lock_output(plan.output, take_over=options.take_over) as held:
                 if settings is not None:
                     settings.worker_bytes = plan.outline().memory.worker_bytes
-                    settings.job_folder = plan.output / work_folder.work_path("")
+                    settings.job_stem = plan.output / work_folder.work_path("job-")
                 if not reads_python:
                     return _run_locked(plan, options, held, pool)
                 # The first plan sees only a sample of the records, so that mistakes show before a generator is used up.
@@ -142,15 +145,6 @@ def run_recipe(
                     return _run_locked(plan, options, held, pool)
         finally:
             clear_engine_cache()  # a tokenizer that this process has used takes up to 200 MiB
-
-
-def _connect_to_cluster(options: RunOptions) -> RaySettings:
-    """Connect to the cluster before anything is planned: what is wrong with it should be known at once."""
-    from gristmill.engine.backends.ray import RaySettings  # noqa: PLC0415
-    from gristmill.engine.ray_workers.cluster import connect  # noqa: PLC0415
-
-    connect(options.ray_address)
-    return RaySettings(address=options.ray_address)
 
 
 def _start_workers(

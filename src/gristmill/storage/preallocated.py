@@ -76,7 +76,7 @@ class PreallocatedFiles:
     def add(self, name: str, num_bytes: int | None = None, head: Buffer = b"") -> str:
         """Create a file that begins with `head`, of this size if it is known; return the temporary path to fill."""
         path = self.path(name)
-        temporary = self._folder / f".gristmill-{self._run_id}-{secrets.token_hex(8)}.tmp"
+        temporary = Path(f"{self.temporary_stem}{secrets.token_hex(8)}.tmp")
         self._temporaries[path] = temporary  # before the file exists: an interrupt may come at any moment
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
@@ -89,6 +89,11 @@ class PreallocatedFiles:
         finally:
             os.close(fd)
         return str(temporary)
+
+    @property
+    def temporary_stem(self) -> Path:
+        """The beginning of paths in the same folder for files that are removed at the end."""
+        return self._folder / f".gristmill-{self._run_id}-"
 
     def commit(self, replaced: Sequence[Path] = ()) -> list[Path]:
         """Give all files their names, in the order of `add`. The older files in `replaced` are removed first."""
@@ -116,7 +121,7 @@ class PreallocatedFiles:
 
     def _remove_leftovers(self) -> None:
         """Remove what this or a killed process did not commit: temporary files, and files that were being renamed."""
-        for temporary in self._folder.glob(f".gristmill-{self._run_id}-*.tmp"):
+        for temporary in self._folder.glob(f"{self.temporary_stem.name}*"):
             temporary.unlink(missing_ok=True)
         if self._journal.exists():
             kind = list[StoredPath] if self._suffixes else list[StoredName]

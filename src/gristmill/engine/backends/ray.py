@@ -47,8 +47,14 @@ class RaySettings:
     address: str | None = None
     worker_bytes: int = 0
     """The memory that Ray reserves for each worker; 0: none."""
-    job_folder: Location | None = None
-    """A folder that all nodes reach, for jobs that are too large for messages."""
+    job_stem: Location | None = None
+    """The beginning of paths that all nodes reach, for jobs that are too large for messages."""
+
+
+def connect_to_cluster(address: str | None) -> RaySettings:
+    """Connect before any work: what is wrong with the cluster should be known at once."""
+    cluster.connect(address)
+    return RaySettings(address=address)
 
 
 class RayBackend:
@@ -136,15 +142,16 @@ class RayBackend:
     def find_job(self, spec: WorkerSpec) -> bytes | JobFile:
         """Return a job as workers get it: itself, or the name of a file that holds it."""
         pickled = spec.pickled_job_with_modules
-        folder = self._settings.job_folder
-        if len(pickled) <= _MAX_MESSAGE_BYTES or folder is None:
+        stem = self._settings.job_stem
+        if len(pickled) <= _MAX_MESSAGE_BYTES or stem is None:
             return pickled
         if self._job is None or self._job[0] is not spec:
             sha256 = hashlib.sha256(pickled).hexdigest()
-            with PendingFile(folder / f"job-{sha256[:16]}", "jobs") as file:
+            location = stem.parent / f"{stem.name}{sha256[:16]}"
+            with PendingFile(location, "jobs") as file:
                 file.write(pickled)
                 file.commit(sync=False)
-            self._job = (spec, JobFile(folder / f"job-{sha256[:16]}", sha256))
+            self._job = (spec, JobFile(location, sha256))
         return self._job[1]
 
     def _find_agent(self, worker: RayWorker) -> Actor:

@@ -8,12 +8,13 @@ passes through it.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field, replace
+import socket
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from gristmill.core.errors import UsageError
+from gristmill.core.errors import ClusterError, UsageError
 from gristmill.core.names import check_choice
 from gristmill.core.numbers import check_whole_number
 from gristmill.engine.parallel_run import make_pool
@@ -23,17 +24,19 @@ from gristmill.exports.layout import ExportSplit, ShardSlot, Targets
 from gristmill.exports.tables import find_members
 from gristmill.exports.tokens import measure_shard
 from gristmill.exports.training import AXOLOTL, COLUMNS, STORED
+from gristmill.pipeline.jobs.export_result import ExportResult
 from gristmill.pipeline.jobs.export_schema import JSON_SHARD_FORMATS, sample_schema
 from gristmill.shards.manifest import load_manifest
 from gristmill.shards.token_rows import has_image_references
-from gristmill.storage.locations import parse_location
+from gristmill.storage.locations import measure_file, parse_location
 from gristmill.storage.preallocated import PreallocatedFiles
 from gristmill.storage.urls import HUB
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    from gristmill.engine.backends.ray import RaySettings
     from gristmill.engine.tasks import Context
     from gristmill.exports.layout import ExportFormat, Layout, PlannedFile
     from gristmill.exports.tokens import ShardSize
@@ -41,25 +44,8 @@ if TYPE_CHECKING:
     from gristmill.storage.locations import Location
 
 RunTasks = partial[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class ExportResult:
-    """The files that an export has written, and how to use them."""
-
-    files: list[Path]
-    rows: dict[str, int]
-    """The number of rows in each split."""
-    usage: list[str]
-    """How to use the files, in one line for each split."""
-    notes: list[str]
-    """Warnings about the order of rows, where sources follow one another."""
-    nan_as_null: int = 0
-    """How many numbers that JSON cannot hold (NaN, infinity) were written as null."""
-    uploaded: dict[str, int] = field(default_factory=dict)
-    """In place of `files`, where they went to the Hub: the path of each in the repository, and its bytes."""
-    commit: str | None = None
-    """The address of the commit there."""
+WorkerState = dict[str, tuple["Layout", list[str]]]
+"""By split: the layout, and the paths of the files to fill."""
 
 
 def export(
@@ -76,6 +62,7 @@ def export(
     overwrite: bool = False,
     workers: int | Literal["auto"] = "auto",
     backend: str = "processes",
+    ray_address: str | None = None,
     progress: bool | None = None,
 ) -> ExportResult:
     """Write a finished dataset in another format.
@@ -105,7 +92,9 @@ def export(
             that give each rank row groups of its own need several of them.
         overwrite: Replace existing files.
         workers: The number of workers; "auto": as many as this machine allows.
-        backend: "processes", "threads" or "serial".
+        backend: "processes", "threads", "serial", or "ray": the nodes of a Ray cluster, which all mount the folder of
+            the files and see the dataset under the same names.
+        ray_address: The cluster, for `backend="ray"`. Default: `RAY_ADDRESS`, a running cluster, or a new one here.
         progress: None: bars on a terminal, lines elsewhere; True: always bars; False: nothing.
 
     Returns:
@@ -124,11 +113,16 @@ def export(
             row_group_rows=row_group_rows,
             workers=workers,
             backend=backend,
+            ray_address=ray_address,
             progress=progress,
         )
-        return _export_to_hub(dataset, str(path), export_locally, dict(licences or {}), overwrite=overwrite)
+        from gristmill.pipeline.jobs.hub_export import export_to_hub  # noqa: PLC0415  (few exports go to the Hub)
+
+        return export_to_hub(dataset, str(path), export_locally, dict(licences or {}), overwrite=overwrite)
     if licences:
         raise UsageError("licences are for the card of a repository on the Hub", help="leave them out")
+    if backend == "ray":  # workers there have another working folder
+        dataset, path = (value if "://" in str(value) else Path(value).absolute() for value in (dataset, path))
     prefix = _check_prefix(path, export_format)
     folder = parse_location(dataset)
     manifest = load_manifest(folder)
@@ -142,7 +136,12 @@ def export(
     _check_row_groups(export_format, row_group_rows)
     slots = _select_shards(manifest, folder, split, source)
     is_built_in = type(export_format).__module__.startswith("gristmill.")
-    with make_pool("processes", keeps_workers=True) as pool:
+    settings: RaySettings | None = None
+    if backend == "ray":
+        from gristmill.engine.backends.ray import connect_to_cluster  # noqa: PLC0415  (the door to Ray)
+
+        settings = connect_to_cluster(ray_address)
+    with make_pool("ray" if settings else "processes", keeps_workers=True, settings=settings) as pool:
         run = partial(
             run_tasks,
             workers=workers,
@@ -183,55 +182,11 @@ def export(
             run,
             suffixes=export_format.folder_suffixes,
             overwrite=overwrite,
+            settings=settings,
         )
     usage = [layout.usage(prefix) for layout in layouts.values()]
     notes = [] if export_format.shuffles_documents or source is not None else _describe_order(manifest, list(layouts))
     return ExportResult(files, {split.name: split.num_rows for split in splits}, usage, notes, num_nan)
-
-
-def _export_to_hub(
-    dataset: str | os.PathLike[str],
-    url: str,
-    export_locally: Callable[..., ExportResult],
-    licences: dict[str, str],
-    *,
-    overwrite: bool,
-) -> ExportResult:
-    """Export to a folder of the user's cache, and add all files and a card to a repository in one commit."""
-    from gristmill.exports.dataset_card import CARD, make_card  # noqa: PLC0415  (few exports go to the Hub)
-    from gristmill.storage.hub import parse_hub_target  # noqa: PLC0415
-    from gristmill.storage.staging import open_staging_folder  # noqa: PLC0415
-
-    repository = parse_hub_target(url)
-    manifest = load_manifest(parse_location(dataset))
-    for name in licences:
-        check_choice("a source in licences", name, sorted(manifest.books))
-    name = repository.id.rpartition("/")[2]
-    in_repository, last_commit = repository.list_files()
-    existing = sorted(path for path in in_repository if path == CARD or path.startswith(f"data/{name}_"))
-    if existing and not overwrite:
-        more = f" and {len(existing) - 1} more" if len(existing) > 1 else ""
-        raise UsageError(
-            f"{existing[0]}{more} of {repository.url} would be overwritten",
-            help="choose another repository, or allow it (--overwrite)",
-        )
-    with open_staging_folder("exports") as folder:
-        exported = export_locally(path=folder / "data" / name)
-        files = {file.relative_to(folder).as_posix(): file for file in exported.files}
-        sizes = {path: file.stat().st_size for path, file in files.items()}
-        patterns = {split: _find_split_pattern(split, name, files) for split in exported.rows}
-        card = make_card(name, manifest, exported.rows, patterns, licences)
-        message = f"Add {sum(exported.rows.values()):,} rows, dataset hash {manifest.dataset_hash}"
-        additions: dict[str, Path | bytes] = {**files, CARD: card.encode()}
-        commit = repository.commit(additions, {*existing} - {*additions}, last_commit, message)
-    return replace(exported, files=[], usage=[f'load_dataset("{repository.id}")'], uploaded=sizes, commit=commit)
-
-
-def _find_split_pattern(split: str, name: str, files: Iterable[str]) -> str:
-    """Find a pattern for the files of a split in the repository."""
-    stem = f"data/{name}_{split}"
-    own = [path for path in files if path.startswith(stem)]
-    return own[0] if len(own) == 1 else f"{stem}*"
 
 
 def _describe_order(manifest: Manifest, splits: list[str]) -> list[str]:
@@ -362,6 +317,7 @@ def _write_files(
     *,
     suffixes: tuple[str, ...],
     overwrite: bool,
+    settings: RaySettings | None,
 ) -> tuple[list[Path], int]:
     """Write the files; return them, and how many numbers became null."""
     planned = [*(file for layout in layouts.values() for file in layout.files), *common]
@@ -384,15 +340,26 @@ def _write_files(
         for file in common:
             files.add(file.name, file.num_bytes, file.head)
         tasks = [Task(slot.path, (split, slot)) for split in layouts for slot in slots[split]]
-        num_nan = sum(
-            count for _, count in run(_fill_shard, tasks, setup=_make_worker_setup(layouts, paths), desc="exporting")
-        )
+        if settings is not None:
+            settings.job_stem = files.temporary_stem
+        worker_state = {split: (layout, paths[split]) for split, layout in layouts.items()}
+        setup = partial(_set_up_worker, worker_state, tasks[0].id if settings is not None else None)
+        num_nan = sum(count for _, count in run(_fill_shard, tasks, setup=setup, desc="exporting"))
         return files.commit(replaced=existing), num_nan
 
 
-def _make_worker_setup(layouts: dict[str, Layout], paths: dict[str, list[str]]) -> Callable[[], Any]:
-    """Make what each worker gets once: the layout and the paths of each split."""
-    return partial(dict, {split: (layout, paths[split]) for split, layout in layouts.items()})
+def _set_up_worker(state: WorkerState, shard: str | None) -> WorkerState:
+    """Return what each worker keeps: the layout and the paths of each split. On a cluster, see if the files are there.
+
+    The names of temporary files are random, so a node that has one sees the driver's own folder.
+    """
+    for path in [] if shard is None else [shard, *(path for _, paths in state.values() for path in paths[:1])]:
+        if measure_file(parse_location(path)) is None:
+            raise ClusterError(
+                f"node {socket.gethostname()} does not see {path}",
+                help="mount the folders of the dataset and of the export on every node, under the same names",
+            )
+    return state
 
 
 def _fill_shard(task: Task, context: Context) -> int:
