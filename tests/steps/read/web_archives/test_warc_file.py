@@ -122,7 +122,9 @@ def test_records_that_are_too_large_are_quarantined(tmp_path):
     assert ([row["text"] for row in rows], [reason for _, reason in bad]) == (["<p>small"], ["too_large"])
 
 
-@pytest.mark.parametrize("content", [b"", b"not a web archive", gzip.compress(b"nor this", mtime=0), b"\x1f\x8b\x08 broken"])
+@pytest.mark.parametrize(
+    "content", [b"", b"not a web archive", gzip.compress(b"nor this", mtime=0), b"\x1f\x8b\x08 broken"]
+)
 def test_other_files_give_no_page_and_no_traceback(tmp_path, content):
     path = tmp_path / "a.warc.gz"
     path.write_bytes(content)
