@@ -1,0 +1,132 @@
+"""A web server for one person: on the loopback interface only, behind a random token in the address, and read-only.
+
+The token is compared in constant time. A request that names another host is refused, so that no page of the web can
+reach the server through a name of its own (DNS rebinding). No path of a request is ever a path of the disk: a subclass
+answers the names that it knows.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+
+from gristmill.core.errors import GristmillError, UsageError
+
+_HOST = "127.0.0.1"
+
+
+class LocalServer:
+    """A server below a random token. `start` serves in a thread, `serve` in this one."""
+
+    def __init__(self, port: int = 0) -> None:
+        self.token = secrets.token_urlsafe(24)
+        try:
+            self._server = ThreadingHTTPServer((_HOST, port), _make_handler(self))
+        except OSError as error:
+            raise UsageError(
+                f"port {port} cannot be used: {error.strerror or error}",
+                help="choose another port, or 0 for any free one",
+            ) from error
+        self._server.daemon_threads = True
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    @property
+    def url(self) -> str:
+        return f"http://{_HOST}:{self.port}/{self.token}/"
+
+    def start(self) -> None:
+        """Serve in a thread that ends with this process."""
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self) -> None:
+        """Serve until `close` is called."""
+        self._server.serve_forever(poll_interval=0.1)
+
+    def close(self) -> None:
+        """Stop serving, and free the port."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def answer(self, name: str, words: dict[str, str], reply: Reply) -> None:
+        """Answer a request for `name` below the token. A `GristmillError`, `KeyError` or `ValueError` is told."""
+        raise NotImplementedError
+
+
+class Reply(BaseHTTPRequestHandler):
+    """One request, and the ways to answer it. Refuses all methods but GET."""
+
+    server_version = "gristmill"
+    sys_version = ""
+    local_server: LocalServer
+
+    def do_GET(self) -> None:
+        parts = urlsplit(self.path)
+        _, token, *rest = [*parts.path.split("/"), ""]
+        host = self.headers.get("Host", "").rsplit(":", 1)[0]
+        expected = self.local_server.token
+        if host not in (_HOST, "localhost") or not hmac.compare_digest(token.encode(), expected.encode()):
+            self.send_body(b"wrong address: use the one that gristmill printed\n", "text/plain", HTTPStatus.FORBIDDEN)
+            return
+        words = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+        try:
+            self.local_server.answer("/".join(rest).strip("/"), words, self)
+        except GristmillError as error:
+            self.send_json({"error": error.message}, HTTPStatus.BAD_REQUEST)
+        except (KeyError, ValueError, IndexError) as error:
+            self.send_json({"error": f"bad request: {error}"}, HTTPStatus.BAD_REQUEST)
+        except (BrokenPipeError, ConnectionResetError):  # the browser has gone elsewhere
+            self.close_connection = True
+
+    def send_page(self, page: str) -> None:
+        """Send a page of HTML."""
+        self.send_body(page.encode(errors="backslashreplace"), "text/html")
+
+    def send_json(self, data: object, status: HTTPStatus = HTTPStatus.OK) -> None:
+        """Send a value as JSON."""
+        self.send_body(msgspec.json.encode(data, enc_hook=str), "application/json", status)
+
+    def send_not_found(self) -> None:
+        """Tell that there is nothing with this name."""
+        self.send_body(b"not found\n", "text/plain", HTTPStatus.NOT_FOUND)
+
+    def send_body(self, body: bytes, kind: str, status: HTTPStatus = HTTPStatus.OK) -> None:
+        """Send an answer of a known size."""
+        self.send_head(kind, len(body), status)
+        self.wfile.write(body)
+
+    def send_head(self, kind: str, size: int | None, status: HTTPStatus = HTTPStatus.OK) -> None:
+        """Send the headers; without a size the answer ends with the connection."""
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        if size is not None:
+            self.send_header("Content-Length", str(size))
+        for name, value in (
+            ("Cache-Control", "no-store"),
+            ("X-Content-Type-Options", "nosniff"),
+            ("Referrer-Policy", "no-referrer"),
+            ("X-Frame-Options", "DENY"),
+            ("Connection", "close"),
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing: addresses would show the token in the terminal."""
+
+
+def _make_handler(server: LocalServer) -> type[Reply]:
+    class ServerReply(Reply):
+        """A reply of this server."""
+
+        local_server = server
+
+    return ServerReply
